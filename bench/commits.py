@@ -31,12 +31,12 @@ from bench.results import Ratio, write_results
 from bench.turns import Peer, take_turns
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
-from storage_engine.record.columns import TO_APPEND, no_headers
 from storage_engine.record.partitioner import partition_keys
+from storage_engine.record.record_columns import TO_APPEND, no_headers
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import Encoding, stage_records
-from storage_engine.topic.append.publishing import BatchIdentity, TopicWriter, take_over
-from storage_engine.topic.append.staging import StagingWriter, by_partition, delete_staged, staging_folder
+from storage_engine.topic.append.staged_run import StagingWriter, by_partition, delete_staged, staging_folder
+from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter, take_over
 from storage_engine.topic.topics import Topics
 
 PARTITIONS = 8

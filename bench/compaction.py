@@ -138,8 +138,8 @@ def on_spark(folder: Path) -> tuple[float, float]:
     from storage_engine.kafka_dir.log_directory import LogDirectory
     from storage_engine.progress import NO_PROGRESS
     from storage_engine.storage.posix import PosixStorage
-    from storage_engine.topic.clean.compaction import cleaning_tasks
-    from storage_engine.topic.clean.swapping import Failure
+    from storage_engine.topic.clean.state_swap import Failure
+    from storage_engine.topic.clean.topic_compaction import cleaning_tasks
     from storage_engine.topic.kafka.kafka_import import import_topic
     from storage_engine.topic.topics import Topics
 

@@ -27,8 +27,8 @@ from storage_engine.cleaner.selection import Bound, CleaningPlan, Reason
 from storage_engine.config import TopicConfig
 from storage_engine.log.filenames import SegmentFolder, data_folder
 from storage_engine.log.partition_state import Segment
-from storage_engine.record.columns import TO_APPEND
 from storage_engine.record.encoding import encode_records
+from storage_engine.record.record_columns import TO_APPEND
 from storage_engine.record.stamping import stamp_batches
 from storage_engine.storage.posix import PosixStorage
 

@@ -17,10 +17,10 @@ from bench.results import Ratio, write_results
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.log.partition_state import PartitionState, Segment
-from storage_engine.log.retention import decide_retention
+from storage_engine.log.segment_retention import decide_retention
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.clean.compaction import cleaning_tasks
-from storage_engine.topic.clean.merging import merge_tasks
+from storage_engine.topic.clean.topic_compaction import cleaning_tasks
+from storage_engine.topic.clean.topic_merging import merge_tasks
 from storage_engine.topic.topics import Topics
 
 TOPIC = "values"

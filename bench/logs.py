@@ -20,7 +20,7 @@ from statistics import median
 from bench.peers.codec import encoded
 from bench.results import Ratio, write_results
 from storage_engine.clock import SystemClock
-from storage_engine.config.kafka_dir import LogConfig
+from storage_engine.config.kafka_dir_keys import LogConfig
 from storage_engine.kafka_dir.log_directory import LogDirectory, TopicPartition
 from storage_engine.kafka_dir.partition_log import PartitionLog
 from storage_engine.log.checkpoint import LEADER_EPOCHS, encode_leader_epochs
@@ -30,8 +30,8 @@ from storage_engine.log.producers.producer_snapshot import EMPTY_SNAPSHOT
 from storage_engine.record.batch import scan_batches
 from storage_engine.record.stamping import stamp_batches
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.verify.directory.checking import check_directory
-from storage_engine.verify.segment import Options
+from storage_engine.verify.directory.directory_check import check_directory
+from storage_engine.verify.segment_check import Options
 
 LOG_BYTES = 256 * 1024**2
 BATCH_BYTES = (1024, 16 * 1024, 1024 * 1024)

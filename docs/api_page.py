@@ -21,8 +21,8 @@ from docs.markdown import table
 from lakelog import topic
 from lakelog.inspection.describing import Setting
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment
-from storage_engine.topic.chain.state import CommittedBatch, DroppedFile, Writer
-from storage_engine.topic.clean.plans import Action, Block, PartitionPlan, SegmentStep, TopicPlan
+from storage_engine.topic.chain.topic_state import CommittedBatch, DroppedFile, Writer
+from storage_engine.topic.clean.cleaning_plan import Action, Block, PartitionPlan, SegmentStep, TopicPlan
 from storage_engine.verify.findings import Kind, Restored
 
 PAGE = Path(__file__).with_name("API.md")

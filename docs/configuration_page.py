@@ -24,7 +24,7 @@ from storage_engine.config import (
     ConfigKey,
     as_text,
 )
-from storage_engine.config.kafka_dir import DIRECTORY_BROKER_KEYS, DIRECTORY_TOPIC_KEYS
+from storage_engine.config.kafka_dir_keys import DIRECTORY_BROKER_KEYS, DIRECTORY_TOPIC_KEYS
 
 PAGE = Path(__file__).with_name("CONFIGURATION.md")
 

@@ -29,13 +29,13 @@ from pipeline.delta.export_request import add_export_options, nothing_new, offse
 from pipeline.job import JobContext, JobReport, run_job, say
 from pipeline.topic_model import changed_model, record_model
 from storage_engine.errors import LogError
-from storage_engine.topic.chain.decisions import newest_decided
-from storage_engine.topic.readers.groups import EXPORT_KIND, export_consumer, put_positions
+from storage_engine.topic.chain.transaction_files import newest_decided
+from storage_engine.topic.readers.consumer_files import EXPORT_KIND, export_consumer, put_positions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from storage_engine.topic.chain.state import RecordedModel, TopicState
+    from storage_engine.topic.chain.topic_state import RecordedModel, TopicState
 
 
 def export(context: JobContext) -> JobReport:

@@ -13,7 +13,7 @@ import sys
 
 from pipeline.clean.cleaning import Cleaning, add_cleaning_options, run_cleaning
 from pipeline.job import JobContext, JobReport, run_job
-from storage_engine.topic.clean.plans import Work
+from storage_engine.topic.clean.cleaning_plan import Work
 
 
 def retention(context: JobContext) -> JobReport:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lakelog.spark.registering import register
     from lakelog.topic import Rows, Topic
     from lakelog.transaction import Transaction
-    from storage_engine.topic.clean.plans import Plan
+    from storage_engine.topic.clean.cleaning_plan import Plan
     from storage_engine.topic.readers.group_positions import GroupPosition
     from storage_engine.verify.findings import Finding
 
@@ -54,7 +54,7 @@ __all__ = [
 _PLACES = {
     "Finding": ("storage_engine.verify.findings", "Finding"),
     "GroupPosition": ("storage_engine.topic.readers.group_positions", "GroupPosition"),
-    "Plan": ("storage_engine.topic.clean.plans", "Plan"),
+    "Plan": ("storage_engine.topic.clean.cleaning_plan", "Plan"),
     "Record": ("lakelog.following", "Record"),
     "Root": ("lakelog.root", "Root"),
     "Rows": ("lakelog.topic", "Rows"),

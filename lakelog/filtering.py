@@ -28,7 +28,7 @@ from storage_engine.errors import ConfigError, NotFoundError
 from storage_engine.log.segment_reader import SegmentFile
 from storage_engine.record.header import NO_TIMESTAMP
 from storage_engine.storage import Storage
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.readers.reader import segment_file
 from storage_engine.topic.readers.time_bounds import first_offset_beyond, first_offset_reaching
 

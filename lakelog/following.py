@@ -28,8 +28,8 @@ from lakelog.rows import as_rows
 from storage_engine.config import LONG_MAX
 from storage_engine.errors import FencedError, UnknownTopicError
 from storage_engine.log.isolation import Isolation
-from storage_engine.topic.chain.decisions import newest_decided
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.readers.membership import Membership, join
 from storage_engine.topic.readers.reader import PartitionReader, lost_offsets
 from storage_engine.topic.topics import Topics

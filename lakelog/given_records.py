@@ -1,5 +1,5 @@
 """Converts the records that a Python program passes to `append` into the engine's Arrow columns
-(record.columns.TO_APPEND).
+(record.record_columns.TO_APPEND).
 
     value       bytes or text; null is a tombstone
     key         bytes or text; null or missing: no key
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_engine.errors import InvalidRecordError
-from storage_engine.record.columns import HEADERS, TO_APPEND
+from storage_engine.record.record_columns import HEADERS, TO_APPEND
 
 _TAKEN = ("key", "value", "headers", "timestamp")
 _LEFT_OUT = ("topic", "partition", "offset", "timestampType")
@@ -162,7 +162,7 @@ def _to_append(batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
 
 
 def to_append(columns: Mapping[str, pa.Array], rows: int, now_ms: int) -> pa.RecordBatch:
-    """Columns as the engine appends them (record.columns.TO_APPEND). Columns of other names are ignored.
+    """Columns as the engine appends them (record.record_columns.TO_APPEND). Columns of other names are ignored.
 
     Args:
         columns: `value`, and those of key, headers and timestamp that exist; each has `rows` rows.

@@ -16,7 +16,7 @@ from storage_engine.config import BROKER_KEYS, BrokerConfig, as_text, shown
 from storage_engine.errors import ConfigError, CorruptionError, UsageError
 from storage_engine.record.batch_limit import KEY, VARIABLE, choose_most_batch_bytes
 from storage_engine.storage import Storage
-from storage_engine.storage.opening import open_storage
+from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.broker_settings import BrokerSettings, read_broker_settings
 from storage_engine.topic.topics import Topics, check_root
 

@@ -18,7 +18,7 @@ from storage_engine.topic.topics import Topics
 if TYPE_CHECKING:
     from lakelog.inspection.describing import TopicDescription
     from lakelog.inspection.verifying import Verification
-    from storage_engine.topic.clean.plans import Plan
+    from storage_engine.topic.clean.cleaning_plan import Plan
 
 
 class Root:
@@ -171,7 +171,7 @@ class Root:
             StorageError: the repair could not write.
         """
         from lakelog.inspection import verifying
-        from storage_engine.verify.segment import Options
+        from storage_engine.verify.segment_check import Options
 
         if threads is not None and threads < 1:
             raise ConfigError("threads", f"found {threads}", "Give 1 or more.")

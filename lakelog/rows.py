@@ -16,7 +16,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_engine.record.columns import HEADERS, with_binary
+from storage_engine.record.record_columns import HEADERS, with_binary
 
 ROWS = pa.schema(
     [
@@ -34,7 +34,7 @@ ROWS = pa.schema(
 
 
 def as_rows(records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
-    """Records of one partition, with the columns of record.columns.RECORDS, as rows with the columns of ROWS."""
+    """Records of one partition, with the columns of record.record_columns.RECORDS, as rows with the columns of ROWS."""
     count = records.num_rows
     records = with_binary(records)  # Spark, pandas and other libraries cannot read Arrow's view types
     return pa.RecordBatch.from_arrays(

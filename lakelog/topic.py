@@ -23,9 +23,9 @@ from storage_engine.errors import ConfigError, UnknownTopicError
 from storage_engine.log.isolation import Isolation
 from storage_engine.storage import Storage
 from storage_engine.topic.append.appending import Append
-from storage_engine.topic.chain.decisions import newest_decided
-from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.kafka.view import settle_committed
 from storage_engine.topic.readers.group_positions import GroupPosition, group_positions
 from storage_engine.topic.readers.reader import PartitionReader

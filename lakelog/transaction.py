@@ -7,7 +7,7 @@
 The transaction is committed at the end of the block. If the block raises an exception, the transaction is aborted. If
 the process dies in the block, the transaction stays open until its timeout, and then any other process aborts it. In
 all these cases readers of committed records get either all records of the transaction or none
-(storage_engine.topic.append.transactions).
+(storage_engine.topic.append.transaction_writer).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lakelog.given_records import record_batches
 from lakelog.topic import warn
 from storage_engine.config import LONG_MAX
 from storage_engine.errors import ConfigError, LogError, StorageError, TransactionError
-from storage_engine.topic.append import transactions
+from storage_engine.topic.append import transaction_writer
 from storage_engine.topic.kafka.view import settle_committed
 from storage_engine.topic.topics import Topics
 
@@ -44,7 +44,7 @@ class Transaction:
         if not 0 < timeout_seconds < LONG_MAX / 1000:
             raise ConfigError("timeout_seconds", f"found {timeout_seconds!r:.60}", "Give a positive number of seconds.")
         self._topics = topics
-        self._transaction = transactions.Transaction(topics, math.ceil(timeout_seconds * 1000))
+        self._transaction = transaction_writer.Transaction(topics, math.ceil(timeout_seconds * 1000))
         self._names: dict[str, None] = {}
 
     def append(self, topic: str, records: object, *, partition: int | None = None) -> dict[int, range]:

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from lakelog.dead_letter_tables import ingest_dead_letters_key
 from pipeline.settings import Settings
 from storage_engine.quantities import shown_size
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.topic_state import TopicState
 
 SAMPLE_COLUMNS = ("tailnum", "time_hour", "carrier", "flight", "origin", "dest", "arr_delay")
 _SAMPLES = 5

@@ -35,14 +35,14 @@ from storage_engine.errors import ExitStatus, LogError
 from storage_engine.quantities import shown_duration, shown_number
 from storage_engine.record.batch_limit import choose_most_batch_bytes
 from storage_engine.storage import Storage
-from storage_engine.storage.opening import open_storage
+from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.broker_settings import read_broker_settings
 from storage_engine.topic.topics import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from storage_engine.topic.clean.plans import Plan
+    from storage_engine.topic.clean.cleaning_plan import Plan
 
 _PLAIN_WIDTH = 250  # the width if standard output is not a terminal: wide enough for every table
 

@@ -1,6 +1,6 @@
 """Compares a topic's event model with the model of the last ingest or export, before a run changes anything.
 
-The topic's state stores the fields of that model (storage_engine.topic.chain.state). At their start, ingest and export
+The topic's state stores the fields of that model (storage_engine.topic.chain.topic_state). At their start, ingest and export
 compare the model of their settings with these stored fields. A compatible change, which breaks neither older records
 nor their readers, is accepted. Any other change is refused unless the operator accepts it (--accept-schema).
 
@@ -15,7 +15,7 @@ from pipeline.settings import Settings
 from schemas.comparing import ModelField, compare, fingerprint, model_fields
 from schemas.event_schema import EventSchema, UnknownSchemaError
 from storage_engine.errors import ConfigError, ConflictError, StateError
-from storage_engine.topic.chain.state import RecordedField, RecordedModel, TopicState
+from storage_engine.topic.chain.topic_state import RecordedField, RecordedModel, TopicState
 from storage_engine.topic.topics import Topics
 
 

@@ -6,15 +6,14 @@ that no job waits for the compiler.
 
 from __future__ import annotations
 
-from storage_engine.cleaner import kernels as cleaner_kernels
-from storage_engine.cleaner import map_kernels, run_kernels
+from storage_engine.cleaner import filter_kernels, map_kernels, run_kernels
 from storage_engine.log import growing_segment
 from storage_engine.record import batch, crc, partitioner, stamping
-from storage_engine.record.kernels import crc32, crc32c, decode, encode, legacy
+from storage_engine.record.kernels import crc32, crc32c, decode_kernels, encode_kernels, legacy_kernels
 
 MODULES = (
-    batch, crc, stamping, partitioner, crc32, crc32c, decode, encode, legacy, growing_segment, cleaner_kernels,
-    map_kernels, run_kernels,
+    batch, crc, stamping, partitioner, crc32, crc32c, decode_kernels, encode_kernels, legacy_kernels, growing_segment,
+    filter_kernels, map_kernels, run_kernels,
 )  # fmt: skip
 
 if __name__ == "__main__":

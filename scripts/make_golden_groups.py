@@ -25,7 +25,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.structs import OffsetAndMetadata
 
-from storage_engine.record.coordinator.schemas import MEMBER_CONTENTS, RECORD_TYPES, Field, Message
+from storage_engine.record.coordinator.coordinator_schemas import MEMBER_CONTENTS, RECORD_TYPES, Field, Message
 from tests.kafka_broker import KafkaBroker, distribution
 from tests.kafka_jvm import kafka_command
 

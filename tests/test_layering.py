@@ -217,4 +217,4 @@ def test_nobody_asks_which_kind_of_storage_it_has(module: Path) -> None:
         elif isinstance(node, ast.MatchClass):
             asked |= names_in(node.cls)
     assert not asked & STORAGE_CLASSES
-    assert "PosixStorage" not in names_in(parsed(module)), "storage.opening opens roots and directories"
+    assert "PosixStorage" not in names_in(parsed(module)), "storage.storage_opening opens roots and directories"

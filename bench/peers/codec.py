@@ -25,10 +25,10 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 
 from bench.turns import answer
 from storage_engine.record.batch import ByteArray, scan_batches
-from storage_engine.record.columns import TO_APPEND, no_headers
 from storage_engine.record.compression import Codec
 from storage_engine.record.decoding import decode_batches
 from storage_engine.record.encoding import encode_records
+from storage_engine.record.record_columns import TO_APPEND, no_headers
 
 RECORDS = {100: 100_000, 1024: 20_000}
 SLOW_RECORDS = {100: 10_000, 1024: 5_000}  # for kafka-python, which is pure Python

@@ -21,7 +21,7 @@ from pipeline.ingest.ingesting import Ingest
 from pipeline.settings import load_settings
 from pipeline.spark.session import spark_session
 from storage_engine.clock import SystemClock
-from storage_engine.storage.opening import open_storage
+from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.topics import Topics
 
 LAST = 80

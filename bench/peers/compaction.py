@@ -20,8 +20,8 @@ import pyarrow as pa
 from bench.peers.codec import START_MS, values
 from bench.turns import answer
 from storage_engine.kafka_dir.log_manager import LogManager
-from storage_engine.record.columns import TO_APPEND, no_headers
 from storage_engine.record.compression import Codec
+from storage_engine.record.record_columns import TO_APPEND, no_headers
 
 TOPIC = "values"
 RECORDS = 4_000_000

@@ -31,7 +31,7 @@ from pipeline.ingest.micro_batch import CLEAN_UP  # noqa: E402
 from pipeline.settings import load_settings  # noqa: E402
 from pipeline.spark.session import spark_session  # noqa: E402
 from storage_engine.clock import SystemClock  # noqa: E402
-from storage_engine.storage.opening import open_storage  # noqa: E402
+from storage_engine.storage.storage_opening import open_storage  # noqa: E402
 from storage_engine.topic.topics import Topics  # noqa: E402
 
 SETTINGS = """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from storage_engine.log.log_reader import LogReader
     from storage_engine.storage import Storage
     from storage_engine.topic.broker_settings import BrokerSettings
-    from storage_engine.topic.chain.state import TopicState
+    from storage_engine.topic.chain.topic_state import TopicState
     from storage_engine.topic.readers.reader import PartitionReader
     from storage_engine.topic.topics import Topics
 
@@ -161,7 +161,7 @@ def topic_readers(topics: Topics, topic: str, partition: int | None) -> Mapping[
         UnknownTopicError: no such topic or partition.
     """
     count = len(topics.state(topic).partitions)
-    from storage_engine.topic.chain.decisions import newest_decided
+    from storage_engine.topic.chain.transaction_files import newest_decided
     from storage_engine.topic.readers.reader import PartitionReader
 
     chain = topics.chain(topic)

@@ -21,7 +21,7 @@ from typing import IO, Any, Self
 from lakelog.doctor.actions import Actor
 from lakelog.doctor.bench import PartnerError, PartnerGoneError
 from storage_engine.errors import LogError
-from storage_engine.storage.opening import open_storage
+from storage_engine.storage.storage_opening import open_storage
 
 
 class ProcessPartner:

@@ -33,7 +33,7 @@ from lakelog.doctor.findings import Finding
 from lakelog.doctor.partner import performed, unpacked
 from storage_engine.errors import AlreadyExistsError, LogError, NotFoundError, StorageError
 from storage_engine.storage import GrowingFiles, Storage, needed
-from storage_engine.storage.opening import open_directory
+from storage_engine.storage.storage_opening import open_directory
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from storage_engine.record.batch import BatchTable, Int64Array
-from storage_engine.record.columns import TIMESTAMP_TYPE_NAMES
 from storage_engine.record.compression import Codec
+from storage_engine.record.record_columns import TIMESTAMP_TYPE_NAMES
 
 LARGEST_INT = 2**31 - 1
 _CODECS = {codec.value: codec.name.lower() for codec in Codec}

@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from lakelog.dump.lines import base64_text
-from storage_engine.record.coordinator.decoding import (
+from storage_engine.record.coordinator.coordinator_records import (
     CoordinatorRecord,
     UndecodableError,
     UnknownTypeError,

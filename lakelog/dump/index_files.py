@@ -30,9 +30,9 @@ from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.log.filenames import INDEX, LOG
 from storage_engine.log.indexes.offset_index import OFFSET_ENTRY
 from storage_engine.log.indexes.time_index import TIME_ENTRY
-from storage_engine.record.columns import CREATE_TIME
 from storage_engine.record.decoding import decode_until_damage
 from storage_engine.record.header import HEADER_BYTES, NO_TIMESTAMP
+from storage_engine.record.record_columns import CREATE_TIME
 
 
 def dump_index(file: DumpedFile, wanted: Wanted, findings: Findings) -> Iterator[bytes]:

@@ -23,7 +23,7 @@ from lakelog.dump.reading.dumped_file import DumpedFile
 from lakelog.dump.reading.entries import Entries
 from lakelog.dump.reading.messages import Message, messages_in
 from storage_engine.errors import CorruptionError
-from storage_engine.record.columns import LOG_APPEND_TIME_TYPE, TIMESTAMP_TYPE_NAMES
+from storage_engine.record.record_columns import LOG_APPEND_TIME_TYPE, TIMESTAMP_TYPE_NAMES
 
 _ENTRY_LINE = "offset: %d position: %d %s: %d size: %d magic: %d compresscodec: %s crc: %d isvalid: %s\n"
 _ENTRY_FIELDS = (

@@ -8,7 +8,7 @@ from typing import Literal
 
 from storage_engine.config import TOPIC_KEYS, BrokerConfig, TopicConfig, as_text
 from storage_engine.log.partition_state import PartitionState, Segment
-from storage_engine.topic.chain.state import CommittedBatch, DroppedFile, TopicState, Writer
+from storage_engine.topic.chain.topic_state import CommittedBatch, DroppedFile, TopicState, Writer
 from storage_engine.topic.clean.sweeping import unnamed_files
 from storage_engine.topic.topics import Topics
 

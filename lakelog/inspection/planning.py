@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from lakelog.inspection.states import readable_states
 from storage_engine.errors import LogError
-from storage_engine.topic.clean.plans import ALL_WORK, Plan, Work, plan_topics
+from storage_engine.topic.clean.cleaning_plan import ALL_WORK, Plan, Work, plan_topics
 from storage_engine.topic.topics import Topics
 
 

@@ -14,13 +14,13 @@ from storage_engine.errors import UnknownTopicError
 from storage_engine.kafka_dir.log_directory import LogDirectory, TopicPartition, refuse_view
 from storage_engine.log.checkpoint import LOCK
 from storage_engine.topic.topics import Topics
-from storage_engine.verify.directory.checking import check_directory, check_together
-from storage_engine.verify.directory.repair import repair_directory
+from storage_engine.verify.directory.directory_check import check_directory, check_together
+from storage_engine.verify.directory.directory_repair import repair_directory
 from storage_engine.verify.findings import Finding, Restored, problems
-from storage_engine.verify.root.checking import check_root
-from storage_engine.verify.root.repair import repair_root
-from storage_engine.verify.root.repair_state import repair_documents
-from storage_engine.verify.segment import CheckedSegment, Options
+from storage_engine.verify.root.root_check import check_root
+from storage_engine.verify.root.root_repair import repair_root
+from storage_engine.verify.root.state_repair import repair_documents
+from storage_engine.verify.segment_check import CheckedSegment, Options
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from lakelog.report.markup import Child, Markup, element, joined
 from lakelog.report.scales import Scale, number_ticks, time_ticks
 from lakelog.report.throughput import Interval
 from storage_engine.config import TopicConfig
-from storage_engine.log.retention import newest_time
+from storage_engine.log.segment_retention import newest_time
 from storage_engine.quantities import counted, shown_duration, shown_moment, shown_number, shown_size
 
 FATE_CLASSES = {

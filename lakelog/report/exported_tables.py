@@ -14,7 +14,7 @@ import pyarrow as pa
 from lakelog.optional import optional
 from storage_engine.errors import StorageError
 from storage_engine.storage import Storage
-from storage_engine.topic.readers.groups import Consumer, exported_table
+from storage_engine.topic.readers.consumer_files import Consumer, exported_table
 
 _COLUMN = "_stale_since"
 

@@ -18,19 +18,19 @@ from enum import StrEnum
 from lakelog.report.dead_letters import DeadLetters, Kind, count_dead_letters, count_dead_letters_of_no_topic
 from lakelog.report.exported_tables import StaleRows, count_stale_rows
 from lakelog.report.history import History, read_history
-from storage_engine.cleaner.merging import plan_merges
+from storage_engine.cleaner.segment_merging import plan_merges
 from storage_engine.cleaner.selection import CleaningPlan
 from storage_engine.config import TopicConfig
 from storage_engine.errors import LogError, UnknownTopicError
 from storage_engine.log.filenames import LOG, data_folder, data_key
 from storage_engine.log.holds import NO_HOLDS, Holds
 from storage_engine.log.partition_state import PartitionState, Segment
-from storage_engine.log.retention import Deletion, RetentionPlan, decide_retention, newest_time
+from storage_engine.log.segment_retention import Deletion, RetentionPlan, decide_retention, newest_time
 from storage_engine.quantities import counted, shown_duration, shown_number, shown_size
 from storage_engine.storage import Storage
-from storage_engine.topic.chain.state import TopicState
-from storage_engine.topic.clean.compaction import plan_compaction
-from storage_engine.topic.readers.groups import read_consumers
+from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.clean.topic_compaction import plan_compaction
+from storage_engine.topic.readers.consumer_files import read_consumers
 from storage_engine.topic.topics import Topics
 
 MANY_SEGMENTS = 20

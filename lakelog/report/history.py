@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from storage_engine.errors import LogError
-from storage_engine.topic.chain.state import TopicState, Writer
 from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.chain.topic_state import TopicState, Writer
 
 MOST_VERSIONS = 1000
 """The number of versions that are read. Each is a file of some kilobytes."""

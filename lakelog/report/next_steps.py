@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lakelog.report.facts import PartitionFacts
 from storage_engine.cleaner.selection import Bound, CleaningPlan, Reason
 from storage_engine.config import TopicConfig
-from storage_engine.log.retention import RetentionPlan, Rule
+from storage_engine.log.segment_retention import RetentionPlan, Rule
 from storage_engine.quantities import counted, shown_duration, shown_number, shown_size
 
 

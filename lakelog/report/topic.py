@@ -15,7 +15,7 @@ from lakelog.report.next_steps import next_steps
 from lakelog.report.throughput import batch_sizes, rates
 from storage_engine.config import as_text
 from storage_engine.quantities import counted, shown_duration, shown_number, shown_size
-from storage_engine.topic.chain.state import DroppedFile, Writer
+from storage_engine.topic.chain.topic_state import DroppedFile, Writer
 
 MOST_PICTURES = 16
 """At most this many partitions of a topic, the largest ones, have a picture and a table of segments."""

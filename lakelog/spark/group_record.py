@@ -15,7 +15,7 @@ from lakelog.spark.position import Position, is_same
 from storage_engine.clock import SystemClock
 from storage_engine.errors import StorageError
 from storage_engine.storage import Storage
-from storage_engine.topic.readers.groups import STREAM_KIND, put_positions
+from storage_engine.topic.readers.consumer_files import STREAM_KIND, put_positions
 
 
 class GroupRecord:

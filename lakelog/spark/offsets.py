@@ -20,10 +20,10 @@ from storage_engine.config import BrokerConfig, shown
 from storage_engine.errors import InvalidTopicNameError, UnknownTopicError
 from storage_engine.log.isolation import Isolation
 from storage_engine.storage import Storage
-from storage_engine.storage.opening import open_storage
-from storage_engine.topic.chain.decisions import newest_decided
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.witnesses import newest_state, shown_offsets

@@ -24,9 +24,9 @@ from storage_engine.log.indexes.transaction_index import AbortedTransaction
 from storage_engine.log.isolation import Isolation
 from storage_engine.log.segment_reader import SegmentFile, read_records
 from storage_engine.storage import Storage
-from storage_engine.storage.opening import open_storage
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.readers.reader import PartitionReader, segments_in_range
 
 _SPLITS_PER_CORE = 4

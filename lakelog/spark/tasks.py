@@ -24,9 +24,9 @@ from storage_engine.config import LONG_MAX
 from storage_engine.errors import UnknownTopicError
 from storage_engine.log.isolation import Isolation
 from storage_engine.storage import Storage
-from storage_engine.storage.opening import open_storage
-from storage_engine.topic.chain.decisions import newest_decided
+from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.readers.reader import PartitionReader
 
 _TASK_BYTES = 8 << 20

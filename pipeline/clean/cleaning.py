@@ -31,28 +31,28 @@ from pipeline.clean.work_queue import EndedPiece, Task, WorkQueue
 from pipeline.job import JobContext, JobReport
 from pipeline.settings import JobTopics
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
-from storage_engine.cleaner.merging import MergeTask
+from storage_engine.cleaner.segment_merging import MergeTask
 from storage_engine.clock import SystemClock
 from storage_engine.config import LONG_MAX, TopicConfig
 from storage_engine.errors import LogError, TopicError, UsageError
 from storage_engine.progress import Meter
 from storage_engine.quantities import counted, shown_number
-from storage_engine.topic.append.transactions import finish_transactions
+from storage_engine.topic.append.transaction_writer import finish_transactions
 from storage_engine.topic.chain.pruning import Pruned, pruning_steps
-from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.clean.applying_plans import (
     check_current,
     cleaning_tasks_of,
     merge_tasks_of,
     retain_as_planned,
 )
-from storage_engine.topic.clean.compaction import cleaning_tasks, swap_cleaned
-from storage_engine.topic.clean.merging import merge_tasks, swap_merged
-from storage_engine.topic.clean.plans import Action, Plan, TopicPlan, Work, plan_topics
-from storage_engine.topic.clean.retention import retain_topic
-from storage_engine.topic.clean.swapping import Failure, still_named
+from storage_engine.topic.clean.cleaning_plan import Action, Plan, TopicPlan, Work, plan_topics
+from storage_engine.topic.clean.state_swap import Failure, still_named
 from storage_engine.topic.clean.sweeping import sweep_topic
+from storage_engine.topic.clean.topic_compaction import cleaning_tasks, swap_cleaned
+from storage_engine.topic.clean.topic_merging import merge_tasks, swap_merged
+from storage_engine.topic.clean.topic_retention import retain_topic
 from storage_engine.topic.dropped_files import delete_dropped
 from storage_engine.topic.topics import Topics, check_root
 
@@ -237,7 +237,7 @@ class Cleaning:
 
     def compact_and_merge(self) -> None:
         """Compact like `compact`, and merge small neighbouring segments (the rule is in
-        storage_engine.cleaner.merging)."""
+        storage_engine.cleaner.segment_merging)."""
         self._report.begin("segments merged")
         self._work_off([*self._due(self._compactions), *self._due(self._merges)])
 

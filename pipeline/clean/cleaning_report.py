@@ -13,14 +13,14 @@ from pipeline.clean.budget import Limit
 from pipeline.clean.work_queue import Left, Task
 from pipeline.job import JobReport, Value
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
-from storage_engine.cleaner.merging import MergeTask
 from storage_engine.cleaner.replacement import Replacement
+from storage_engine.cleaner.segment_merging import MergeTask
 from storage_engine.errors import LogError
 from storage_engine.log.partition_state import Segment
 from storage_engine.quantities import shown_size
-from storage_engine.topic.clean.compaction import CompactionResult
-from storage_engine.topic.clean.merging import MergeResult
-from storage_engine.topic.clean.retention import RetentionResult
+from storage_engine.topic.clean.topic_compaction import CompactionResult
+from storage_engine.topic.clean.topic_merging import MergeResult
+from storage_engine.topic.clean.topic_retention import RetentionResult
 
 
 @dataclass

@@ -24,10 +24,10 @@ from storage_engine.cleaner.replacement import Replacement
 from storage_engine.cleaner.splitting import parts_wanted
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.storage import Storage
-from storage_engine.topic.clean.compaction import run_cleaning_task
-from storage_engine.topic.clean.merging import run_merge_task
 from storage_engine.topic.clean.split_compaction import compact_split
-from storage_engine.topic.clean.swapping import Failure
+from storage_engine.topic.clean.state_swap import Failure
+from storage_engine.topic.clean.topic_compaction import run_cleaning_task
+from storage_engine.topic.clean.topic_merging import run_merge_task
 
 Outcome = CleanedPartition | Replacement | Failure
 

@@ -25,7 +25,7 @@ from typing import Generic, ParamSpec, Protocol, TypeVar
 
 from pipeline.clean.budget import Budget, Limit
 from storage_engine.cleaner.cleaner import CleaningTask
-from storage_engine.cleaner.merging import MergeTask
+from storage_engine.cleaner.segment_merging import MergeTask
 from storage_engine.cleaner.selection import Reason
 
 SMALL_BYTES = 256 * 1024**2

@@ -19,7 +19,7 @@ from storage_engine.errors import ConfigError, UsageError
 from storage_engine.log.isolation import Isolation
 
 if TYPE_CHECKING:
-    from storage_engine.topic.chain.state import TopicState
+    from storage_engine.topic.chain.topic_state import TopicState
 
 
 def add_export_options(parser: argparse.ArgumentParser) -> None:

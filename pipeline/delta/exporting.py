@@ -32,7 +32,7 @@ table, that table lacks the row.
 A crash before step 4 does not change the position, so the same records are exported again, perhaps with more records.
 Dead letters that step 3 wrote are found in their table and not written again. After step 4 the run is complete.
 
-**Consumer.** The export is a registered consumer of its topic (storage_engine.topic.readers.groups). The export
+**Consumer.** The export is a registered consumer of its topic (storage_engine.topic.readers.consumer_files). The export
 registers the position of step 1 before step 2, and the new position after step 4. So cleaning knows which records are
 not exported yet, even if a RESTORE of the table has brought back an older position. Nevertheless, compaction may have
 removed tombstones above the position, before a RESTORE or after consumer.max.hold.ms. Then an upsert reads that

@@ -18,7 +18,7 @@ from pipeline.ingest.staging_task import IS_LARGE, REPORT, StagingTask
 from storage_engine.phases import added_up
 from storage_engine.storage import Storage
 from storage_engine.topic.append.staged_list import StagedDeadLetters
-from storage_engine.topic.append.staging import StagedRun, delete_staged
+from storage_engine.topic.append.staged_run import StagedRun, delete_staged
 
 _REPORT = spark_struct(REPORT)
 _MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"

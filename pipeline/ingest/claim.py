@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pipeline.ingest.query_checkpoint import SeenCheckpoint, accepted_checkpoint, why_not_whole, why_refused
 from pipeline.ingest.source_positions import PositionedSource
 from storage_engine.errors import ConfigError, LogError
-from storage_engine.topic.append.publishing import AcceptedCheckpoint
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.append.topic_writer import AcceptedCheckpoint
+from storage_engine.topic.chain.topic_state import TopicState
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from pipeline.ingest.claim import Claim
 from pipeline.settings import Settings
 from storage_engine.config import TopicConfig, topic_config
 from storage_engine.errors import CorruptionError
-from storage_engine.topic.append.publishing import TopicWriter, check_epoch, take_over
 from storage_engine.topic.append.staged_list import STAGED_LISTS, check_list, delete_list, pending_lists, waiting_topics
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.append.topic_writer import TopicWriter, check_epoch, take_over
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.topics import Topics
 
 

@@ -44,7 +44,7 @@ from schemas.event_schema import EventSchema
 from storage_engine.errors import ConfigError, LogError, StorageError, TopicExistsError
 from storage_engine.progress import Meter
 from storage_engine.quantities import counted
-from storage_engine.topic.chain.state import RecordedModel, TopicState
+from storage_engine.topic.chain.topic_state import RecordedModel, TopicState
 from storage_engine.topic.kafka.view_folder import hold_lock
 from storage_engine.topic.topics import Topics
 

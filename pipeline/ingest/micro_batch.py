@@ -48,8 +48,7 @@ from storage_engine.phases import Phases
 from storage_engine.progress import Meter
 from storage_engine.quantities import shown_duration, shown_number
 from storage_engine.topic.append.appending import Encoding
-from storage_engine.topic.append.positions import Advance, positions_of
-from storage_engine.topic.append.publishing import BatchIdentity, Committed, lineage
+from storage_engine.topic.append.committed_positions import Advance, positions_of
 from storage_engine.topic.append.staged_list import (
     StagedBatch,
     StagedDeadLetters,
@@ -60,8 +59,9 @@ from storage_engine.topic.append.staged_list import (
     put_list,
     read_list,
 )
-from storage_engine.topic.append.staging import STAGE, by_partition, staging_folder
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.append.staged_run import STAGE, by_partition, staging_folder
+from storage_engine.topic.append.topic_writer import BatchIdentity, Committed, lineage
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.topics import Topics
 
 _T = TypeVar("_T")

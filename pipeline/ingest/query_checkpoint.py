@@ -35,8 +35,8 @@ from dataclasses import dataclass, field
 from lakelog.spark.sink.checkpoint import batch_offsets, numbered_files, offsets_hash, recorded_query_id
 from storage_engine.errors import AlreadyExistsError, CheckpointError, NotFoundError
 from storage_engine.storage import Storage, StoredFile
-from storage_engine.topic.append.publishing import AcceptedCheckpoint
-from storage_engine.topic.chain.state import CommittedBatch, TopicState
+from storage_engine.topic.append.topic_writer import AcceptedCheckpoint
+from storage_engine.topic.chain.topic_state import CommittedBatch, TopicState
 
 
 @dataclass(frozen=True)

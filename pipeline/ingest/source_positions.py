@@ -1,7 +1,7 @@
 """Tracks the positions of rows in their source. With positions, an ingest does not depend on its checkpoint.
 
 `ingest.position.columns` names the columns that contain the position. For each partition of the source, the topic's
-state stores the highest committed position (storage_engine/topic/append/positions.py). Tasks that stage rows skip each
+state stores the highest committed position (storage_engine/topic/append/committed_positions.py). Tasks that stage rows skip each
 row at or below this position. Each micro-batch commits the highest positions that it reached. These positions also
 include rows that were skipped, and rows that became dead letters.
 
@@ -39,7 +39,7 @@ from storage_engine.errors import (
     PositionsError,
 )
 from storage_engine.storage import Storage
-from storage_engine.topic.append.positions import (
+from storage_engine.topic.append.committed_positions import (
     LONGEST_SOURCE_PARTITION,
     MOST_SOURCE_PARTITIONS,
     Advance,

@@ -21,8 +21,8 @@ from pipeline.spark.failures import spark_failures
 from storage_engine.errors import StorageError
 from storage_engine.phases import Phases
 from storage_engine.storage import Storage
-from storage_engine.storage.opening import open_storage
-from storage_engine.topic.append.planning import AppendPlan, OpenSegment
+from storage_engine.storage.storage_opening import open_storage
+from storage_engine.topic.append.append_plan import AppendPlan, OpenSegment
 from storage_engine.topic.append.publishers import COPY, NewSegments, Publisher, with_names
 
 

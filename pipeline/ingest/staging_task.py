@@ -34,11 +34,11 @@ from schemas.event_schema import EventSchema
 from storage_engine.config import TopicConfig
 from storage_engine.log.validator import Verdict, judge_records
 from storage_engine.phases import Phases
-from storage_engine.record.columns import TO_APPEND
+from storage_engine.record.record_columns import TO_APPEND
 from storage_engine.storage import NewFile, Storage
-from storage_engine.storage.opening import open_storage
+from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.append.appending import Encoding, stage_records
-from storage_engine.topic.append.staging import StagedRun, StagingWriter
+from storage_engine.topic.append.staged_run import StagedRun, StagingWriter
 
 _BAD_PARTITION = 255
 """A further verdict: the topic has no partition with the number that the partition expression returned."""

@@ -16,7 +16,7 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql import SparkSession
 
 from storage_engine.storage import Storage
-from storage_engine.storage.opening import open_storage
+from storage_engine.storage.storage_opening import open_storage
 
 _Made = TypeVar("_Made")
 

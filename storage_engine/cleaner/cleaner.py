@@ -5,16 +5,16 @@
     2. Neighbouring segments that together stay below segment.bytes form a group. Each group becomes one segment.
     3. In each group, batch by batch, records that are not outdated are kept. A tombstone is kept only until the
        delete horizon of its batch. The first compaction that keeps a tombstone of the batch sets this horizon.
-    4. transactions.py decides which parts of a transaction are deleted: aborted data, and later the marker.
+    4. cleaned_transactions.py decides which parts of a transaction are deleted: aborted data, and later the marker.
 
 A batch that loses no record is copied byte for byte. Any other batch is written again with the same offsets, epochs,
 sequence and codec. So no offset changes. The last batch of the range is kept even if it is empty. The last batch of
 each active producer is also kept, because it contains the producer's sequence. Messages of magic 0 and 1 become batches
-of magic 2 (legacy.py).
+of magic 2 (legacy_conversion.py).
 
 A CleaningTask contains every value that a decision needs, so any process can run it: the driver, a Spark task, the
 command line. New files are durable when `clean_partition` returns. Readers use them only after a version of the topic's
-state names them (topic.clean.swapping). If the process dies before this version is committed, the new files are never
+state names them (topic.clean.state_swap). If the process dies before this version is committed, the new files are never
 read.
 """
 
@@ -27,7 +27,8 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
-from storage_engine.cleaner.kernels import (
+from storage_engine.cleaner.cleaned_transactions import CleanedTransactions
+from storage_engine.cleaner.filter_kernels import (
     ALL_OUTDATED,
     CAUSES,
     DISCARD,
@@ -46,12 +47,11 @@ from storage_engine.cleaner.kernels import (
     RecordsKept,
     filter_batches,
 )
-from storage_engine.cleaner.legacy import LegacyChunk, as_modern, legacy_clock_ms, legacy_horizon_ms
+from storage_engine.cleaner.legacy_conversion import LegacyChunk, as_modern, legacy_clock_ms, legacy_horizon_ms
 from storage_engine.cleaner.passes import KeyedChunk, OutdatedRecords, outdated_records
 from storage_engine.cleaner.replacement import Replacement, delete_segments, file_of, finish_segment
 from storage_engine.cleaner.selection import CleaningPlan, group_segments
 from storage_engine.cleaner.throttle import Throttle
-from storage_engine.cleaner.transactions import CleanedTransactions
 from storage_engine.config import LONG_MAX, TopicConfig
 from storage_engine.errors import LogError
 from storage_engine.log.filenames import INDEX, TIME_INDEX, SegmentFolder
@@ -74,8 +74,8 @@ from storage_engine.record.crc import check_crcs
 from storage_engine.record.decoding import damaged_batch, intact_sections
 from storage_engine.record.encoding import compress_again, seal_chosen_batches
 from storage_engine.record.header import HEADER_BYTES
-from storage_engine.record.kernels.columns import Sections
-from storage_engine.record.kernels.decode import INTACT
+from storage_engine.record.kernels.arguments import Sections
+from storage_engine.record.kernels.decode_kernels import INTACT
 from storage_engine.record.sections import Room
 from storage_engine.storage import NewFile, Storage
 
@@ -379,7 +379,7 @@ class _Cleaning:
         self.took_unread_tombstones |= bool(took_tombstones) and bool((unread if legacy else passed & ~held).any())
 
     def _treatment(self, chunk: Chunk, file: str) -> ByteArray:
-        """How filter_batches must treat each batch: the bits of kernels.py (Kafka's Cleaner.cleanInto)."""
+        """How filter_batches must treat each batch: the bits of filter_kernels.py (Kafka's Cleaner.cleanInto)."""
         task, table = self._task, chunk.table
         control = table.is_control
         check_crcs(chunk.data, table.select(control), file, chunk.position)

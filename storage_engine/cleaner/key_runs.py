@@ -21,8 +21,8 @@ from storage_engine.errors import CorruptionError
 from storage_engine.log.segment_reader import Chunk
 from storage_engine.record.batch import ByteArray, Int64Array
 from storage_engine.record.decoding import damaged_batch
-from storage_engine.record.kernels.columns import Sections
-from storage_engine.record.kernels.decode import INTACT
+from storage_engine.record.kernels.arguments import Sections
+from storage_engine.record.kernels.decode_kernels import INTACT
 
 _WORD = 8
 _HEADER_BYTES = _WORD * (BUCKETS + 1)

@@ -25,7 +25,7 @@ from storage_engine.cleaner.map_kernels import (
     read_record,
     write_entry,
 )
-from storage_engine.record.kernels.columns import SECTIONS_IN, Int64Array
+from storage_engine.record.kernels.arguments import SECTIONS_IN, Int64Array
 from storage_engine.record.kernels.compiled import (
     BYTES_IN,
     BYTES_OUT,
@@ -39,7 +39,7 @@ from storage_engine.record.kernels.compiled import (
     kernel,
     prefetch,
 )
-from storage_engine.record.kernels.decode import BAD_COUNT, INTACT
+from storage_engine.record.kernels.decode_kernels import BAD_COUNT, INTACT
 
 BUCKETS = 4096
 RUN_FULL = 101

@@ -25,7 +25,7 @@ from enum import StrEnum
 from storage_engine.config import LONG_MAX, TopicConfig
 from storage_engine.log.growing_segment import MOST_RELATIVE_OFFSET
 from storage_engine.log.partition_state import PartitionState, Segment
-from storage_engine.log.retention import newest_time
+from storage_engine.log.segment_retention import newest_time
 from storage_engine.record.header import NO_TIMESTAMP
 
 

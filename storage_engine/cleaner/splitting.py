@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 
+from storage_engine.cleaner.cleaned_transactions import CleanedTransactions, Unended
 from storage_engine.cleaner.cleaner import (
     CleanedPartition,
     CleaningTask,
@@ -32,7 +33,6 @@ from storage_engine.cleaner.key_runs import KeyRuns, RunFile, RunWriter
 from storage_engine.cleaner.passes import OutdatedByRuns, write_keys
 from storage_engine.cleaner.replacement import delete_segments
 from storage_engine.cleaner.throttle import Throttle
-from storage_engine.cleaner.transactions import CleanedTransactions, Unended
 from storage_engine.log.partition_state import Segment
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.storage import Storage

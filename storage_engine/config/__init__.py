@@ -13,7 +13,7 @@ Parsing, validation, error messages and docs/CONFIGURATION.md use the declaratio
     broker_keys.py        the keys of the broker, and the search for a key by its name
     refused_keys.py       Kafka's keys that would have no effect here, each with the reason
     resolving.py          the value of each key after overrides and defaults
-    kafka_dir.py          more keys, which only plain Kafka log directories have
+    kafka_dir_keys.py     more keys, which only plain Kafka log directories have
     settings_document.py  a settings file, with the line of each value
 
 All values are immutable, and all functions are thread-safe.

@@ -2,7 +2,7 @@
 
 Each of these keys raises an error. If Lakelog ignored the keys, problems would stay hidden: a user who sets
 min.insync.replicas expects a behavior that Lakelog does not have. Some of these keys have an effect in a plain log
-directory (config/kafka_dir.py).
+directory (config/kafka_dir_keys.py).
 """
 
 from __future__ import annotations

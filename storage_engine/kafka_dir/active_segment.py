@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
-from storage_engine.config.kafka_dir import LogConfig
+from storage_engine.config.kafka_dir_keys import LogConfig
 from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, TRANSACTION_INDEX, offset_name
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.indexes.offset_index import OFFSET_ENTRY

@@ -13,10 +13,10 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from storage_engine.config.kafka_dir import LogConfig
+from storage_engine.config.kafka_dir_keys import LogConfig
 from storage_engine.errors import CorruptionError, InvalidRecordError
 from storage_engine.kafka_dir.active_segment import ActiveSegment
-from storage_engine.kafka_dir.loading import LoadedLog
+from storage_engine.kafka_dir.log_loading import LoadedLog
 from storage_engine.log.filenames import SNAPSHOT, offset_name
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.partition_state import Segment

@@ -64,7 +64,7 @@ from storage_engine.log.segment_reader import Chunk, SegmentFile, read_chunks
 from storage_engine.record.crc import check_crcs
 from storage_engine.record.decoding import NO_END
 from storage_engine.record.header import NO_TIMESTAMP
-from storage_engine.storage.opening import open_directory
+from storage_engine.storage.storage_opening import open_directory
 from storage_engine.topic_name import is_topic_name
 
 DELETED_FOLDER, FUTURE_FOLDER, STRAY_FOLDER = "-delete", "-future", "-stray"

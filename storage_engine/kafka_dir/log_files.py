@@ -1,4 +1,4 @@
-"""Reads and changes the files of one partition's folder while the log is loaded (kafka_dir.loading).
+"""Reads and changes the files of one partition's folder while the log is loaded (kafka_dir.log_loading).
 
 The folder is listed once. LogFiles then updates this listing with each change that it makes. The report names each file
 that was removed or derived again. Files are written in place and synced. If a crash damages a file, the next load

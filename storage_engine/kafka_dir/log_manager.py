@@ -11,7 +11,7 @@ error is raised if no usable directory is left, if another process holds a lock,
 directories.
 
 There is no background thread. The caller must call run_due regularly. run_due does the work that is due: flushes,
-checkpoints, retention, deletions. After a crash all logs are loaded as kafka_dir.loading describes. Any thread may call
+checkpoints, retention, deletions. After a crash all logs are loaded as kafka_dir.log_loading describes. Any thread may call
 any method.
 """
 
@@ -28,7 +28,7 @@ from typing import Self
 
 from storage_engine.cleaner.cleaner import CleanedPartition
 from storage_engine.clock import Clock, SystemClock
-from storage_engine.config.kafka_dir import LogConfig, LogManagerConfig
+from storage_engine.config.kafka_dir_keys import LogConfig, LogManagerConfig
 from storage_engine.errors import (
     ConflictError,
     CorruptionError,
@@ -53,7 +53,7 @@ from storage_engine.log.checkpoint import (
     encode_meta_properties,
 )
 from storage_engine.storage import Directory
-from storage_engine.storage.opening import open_directory
+from storage_engine.storage.storage_opening import open_directory
 from storage_engine.topic_id import new_topic_id
 from storage_engine.topic_name import check_topic_name
 

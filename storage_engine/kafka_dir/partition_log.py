@@ -38,15 +38,15 @@ from storage_engine.cleaner.cleaner import (
 from storage_engine.cleaner.replacement import delete_segments, file_of
 from storage_engine.cleaner.selection import select
 from storage_engine.clock import Clock
-from storage_engine.config.kafka_dir import LogConfig
+from storage_engine.config.kafka_dir_keys import LogConfig
 from storage_engine.errors import (
     InvalidRecordError,
     OffsetOutOfRangeError,
     StorageError,
 )
 from storage_engine.kafka_dir.batch_lookup import BatchLookup, BatchPlace
-from storage_engine.kafka_dir.loading import LoadedLog, LoadOptions, load_log, settle_topic_id
 from storage_engine.kafka_dir.local_log import Appended, LocalLog
+from storage_engine.kafka_dir.log_loading import LoadedLog, LoadOptions, load_log, settle_topic_id
 from storage_engine.kafka_dir.recovery_report import RecoveryReport
 from storage_engine.kafka_dir.segment_swap import DeletedFiles, put_segments_aside, swap_in_cleaned
 from storage_engine.log.admission import admit_batches, admit_records
@@ -61,8 +61,8 @@ from storage_engine.log.isolation import Isolation
 from storage_engine.log.leader_epochs import Epochs, begin_epoch, cut_start
 from storage_engine.log.log_reader import LogReader
 from storage_engine.log.partition_state import PartitionState
-from storage_engine.log.retention import RetentionPlan, decide_retention
 from storage_engine.log.segment_reader import first_batch_timestamp
+from storage_engine.log.segment_retention import RetentionPlan, decide_retention
 from storage_engine.record.batch import ByteArray
 from storage_engine.record.compression import Codec
 from storage_engine.storage import Directory
@@ -242,7 +242,7 @@ class PartitionLog:
         """Encode records as the topic's configuration says, and append them.
 
         Args:
-            records: columns as in record.columns.TO_APPEND.
+            records: columns as in record.record_columns.TO_APPEND.
             codec: used if compression.type is `producer`.
 
         Raises:

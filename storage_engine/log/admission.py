@@ -18,12 +18,12 @@ from storage_engine.config import TopicConfig
 from storage_engine.errors import InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from storage_engine.log.validator import Verdict, judge_records, record_limit, refusal
 from storage_engine.record.batch import BatchTable, ByteArray, scan_batches
-from storage_engine.record.columns import TO_APPEND
 from storage_engine.record.compression import MOST_BYTES, Codec
 from storage_engine.record.crc import check_crcs
 from storage_engine.record.decoding import decode_batches, decode_parts
 from storage_engine.record.encoding import encode_records, seal_batches
 from storage_engine.record.header import BATCH_HEADER, HEADER_BYTES, LOG_APPEND_TIME, TRANSACTIONAL
+from storage_engine.record.record_columns import TO_APPEND
 
 _PART_BYTES = 32 * 1024**2
 
@@ -77,7 +77,7 @@ def admit_records(
     """Encode records as the topic's configuration requires.
 
     Args:
-        records: columns as in record.columns.TO_APPEND.
+        records: columns as in record.record_columns.TO_APPEND.
         codec: the codec to use if compression.type is `producer`.
 
     Raises:

@@ -1,7 +1,7 @@
 """Defines PartitionState: the segments, leader epochs, offsets and producers of one partition, as immutable values.
 
 Reading, compaction and retention work on a PartitionState. A PartitionState is made from a topic's state under a root
-(topic.chain.state) or from a plain Kafka log directory (kafka_dir.log_directory).
+(topic.chain.topic_state) or from a plain Kafka log directory (kafka_dir.log_directory).
 """
 
 from __future__ import annotations

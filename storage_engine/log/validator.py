@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from storage_engine.config import TopicConfig
 from storage_engine.errors import InvalidRecordError, InvalidTimestampError, RecordError, RecordTooLargeError
-from storage_engine.record.columns import record_buffers
 from storage_engine.record.header import HEADER_BYTES, NO_TIMESTAMP
-from storage_engine.record.kernels.columns import ByteColumn, RecordBuffers
-from storage_engine.record.kernels.encode import BatchPlan, plan_batches
+from storage_engine.record.kernels.arguments import ByteColumn, RecordBuffers
+from storage_engine.record.kernels.encode_kernels import BatchPlan, plan_batches
+from storage_engine.record.record_columns import record_buffers
 
 _MOST_OVERHEAD = HEADER_BYTES + 64  # 64: more than the integers of a record take
 
@@ -45,7 +45,7 @@ def judge_records(records: pa.RecordBatch, config: TopicConfig, now_ms: int) -> 
     """Return a Verdict for each row, uint8 of shape (rows,).
 
     Args:
-        records: columns as in record.columns.TO_APPEND.
+        records: columns as in record.record_columns.TO_APPEND.
         now_ms: the current time, with which timestamps are compared.
     """
     verdicts = np.zeros(records.num_rows, np.uint8)

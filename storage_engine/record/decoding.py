@@ -22,7 +22,23 @@ import pyarrow as pa
 from storage_engine.errors import BatchTooLargeError, CorruptionError
 from storage_engine.record.batch import BatchTable, ByteArray, Int64Array
 from storage_engine.record.batch_limit import most_batch_bytes
-from storage_engine.record.columns import (
+from storage_engine.record.compression import MOST_BYTES, Codec, decompress_bound
+from storage_engine.record.crc import check_crcs
+from storage_engine.record.header import HEADER_BYTES
+from storage_engine.record.kernels.arguments import RowColumns, Sections
+from storage_engine.record.kernels.crc32c import IN_KERNELS
+from storage_engine.record.kernels.decode_kernels import (
+    BAD_CRC,
+    DECODE_PROBLEMS,
+    INTACT,
+    BatchFields,
+    decode_headers,
+    decode_records,
+)
+from storage_engine.record.kernels.legacy_kernels import Messages, decode_messages
+from storage_engine.record.kernels.varint import SLACK
+from storage_engine.record.legacy_records import read_messages
+from storage_engine.record.record_columns import (
     RECORDS,
     binary_array,
     header_array,
@@ -31,22 +47,6 @@ from storage_engine.record.columns import (
     number_array,
     view_array,
 )
-from storage_engine.record.compression import MOST_BYTES, Codec, decompress_bound
-from storage_engine.record.crc import check_crcs
-from storage_engine.record.header import HEADER_BYTES
-from storage_engine.record.kernels.columns import RowColumns, Sections
-from storage_engine.record.kernels.crc32c import IN_KERNELS
-from storage_engine.record.kernels.decode import (
-    BAD_CRC,
-    DECODE_PROBLEMS,
-    INTACT,
-    BatchFields,
-    decode_headers,
-    decode_records,
-)
-from storage_engine.record.kernels.legacy import Messages, decode_messages
-from storage_engine.record.kernels.varint import SLACK
-from storage_engine.record.legacy import read_messages
 from storage_engine.record.sections import GROUP_BYTES, ROW_BYTES, Room, too_large, uncompressed
 
 NO_END = np.iinfo(np.int64).max

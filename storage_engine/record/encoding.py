@@ -19,7 +19,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from storage_engine.record.batch import ByteArray, Int64Array
-from storage_engine.record.columns import TO_APPEND, new_array, no_headers, record_buffers
 from storage_engine.record.compression import Codec, compress_as_kafka, compress_bound, compress_into
 from storage_engine.record.control import TransactionMarker, encode_marker
 from storage_engine.record.crc import batch_crcs, write_crcs
@@ -35,7 +34,8 @@ from storage_engine.record.header import (
     TRANSACTIONAL,
 )
 from storage_engine.record.kernels.crc32c import IN_KERNELS, crc32c_all
-from storage_engine.record.kernels.encode import BatchFields, BatchPlan, plan_batches, write_batches
+from storage_engine.record.kernels.encode_kernels import BatchFields, BatchPlan, plan_batches, write_batches
+from storage_engine.record.record_columns import TO_APPEND, new_array, no_headers, record_buffers
 from storage_engine.record.stamping import copy_headers
 
 NO_SEQUENCE = -1

@@ -19,7 +19,7 @@
 All numbers are big-endian. base_offset and partition_leader_epoch are outside the CRC, so a batch can be encoded first
 and stamped later without a new CRC. These positions and sizes never change.
 
-Brokers before 0.11 wrote entries of magic 0 or 1 (record.legacy has their layout). Such an entry has the same first two
+Brokers before 0.11 wrote entries of magic 0 or 1 (record.legacy_records has their layout). Such an entry has the same first two
 fields, and the magic at the same position. Lakelog reads these entries, but never writes them. A log may contain
 batches of magic 2 and entries of magic 0 and 1.
 

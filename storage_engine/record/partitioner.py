@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_engine.record.columns import byte_column
 from storage_engine.record.kernels.compiled import BYTES_IN, INT32_IN, INT32_OUT, INT64, VOID, inlined, kernel
+from storage_engine.record.record_columns import byte_column
 
 _SEED = np.uint32(0x9747B28C)
 _MULTIPLIER = np.uint32(0x5BD1E995)

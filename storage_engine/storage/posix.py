@@ -32,7 +32,7 @@ from storage_engine.storage import TEMPORARY, FolderEntry, StoredFile
 from storage_engine.storage.posix_directories import check_directory, make_directory, remove_folder, sync_directory
 from storage_engine.storage.posix_errors import named, patiently
 from storage_engine.storage.posix_files import PosixFile, PosixNewFile, open_regular, write_all
-from storage_engine.storage.posix_showing import show, show_bytes, show_copy, show_folders
+from storage_engine.storage.posix_view import show, show_bytes, show_copy, show_folders
 from storage_engine.storage.record_locks import acquire, release
 
 _MOST_DURABLE = 20_000

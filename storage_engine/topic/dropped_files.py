@@ -10,8 +10,8 @@ from __future__ import annotations
 from storage_engine.config import TopicConfig
 from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_key
 from storage_engine.storage import Storage
-from storage_engine.topic.chain.state import DroppedFile, TopicState
 from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.chain.topic_state import DroppedFile, TopicState
 
 
 def delete_dropped(storage: Storage, chain: StateChain, config: TopicConfig, now_ms: int) -> tuple[DroppedFile, ...]:

@@ -26,8 +26,8 @@ from storage_engine.quantities import counted
 from storage_engine.storage import Storage
 from storage_engine.topic.broker_settings import begin_broker_settings
 from storage_engine.topic.chain.documents import begin_root
-from storage_engine.topic.chain.state import DroppedFile, FormerTopic, TopicState, Writer
 from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.chain.topic_state import DroppedFile, FormerTopic, TopicState, Writer
 from storage_engine.topic.witnesses import Shown, lost_chain, newest_state, shown_offsets
 from storage_engine.topic_id import new_topic_id
 from storage_engine.topic_name import check_topic_name, is_topic_name

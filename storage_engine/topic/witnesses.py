@@ -42,9 +42,9 @@ from storage_engine.log.filenames import LOG, is_offset_name
 from storage_engine.quantities import counted
 from storage_engine.storage import Storage
 from storage_engine.topic.chain.history_file import history_key, read_history_file
-from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.chain.state_chain import StateChain
-from storage_engine.topic.readers.groups import Consumer, all_consumers
+from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.readers.consumer_files import Consumer, all_consumers
 from storage_engine.topic.view_record import VIEW, is_on_record
 
 Offsets = Mapping[str, Mapping[int, int]]

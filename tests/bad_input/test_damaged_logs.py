@@ -23,7 +23,7 @@ from storage_engine.record.header import (
     MAGIC_POSITION,
 )
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.clean.compaction import CompactionResult, compact_topic
+from storage_engine.topic.clean.topic_compaction import CompactionResult, compact_topic
 from storage_engine.topic.topics import Topics
 from tests.bad_input.conftest import Lakelog, RunJob, contents, said
 from tests.lakelog.cli.conftest import line

@@ -27,9 +27,9 @@ from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_key
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.storage.posix_files import PosixFile
 from storage_engine.topic.append.appending import append_records
-from storage_engine.topic.chain.state import TopicState
-from storage_engine.topic.clean.compaction import compact_topic
-from storage_engine.topic.clean.retention import retain_topic
+from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.clean.topic_compaction import compact_topic
+from storage_engine.topic.clean.topic_retention import retain_topic
 from storage_engine.topic.dropped_files import delete_dropped
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.reader import PartitionReader

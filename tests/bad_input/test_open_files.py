@@ -16,15 +16,15 @@ import pytest
 
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.config.kafka_dir import LogManagerConfig
+from storage_engine.config.kafka_dir_keys import LogManagerConfig
 from storage_engine.errors import StorageError
 from storage_engine.kafka_dir.log_manager import LogManager
 from storage_engine.storage import bounded_files, open_files
 from storage_engine.storage.open_files import OpenFileShare
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import Encoding, stage_records
-from storage_engine.topic.append.publishing import TopicWriter
-from storage_engine.topic.append.staging import StagingWriter, by_partition
+from storage_engine.topic.append.staged_run import StagingWriter, by_partition
+from storage_engine.topic.append.topic_writer import TopicWriter
 from storage_engine.topic.topics import Topics
 from tests.bad_input.conftest import Lakelog
 from tests.lakelog.cli.conftest import line

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from storage_engine.record.columns import HEADERS, TO_APPEND
 from storage_engine.record.encoding import encode_records
+from storage_engine.record.record_columns import HEADERS, TO_APPEND
 from storage_engine.record.stamping import stamp_batches
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "FORMAT.md"

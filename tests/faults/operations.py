@@ -27,7 +27,6 @@ from storage_engine.errors import FencedError
 from storage_engine.log.isolation import Isolation
 from storage_engine.storage import Storage
 from storage_engine.topic.append.appending import Encoding, append_records
-from storage_engine.topic.append.publishing import BatchIdentity, TopicWriter
 from storage_engine.topic.append.staged_list import (
     StagedBatch,
     StagedTopic,
@@ -37,29 +36,30 @@ from storage_engine.topic.append.staged_list import (
     put_list,
     read_list,
 )
-from storage_engine.topic.append.staging import StagedRun, by_partition, staging_folder
-from storage_engine.topic.append.transactions import Transaction, finish_transactions
+from storage_engine.topic.append.staged_run import StagedRun, by_partition, staging_folder
+from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter
+from storage_engine.topic.append.transaction_writer import Transaction, finish_transactions
 from storage_engine.topic.chain import segment_lists
-from storage_engine.topic.chain.history import History
+from storage_engine.topic.chain.history_reader import History
 from storage_engine.topic.chain.pruning import prune
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.clean.applying_plans import check_current, cleaning_tasks_of, retain_as_planned
-from storage_engine.topic.clean.compaction import (
+from storage_engine.topic.clean.cleaning_plan import plan_topics
+from storage_engine.topic.clean.split_compaction import compact_split
+from storage_engine.topic.clean.state_swap import CleaningResult
+from storage_engine.topic.clean.sweeping import sweep_topic, unnamed_files
+from storage_engine.topic.clean.topic_compaction import (
     CompactionResult,
     cleaning_tasks,
     compact_partitions,
     compact_topic,
     swap_cleaned,
 )
-from storage_engine.topic.clean.merging import merge_topic
-from storage_engine.topic.clean.plans import plan_topics
-from storage_engine.topic.clean.retention import delete_records, retain_topic
-from storage_engine.topic.clean.split_compaction import compact_split
-from storage_engine.topic.clean.swapping import CleaningResult
-from storage_engine.topic.clean.sweeping import sweep_topic, unnamed_files
+from storage_engine.topic.clean.topic_merging import merge_topic
+from storage_engine.topic.clean.topic_retention import delete_records, retain_topic
 from storage_engine.topic.dropped_files import delete_dropped
 from storage_engine.topic.kafka.view import settle
-from storage_engine.topic.readers.groups import put_positions, read_consumers
+from storage_engine.topic.readers.consumer_files import put_positions, read_consumers
 from storage_engine.topic.readers.membership import Membership, join
 from tests.faults.world import (
     BROKER,

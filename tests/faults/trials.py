@@ -32,9 +32,9 @@ from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.findings import Kind, problems
-from storage_engine.verify.root.checking import check_root
-from storage_engine.verify.root.repair import repair_root
-from storage_engine.verify.segment import Options
+from storage_engine.verify.root.root_check import check_root
+from storage_engine.verify.root.root_repair import repair_root
+from storage_engine.verify.segment_check import Options
 from tests.faults.calls import Aim, Call, Fault, Tap
 from tests.faults.disk import Image, read_image, write_image
 from tests.faults.operations import DAY_MS, SWEEPING, Acknowledge, Operation

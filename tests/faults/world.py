@@ -18,9 +18,9 @@ from storage_engine.errors import StorageError
 from storage_engine.log.isolation import Isolation
 from storage_engine.storage import Storage
 from storage_engine.topic.append.appending import Encoding, stage_records
-from storage_engine.topic.append.publishing import BatchIdentity, TopicWriter, take_over
-from storage_engine.topic.append.staging import StagedRun, StagingWriter, by_partition, delete_staged, staging_folder
-from storage_engine.topic.chain.decisions import newest_decided
+from storage_engine.topic.append.staged_run import StagedRun, StagingWriter, by_partition, delete_staged, staging_folder
+from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter, take_over
+from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_table

@@ -57,7 +57,7 @@ from storage_engine.record.batch import BatchTable, scan_batches
 from storage_engine.record.compression import Codec
 from storage_engine.record.header import CRC_POSITION, CRC_START, HEADER_BYTES, LOG_OVERHEAD
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.clean.retention import retain_topic
+from storage_engine.topic.clean.topic_retention import retain_topic
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.topics import Topics
 from tests.kafka.random_logs import RandomLog, Round, random_log, random_log_to_retain

@@ -17,19 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from storage_engine.cleaner import cleaner, kernels
-from storage_engine.cleaner.transactions import CleanedTransactions
+from storage_engine.cleaner import cleaner, filter_kernels
+from storage_engine.cleaner.cleaned_transactions import CleanedTransactions
 from storage_engine.config import LONG_MAX
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.log.segment_reader import TransactionRanges
-from storage_engine.topic.clean import compaction
+from storage_engine.topic.clean import topic_compaction
 from tests.model.replacing import replaced
 
 Switch = Callable[[], AbstractContextManager[Any]]
 
 
 def _tombstones_of_any_horizon() -> AbstractContextManager[Any]:
-    filters = kernels.filter_batches
+    filters = filter_kernels.filter_batches
     place = 3  # which argument the limits are
 
     def filter_batches(*arguments: Any) -> Any:
@@ -64,7 +64,7 @@ RULES: dict[str, Switch] = {
         cleaner._Cleaning, "_is_last_of_active_producer", lambda self, table: np.zeros(len(table), np.bool_)
     ),
     "a producer that was silent for long is not active": lambda: replaced(
-        compaction, "active_producers", lambda entries, now_ms, expiration_ms: entries
+        topic_compaction, "active_producers", lambda entries, now_ms, expiration_ms: entries
     ),
     "nothing from the last stable offset on is cleaned": lambda: replaced(
         PartitionState, "last_stable_offset", property(lambda part: part.high_watermark)

@@ -35,18 +35,18 @@ from storage_engine.log.checkpoint import (
 )
 from storage_engine.log.filenames import data_key
 from storage_engine.log.isolation import Isolation
-from storage_engine.record.columns import TO_APPEND
-from storage_engine.storage.opening import new_directory
+from storage_engine.record.record_columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage.storage_opening import new_directory
 from storage_engine.topic.append.appending import append_records
-from storage_engine.topic.append.publishing import take_over
-from storage_engine.topic.append.transactions import Transaction
-from storage_engine.topic.clean.compaction import compact_topic
-from storage_engine.topic.clean.merging import merge_topic
-from storage_engine.topic.clean.retention import retain_topic
-from storage_engine.topic.kafka.intake import ImportedTopic
+from storage_engine.topic.append.topic_writer import take_over
+from storage_engine.topic.append.transaction_writer import Transaction
+from storage_engine.topic.clean.topic_compaction import compact_topic
+from storage_engine.topic.clean.topic_merging import merge_topic
+from storage_engine.topic.clean.topic_retention import retain_topic
 from storage_engine.topic.kafka.kafka_export import export_topics
 from storage_engine.topic.kafka.kafka_import import import_topic
+from storage_engine.topic.kafka.segment_import import ImportedTopic
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.kafka_broker import PATIENCE_SECONDS, KafkaBroker

@@ -18,7 +18,7 @@ from storage_engine.config import BrokerConfig
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.kafka.broker_groups import OFFSETS_FILE, offsets_file
-from storage_engine.topic.readers.groups import GROUP_KIND, Consumer
+from storage_engine.topic.readers.consumer_files import GROUP_KIND, Consumer
 from storage_engine.topic.readers.membership import join
 from storage_engine.topic.topics import Topics
 from tests.in_process import run_in_process

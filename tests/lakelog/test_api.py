@@ -22,7 +22,7 @@ from storage_engine import errors as engine_errors
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.append.transactions import Transaction
+from storage_engine.topic.append.transaction_writer import Transaction
 from storage_engine.topic.topics import Topics
 from tests.in_process import run_in_process
 

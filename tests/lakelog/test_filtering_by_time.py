@@ -18,8 +18,8 @@ from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
-from storage_engine.topic.clean.compaction import compact_topic
-from storage_engine.topic.clean.merging import merge_topic
+from storage_engine.topic.clean.topic_compaction import compact_topic
+from storage_engine.topic.clean.topic_merging import merge_topic
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_table
 

@@ -14,10 +14,10 @@ import lakelog
 from lakelog import errors
 from lakelog.given_records import record_batches
 from lakelog.opening import open_topics
-from storage_engine.topic.append.transactions import Transaction
-from storage_engine.topic.clean.compaction import compact_topic
-from storage_engine.topic.clean.retention import delete_records
-from storage_engine.topic.readers.groups import read_consumers
+from storage_engine.topic.append.transaction_writer import Transaction
+from storage_engine.topic.clean.topic_compaction import compact_topic
+from storage_engine.topic.clean.topic_retention import delete_records
+from storage_engine.topic.readers.consumer_files import read_consumers
 from storage_engine.topic.topics import Topics
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

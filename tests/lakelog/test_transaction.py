@@ -14,7 +14,7 @@ import pytest
 import lakelog
 from lakelog import cli, errors
 from lakelog.opening import open_topics
-from storage_engine.topic.append.transactions import abort_transaction, finish_transactions, open_transactions
+from storage_engine.topic.append.transaction_writer import abort_transaction, finish_transactions, open_transactions
 from storage_engine.topic.topics import Topics
 from tests.in_process import run_in_process
 

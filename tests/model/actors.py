@@ -18,15 +18,15 @@ from storage_engine.errors import (
 from storage_engine.record.compression import Codec
 from storage_engine.record.encoding import EncodedRun, encode_records
 from storage_engine.topic.append.appending import append_records
-from storage_engine.topic.append.publishing import BatchIdentity, TopicWriter, take_over
-from storage_engine.topic.append.staging import StagingWriter, by_partition, delete_staged, staging_folder
-from storage_engine.topic.chain.decisions import newest_decided
+from storage_engine.topic.append.staged_run import StagingWriter, by_partition, delete_staged, staging_folder
+from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter, take_over
 from storage_engine.topic.chain.pruning import prune
 from storage_engine.topic.chain.state_chain import StateChain
-from storage_engine.topic.clean.compaction import CompactionResult, compact_topic
-from storage_engine.topic.clean.merging import MergeResult, merge_topic
-from storage_engine.topic.clean.retention import retain_topic
+from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.clean.sweeping import sweep_topic
+from storage_engine.topic.clean.topic_compaction import CompactionResult, compact_topic
+from storage_engine.topic.clean.topic_merging import MergeResult, merge_topic
+from storage_engine.topic.clean.topic_retention import retain_topic
 from storage_engine.topic.dropped_files import delete_dropped
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics

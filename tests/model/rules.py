@@ -26,13 +26,13 @@ from typing import Any
 from storage_engine.errors import NotFoundError
 from storage_engine.log.filenames import offset_name
 from storage_engine.log.log_reader import LogReader
-from storage_engine.topic.append import planning, publishing
+from storage_engine.topic.append import append_plan, topic_writer
 from storage_engine.topic.append.publishers import AppendingPublisher
-from storage_engine.topic.append.publishing import TopicWriter
+from storage_engine.topic.append.topic_writer import TopicWriter
 from storage_engine.topic.chain import state_chain
-from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.chain.state_chain import StateChain
-from storage_engine.topic.clean import swapping, sweeping
+from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.clean import state_swap, sweeping
 from storage_engine.topic.readers import reader
 from tests.model.replacing import replaced
 from tests.model.simulated_storage import SimulatedFile
@@ -113,7 +113,7 @@ def _whole_files() -> AbstractContextManager[Any]:
 
 
 def _is_never_done(writer: TopicWriter, state: Any, batch: Any) -> bool:
-    publishing.check_epoch(state, writer._epoch or state.writer.epoch)
+    topic_writer.check_epoch(state, writer._epoch or state.writer.epoch)
     return False
 
 
@@ -140,14 +140,14 @@ RULES: dict[str, Switch] = {
     "a version is durable before it is built upon": lambda: replaced(StateChain, "_make_durable", _never),
     "bytes are durable before they are named": lambda: replaced(SimulatedFile, "sync", _never),
     "no file name is used twice": lambda: replaced(
-        planning, "new_segment_name", lambda base_offset, version, word="": offset_name(base_offset)
+        append_plan, "new_segment_name", lambda base_offset, version, word="": offset_name(base_offset)
     ),
     "readers stop at the committed size": _whole_files,
     "files are given up when a commit failed": lambda: replaced(AppendingPublisher, "abandon", _never),
     "a commit compares the high watermark": _commit_without_comparing,
-    "commits of an older epoch are refused": lambda: replaced(publishing, "check_epoch", _never),
+    "commits of an older epoch are refused": lambda: replaced(topic_writer, "check_epoch", _never),
     "a batch is committed once": lambda: replaced(TopicWriter, "is_done", _is_never_done),
-    "a swap needs all old segments": lambda: replaced(swapping, "still_named", lambda *_: True),
+    "a swap needs all old segments": lambda: replaced(state_swap, "still_named", lambda *_: True),
     "a plan below the sweep floor is barred": lambda: replaced(TopicState, "is_below_sweep_floor", _is_false),
     "the sweep commits its floor first": lambda: replaced(
         sweeping, "_raise_floor", lambda chain, floor: chain.newest().model_copy(update={"sweep_floor": floor})

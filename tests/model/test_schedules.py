@@ -7,8 +7,8 @@ versions. The storage is a file system, or an object store that cannot append. C
 processes die in the middle, pause until versions are pruned, or have a twin. Only the newest two versions are kept, so
 even a short pause outlasts a pruning.
 
-truth.py has a function for each invariant. The tested code is the project's own: publishing.py, state_chain.py,
-cleaning.py, pruning.py, sweeping.py and reader.py run unchanged, except for a few replaced names (schedules.run).
+truth.py has a function for each invariant. The tested code is the project's own: topic_writer.py, state_chain.py,
+state_swap.py, pruning.py, sweeping.py and reader.py run unchanged, except for a few replaced names (schedules.run).
 
 `make soak` runs ten times as many schedules, and can switch off each rule of the protocol in turn. The model does not
 include power cuts (but checks that everything named is durable), damaged bytes, the view, import and export, several

@@ -25,7 +25,7 @@ from storage_engine.config import BrokerConfig
 from storage_engine.errors import ConflictError
 from storage_engine.storage import StoredFile
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.chain.state import RecordedField, TopicState
+from storage_engine.topic.chain.topic_state import RecordedField, TopicState
 from storage_engine.topic.topics import Topics
 from tests.pipeline.delta.order_models import schema_of
 from tests.pipeline.ingest.ingest_runs import append_values, records_of, run_ingest, topics_of

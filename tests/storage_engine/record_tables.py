@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from storage_engine.record.columns import TO_APPEND
 from storage_engine.record.compression import MOST_BYTES, Codec, decompress_into
+from storage_engine.record.record_columns import TO_APPEND
 
 
 class Row(NamedTuple):

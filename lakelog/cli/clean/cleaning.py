@@ -18,10 +18,10 @@ from storage_engine.quantities import counted, shown_number, shown_size
 if TYPE_CHECKING:
     from storage_engine.cleaner.cleaner import CleanedPartition
     from storage_engine.progress import Meter
-    from storage_engine.topic.chain.state import TopicState
-    from storage_engine.topic.clean.compaction import CompactionResult
-    from storage_engine.topic.clean.merging import MergeResult
-    from storage_engine.topic.clean.plans import Work
+    from storage_engine.topic.chain.topic_state import TopicState
+    from storage_engine.topic.clean.cleaning_plan import Work
+    from storage_engine.topic.clean.topic_compaction import CompactionResult
+    from storage_engine.topic.clean.topic_merging import MergeResult
     from storage_engine.topic.topics import Topics
 
     Done = TypeVar("Done", CompactionResult, MergeResult)

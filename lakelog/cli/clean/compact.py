@@ -32,8 +32,8 @@ from storage_engine.errors import ExitStatus, LogError, UsageError
 
 if TYPE_CHECKING:
     from storage_engine.progress import Meter
-    from storage_engine.topic.chain.state import TopicState
-    from storage_engine.topic.clean.compaction import CompactionResult
+    from storage_engine.topic.chain.topic_state import TopicState
+    from storage_engine.topic.clean.topic_compaction import CompactionResult
     from storage_engine.topic.topics import Topics
 
 
@@ -74,7 +74,7 @@ def compact(
 def _compact_root(topics: Topics, named: list[str] | None, now: int | None, *, force: bool) -> bool:
     """Returns whether a partition could not be compacted."""
     from storage_engine.clock import ManualClock
-    from storage_engine.topic.clean.compaction import compact_topic
+    from storage_engine.topic.clean.topic_compaction import compact_topic
 
     clock = topics.clock if now is None else ManualClock(now)
 
@@ -87,7 +87,7 @@ def _compact_root(topics: Topics, named: list[str] | None, now: int | None, *, f
 
 def _plan_root(topics: Topics, named: list[str] | None, now: int | None, *, force: bool) -> bool:
     """Returns whether the plan of a topic could not be made."""
-    from storage_engine.topic.clean.plans import Work
+    from storage_engine.topic.clean.cleaning_plan import Work
 
     return only_plan(topics, named, now, {Work.COMPACTION}, force=force)
 

@@ -10,7 +10,7 @@ from lakelog.cli.output import write_error
 from storage_engine.errors import NotFoundError, StorageAccessError
 
 if TYPE_CHECKING:
-    from storage_engine.topic.clean.plans import Plan, Work
+    from storage_engine.topic.clean.cleaning_plan import Plan, Work
     from storage_engine.topic.topics import Topics
 
 
@@ -33,9 +33,9 @@ def save_plan(path: Path, planned: Plan) -> None:
     Raises:
         StorageError: the file cannot be written.
     """
-    from storage_engine.storage.opening import open_directory
     from storage_engine.storage.posix_errors import named
-    from storage_engine.topic.clean.plans import encode_plan
+    from storage_engine.storage.storage_opening import open_directory
+    from storage_engine.topic.clean.cleaning_plan import encode_plan
 
     with named(f"--save {path}"):  # the check for an existing file fails if its name is too long
         file = path.expanduser().resolve()
@@ -57,7 +57,7 @@ def read_plan(path: Path) -> Plan:
         NotFoundError: the file cannot be read.
         ConfigError: the file does not contain a plan.
     """
-    from storage_engine.topic.clean.plans import decode_plan
+    from storage_engine.topic.clean.cleaning_plan import decode_plan
 
     try:
         return decode_plan(path.expanduser().read_bytes(), str(path))

@@ -1,7 +1,7 @@
 """`lakelog merge`: merges small segments without Spark, as the maintenance job does, one group after another.
 
 A group of neighbouring segments becomes one segment if the merge is worth the cost of copying, and if the topic's
-settings allow a segment of that size and time span (storage_engine.cleaner.merging). If a segment of a group is
+settings allow a segment of that size and time span (storage_engine.cleaner.segment_merging). If a segment of a group is
 damaged, the error is printed, and the other groups are still merged.
 """
 
@@ -17,8 +17,8 @@ from storage_engine.errors import ExitStatus
 
 if TYPE_CHECKING:
     from storage_engine.progress import Meter
-    from storage_engine.topic.chain.state import TopicState
-    from storage_engine.topic.clean.merging import MergeResult
+    from storage_engine.topic.chain.topic_state import TopicState
+    from storage_engine.topic.clean.topic_merging import MergeResult
     from storage_engine.topic.topics import Topics
 
 
@@ -39,14 +39,14 @@ def merge(
 
 def _plan(topics: Topics, named: list[str] | None) -> bool:
     """Returns whether the plan of a topic could not be made."""
-    from storage_engine.topic.clean.plans import Work
+    from storage_engine.topic.clean.cleaning_plan import Work
 
     return only_plan(topics, named, None, {Work.MERGING})
 
 
 def _merge(topics: Topics, named: list[str] | None) -> bool:
     """Returns whether something could not be merged."""
-    from storage_engine.topic.clean.merging import merge_topic
+    from storage_engine.topic.clean.topic_merging import merge_topic
 
     def clean(state: TopicState, progress: Meter) -> MergeResult:
         chain, config = topics.chain(state.topic), topics.config(state)

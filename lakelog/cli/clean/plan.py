@@ -32,7 +32,7 @@ from storage_engine.errors import ExitStatus, LogError, UsageError
 from storage_engine.quantities import counted, shown_size
 
 if TYPE_CHECKING:
-    from storage_engine.topic.clean.retention import RetentionResult
+    from storage_engine.topic.clean.topic_retention import RetentionResult
     from storage_engine.topic.topics import Topics
 
 
@@ -79,7 +79,7 @@ def plan(
             raise typer.Exit(ExitStatus.PARTIAL)
         return
     topics = open_topics(root, conf)
-    from storage_engine.topic.clean.plans import ALL_WORK, encode_plan
+    from storage_engine.topic.clean.cleaning_plan import ALL_WORK, encode_plan
 
     planned, failed = make_plan(topics, topic, now, ALL_WORK, force=force)
     if save is not None:
@@ -100,9 +100,9 @@ def _apply(topics: Topics, file: Path) -> bool:
         merge_tasks_of,
         retain_as_planned,
     )
-    from storage_engine.topic.clean.compaction import compact_partitions
-    from storage_engine.topic.clean.merging import merge_runs
-    from storage_engine.topic.clean.plans import Action
+    from storage_engine.topic.clean.cleaning_plan import Action
+    from storage_engine.topic.clean.topic_compaction import compact_partitions
+    from storage_engine.topic.clean.topic_merging import merge_runs
 
     planned = read_plan(file)
     check_current(planned, topics)

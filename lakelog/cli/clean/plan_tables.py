@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from storage_engine.topic.clean.plans import Block, PartitionPlan, Plan, SegmentStep, TopicPlan
+    from storage_engine.topic.clean.cleaning_plan import Block, PartitionPlan, Plan, SegmentStep, TopicPlan
 
 _MOST_ROWS = 12
 """Of neighbouring segments under the same rule, at most this many are printed: half of them from the beginning, half
@@ -22,7 +22,7 @@ from the end. The JSON document lists all."""
 
 def show_plan(planned: Plan) -> None:
     """Print a plan for people."""
-    from storage_engine.topic.clean.plans import step_summary
+    from storage_engine.topic.clean.cleaning_plan import step_summary
 
     shown = [line for topic in planned.topics for line in _topic_lines(topic)]
     steps = [step for topic in planned.topics for each in topic.partitions for step in each.steps]
@@ -121,7 +121,7 @@ def told_block(block: Block) -> str:
 
 
 def _partitions_table(topic: TopicPlan) -> Table:
-    from storage_engine.topic.clean.plans import step_summary
+    from storage_engine.topic.clean.cleaning_plan import step_summary
 
     table = _table("partition", "log start", "segments", "bytes", "what", left=1)
     for each in topic.partitions:

@@ -42,7 +42,7 @@ def report(
     from lakelog.report.facts import collect_root
     from lakelog.report.page import render
     from storage_engine.quantities import counted, shown_size
-    from storage_engine.storage.opening import open_directory
+    from storage_engine.storage.storage_opening import open_directory
 
     facts = collect_root(topics, topic or (), topics.clock.now_ms() if now is None else now)
     open_directory(page.parent).replace(page.name, render(facts).encode(errors="replace"))

@@ -80,7 +80,7 @@ def verify(
 ) -> None:  # fmt: skip
     """Check every invariant of a log directory or a root, and print what is wrong and where."""
     from lakelog.inspection.verifying import Scope, verify_directories, verify_root
-    from storage_engine.verify.segment import Options
+    from storage_engine.verify.segment_check import Options
 
     scope = Scope(topic, partition, threads, repair)
     if kafka_dir:

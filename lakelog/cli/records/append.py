@@ -104,7 +104,7 @@ def _append_transaction(topics: Topics) -> None:
     import pyarrow as pa
 
     from lakelog.cli.records.record_lines import longest_line, parse_lines, place_of
-    from storage_engine.topic.append.transactions import Transaction
+    from storage_engine.topic.append.transaction_writer import Transaction
 
     configs = [topics.config(state) for state in topics.states()[0]]
     longest = max(map(longest_line, configs or [topics.broker.topic_defaults]))

@@ -32,7 +32,7 @@ def delete_records(
 ) -> None:
     """Delete all records of a partition that are below a given offset."""
     topics = open_topics(root, conf)
-    from storage_engine.topic.clean.retention import delete_records as delete
+    from storage_engine.topic.clean.topic_retention import delete_records as delete
 
     done = delete(topics.chain(topic), partition, offset)
     place = f"topic {topic}, partition {partition}"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from storage_engine.errors import FencedError, OffsetOutOfRangeError, UsageError
 
 if TYPE_CHECKING:
-    from storage_engine.topic.chain.state import TopicState
+    from storage_engine.topic.chain.topic_state import TopicState
     from storage_engine.topic.readers.membership import Membership
     from storage_engine.topic.readers.reader import PartitionReader
     from storage_engine.topic.topics import Topics

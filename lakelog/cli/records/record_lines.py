@@ -38,7 +38,7 @@ from lakelog.terminal.text import shown_json
 from storage_engine.config import TopicConfig
 from storage_engine.errors import InvalidRecordError
 from storage_engine.log.validator import record_limit
-from storage_engine.record.columns import TIMESTAMP_TYPE_NAMES, TO_APPEND, header_array, no_headers
+from storage_engine.record.record_columns import TIMESTAMP_TYPE_NAMES, TO_APPEND, header_array, no_headers
 
 _TAKEN = ("key", "value", "headers", "timestamp")
 _PASSED_OVER = ("topic", "partition", "offset", "timestampType", "leaderEpoch")

@@ -36,7 +36,7 @@ def list_(root: RootOption = None, conf: ConfOption = None) -> None:
     null if a broker left the transaction open: no process will commit this transaction, and `abort` ends it.
     """
     topics = open_topics(root, conf)
-    from storage_engine.topic.append.transactions import open_transactions
+    from storage_engine.topic.append.transaction_writer import open_transactions
 
     states, failed = readable_states(topics, None)
     for each in open_transactions(topics, states):
@@ -68,7 +68,7 @@ def abort(
 ) -> None:
     """Abort an open transaction, even while a process is working on it."""
     topics = open_topics(root, conf)
-    from storage_engine.topic.append.transactions import abort_transaction
+    from storage_engine.topic.append.transaction_writer import abort_transaction
 
     with _shown_at_the_end(topics):
         abort_transaction(topics, producer_id)
@@ -93,7 +93,7 @@ def decide(
 ) -> None:
     """Write the document with a transaction's decision again, if the document is damaged and has no backup."""
     topics = open_topics(root, conf)
-    from storage_engine.topic.chain.decisions import decide_again
+    from storage_engine.topic.chain.transaction_files import decide_again
 
     with _shown_at_the_end(topics):
         states, unreadable = topics.states()
@@ -107,7 +107,7 @@ def decide(
 def finish(root: RootOption = None, conf: ConfOption = None) -> None:
     """Write the markers of decided transactions, and abort transactions that have timed out."""
     topics = open_topics(root, conf)
-    from storage_engine.topic.append.transactions import finish_transactions
+    from storage_engine.topic.append.transaction_writer import finish_transactions
 
     with _shown_at_the_end(topics):
         ended = finish_transactions(topics)
@@ -117,7 +117,7 @@ def finish(root: RootOption = None, conf: ConfOption = None) -> None:
 @contextmanager
 def _shown_at_the_end(topics: Topics) -> Iterator[None]:
     """At the end, after success or failure, settle the view of the topics that have open transactions now."""
-    from storage_engine.topic.chain.decisions import open_producers
+    from storage_engine.topic.chain.transaction_files import open_producers
 
     names = [state.topic for state in topics.states()[0] if open_producers(state)]
     try:

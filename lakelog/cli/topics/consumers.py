@@ -23,8 +23,8 @@ from storage_engine.quantities import counted, shown_moment, shown_number, shown
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from storage_engine.topic.chain.state import TopicState
-    from storage_engine.topic.readers.groups import Consumer
+    from storage_engine.topic.chain.topic_state import TopicState
+    from storage_engine.topic.readers.consumer_files import Consumer
     from storage_engine.topic.topics import Topics
 
 app = typer.Typer(help="List and remove the registered consumers of topics.", no_args_is_help=True)
@@ -69,7 +69,7 @@ def list_(
     retention.respect.consumers. In every topic, tombstones at and after the consumer's offset are kept longer.
     """
     topics = open_topics(root, conf)
-    from storage_engine.topic.readers.groups import read_consumers
+    from storage_engine.topic.readers.consumer_files import read_consumers
 
     readings: list[_Reading] = []
     damaged: list[LogError] = []
@@ -106,16 +106,16 @@ def forget(
     """Remove a consumer, so that no data is kept for it any more. If the consumer runs again, it is registered
     again."""
     topics = open_topics(root, conf)
-    from storage_engine.topic.readers import groups
+    from storage_engine.topic.readers import consumer_files
     from storage_engine.topic_name import check_topic_name
 
-    groups.forget(topics.storage, check_topic_name(topic), consumer)
+    consumer_files.forget(topics.storage, check_topic_name(topic), consumer)
     write_line(f"topic {topic}: removed consumer {consumer}")
 
 
 def _read_by(topics: Topics, state: TopicState, consumer: Consumer) -> Iterable[_Reading]:
     from storage_engine.log.holds import Holds
-    from storage_engine.log.retention import decide_retention
+    from storage_engine.log.segment_retention import decide_retention
 
     config, now_ms = topics.config(state), topics.clock.now_ms()
     for number, part in enumerate(state.partitions):

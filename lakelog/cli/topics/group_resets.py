@@ -16,7 +16,7 @@ from lakelog.cli.output import write_error
 from storage_engine.errors import UnknownTopicError, UsageError
 
 if TYPE_CHECKING:
-    from storage_engine.topic.readers.groups import Consumer
+    from storage_engine.topic.readers.consumer_files import Consumer
     from storage_engine.topic.readers.reader import PartitionReader
     from storage_engine.topic.topics import Topics
 
@@ -149,7 +149,7 @@ def new_offsets(
     Raises:
         UsageError: the rule shifts the position, and the group has no position in a partition.
     """
-    from storage_engine.topic.chain.decisions import newest_decided
+    from storage_engine.topic.chain.transaction_files import newest_decided
     from storage_engine.topic.readers.reader import PartitionReader
 
     chain = topics.chain(topic)

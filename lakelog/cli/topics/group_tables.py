@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from lakelog.terminal.text import shown_line
 
 if TYPE_CHECKING:
+    from storage_engine.topic.readers.consumer_files import Consumer
     from storage_engine.topic.readers.group_positions import GroupPosition
-    from storage_engine.topic.readers.groups import Consumer
 
 NewOffsets = Mapping[str, Mapping[str, Mapping[int, int]]]
 """New offsets by group, by topic and by partition."""

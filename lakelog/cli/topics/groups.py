@@ -30,8 +30,8 @@ from lakelog.terminal.text import shown_line
 from storage_engine.errors import ExitStatus, LogError, StateError, UnknownConsumerError, UsageError
 
 if TYPE_CHECKING:
+    from storage_engine.topic.readers.consumer_files import Consumer
     from storage_engine.topic.readers.group_positions import GroupPosition
-    from storage_engine.topic.readers.groups import Consumer
     from storage_engine.topic.topics import Topics
 
 app = typer.Typer(help="List, describe, reset and delete the groups that read topics.", no_args_is_help=True)
@@ -171,7 +171,7 @@ def delete(
 ) -> None:
     """Delete groups with all their positions. A group with an active member is refused."""
     topics = open_topics(root, conf)
-    from storage_engine.topic.readers import groups as group_files
+    from storage_engine.topic.readers import consumer_files as group_files
 
     groups = _groups(topics)
     deleted, failed = [], False
@@ -202,7 +202,7 @@ def _groups(topics: Topics) -> dict[str, dict[str, Consumer]]:
     """All groups by name, in order; each group by topic. Standard error names each topic and each file that cannot be
     read."""
     from lakelog.cli.options import readable_states
-    from storage_engine.topic.readers.groups import read_consumers
+    from storage_engine.topic.readers.consumer_files import read_consumers
 
     found: dict[str, dict[str, Consumer]] = {}
     for state in readable_states(topics, None)[0]:

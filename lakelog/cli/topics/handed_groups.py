@@ -13,7 +13,7 @@ from storage_engine.quantities import counted
 if TYPE_CHECKING:
     from storage_engine.kafka_dir.log_directory import LogDirectory
     from storage_engine.storage import Directory
-    from storage_engine.topic.chain.state import TopicState
+    from storage_engine.topic.chain.topic_state import TopicState
     from storage_engine.topic.topics import Topics
 
 
@@ -33,7 +33,7 @@ def take_groups_along(topics: Topics, source: LogDirectory, arrived: Sequence[To
 def give_groups_back(topics: Topics, exported: Sequence[TopicState], folder: Directory) -> bool:
     """Write the positions of groups into an export. Returns whether all could be read; standard error names the others."""
     from storage_engine.topic.kafka.broker_groups import OFFSETS_FILE, offsets_file
-    from storage_engine.topic.readers.groups import read_consumers
+    from storage_engine.topic.readers.consumer_files import read_consumers
 
     consumers = {state.topic: read_consumers(topics.storage, state) for state in exported}
     lines = offsets_file((topic, group) for topic, found in consumers.items() for group in found.known)

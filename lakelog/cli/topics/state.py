@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from storage_engine.topic.chain.history_file import VersionChange
-    from storage_engine.topic.chain.state import Removal
+    from storage_engine.topic.chain.topic_state import Removal
     from storage_engine.topic.topics import Topics
 
 app = typer.Typer(help="Show the changes of a topic's state; prune and sweep its files.", no_args_is_help=True)
@@ -64,7 +64,7 @@ def history(
     what retention, compaction and delete-records removed, with the rule or the cause.
     """
     topics = open_topics(root, conf)
-    from storage_engine.topic.chain.history import History
+    from storage_engine.topic.chain.history_reader import History
 
     chain = topics.chain(topic)
     newest = chain.newest().version

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from lakelog.inspection.describing import TopicDescription
-    from storage_engine.topic.kafka.intake import ImportedTopic
+    from storage_engine.topic.kafka.segment_import import ImportedTopic
 
 app = typer.Typer(help="Create, list, describe, alter, delete, export and import topics.", no_args_is_help=True)
 app.command("reassign")(reassign.reassign)
@@ -160,7 +160,7 @@ def settle(
         topics.state(name)
     from lakelog.terminal.progress_display import display_on_stderr
     from storage_engine.storage import needed
-    from storage_engine.topic.append.transactions import finish_transactions
+    from storage_engine.topic.append.transaction_writer import finish_transactions
     from storage_engine.topic.kafka import view
 
     unfinished: LogError | None = None
@@ -202,7 +202,7 @@ def export(
     """
     topics = open_topics(root, conf)
     from lakelog.terminal.progress_display import display_on_stderr
-    from storage_engine.storage.opening import new_directory
+    from storage_engine.storage.storage_opening import new_directory
     from storage_engine.topic.kafka.kafka_export import export_topics
 
     if topics.storage.root is not None:

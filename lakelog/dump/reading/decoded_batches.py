@@ -18,10 +18,10 @@ import pyarrow as pa
 from lakelog.dump.reading.entries import Entries
 from storage_engine.errors import CorruptionError
 from storage_engine.record.batch import Int64Array
-from storage_engine.record.columns import RECORDS, with_binary
 from storage_engine.record.crc import batch_crcs
 from storage_engine.record.decoding import ANY_OFFSET, decode_parts, decode_until_damage
 from storage_engine.record.header import HEADER_BYTES
+from storage_engine.record.record_columns import RECORDS, with_binary
 
 _PART_BYTES = 4 * 1024**2
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from storage_engine.errors import LogError
 from storage_engine.storage import Storage
-from storage_engine.storage.opening import open_directory
+from storage_engine.storage.storage_opening import open_directory
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
     offset size field
          0    8 base_offset
          8    4 batch_length   bytes after this field
-        16    1 magic          2: see record.header for the other fields; 0 and 1: see record.legacy
+        16    1 magic          2: see record.header for the other fields; 0 and 1: see record.legacy_records
 
 Only the length is trusted: it determines where the next entry begins, whatever the other fields are. So an entry is
 printed even if all its other fields are wrong. If an entry is cut off, it is the last entry. After an impossible

@@ -1,8 +1,8 @@
 """Reads the messages in an entry of magic 0 or 1: the entry itself, or the messages in the value of a wrapper (their
-format is in record.legacy).
+format is in record.legacy_records).
 
 Messages are read one at a time in Python, which is slow; but only old logs contain messages of magic 0 and 1.
-record.legacy decodes these messages in columns, but only if every CRC and every offset is correct. Here a message is
+record.legacy_records decodes these messages in columns, but only if every CRC and every offset is correct. Here a message is
 returned unchanged, as Kafka's DeepRecordsIterator returns it.
 """
 
@@ -15,10 +15,10 @@ import numpy as np
 
 from lakelog.dump.reading.entries import SHORTEST_LENGTH, Entries, entry_length
 from storage_engine.errors import CorruptionError
-from storage_engine.record.columns import CREATE_TIME, LOG_APPEND_TIME_TYPE, NO_TIMESTAMP_TYPE
 from storage_engine.record.compression import LZ4_OF_MAGIC_0, Codec
 from storage_engine.record.header import CODEC_MASK, LOG_APPEND_TIME, LOG_OVERHEAD, NO_TIMESTAMP
-from storage_engine.record.kernels.columns import Sections
+from storage_engine.record.kernels.arguments import Sections
+from storage_engine.record.record_columns import CREATE_TIME, LOG_APPEND_TIME_TYPE, NO_TIMESTAMP_TYPE
 from storage_engine.record.sections import Room, uncompressed
 
 

@@ -17,7 +17,7 @@ import uuid
 
 from storage_engine.errors import CorruptionError
 from storage_engine.storage import Storage, StoredFile
-from storage_engine.topic.append.publishing import BatchIdentity
+from storage_engine.topic.append.topic_writer import BatchIdentity
 
 _NUMBERED = re.compile(r"(offsets|commits|sources/[0-9]+)/([0-9]+)(?:\.compact)?")
 

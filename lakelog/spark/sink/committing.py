@@ -25,8 +25,7 @@ from lakelog.spark.sink.checkpoint import batch_identity, batch_offsets, make_du
 from lakelog.spark.sink.staging import StagedRows
 from storage_engine.errors import BatchRefusedError, ConfigError, NotFoundError, UnknownTopicError
 from storage_engine.storage import Storage
-from storage_engine.storage.opening import open_storage
-from storage_engine.topic.append.publishing import BatchIdentity, TopicWriter
+from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.append.sink_queries import SinkQuery
 from storage_engine.topic.append.staged_list import (
     StagedBatch,
@@ -37,7 +36,8 @@ from storage_engine.topic.append.staged_list import (
     put_list,
     read_list,
 )
-from storage_engine.topic.append.staging import StagedRun, by_partition, delete_staged
+from storage_engine.topic.append.staged_run import StagedRun, by_partition, delete_staged
+from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter
 from storage_engine.topic.topics import Topics
 
 

@@ -25,8 +25,8 @@ from storage_engine.errors import InvalidRecordError
 from storage_engine.log.validator import Verdict, judge_records, refusal
 from storage_engine.record.partitioner import partition_keys
 from storage_engine.topic.append.appending import DEFAULT_BATCH_BYTES, Encoding, stage_records
-from storage_engine.topic.append.staging import StagedRun, StagingWriter, staging_folder
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.append.staged_run import StagedRun, StagingWriter, staging_folder
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.topics import Topics
 
 _QUERY_ID = "sql.streaming.queryId"

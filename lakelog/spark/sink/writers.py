@@ -21,7 +21,7 @@ from lakelog.spark.sink.committing import CheckpointFolder, commit_batch, commit
 from lakelog.spark.sink.sink_options import SinkOptions, check_columns, sink_options
 from lakelog.spark.sink.staging import StagedRows, stage_rows
 from storage_engine.errors import ConfigError
-from storage_engine.storage.opening import open_storage
+from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.kafka.view import settle_committed
 
 _CHECKPOINT = "checkpointLocation"

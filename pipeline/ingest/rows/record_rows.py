@@ -48,7 +48,7 @@ from pipeline.spark.failures import planning_reason
 from storage_engine.config import TopicConfig
 from storage_engine.errors import ConfigError
 from storage_engine.log.validator import record_limit
-from storage_engine.record.columns import HEADERS
+from storage_engine.record.record_columns import HEADERS
 
 ROWS = pa.schema(
     [

@@ -1,6 +1,6 @@
 """Turns records into staged runs, and commits one append without Spark.
 
-A staged run is a sequence of encoded batches for one partition, which is not committed yet (topic.append.staging). A
+A staged run is a sequence of encoded batches for one partition, which is not committed yet (topic.append.staged_run). A
 Spark task and `lakelog append` stage in the same way: they check the records, distribute them over partitions, and
 encode them in one pass. After staging, `lakelog append` immediately plans, publishes and commits the staged runs.
 """
@@ -29,10 +29,10 @@ from storage_engine.record.compression import Codec
 from storage_engine.record.encoding import BatchProducer, encode_records
 from storage_engine.record.partitioner import partition_keys
 from storage_engine.storage import Storage
-from storage_engine.topic.append.publishing import Committed, TopicWriter
-from storage_engine.topic.append.staging import StagedRun, StagingWriter, by_partition, delete_staged, staging_folder
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.append.staged_run import StagedRun, StagingWriter, by_partition, delete_staged, staging_folder
+from storage_engine.topic.append.topic_writer import Committed, TopicWriter
 from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.chain.topic_state import TopicState
 
 DEFAULT_BATCH_BYTES = 1_000_000
 
@@ -96,7 +96,7 @@ def stage_records(
     """Encode records and stage one run per partition, in the order of the rows.
 
     Args:
-        records: columns as in record.columns.TO_APPEND.
+        records: columns as in record.record_columns.TO_APPEND.
         partitions: int32, shape (rows,). A row with -1 is skipped.
         producer: the producer of the transaction that the records belong to, if any.
     """
@@ -173,7 +173,7 @@ class Append:
         """Encode records and stage them after the records of earlier calls.
 
         Args:
-            records: columns as in record.columns.TO_APPEND.
+            records: columns as in record.record_columns.TO_APPEND.
             name_row: returns the name of a row's record for error messages. By default records are numbered from 0 over
                 all calls.
 

@@ -47,7 +47,7 @@ from storage_engine.record.crc import check_crcs
 from storage_engine.record.stamping import stamped_starts
 from storage_engine.storage import GrowingFiles, Storage
 from storage_engine.storage.open_files import OpenFileShare, threads_that_write
-from storage_engine.topic.append.planning import AppendPlan, OpenSegment, PartitionAppend, Piece, SegmentAppend
+from storage_engine.topic.append.append_plan import AppendPlan, OpenSegment, PartitionAppend, Piece, SegmentAppend
 
 COPY = "publish"
 """The phase in which staged bytes are copied, or in which a Spark job copies them."""

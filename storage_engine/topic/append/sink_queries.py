@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from storage_engine.errors import BatchRefusedError
 from storage_engine.quantities import shown_moment
-from storage_engine.topic.chain.state import CommittedBatch, TopicState
+from storage_engine.topic.chain.topic_state import CommittedBatch, TopicState
 
 
 @dataclass(frozen=True)

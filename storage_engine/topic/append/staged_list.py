@@ -33,11 +33,11 @@ from storage_engine.errors import (
     NotFoundError,
 )
 from storage_engine.storage import Storage
-from storage_engine.topic.append.positions import Advance, positions_of
-from storage_engine.topic.append.publishing import BatchIdentity
-from storage_engine.topic.append.staging import StagedRun
+from storage_engine.topic.append.committed_positions import Advance, positions_of
+from storage_engine.topic.append.staged_run import StagedRun
+from storage_engine.topic.append.topic_writer import BatchIdentity
 from storage_engine.topic.chain.documents import FORMAT, decode_document, encode_document, folders_for_documents
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.topics import Topics
 
 STAGED_LISTS = "staging/batches"

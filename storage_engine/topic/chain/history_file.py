@@ -22,7 +22,7 @@ from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.log.partition_state import Frozen, Int, Long
 from storage_engine.storage import Storage
 from storage_engine.topic.chain.documents import decode_lines, encode_lines
-from storage_engine.topic.chain.state import Removal, TopicState, Writer
+from storage_engine.topic.chain.topic_state import Removal, TopicState, Writer
 
 VERSIONS_PER_FILE = 100
 """This number can never change, because it determines the file of each version."""

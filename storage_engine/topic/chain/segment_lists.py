@@ -25,7 +25,7 @@ from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, Corrupt
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment, SegmentList
 from storage_engine.storage import Storage
 from storage_engine.topic.chain.documents import FORMAT, decode_document, digest_of, encode_document
-from storage_engine.topic.chain.state import ListedSegments, TopicState
+from storage_engine.topic.chain.topic_state import ListedSegments, TopicState
 
 _NEWEST_SEGMENTS = 32
 """How many segments and leader epochs remain in the document when older ones are moved to a list file."""

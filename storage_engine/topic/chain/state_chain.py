@@ -3,7 +3,7 @@ these versions.
 
     meta/<topic>/00000000000000000042.json     version 42, put once, never changed
     meta/<topic>/segments/<name>.json          older segments of one partition (topic.chain.segment_lists)
-    meta/<topic>/history/<version>.jsonl       the changes of versions, also of deleted ones (topic.chain.history)
+    meta/<topic>/history/<version>.jsonl       the changes of versions, also of deleted ones (topic.chain.history_reader)
 
 A change writes the whole state as the next version by put-if-absent. A writer that loses the race reads the new
 version, checks that its own change is still valid, and tries again. No process has a lock, so a crashed process leaves
@@ -54,8 +54,8 @@ from storage_engine.storage import Storage
 from storage_engine.topic.chain.documents import FORMAT, decode_document, encode_document
 from storage_engine.topic.chain.history_file import read_history_file
 from storage_engine.topic.chain.segment_lists import RESTORE, SegmentLists, without_listed
-from storage_engine.topic.chain.state import ChangeNote, TopicState
 from storage_engine.topic.chain.state_checks import contradictions
+from storage_engine.topic.chain.topic_state import ChangeNote, TopicState
 
 _ID_BYTES = 128  # enough to hold `{"id":"...","parent":"..."`
 _VERSION = re.compile(r"([0-9]{20})\.json")

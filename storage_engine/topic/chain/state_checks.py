@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from storage_engine.config import INT_MAX
 from storage_engine.log.partition_state import PartitionState, Segment
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.topic_state import TopicState
 
 LAST_MS = 253_402_300_799_999
 """The last millisecond of the year 9999. A later time is taken for damage."""

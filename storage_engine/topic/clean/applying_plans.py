@@ -1,4 +1,4 @@
-"""Applies a cleaning plan (topic.clean.plans) exactly as it is, or refuses it.
+"""Applies a cleaning plan (topic.clean.cleaning_plan) exactly as it is, or refuses it.
 
 To apply a plan, Lakelog makes the same decision again. It uses the time at which the plan was made as the current time,
 and ignores records that were appended after the plan. If the
@@ -12,7 +12,7 @@ deleted, or no segment is deleted. Segments are compared by name, and no two seg
     merge_tasks_of       after retention: repeats the check, and returns the tasks of the merges
 
 If segments are replaced between these checks and the commit of new segments, that commit detects it
-(topic.clean.swapping).
+(topic.clean.state_swap).
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from storage_engine.cleaner.cleaner import CleaningTask
-from storage_engine.cleaner.merging import MergeTask
+from storage_engine.cleaner.segment_merging import MergeTask
 from storage_engine.config import BrokerConfig, topic_config
 from storage_engine.errors import StalePlanError
 from storage_engine.log.holds import Holds
-from storage_engine.log.retention import RetentionPlan, decide_retention
+from storage_engine.log.segment_retention import RetentionPlan, decide_retention
 from storage_engine.quantities import shown_number
-from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.chain.state_chain import StateChain
-from storage_engine.topic.clean.compaction import cleaning_tasks
-from storage_engine.topic.clean.merging import merge_tasks
-from storage_engine.topic.clean.plans import (
+from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.clean.cleaning_plan import (
     Action,
     PartitionPlan,
     Plan,
@@ -42,7 +40,9 @@ from storage_engine.topic.clean.plans import (
     partition_plan,
     plan_topic,
 )
-from storage_engine.topic.clean.retention import RetentionResult, retain_topic
+from storage_engine.topic.clean.topic_compaction import cleaning_tasks
+from storage_engine.topic.clean.topic_merging import merge_tasks
+from storage_engine.topic.clean.topic_retention import RetentionResult, retain_topic
 from storage_engine.topic.topics import Topics
 
 _MOST_NAMED = 5
@@ -62,7 +62,7 @@ def check_current(plan: Plan, topics: Topics) -> None:
 
 def retain_as_planned(chain: StateChain, broker: BrokerConfig, plan: TopicPlan) -> RetentionResult:
     """Apply the retention of a plan, with the time of the plan. Only segments that the plan names are dropped;
-    otherwise like topic.clean.retention.retain_topic.
+    otherwise like topic.clean.topic_retention.retain_topic.
 
     Raises:
         StalePlanError: the log has changed.
@@ -90,7 +90,7 @@ def _planned_retention(
 
 
 def cleaning_tasks_of(plan: TopicPlan, topics: Topics, state: TopicState, at_once: int = 1) -> list[CleaningTask]:
-    """The tasks for the compactions of a plan. They are run like those of topic.clean.compaction.cleaning_tasks.
+    """The tasks for the compactions of a plan. They are run like those of topic.clean.topic_compaction.cleaning_tasks.
 
     Args:
         state: the state after the plan's retention.
@@ -107,7 +107,7 @@ def cleaning_tasks_of(plan: TopicPlan, topics: Topics, state: TopicState, at_onc
 
 
 def merge_tasks_of(plan: TopicPlan, topics: Topics, state: TopicState, at_once: int = 1) -> list[MergeTask]:
-    """The tasks for the merges of a plan. They are run like those of topic.clean.merging.merge_tasks. Arguments and
+    """The tasks for the merges of a plan. They are run like those of topic.clean.topic_merging.merge_tasks. Arguments and
     errors are those of cleaning_tasks_of."""
     now = _check(plan, topics, state, {Work.MERGING}, {Action.MERGE})
     named = {each.partition for each in _of(plan, {Action.MERGE})}

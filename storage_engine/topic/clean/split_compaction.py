@@ -26,8 +26,8 @@ from storage_engine.cleaner.splitting import (
 )
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.storage import Storage
-from storage_engine.topic.append.staging import staging_folder
-from storage_engine.topic.clean.swapping import Failure, result_or_failure
+from storage_engine.topic.append.staged_run import staging_folder
+from storage_engine.topic.clean.state_swap import Failure, result_or_failure
 
 _Made = TypeVar("_Made")
 

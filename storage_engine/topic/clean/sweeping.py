@@ -36,12 +36,12 @@ from storage_engine.config import LONG_MAX, BrokerConfig
 from storage_engine.log.filenames import planned_version
 from storage_engine.storage import TEMPORARY, Folders, Storage, StoredFile
 from storage_engine.topic.append.staged_list import STAGED_LISTS, pending_lists
-from storage_engine.topic.append.staging import staged_version
+from storage_engine.topic.append.staged_run import staged_version
 from storage_engine.topic.broker_settings import BROKER_SETTINGS
-from storage_engine.topic.chain.decisions import TRANSACTIONS
-from storage_engine.topic.chain.history import History
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.history_reader import History
 from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.chain.transaction_files import TRANSACTIONS
 from storage_engine.topic.imported_ids import IMPORTED_IDS
 from storage_engine.topic.view_record import VIEW_RECORDS
 

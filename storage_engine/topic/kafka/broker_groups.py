@@ -4,7 +4,7 @@ read.
 A broker stores committed offsets in its topic __consumer_offsets. As in the broker, the newest record of a group and a
 partition is used, a tombstone deletes the offset, and an offset of a transaction is used only if the transaction was
 committed. An offset with the id of another topic of the same name is ignored. The offsets become positions of groups
-(topic.readers.groups) of the imported topic. A group that the topic already has keeps its positions, because a reader
+(topic.readers.consumer_files) of the imported topic. A group that the topic already has keeps its positions, because a reader
 may have committed them in the root. Three things are not imported: the metadata of commits, the members of groups, and
 the positions of share groups.
 
@@ -28,11 +28,15 @@ from storage_engine.kafka_dir.log_directory import FoundPartition, LogDirectory
 from storage_engine.log.checkpoint import PARTITION_METADATA, decode_partition_metadata
 from storage_engine.log.indexes.transaction_index import AbortedTransaction
 from storage_engine.log.segment_reader import SegmentFile, read_chunks, read_records
-from storage_engine.record.coordinator.decoding import CoordinatorRecord, UndecodableError, decode_coordinator_record
-from storage_engine.record.coordinator.schemas import LEGACY_OFFSET_COMMIT, NO_ID, OFFSET_COMMIT
-from storage_engine.topic.chain.state import TopicState
-from storage_engine.topic.kafka.intake import remedy
-from storage_engine.topic.readers.groups import GROUP_KIND, Consumer
+from storage_engine.record.coordinator.coordinator_records import (
+    CoordinatorRecord,
+    UndecodableError,
+    decode_coordinator_record,
+)
+from storage_engine.record.coordinator.coordinator_schemas import LEGACY_OFFSET_COMMIT, NO_ID, OFFSET_COMMIT
+from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.kafka.segment_import import remedy
+from storage_engine.topic.readers.consumer_files import GROUP_KIND, Consumer
 from storage_engine.topic.readers.membership import find_group, set_positions
 from storage_engine.topic.topics import Topics
 

@@ -17,8 +17,8 @@ from storage_engine.log.leader_epochs import begin_epoch
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.segment_reader import SegmentFile, position_of, read_chunks
 from storage_engine.storage import Storage
-from storage_engine.topic.chain.state import DroppedFile, TopicState
-from storage_engine.topic.kafka.intake import ImportedPartition, ImportedTopic, Intake, as_text
+from storage_engine.topic.chain.topic_state import DroppedFile, TopicState
+from storage_engine.topic.kafka.segment_import import ImportedPartition, ImportedTopic, Intake, as_text
 from storage_engine.topic.readers.reader import segment_file
 from storage_engine.topic.topics import empty_partition
 

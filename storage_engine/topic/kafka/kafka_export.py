@@ -52,9 +52,9 @@ from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.record.crc import check_crcs
 from storage_engine.record.stamping import stamp_leader_epoch
 from storage_engine.storage import Directory, Storage
-from storage_engine.topic.append.transactions import finish_transactions
-from storage_engine.topic.chain.decisions import open_producers, read_begun
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.append.transaction_writer import finish_transactions
+from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.chain.transaction_files import open_producers, read_begun
 from storage_engine.topic.kafka.snapshots import shown_snapshots
 from storage_engine.topic.kafka.view import checkpoints
 from storage_engine.topic.readers.reader import segment_file
@@ -77,7 +77,7 @@ def export_topics(
     """Write topics into an empty directory, in the form in which a broker leaves its logs after a clean shutdown.
 
     Args:
-        directory: made by storage.opening.new_directory, so that an incomplete export is never visible under its name.
+        directory: made by storage.storage_opening.new_directory, so that an incomplete export is never visible under its name.
         keep_epochs: do not replace the leader epochs. Such an export can be read, but not used by a new cluster.
         progress: receives the bytes of the segments.
 

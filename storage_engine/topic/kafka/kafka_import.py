@@ -25,11 +25,11 @@ from storage_engine.kafka_dir.log_directory import FoundPartition, LogDirectory,
 from storage_engine.log.checkpoint import LEADER_EPOCHS, LOCK, PARTITION_METADATA
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, is_offset_name
 from storage_engine.progress import NO_PROGRESS, Progress
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.kafka.broker_groups import CONSUMER_OFFSETS, broker_groups, take_groups
 from storage_engine.topic.kafka.continued_topic import continue_topic
-from storage_engine.topic.kafka.intake import ImportedTopic, Intake, remedy
 from storage_engine.topic.kafka.new_topic import make_topic
+from storage_engine.topic.kafka.segment_import import ImportedTopic, Intake, remedy
 from storage_engine.topic.topics import Topics
 
 _INTERNAL = "__"

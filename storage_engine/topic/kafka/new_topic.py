@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from storage_engine.config import normalise_overrides, topic_config
 from storage_engine.kafka_dir.log_directory import FoundPartition
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment
-from storage_engine.topic.chain.state import Writer
-from storage_engine.topic.kafka.intake import ImportedPartition, ImportedTopic, Intake, as_text
+from storage_engine.topic.chain.topic_state import Writer
+from storage_engine.topic.kafka.segment_import import ImportedPartition, ImportedTopic, Intake, as_text
 from storage_engine.topic.topics import Topics
 from storage_engine.topic_id import new_topic_id
 

@@ -22,7 +22,7 @@ from storage_engine.log.producers.producer_snapshot import ProducerEntry, decode
 from storage_engine.log.producers.producer_state import Producers
 from storage_engine.log.segment_reader import read_chunks
 from storage_engine.storage import FolderEntry, Storage, View
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.kafka.view_folder import hold_lock, is_shown, view_folder
 from storage_engine.topic.readers.reader import segment_file
 from storage_engine.topic.topics import Topics

@@ -65,8 +65,8 @@ from storage_engine.log.indexes.transaction_index import encode_transaction_inde
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.storage import FolderEntry, Folders, Storage, View
-from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.kafka.shown_segment import show_indexes, show_log
 from storage_engine.topic.kafka.snapshots import settle_snapshots
 from storage_engine.topic.kafka.view_folder import hold_lock, is_shown, view_folder

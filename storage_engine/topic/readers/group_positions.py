@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from storage_engine.storage import Storage
-from storage_engine.topic.chain.decisions import newest_decided
 from storage_engine.topic.chain.state_chain import StateChain
-from storage_engine.topic.readers.groups import Consumer, read_consumers
+from storage_engine.topic.chain.transaction_files import newest_decided
+from storage_engine.topic.readers.consumer_files import Consumer, read_consumers
 from storage_engine.topic.readers.reader import PartitionReader
 
 

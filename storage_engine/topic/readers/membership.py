@@ -1,6 +1,6 @@
 """Ensures that only one member at a time reads for a group and commits the group's positions.
 
-A member joins with the next generation: it puts a new file for that generation (topic.readers.groups). The put fails if
+A member joins with the next generation: it puts a new file for that generation (topic.readers.consumer_files). The put fails if
 the file exists, so two members never have the same generation. Only the file of the highest generation counts. A member
 of a lower generation is fenced: if it commits later, it changes a file that no longer counts.
 
@@ -28,8 +28,8 @@ from storage_engine.errors import (
     StateError,
 )
 from storage_engine.storage import Storage
-from storage_engine.topic.chain.state import TopicState
-from storage_engine.topic.readers.groups import (
+from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.readers.consumer_files import (
     ACTIVE_MS,
     EXPORT_KIND,
     GROUP_KIND,

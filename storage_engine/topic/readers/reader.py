@@ -22,9 +22,9 @@ from storage_engine.log.log_reader import LogReader
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.segment_reader import SegmentFile
 from storage_engine.storage import Storage
-from storage_engine.topic.chain.decisions import newest_decided
-from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.readers.unread import Unread, count_unread
 
 _PATIENCE = 100

@@ -1,1 +1,1 @@
-"""Checks (checking.py, partition.py) and repairs (repair.py) a plain Kafka log directory."""
+"""Checks (directory_check.py, folder_check.py) and repairs (directory_repair.py) a plain Kafka log directory."""

@@ -26,7 +26,7 @@ from storage_engine.log.producers.producer_state import Producers, aborted_among
 from storage_engine.quantities import counted
 from storage_engine.storage import FolderEntry, Storage, View
 from storage_engine.topic.chain.segment_lists import drop_unproven_list
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.kafka.view_folder import view_folder
 from storage_engine.topic.topics import Topics, empty_partition
 from storage_engine.topic.view_record import VIEW

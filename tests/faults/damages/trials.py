@@ -14,10 +14,10 @@ from typing import Any
 
 from storage_engine.errors import LogError
 from storage_engine.verify.findings import problems
-from storage_engine.verify.root.checking import check_root
-from storage_engine.verify.root.repair import repair_root
-from storage_engine.verify.root.repair_state import repair_documents
-from storage_engine.verify.segment import Options
+from storage_engine.verify.root.root_check import check_root
+from storage_engine.verify.root.root_repair import repair_root
+from storage_engine.verify.root.state_repair import repair_documents
+from storage_engine.verify.segment_check import Options
 from tests.faults.damages import commands, uses
 from tests.faults.damages.changes import Damage, Instead, make_damage, small_files
 from tests.faults.damages.uses import HELD, Outcome, contents

@@ -13,11 +13,11 @@ from pathlib import Path
 from lakelog.spark.reading import read_split, splits_of
 from storage_engine.errors import LogError
 from storage_engine.log.isolation import Isolation
-from storage_engine.storage.opening import new_directory
+from storage_engine.storage.storage_opening import new_directory
 from storage_engine.topic.append.staged_list import check_list, pending_lists, waiting_topics
-from storage_engine.topic.chain.decisions import newest_decided
-from storage_engine.topic.clean.plans import encode_plan, plan_topics
-from storage_engine.topic.clean.retention import retain_topic
+from storage_engine.topic.chain.transaction_files import newest_decided
+from storage_engine.topic.clean.cleaning_plan import encode_plan, plan_topics
+from storage_engine.topic.clean.topic_retention import retain_topic
 from storage_engine.topic.kafka.kafka_export import export_topics
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.reader import PartitionReader

@@ -21,18 +21,18 @@ from storage_engine.kafka_dir.log_directory import LogDirectory
 from storage_engine.record.partitioner import partition_keys
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import Encoding, append_records, stage_records
-from storage_engine.topic.append.publishing import BatchIdentity, TopicWriter, take_over
 from storage_engine.topic.append.staged_list import StagedBatch, StagedTopic, put_list
-from storage_engine.topic.append.staging import StagingWriter, by_partition
-from storage_engine.topic.append.transactions import Transaction
+from storage_engine.topic.append.staged_run import StagingWriter, by_partition
+from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter, take_over
+from storage_engine.topic.append.transaction_writer import Transaction
 from storage_engine.topic.broker_settings import read_broker_settings
-from storage_engine.topic.chain.decisions import decide
 from storage_engine.topic.chain.pruning import prune
-from storage_engine.topic.chain.state import RecordedField, RecordedModel
-from storage_engine.topic.clean.compaction import compact_topic
+from storage_engine.topic.chain.topic_state import RecordedField, RecordedModel
+from storage_engine.topic.chain.transaction_files import decide
+from storage_engine.topic.clean.topic_compaction import compact_topic
 from storage_engine.topic.kafka.kafka_import import import_topic
 from storage_engine.topic.kafka.view import settle
-from storage_engine.topic.readers.groups import put_positions
+from storage_engine.topic.readers.consumer_files import put_positions
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_table
 

@@ -19,10 +19,10 @@ from storage_engine.config import BrokerConfig
 from storage_engine.errors import StorageFullError
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.chain.pruning import prune
-from storage_engine.topic.clean.compaction import compact_topic
-from storage_engine.topic.clean.merging import merge_topic
-from storage_engine.topic.clean.retention import retain_topic
 from storage_engine.topic.clean.sweeping import sweep_topic
+from storage_engine.topic.clean.topic_compaction import compact_topic
+from storage_engine.topic.clean.topic_merging import merge_topic
+from storage_engine.topic.clean.topic_retention import retain_topic
 from storage_engine.topic.dropped_files import delete_dropped
 from storage_engine.topic.topics import Topics
 

@@ -11,8 +11,8 @@ from kafka import KafkaConsumer, TopicPartition
 
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
-from storage_engine.storage.opening import new_directory
 from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage.storage_opening import new_directory
 from storage_engine.topic.kafka.kafka_export import export_topics
 from storage_engine.topic.topics import Topics
 from tests.faults.processes.source import PARTITIONS, TOPIC

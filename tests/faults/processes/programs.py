@@ -18,7 +18,7 @@ from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.log.filenames import LOG
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.topics import Topics
 from tests.faults.processes.driver import READY
 from tests.faults.processes.source import TOPIC, Source, files_up_to

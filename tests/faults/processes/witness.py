@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.faults.processes.source import ROWS_BETWEEN, files_up_to, ids_of_files

@@ -16,7 +16,7 @@ import pytest
 
 from lakelog.cli.app import command
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.readers.groups import put_positions
+from storage_engine.topic.readers.consumer_files import put_positions
 from storage_engine.topic.topics import Topics, is_root
 from tests.lakelog.cli.conftest import Lakelog, line
 
@@ -205,7 +205,7 @@ def test_no_command_waits_for_what_is_no_file(tmp_path: Path, kind: str, file: s
 def with_record(topics: Topics) -> None:
     import pyarrow as pa
 
-    from storage_engine.record.columns import TO_APPEND, no_headers
+    from storage_engine.record.record_columns import TO_APPEND, no_headers
     from storage_engine.topic.append.appending import Append
     from storage_engine.topic.kafka.view import settle
 

@@ -15,7 +15,7 @@ import pytest
 from lakelog import cli
 from lakelog.dump import Wanted
 from lakelog.dump.group_lines import group_json, group_texts
-from storage_engine.record.coordinator.schemas import RECORD_TYPES
+from storage_engine.record.coordinator.coordinator_schemas import RECORD_TYPES
 from tests.in_process import run_in_process
 from tests.lakelog.dump.dumping import BASE, GOLDEN, dumped
 

@@ -12,7 +12,7 @@ from storage_engine.config import BrokerConfig
 from storage_engine.log.filenames import data_key, offset_name
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.chain.state import CommittedBatch, TopicState, Writer
+from storage_engine.topic.chain.topic_state import CommittedBatch, TopicState, Writer
 from storage_engine.topic.topics import Topics
 
 NOW = 1_700_000_000_000

@@ -11,7 +11,7 @@ from lakelog.report.facts import MOST_DAMAGED, Fate, Finding, RootFacts, collect
 from storage_engine.config import topic_config
 from storage_engine.errors import UnknownTopicError
 from storage_engine.topic.chain.state_chain import version_key
-from storage_engine.topic.readers.groups import EXPORT_KIND, export_consumer, put_positions
+from storage_engine.topic.readers.consumer_files import EXPORT_KIND, export_consumer, put_positions
 from tests.lakelog.report.roots import DAY, HOUR, NOW, Root, partition, segments
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lakelog.report.history import Change
 from lakelog.report.throughput import MOST_INTERVALS, batch_sizes, rates
-from storage_engine.topic.chain.state import Writer
+from storage_engine.topic.chain.topic_state import Writer
 from tests.lakelog.report.roots import NOW
 
 

@@ -18,9 +18,9 @@ from storage_engine.errors import ConfigError, OffsetOutOfRangeError
 from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_key
 from storage_engine.log.isolation import Isolation
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.append.transactions import Transaction
-from storage_engine.topic.chain.decisions import decide, newest_decided
-from storage_engine.topic.clean.retention import delete_records
+from storage_engine.topic.append.transaction_writer import Transaction
+from storage_engine.topic.chain.transaction_files import decide, newest_decided
+from storage_engine.topic.clean.topic_retention import delete_records
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_table
 

@@ -14,8 +14,8 @@ from pipeline.ingest.ingesting import IngestError
 from pipeline.ingest.micro_batch import IngestResult
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import ConfigError
-from storage_engine.topic.clean.compaction import compact_topic
-from storage_engine.topic.clean.retention import retain_topic
+from storage_engine.topic.clean.topic_compaction import compact_topic
+from storage_engine.topic.clean.topic_retention import retain_topic
 from tests.pipeline.ingest.ingest_runs import append_values, records_of, run_ingest, topics_of
 
 DAY_MS = 24 * 3_600_000

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 import lakelog
 from lakelog import cli
 from lakelog.opening import open_topics
-from storage_engine.topic.readers.groups import read_consumers
+from storage_engine.topic.readers.consumer_files import read_consumers
 from tests.in_process import Ended, run_in_process
 
 pytestmark = pytest.mark.spark

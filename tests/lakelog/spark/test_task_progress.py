@@ -19,7 +19,7 @@ from pipeline.job import JobContext
 from pipeline.settings import load_settings
 from storage_engine.clock import SystemClock
 from storage_engine.progress import Meter
-from storage_engine.topic.readers.groups import read_consumers
+from storage_engine.topic.readers.consumer_files import read_consumers
 
 SETTINGS = """
 root: {folder}/root

@@ -19,11 +19,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
-from storage_engine.record.columns import TO_APPEND
+from storage_engine.record.record_columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
-from storage_engine.topic.append.transactions import Transaction
-from storage_engine.topic.clean.retention import delete_records
+from storage_engine.topic.append.transaction_writer import Transaction
+from storage_engine.topic.clean.topic_retention import delete_records
 from storage_engine.topic.topics import Topics
 from tests.kafka_broker import KafkaBroker
 

@@ -26,7 +26,7 @@ from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.readers.groups import put_positions
+from storage_engine.topic.readers.consumer_files import put_positions
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 

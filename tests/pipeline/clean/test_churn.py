@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 from jobs.export import export
 from jobs.maintenance import add_maintenance_options, maintenance
 from pipeline.job import run_job
-from storage_engine.topic.chain.history import History
+from storage_engine.topic.chain.history_reader import History
 from tests.faults.processes.programs import Program
 from tests.pipeline.ingest.ingest_runs import run_ingest, topics_of
 

@@ -22,13 +22,13 @@ from storage_engine.clock import ManualClock, SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.log.filenames import data_key, new_segment_name
 from storage_engine.progress import Meter
-from storage_engine.record.columns import TO_APPEND
+from storage_engine.record.record_columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
-from storage_engine.topic.append.staging import staging_folder
+from storage_engine.topic.append.staged_run import staging_folder
 from storage_engine.topic.broker_settings import put_broker_settings
 from storage_engine.topic.chain.documents import encode_document
-from storage_engine.topic.chain.history import History
+from storage_engine.topic.chain.history_reader import History
 from storage_engine.topic.chain.state_chain import version_key
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics

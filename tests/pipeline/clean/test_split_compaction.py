@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from pipeline.spark.numbered_tasks import run_numbered
 from storage_engine.cleaner.cleaner import CleanedPartition
 from storage_engine.errors import CorruptionError
-from storage_engine.topic.clean.compaction import swap_cleaned
 from storage_engine.topic.clean.split_compaction import compact_split
-from storage_engine.topic.clean.swapping import Failure
+from storage_engine.topic.clean.state_swap import Failure
+from storage_engine.topic.clean.topic_compaction import swap_cleaned
 from tests.storage_engine.cleaner.test_cleaner import Log, put
 from tests.storage_engine.cleaner.test_passes import task_of
 

@@ -14,7 +14,7 @@ from pipeline.clean import work_queue
 from pipeline.clean.budget import Budget, Limit
 from pipeline.clean.work_queue import InThisThread, Task, WorkQueue, in_order
 from storage_engine.cleaner.cleaner import CleaningTask
-from storage_engine.cleaner.merging import MergeTask
+from storage_engine.cleaner.segment_merging import MergeTask
 from storage_engine.cleaner.selection import Bound, CleaningPlan, Reason
 from storage_engine.config import TopicConfig
 from storage_engine.log.filenames import SegmentFolder

@@ -16,7 +16,7 @@ from pipeline.ingest.micro_batch import IngestResult
 from pipeline.settings import load_settings
 from storage_engine.clock import ManualClock, SystemClock
 from storage_engine.config import BrokerConfig
-from storage_engine.record.columns import TO_APPEND
+from storage_engine.record.record_columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.readers.reader import PartitionReader

@@ -18,8 +18,8 @@ from pipeline.ingest.micro_batch import IngestResult
 from pipeline.settings import load_settings
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import CheckpointError, ConfigError, OffsetOutOfRangeError, WriterRefusedError
-from storage_engine.topic.append.publishing import Committed, TopicWriter
-from storage_engine.topic.clean.retention import retain_topic
+from storage_engine.topic.append.topic_writer import Committed, TopicWriter
+from storage_engine.topic.clean.topic_retention import retain_topic
 from tests.kafka_broker import KafkaBroker
 from tests.pipeline.ingest.ingest_runs import append_values, dead_letters_of, records_of, topics_of
 

@@ -10,8 +10,8 @@ from pipeline.ingest.claim import Claim, ClaimRequest, decide_claim
 from pipeline.ingest.query_checkpoint import CheckpointFiles, SeenCheckpoint
 from pipeline.ingest.source_positions import PositionedSource
 from storage_engine.errors import CheckpointError, ConfigError
-from storage_engine.topic.append.publishing import AcceptedCheckpoint
-from storage_engine.topic.chain.state import CommittedBatch, TopicState, Writer
+from storage_engine.topic.append.topic_writer import AcceptedCheckpoint
+from storage_engine.topic.chain.topic_state import CommittedBatch, TopicState, Writer
 
 QUERY, OTHER = "query", "other"
 ROWS = PositionedSource("json landing", ("file", "line"), "json")

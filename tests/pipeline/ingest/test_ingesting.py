@@ -21,8 +21,8 @@ from storage_engine.clock import SystemClock
 from storage_engine.errors import CheckpointError, ConfigError, FencedError, StateError, WriterRefusedError
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append import staged_list
-from storage_engine.topic.append.publishing import TopicWriter, take_over
 from storage_engine.topic.append.staged_list import StagedBatch
+from storage_engine.topic.append.topic_writer import TopicWriter, take_over
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.pipeline.ingest.ingest_runs import PowerCutError, cut

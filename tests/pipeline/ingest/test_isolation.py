@@ -13,8 +13,8 @@ from kafka import KafkaProducer
 
 from jobs.ingest import ingest
 from pipeline.job import run_job
-from storage_engine.record.columns import TO_APPEND
-from storage_engine.topic.append.transactions import Transaction
+from storage_engine.record.record_columns import TO_APPEND
+from storage_engine.topic.append.transaction_writer import Transaction
 from tests.kafka_broker import PATIENCE_SECONDS, KafkaBroker
 from tests.pipeline.ingest.ingest_runs import append_values, records_of, topics_of
 

@@ -24,10 +24,10 @@ from storage_engine.errors import StorageUnavailableError
 from storage_engine.progress import Meter
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import Encoding, stage_records
-from storage_engine.topic.append.positions import Advance
-from storage_engine.topic.append.publishing import BatchIdentity
+from storage_engine.topic.append.committed_positions import Advance
 from storage_engine.topic.append.staged_list import StagedBatch, StagedTopic, put_list, read_list
-from storage_engine.topic.append.staging import StagingWriter, by_partition, staging_folder
+from storage_engine.topic.append.staged_run import StagingWriter, by_partition, staging_folder
+from storage_engine.topic.append.topic_writer import BatchIdentity
 from tests.pipeline.ingest.ingest_runs import records_of, topics_of
 from tests.storage_engine.record_tables import Row, to_table
 

@@ -22,8 +22,8 @@ from pipeline.ingest.query_checkpoint import (
 )
 from storage_engine.errors import CheckpointError, CorruptionError
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.append.publishing import AcceptedCheckpoint
-from storage_engine.topic.chain.state import CommittedBatch, TopicState
+from storage_engine.topic.append.topic_writer import AcceptedCheckpoint
+from storage_engine.topic.chain.topic_state import CommittedBatch, TopicState
 
 QUERY = str(uuid.UUID(int=7))
 SOURCE = "kafka b1:9092"

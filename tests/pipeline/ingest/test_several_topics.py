@@ -21,8 +21,8 @@ from pipeline.ingest.micro_batch import IngestResult
 from pipeline.job import JobContext
 from pipeline.settings import Settings, load_settings
 from storage_engine.errors import BatchRefusedError, ConfigError, CorruptionError, FencedError, UnknownTopicError
-from storage_engine.topic.append.publishing import BatchIdentity, TopicWriter, take_over
 from storage_engine.topic.append.staged_list import list_key
+from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter, take_over
 from tests.pipeline.ingest.ingest_runs import PowerCutError, cut, dead_letters_of, records_of, topics_of
 
 SETTINGS = """

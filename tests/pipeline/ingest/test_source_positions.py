@@ -16,7 +16,7 @@ from pipeline.ingest.source_positions import POSITION, POSITION_OF, PositionedSo
 from pipeline.settings import Settings, load_settings
 from storage_engine.errors import ConfigError, CorruptionError, OffsetOutOfRangeError, PositionsError
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.append.positions import MOST_SOURCE_PARTITIONS
+from storage_engine.topic.append.committed_positions import MOST_SOURCE_PARTITIONS
 
 SETTINGS = """
 root: ./root

@@ -18,8 +18,8 @@ from storage_engine.log.partition_state import PartitionState
 from storage_engine.record.partitioner import partition_keys
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import Encoding, stage_records
-from storage_engine.topic.append.publishing import BatchIdentity, Committed, TopicWriter, take_over
-from storage_engine.topic.append.staging import StagedRun, StagingWriter, by_partition
+from storage_engine.topic.append.staged_run import StagedRun, StagingWriter, by_partition
+from storage_engine.topic.append.topic_writer import BatchIdentity, Committed, TopicWriter, take_over
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.pipeline.ingest.ingest_runs import records_of, run_ingest

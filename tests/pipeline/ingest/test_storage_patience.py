@@ -33,7 +33,7 @@ from storage_engine.errors import (
     StorageUnavailableError,
 )
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.append.publishing import TopicWriter
+from storage_engine.topic.append.topic_writer import TopicWriter
 from tests.bad_input.test_full_disks import SmallDisk
 from tests.pipeline.ingest.ingest_runs import records_of, topics_of
 from tests.small_disks import can_mount

@@ -16,7 +16,7 @@ from storage_engine.log.filenames import data_key
 from storage_engine.record.batch import scan_batches
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
-from storage_engine.topic.clean.compaction import (
+from storage_engine.topic.clean.topic_compaction import (
     CompactionResult,
     cleaning_tasks,
     compact_topic,

@@ -21,9 +21,9 @@ from storage_engine.record.batch import scan_batches
 from storage_engine.record.compression import Codec
 from storage_engine.record.header import CRC_POSITION, CRC_START, HEADER_BYTES
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.chain.state_chain import StateChain
-from storage_engine.topic.clean.compaction import compact_topic
+from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.clean.topic_compaction import compact_topic
 from tests.storage_engine.record_tables import decompress
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"

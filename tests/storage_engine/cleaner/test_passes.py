@@ -15,7 +15,7 @@ from storage_engine.cleaner.cleaner import CleaningTask, clean_partition
 from storage_engine.cleaner.offset_map import KeyMap
 from storage_engine.errors import CorruptionError, StorageError
 from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_folder
-from storage_engine.topic.clean.compaction import cleaning_tasks
+from storage_engine.topic.clean.topic_compaction import cleaning_tasks
 from tests.storage_engine.cleaner.test_cleaner import HORIZON, START, Log, put
 from tests.storage_engine.record_tables import Row
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from storage_engine.cleaner.cleaned_transactions import CleanedTransactions, Unended
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
 from storage_engine.cleaner.splitting import (
     LEAST_BYTES,
@@ -17,10 +18,9 @@ from storage_engine.cleaner.splitting import (
     split,
     survey,
 )
-from storage_engine.cleaner.transactions import CleanedTransactions, Unended
 from storage_engine.log.filenames import SEGMENT_SUFFIXES
 from storage_engine.record.control import ControlType
-from storage_engine.topic.append.staging import staging_folder
+from storage_engine.topic.append.staged_run import staging_folder
 from tests.storage_engine.cleaner.test_cleaner import HORIZON, Log, put
 from tests.storage_engine.cleaner.test_passes import KIBIBYTE, MEBIBYTE, cleaned, task_of
 

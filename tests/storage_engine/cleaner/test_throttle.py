@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.cleaner import cleaner, merging
+from storage_engine.cleaner import cleaner, segment_merging
 from storage_engine.cleaner.cleaner import CleanedPartition
 from storage_engine.cleaner.throttle import Throttle
 from storage_engine.config import BrokerConfig
-from storage_engine.topic.clean.compaction import cleaning_tasks, run_cleaning_task
-from storage_engine.topic.clean.merging import merge_topic
+from storage_engine.topic.clean.topic_compaction import cleaning_tasks, run_cleaning_task
+from storage_engine.topic.clean.topic_merging import merge_topic
 from tests.storage_engine.cleaner.test_cleaner import Log, put
 
 
@@ -115,7 +115,7 @@ def test_cleaning_counts_what_it_reads_and_what_it_writes(tmp_path: Path, monkey
 
 def test_merging_counts_what_it_reads_and_what_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = _Clock()
-    monkeypatch.setattr(merging, "Throttle", lambda rate: Throttle(rate, clock.monotonic, clock.sleep))
+    monkeypatch.setattr(segment_merging, "Throttle", lambda rate: Throttle(rate, clock.monotonic, clock.sleep))
     log = Log(tmp_path, cleanup_policy="delete")
     for key in ("a", "b", "c"):
         log.append(put(key))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.clock import ManualClock
-from storage_engine.config.kafka_dir import LogManagerConfig
+from storage_engine.config.kafka_dir_keys import LogManagerConfig
 from storage_engine.kafka_dir.log_manager import LogManager
 from storage_engine.kafka_dir.partition_log import PartitionLog
 from storage_engine.log.isolation import Isolation

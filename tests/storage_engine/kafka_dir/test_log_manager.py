@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from storage_engine.clock import ManualClock
-from storage_engine.config.kafka_dir import LogManagerConfig
+from storage_engine.config.kafka_dir_keys import LogManagerConfig
 from storage_engine.errors import (
     ConfigError,
     ConflictError,
@@ -85,7 +85,7 @@ def test_a_killed_process_leaves_a_log_that_is_whole(tmp_path: Path) -> None:
     writer = """if True:
         import sys
         from storage_engine.kafka_dir.log_manager import LogManager
-        from storage_engine.config.kafka_dir import LogManagerConfig
+        from storage_engine.config.kafka_dir_keys import LogManagerConfig
         from tests.storage_engine.record_tables import to_table
         from tests.storage_engine.kafka_dir.test_log_manager import rows
         logs = LogManager([sys.argv[1]], LogManagerConfig.from_mapping({"log.segment.bytes": 4096,

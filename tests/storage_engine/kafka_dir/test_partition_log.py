@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from storage_engine.clock import ManualClock
-from storage_engine.config.kafka_dir import LogManagerConfig
+from storage_engine.config.kafka_dir_keys import LogManagerConfig
 from storage_engine.errors import CorruptionError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from storage_engine.kafka_dir.partition_log import PartitionLog
 from storage_engine.log.isolation import Isolation

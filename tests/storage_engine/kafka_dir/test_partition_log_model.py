@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from storage_engine.clock import ManualClock
-from storage_engine.config.kafka_dir import LogManagerConfig
+from storage_engine.config.kafka_dir_keys import LogManagerConfig
 from storage_engine.errors import OffsetOutOfRangeError
 from storage_engine.kafka_dir.partition_log import PartitionLog
 from storage_engine.log.log_reader import EARLIEST, LATEST, MAX_TIMESTAMP

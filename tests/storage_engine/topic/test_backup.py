@@ -12,7 +12,7 @@ import pytest
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import NotFoundError
-from storage_engine.record.columns import TO_APPEND
+from storage_engine.record.record_columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.kafka.view import settle

@@ -16,9 +16,9 @@ from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.kafka.view_folder import hold_lock
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.findings import Kind, problems
-from storage_engine.verify.root.checking import check_root
-from storage_engine.verify.root.repair import repair_root
-from storage_engine.verify.segment import Options
+from storage_engine.verify.root.root_check import check_root
+from storage_engine.verify.root.root_repair import repair_root
+from storage_engine.verify.segment_check import Options
 from tests.storage_engine.verify.directories import GOLDEN, contents
 
 

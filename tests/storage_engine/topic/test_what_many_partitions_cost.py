@@ -20,13 +20,13 @@ from storage_engine.log.isolation import Isolation
 from storage_engine.storage import FolderEntry, StoredFile
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
-from storage_engine.topic.chain.decisions import newest_decided
-from storage_engine.topic.clean.plans import plan_topics
+from storage_engine.topic.chain.transaction_files import newest_decided
+from storage_engine.topic.clean.cleaning_plan import plan_topics
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
-from storage_engine.verify.root.checking import check_root
-from storage_engine.verify.segment import Options
+from storage_engine.verify.root.root_check import check_root
+from storage_engine.verify.segment_check import Options
 from tests.storage_engine.record_tables import Row, to_table
 
 NOW_MS = 1_700_000_000_000

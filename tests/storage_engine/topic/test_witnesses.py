@@ -14,7 +14,7 @@ from storage_engine.topic.chain import history_file
 from storage_engine.topic.chain.pruning import prune
 from storage_engine.topic.chain.state_chain import version_key
 from storage_engine.topic.kafka.view import settle
-from storage_engine.topic.readers.groups import forget, put_positions
+from storage_engine.topic.readers.consumer_files import forget, put_positions
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.topic.append.test_appending import CLOCK, append, contents, new_topic, rows
 from tests.storage_engine.verify.directories import contents as files_of

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from storage_engine.kafka_dir.log_directory import LogDirectory
-from storage_engine.verify.directory.checking import CheckedDirectory, check_directory
-from storage_engine.verify.directory.repair import repair_directory
+from storage_engine.verify.directory.directory_check import CheckedDirectory, check_directory
+from storage_engine.verify.directory.directory_repair import repair_directory
 from storage_engine.verify.findings import Finding, problems
-from storage_engine.verify.segment import Options
+from storage_engine.verify.segment_check import Options
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 ALL = sorted(path.parent.name for path in GOLDEN.glob("*/data"))

@@ -9,10 +9,10 @@ import pytest
 
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.storage.opening import open_storage
+from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.topics import Topics
 from tests.lakelog.cli.conftest import line
-from tests.storage_engine.topic.clean.test_plans import START, with_segments
+from tests.storage_engine.topic.clean.test_cleaning_plan import START, with_segments
 
 NOW = 1_700_000_100_000
 

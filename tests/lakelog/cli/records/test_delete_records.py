@@ -9,7 +9,7 @@ import pytest
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.clean.retention import retain_topic
+from storage_engine.topic.clean.topic_retention import retain_topic
 from storage_engine.topic.topics import Topics
 from tests.lakelog.cli.conftest import line
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from lakelog.opening import open_topics
-from storage_engine.topic.clean.retention import delete_records
-from storage_engine.topic.readers.groups import STREAM_KIND, put_positions
+from storage_engine.topic.clean.topic_retention import delete_records
+from storage_engine.topic.readers.consumer_files import STREAM_KIND, put_positions
 from tests.lakelog.cli.conftest import Lakelog, line
 
 READ = ("read", "--topic", "t", "--group", "g")
@@ -75,7 +75,7 @@ def test_a_group_gets_what_it_has_not_read_and_moves_only_with_commit(lakelog: L
 
 def test_what_aborted_transactions_left_is_behind_the_group_after_a_read(lakelog: Lakelog, t: None, tmp_path) -> None:
     from lakelog.given_records import record_batches
-    from storage_engine.topic.append.transactions import Transaction
+    from storage_engine.topic.append.transaction_writer import Transaction
 
     (batch,) = record_batches([{"value": "aborted"}], 5)
     with Transaction(open_topics(str(tmp_path / "root"), None, print), 10**9) as transaction:

@@ -9,8 +9,8 @@ import pytest
 from storage_engine.clock import ManualClock, SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.append.transactions import Transaction, finish_transactions
-from storage_engine.topic.chain import decisions
+from storage_engine.topic.append.transaction_writer import Transaction, finish_transactions
+from storage_engine.topic.chain import transaction_files
 from storage_engine.topic.topics import Topics
 from tests.lakelog.cli.conftest import Lakelog, line, text
 from tests.storage_engine.record_tables import Row, to_table
@@ -35,7 +35,7 @@ def ended_in(topics: Topics, topic: str, *, committed: bool) -> int:
     """The producer id of a transaction that is decided, and has its markers in one of its two topics."""
     producer_id = begun(topics).producer_id
     assert producer_id is not None
-    decisions.decide(topics.storage, topics.clock, producer_id, committed=committed)
+    transaction_files.decide(topics.storage, topics.clock, producer_id, committed=committed)
     finish_transactions(topics, [topic])
     return producer_id
 
@@ -212,7 +212,7 @@ def test_only_a_damaged_decision_is_put_on_record_again(lakelog: Lakelog, topics
     decide = ("transactions", "decide", str(transaction.producer_id))
     undecided = lakelog(*decide, "commit")
     assert (undecided.status, "has no recorded decision" in undecided.err) == (1, True)
-    decisions.decide(topics.storage, topics.clock, transaction.producer_id, committed=False)
+    transaction_files.decide(topics.storage, topics.clock, transaction.producer_id, committed=False)
     for word in ("commit", "abort"):
         decided = lakelog(*decide, word)
         assert (decided.status, "is aborted. Only a damaged record can be replaced." in decided.err) == (

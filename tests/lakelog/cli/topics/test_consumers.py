@@ -9,7 +9,7 @@ import pytest
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.readers.groups import group_folder, put_positions
+from storage_engine.topic.readers.consumer_files import group_folder, put_positions
 from storage_engine.topic.topics import Topics
 from tests.lakelog.cli.conftest import Lakelog, line
 

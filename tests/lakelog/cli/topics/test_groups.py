@@ -10,8 +10,8 @@ import pytest
 
 from lakelog.opening import open_topics
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.clean.compaction import compact_topic
-from storage_engine.topic.readers.groups import STREAM_KIND, put_positions
+from storage_engine.topic.clean.topic_compaction import compact_topic
+from storage_engine.topic.readers.consumer_files import STREAM_KIND, put_positions
 from storage_engine.topic.readers.membership import Membership, join
 from storage_engine.topic.topics import Topics
 from tests.lakelog.cli.conftest import Lakelog, line

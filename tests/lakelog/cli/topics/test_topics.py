@@ -13,7 +13,7 @@ from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import UnsupportedError
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.chain.state import CommittedBatch
+from storage_engine.topic.chain.topic_state import CommittedBatch
 from storage_engine.topic.topics import Topics
 from tests.lakelog.cli.conftest import line
 from tests.storage_engine.topic.wrapped_storage import PlainStorage

@@ -29,9 +29,9 @@ from storage_engine.log.partition_state import LeaderEpoch
 from storage_engine.record.partitioner import partition_keys
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import Append, Encoding, append_records, stage_records
-from storage_engine.topic.append.publishing import BatchIdentity, Committed, TopicWriter, take_over
-from storage_engine.topic.append.staging import StagedRun, StagingWriter, by_partition
-from storage_engine.topic.clean.retention import delete_records
+from storage_engine.topic.append.staged_run import StagedRun, StagingWriter, by_partition
+from storage_engine.topic.append.topic_writer import BatchIdentity, Committed, TopicWriter, take_over
+from storage_engine.topic.clean.topic_retention import delete_records
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, row_lists, to_rows, to_table

@@ -18,8 +18,8 @@ from storage_engine.record.batch import scan_batches
 from storage_engine.record.partitioner import partition_keys
 from storage_engine.storage import NewFile
 from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.append.append_plan import AppendPlan, plan_append
 from storage_engine.topic.append.appending import Encoding, stage_records
-from storage_engine.topic.append.planning import AppendPlan, plan_append
 from storage_engine.topic.append.publishers import (
     AppendingPublisher,
     NewFilesPublisher,
@@ -27,8 +27,8 @@ from storage_engine.topic.append.publishers import (
     publisher_for,
     with_names,
 )
-from storage_engine.topic.append.publishing import TopicWriter
-from storage_engine.topic.append.staging import StagedRun, StagingWriter, by_partition
+from storage_engine.topic.append.staged_run import StagedRun, StagingWriter, by_partition
+from storage_engine.topic.append.topic_writer import TopicWriter
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_table
 from tests.storage_engine.topic.wrapped_storage import PlainStorage

@@ -12,9 +12,9 @@ from storage_engine.config import BrokerConfig
 from storage_engine.errors import BatchRefusedError
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import Encoding, stage_records
-from storage_engine.topic.append.publishing import AcceptedCheckpoint, BatchIdentity, TopicWriter, take_over
 from storage_engine.topic.append.sink_queries import SinkQuery
-from storage_engine.topic.append.staging import StagingWriter, by_partition, staging_folder
+from storage_engine.topic.append.staged_run import StagingWriter, by_partition, staging_folder
+from storage_engine.topic.append.topic_writer import AcceptedCheckpoint, BatchIdentity, TopicWriter, take_over
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_table

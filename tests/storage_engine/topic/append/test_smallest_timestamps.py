@@ -17,16 +17,16 @@ from storage_engine.log.segment_reader import SegmentFile, read_chunks, read_rec
 from storage_engine.storage import Storage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
-from storage_engine.topic.append.staging import StagedRun
+from storage_engine.topic.append.staged_run import StagedRun
 from storage_engine.topic.chain.state_chain import StateChain
-from storage_engine.topic.clean.compaction import compact_topic
-from storage_engine.topic.clean.merging import merge_topic
+from storage_engine.topic.clean.topic_compaction import compact_topic
+from storage_engine.topic.clean.topic_merging import merge_topic
 from storage_engine.topic.kafka.kafka_import import import_topic
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.reader import segment_file
 from storage_engine.topic.topics import Topics
-from storage_engine.verify.root.checking import check_root
-from storage_engine.verify.segment import Options
+from storage_engine.verify.root.root_check import check_root
+from storage_engine.verify.segment_check import Options
 from tests.storage_engine.record_tables import Row, to_table
 
 GOLDEN = Path(__file__).parents[3] / "golden"

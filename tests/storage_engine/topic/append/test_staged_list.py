@@ -22,7 +22,6 @@ from storage_engine.errors import (
 from storage_engine.storage import Storage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import Encoding, stage_records
-from storage_engine.topic.append.publishing import BatchIdentity, TopicWriter, take_over
 from storage_engine.topic.append.staged_list import (
     StagedBatch,
     StagedDeadLetters,
@@ -35,8 +34,9 @@ from storage_engine.topic.append.staged_list import (
     read_list,
     waiting_topics,
 )
-from storage_engine.topic.append.staging import StagingWriter, by_partition, staging_folder
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.append.staged_run import StagingWriter, by_partition, staging_folder
+from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter, take_over
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_rows, to_table

@@ -14,13 +14,13 @@ from storage_engine.config import BrokerConfig
 from storage_engine.errors import AmbiguousPutError, CorruptionError
 from storage_engine.kafka_dir.log_directory import LogDirectory
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.append.publishing import BatchIdentity
 from storage_engine.topic.append.staged_list import StagedBatch, pending_lists, put_list
-from storage_engine.topic.append.transactions import Transaction
+from storage_engine.topic.append.topic_writer import BatchIdentity
+from storage_engine.topic.append.transaction_writer import Transaction
 from storage_engine.topic.broker_settings import put_broker_settings, read_broker_settings
-from storage_engine.topic.chain.decisions import decide, read_begun, read_ended
+from storage_engine.topic.chain.transaction_files import decide, read_begun, read_ended
 from storage_engine.topic.kafka.kafka_import import import_topic
-from storage_engine.topic.readers.groups import put_positions, read_consumers
+from storage_engine.topic.readers.consumer_files import put_positions, read_consumers
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.root.damaged_documents import damaged_documents
 from tests.storage_engine.record_tables import Row, to_table

@@ -25,13 +25,13 @@ from storage_engine.errors import (
 )
 from storage_engine.log.partition_state import LeaderEpoch, Segment
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.append.publishing import BatchIdentity, TopicWriter
+from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter
 from storage_engine.topic.chain import history_file
-from storage_engine.topic.chain.history import History
 from storage_engine.topic.chain.history_file import history_key, is_rolled_up
+from storage_engine.topic.chain.history_reader import History
 from storage_engine.topic.chain.pruning import KEPT_VERSIONS, Pruned, PruningShare, prune, pruning_steps
-from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.chain.state_chain import StateChain, encode_state, version_key
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.topic.chain.signed_documents import signed
 from tests.storage_engine.topic.wrapped_storage import BeforeEachCall, Interrupting, LostReplies, PlainStorage

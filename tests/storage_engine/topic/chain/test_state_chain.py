@@ -20,8 +20,8 @@ from storage_engine.errors import (
 )
 from storage_engine.log.partition_state import LeaderEpoch, Segment
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.chain.state_chain import StateChain, version_key
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.topic.chain.signed_documents import signed
 from tests.storage_engine.topic.wrapped_storage import FailedPuts, Interrupting, LostReplies

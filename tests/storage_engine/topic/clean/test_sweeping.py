@@ -17,16 +17,16 @@ from storage_engine.config import BrokerConfig, TopicConfig
 from storage_engine.errors import LogError, StorageError
 from storage_engine.kafka_dir.log_directory import LogDirectory
 from storage_engine.log.filenames import data_folder
-from storage_engine.storage.opening import new_directory
 from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage.storage_opening import new_directory
 from storage_engine.topic.append.appending import Encoding, append_records, stage_records
-from storage_engine.topic.append.publishing import BatchIdentity, TopicWriter
 from storage_engine.topic.append.staged_list import StagedBatch, StagedTopic, delete_list, put_list
-from storage_engine.topic.append.staging import StagedRun, StagingWriter, by_partition, staging_folder
-from storage_engine.topic.chain.state import TopicState
-from storage_engine.topic.clean.compaction import compact_topic
-from storage_engine.topic.clean.merging import merge_topic
+from storage_engine.topic.append.staged_run import StagedRun, StagingWriter, by_partition, staging_folder
+from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.clean.sweeping import Swept, sweep_topic, unnamed_files
+from storage_engine.topic.clean.topic_compaction import compact_topic
+from storage_engine.topic.clean.topic_merging import merge_topic
 from storage_engine.topic.dropped_files import delete_dropped
 from storage_engine.topic.kafka.kafka_export import export_topics
 from storage_engine.topic.kafka.kafka_import import import_topic

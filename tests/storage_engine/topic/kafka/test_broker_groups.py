@@ -9,7 +9,7 @@ from storage_engine.config import BrokerConfig
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.kafka.broker_groups import offsets_file, take_groups
-from storage_engine.topic.readers.groups import EXPORT_KIND, STREAM_KIND, put_positions, read_consumers
+from storage_engine.topic.readers.consumer_files import EXPORT_KIND, STREAM_KIND, put_positions, read_consumers
 from storage_engine.topic.readers.membership import set_positions
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_table

@@ -18,18 +18,18 @@ from storage_engine.log.filenames import data_key
 from storage_engine.log.isolation import Isolation
 from storage_engine.record.batch import scan_batches
 from storage_engine.record.crc import check_crcs
-from storage_engine.storage.opening import new_directory
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.append.publishing import take_over
-from storage_engine.topic.append.transactions import Transaction
-from storage_engine.topic.chain.decisions import decide
-from storage_engine.topic.clean.compaction import compact_topic
+from storage_engine.storage.storage_opening import new_directory
+from storage_engine.topic.append.topic_writer import take_over
+from storage_engine.topic.append.transaction_writer import Transaction
+from storage_engine.topic.chain.transaction_files import decide
+from storage_engine.topic.clean.topic_compaction import compact_topic
 from storage_engine.topic.dropped_files import delete_dropped
 from storage_engine.topic.kafka.kafka_export import export_topics
 from storage_engine.topic.topics import Topics
-from storage_engine.verify.directory.checking import check_directory
+from storage_engine.verify.directory.directory_check import check_directory
 from storage_engine.verify.findings import problems
-from storage_engine.verify.segment import Options
+from storage_engine.verify.segment_check import Options
 from tests.storage_engine.topic.kafka.test_kafka_import import CONFIG, GOLDEN, Root
 from tests.storage_engine.topic.wrapped_storage import PlainStorage
 

@@ -31,22 +31,22 @@ from storage_engine.errors import (
 from storage_engine.kafka_dir.log_directory import LogDirectory
 from storage_engine.log.isolation import Isolation
 from storage_engine.record.batch import scan_batches
-from storage_engine.record.columns import TO_APPEND
-from storage_engine.storage.opening import new_directory
+from storage_engine.record.record_columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage.storage_opening import new_directory
 from storage_engine.topic.append.appending import append_records
-from storage_engine.topic.append.publishing import take_over
-from storage_engine.topic.clean.compaction import compact_topic
-from storage_engine.topic.clean.retention import retain_topic
+from storage_engine.topic.append.topic_writer import take_over
 from storage_engine.topic.clean.sweeping import sweep_topic
-from storage_engine.topic.kafka.intake import ImportedTopic
+from storage_engine.topic.clean.topic_compaction import compact_topic
+from storage_engine.topic.clean.topic_retention import retain_topic
 from storage_engine.topic.kafka.kafka_export import export_topics
 from storage_engine.topic.kafka.kafka_import import folders_left_out, import_topic, topics_in
+from storage_engine.topic.kafka.segment_import import ImportedTopic
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
-from storage_engine.verify.root.checking import check_root
-from storage_engine.verify.segment import Options
+from storage_engine.verify.root.root_check import check_root
+from storage_engine.verify.segment_check import Options
 from tests.storage_engine.topic.wrapped_storage import Interrupting, PlainStorage
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"

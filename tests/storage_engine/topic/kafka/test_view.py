@@ -28,13 +28,13 @@ from storage_engine.log.growing_segment import index_segment
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.producers.producer_snapshot import EMPTY_SNAPSHOT
 from storage_engine.record.batch import scan_batches
-from storage_engine.record.columns import TO_APPEND
+from storage_engine.record.record_columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import Encoding, append_records, stage_records
-from storage_engine.topic.append.publishing import TopicWriter, take_over
-from storage_engine.topic.append.staging import StagingWriter, by_partition, staging_folder
+from storage_engine.topic.append.staged_run import StagingWriter, by_partition, staging_folder
+from storage_engine.topic.append.topic_writer import TopicWriter, take_over
 from storage_engine.topic.chain.segment_lists import drop_listing
-from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.kafka.view_folder import hold_lock
 from storage_engine.topic.topics import Topics

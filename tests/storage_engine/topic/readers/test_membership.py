@@ -15,8 +15,8 @@ from storage_engine.log.holds import Holds
 from storage_engine.storage import Storage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
-from storage_engine.topic.chain.state import TopicState
-from storage_engine.topic.readers.groups import (
+from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.readers.consumer_files import (
     ACTIVE_MS,
     EXPORT_KIND,
     STREAM_KIND,

@@ -15,10 +15,10 @@ from storage_engine.topic.chain.state_chain import version_key
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.findings import problems
-from storage_engine.verify.root.checking import check_root
-from storage_engine.verify.root.repair import repair_root
-from storage_engine.verify.root.repair_state import repair_documents
-from storage_engine.verify.segment import Options
+from storage_engine.verify.root.root_check import check_root
+from storage_engine.verify.root.root_repair import repair_root
+from storage_engine.verify.root.state_repair import repair_documents
+from storage_engine.verify.segment_check import Options
 from tests.storage_engine.topic.append.test_appending import CLOCK, append, contents, new_topic, rows
 
 

@@ -1,0 +1,200 @@
+"""Kernels that decode the records of batches to columns, for record.decoding.
+
+kernels/encode_kernels.py has the table of a record's fields. A section is the decompressed records of one batch. Bytes from
+disk are never trusted: each length is checked against the end of its section before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from storage_engine.record.header import CRC_START, HEADER_BYTES, LOG_APPEND_TIME
+from storage_engine.record.kernels.arguments import ROWS_OUT, SECTIONS_IN, Int64Array
+from storage_engine.record.kernels.compiled import (
+    BYTES_IN,
+    BYTES_OUT,
+    INT32_IN,
+    INT32_OUT,
+    INT64,
+    INT64_IN,
+    columns,
+    integers,
+    kernel,
+)
+from storage_engine.record.kernels.crc32c import IN_KERNELS, crc_of
+from storage_engine.record.kernels.varint import copy_bytes, read_varint, write_view
+
+SUMMED_HEADER_BYTES = HEADER_BYTES - CRC_START
+# The problems that decode_records can find. DECODE_PROBLEMS has the texts of the errors.
+INTACT = 0
+BAD_VARINT = 1
+BAD_RECORD_LENGTH = 2
+BAD_KEY_LENGTH = 3
+BAD_VALUE_LENGTH = 4
+BAD_HEADERS = 5
+BAD_COUNT = 6
+BAD_OFFSET = 7
+BAD_CRC = 8  # record.crc.check_crcs raises its error
+DECODE_PROBLEMS = {
+    BAD_VARINT: ("a variable-length integer", "too many bytes, or the end of the batch"),
+    BAD_RECORD_LENGTH: ("a record that has the length in its length field and ends inside its batch", "another length"),
+    BAD_KEY_LENGTH: ("a key inside its record", "a length beyond the record"),
+    BAD_VALUE_LENGTH: ("a value inside its record", "a length beyond the record"),
+    BAD_HEADERS: ("headers inside their record", "a count or length beyond the record"),
+    BAD_COUNT: ("no bytes after the batch's last record", "more bytes"),
+    BAD_OFFSET: ("offsets that increase inside the batch", "an offset that does not increase"),
+}
+
+
+class BatchFields(NamedTuple):
+    """Fields of the batches' headers. crcs: empty if the CRCs are checked already."""
+
+    crcs: Int64Array
+    records_counts: Int64Array
+    base_offsets: Int64Array
+    base_timestamps: Int64Array
+    attributes: Int64Array
+    max_timestamps: Int64Array
+    leader_epochs: Int64Array
+
+
+_FIELDS = columns(BatchFields, INT64_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN)
+
+
+@kernel(integers(5), SECTIONS_IN, _FIELDS, INT64, INT64, INT64, INT64, ROWS_OUT)
+def decode_records(
+    sections: Any, batches: Any, first_offset: Any, end_offset: Any, buffer: Any, row: Any, rows: Any
+) -> Any:
+    """Decode the records with offsets in [first_offset, end_offset) from many sections.
+
+    The rows are written after those of earlier calls. The arrays of rows must have space for all records of the
+    sections. Returns (problem, batch, position, rows, headers of these sections). If problem is not INTACT, batch and
+    position are the place of the damage.
+
+    buffer is the number by which views refer to the bytes of the sections. CRCs can be checked here only if
+    crc32c.IN_KERNELS is true and each section is directly after its batch's header.
+    """
+    headers = 0
+    for batch in range(len(sections.starts)):
+        position = sections.starts[batch]
+        end = sections.ends[batch]
+        if IN_KERNELS:  # a condition by itself, so that numba can leave the branch out
+            if (
+                len(batches.crcs) > 0
+                and crc_of(sections.data, position - SUMMED_HEADER_BYTES, end) != batches.crcs[batch]
+            ):
+                return BAD_CRC, batch, position, row, headers
+        has_append_time = batches.attributes[batch] & LOG_APPEND_TIME != 0
+        append_time = batches.max_timestamps[batch]
+        base_offset = batches.base_offsets[batch]
+        base_timestamp = batches.base_timestamps[batch]
+        leader_epoch = batches.leader_epochs[batch]
+        previous_delta = np.int64(-1)
+        for _ in range(batches.records_counts[batch]):
+            record = position
+            length, position = read_varint(sections.data, position, end, 28)
+            if position < 0:
+                return BAD_VARINT, batch, record, row, headers
+            record_end = position + length
+            if length < 1 or record_end > end:
+                return BAD_RECORD_LENGTH, batch, record, row, headers
+            position += 1
+            timestamp_delta, position = read_varint(sections.data, position, record_end, 63)
+            if position < 0:
+                return BAD_VARINT, batch, record, row, headers
+            offset_delta, position = read_varint(sections.data, position, record_end, 28)
+            if position < 0:
+                return BAD_VARINT, batch, record, row, headers
+            if offset_delta <= previous_delta:
+                return BAD_OFFSET, batch, record, row, headers
+            previous_delta = offset_delta
+            key_length, position = read_varint(sections.data, position, record_end, 28)
+            if position < 0:
+                return BAD_VARINT, batch, record, row, headers
+            key_start = position
+            if key_length > 0:
+                position += key_length
+            if position > record_end:
+                return BAD_KEY_LENGTH, batch, record, row, headers
+            value_length, position = read_varint(sections.data, position, record_end, 28)
+            if position < 0:
+                return BAD_VARINT, batch, record, row, headers
+            value_start = position
+            if value_length > 0:
+                position += value_length
+            if position > record_end:
+                return BAD_VALUE_LENGTH, batch, record, row, headers
+            header_count, position = read_varint(sections.data, position, record_end, 28)
+            if position < 0:
+                return BAD_VARINT, batch, record, row, headers
+            header_start = position
+            if header_count < 0 or header_count > record_end - position:
+                return BAD_HEADERS, batch, record, row, headers
+            for _header in range(header_count):
+                size, position = read_varint(sections.data, position, record_end, 28)
+                if position < 0 or size < 0 or position + size > record_end:
+                    return BAD_HEADERS, batch, record, row, headers
+                position += size
+                size, position = read_varint(sections.data, position, record_end, 28)
+                if position < 0 or position + size > record_end:
+                    return BAD_HEADERS, batch, record, row, headers
+                if size > 0:
+                    position += size
+            if position != record_end:
+                return BAD_RECORD_LENGTH, batch, record, row, headers
+            offset = base_offset + offset_delta
+            if offset < first_offset or offset >= end_offset:
+                continue
+            rows.offsets[row] = offset
+            rows.timestamps[row] = append_time if has_append_time else base_timestamp + timestamp_delta
+            rows.timestamp_types[row] = has_append_time
+            rows.leader_epochs[row] = leader_epoch
+            write_view(rows.key_views, row, sections.data, key_start, max(key_length, 0), buffer)
+            rows.key_valid[row] = key_length >= 0
+            write_view(rows.value_views, row, sections.data, value_start, max(value_length, 0), buffer)
+            rows.value_valid[row] = value_length >= 0
+            headers += header_count
+            rows.header_counts[row] = header_count
+            rows.header_positions[row] = header_start
+            row += 1
+        if position != end:
+            return BAD_COUNT, batch, position, row, headers
+    return INTACT, 0, 0, row, headers
+
+
+@kernel(integers(2), BYTES_IN, INT32_IN, INT64_IN, INT32_OUT, BYTES_OUT, INT32_OUT, BYTES_OUT, BYTES_OUT)
+def decode_headers(
+    sections: Any,
+    header_counts: Any,
+    header_positions: Any,
+    key_offsets: Any,
+    keys: Any,
+    value_offsets: Any,
+    values: Any,
+    value_valid: Any,
+) -> Any:
+    """Decode the headers of some rows, which decode_records has checked. Returns (key bytes, value bytes)."""
+    header = 0
+    key_end = 0
+    value_end = 0
+    key_offsets[0] = 0
+    value_offsets[0] = 0
+    for row in range(len(header_counts)):
+        position = header_positions[row]
+        for _ in range(header_counts[row]):
+            size, position = read_varint(sections, position, len(sections), 28)
+            key_end = copy_bytes(keys, key_end, sections, position, position + size)
+            position += size
+            size, position = read_varint(sections, position, len(sections), 28)
+            if size >= 0:
+                value_end = copy_bytes(values, value_end, sections, position, position + size)
+                position += size
+                value_valid[header] = 1
+            else:
+                value_valid[header] = 0
+            header += 1
+            key_offsets[header] = key_end
+            value_offsets[header] = value_end
+    return key_end, value_end

@@ -1,0 +1,195 @@
+"""Defines the Arrow columns of records, and converts them to and from the buffers of the kernels.
+
+There are two schemas:
+
+- TO_APPEND has the records of a producer: key, value, headers, timestamp (milliseconds since the epoch, never null).
+  Keys and values may be binary or binary_view.
+- RECORDS has the records that a reader gets: the columns of TO_APPEND, and also offset, timestamp type and leader
+  epoch. Keys and values are binary_view columns: each row points into the bytes of the log, without a copy. with_binary
+  converts them to binary columns, which most programs accept.
+
+Key and value may be null. A null list of headers counts as an empty list. Header names are never null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_engine.errors import InvalidRecordError
+from storage_engine.record.kernels.arguments import ByteArray, ByteColumn, Int32Array, Int64Array, RecordBuffers
+
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
+
+TO_APPEND = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS),
+        pa.field("timestamp", pa.int64(), nullable=False),
+    ]
+)
+
+RECORDS = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.int64(), nullable=False),
+        pa.field("timestamp_type", pa.int8(), nullable=False),
+        pa.field("leader_epoch", pa.int32(), nullable=False),
+        pa.field("key", pa.binary_view()),
+        pa.field("value", pa.binary_view()),
+        pa.field("headers", HEADERS, nullable=False),
+    ]
+)
+
+CREATE_TIME = 0
+LOG_APPEND_TIME_TYPE = 1
+NO_TIMESTAMP_TYPE = -1
+TIMESTAMP_TYPE_NAMES = {
+    NO_TIMESTAMP_TYPE: "NoTimestampType",
+    CREATE_TIME: "CreateTime",
+    LOG_APPEND_TIME_TYPE: "LogAppendTime",
+}
+
+Number = TypeVar("Number", bound=np.generic)
+_SMALL = 64 * 1024  # bytes; for smaller arrays np.empty is faster, because the process keeps their memory
+_NO_BYTES: ByteArray = np.empty(0, np.uint8)
+_NO_OFFSETS: Int32Array = np.empty(0, np.int32)
+
+
+def new_array(length: int, dtype: type[Number]) -> npt.NDArray[Number]:
+    """Return an array whose contents are not initialised. A large array is allocated in Arrow's memory pool.
+
+    The pool keeps freed memory for a while. The allocator of np.empty returns large blocks to the system immediately,
+    and new pages from the system take several times as long as filling them.
+    """
+    size = length * np.dtype(dtype).itemsize
+    return np.empty(length, dtype) if size < _SMALL else np.frombuffer(pa.allocate_buffer(size), dtype)
+
+
+_NO_COLUMN = ByteColumn(_NO_OFFSETS, _NO_BYTES, _NO_BYTES, 0)
+
+
+def byte_column(column: pa.Array) -> ByteColumn:
+    """Return the buffers of a binary or string array, or slice, without a copy. A binary_view array is copied first."""
+    if column.type == pa.binary_view():
+        column = column.cast(pa.binary())
+    validity, offsets, data = column.buffers()
+    return ByteColumn(
+        np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+        if offsets is not None and offsets.size
+        else np.zeros(1, np.int32),
+        np.frombuffer(data, np.uint8) if data is not None else _NO_BYTES,
+        np.frombuffer(validity, np.uint8) if validity is not None and column.null_count else _NO_BYTES,
+        column.offset,
+    )
+
+
+def record_buffers(records: pa.RecordBatch) -> RecordBuffers:
+    """Return the buffers of a TO_APPEND table.
+
+    Raises:
+        InvalidRecordError: a column is missing or has another type, or a timestamp or a header's name is null.
+    """
+    for field in TO_APPEND:
+        found = records.schema.field(field.name).type if field.name in records.schema.names else None
+        is_views = field.type == pa.binary() and found == pa.binary_view()
+        if found is None or not (
+            is_views or found.equals(field.type) or (field.name == "headers" and _is_headers(found))
+        ):
+            raise InvalidRecordError(
+                f"column {field.name}",
+                f"expected {field.type}, found {found or 'none'}",
+                "Cast the column before the append.",
+            )
+    if records["timestamp"].null_count:
+        raise InvalidRecordError("column timestamp", f"{records['timestamp'].null_count} values are null")
+    headers = records["headers"]
+    header_offsets, header_key, header_value = _NO_OFFSETS, _NO_COLUMN, _NO_COLUMN
+    if len(headers.flatten()):
+        header_offsets, header_key, header_value = _header_buffers(headers)
+    return RecordBuffers(
+        np.ascontiguousarray(records["timestamp"].to_numpy()),
+        byte_column(records["key"]),
+        byte_column(records["value"]),
+        header_offsets,
+        header_key,
+        header_value,
+    )
+
+
+def _is_headers(found: pa.DataType) -> bool:
+    if not pa.types.is_list(found) or not pa.types.is_struct(found.value_type):
+        return False
+    struct = found.value_type
+    return [(struct.field(i).name, struct.field(i).type) for i in range(struct.num_fields)] == [
+        ("key", pa.string()),
+        ("value", pa.binary()),
+    ]
+
+
+def _header_buffers(headers: pa.ListArray) -> tuple[Int32Array, ByteColumn, ByteColumn]:
+    flat = headers.flatten()  # without the contents of null lists, and only those of this slice
+    lengths = headers.value_lengths().fill_null(0).to_numpy()
+    offsets = np.zeros(len(headers) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    key, value = flat.flatten()
+    if key.null_count:
+        raise InvalidRecordError("column headers", f"{key.null_count} headers have no name")
+    return offsets, byte_column(key), byte_column(value)
+
+
+def with_binary(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the same columns with binary columns, which are copies, in place of binary_view columns."""
+    for number, field in enumerate(records.schema):
+        if field.type == pa.binary_view():
+            records = records.set_column(number, field.with_type(pa.binary()), records.column(number).cast(pa.binary()))
+    return records
+
+
+def number_array(numbers: npt.NDArray[np.integer[Any]]) -> pa.Array:
+    """Return a column without nulls over the same memory. pa.array() is not used, because it imports pandas."""
+    kind = pa.from_numpy_dtype(numbers.dtype)
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)], 0)
+
+
+def view_array(views: Int64Array, valid: ByteArray, buffers: Sequence[ByteArray]) -> pa.Array:
+    """Return a binary_view array from kernel output: two integers and one byte of validity per row."""
+    validity, nulls = _validity(valid)
+    return pa.Array.from_buffers(
+        pa.binary_view(), len(valid), [validity, pa.py_buffer(views), *map(pa.py_buffer, buffers)], nulls
+    )
+
+
+def _validity(valid: ByteArray) -> tuple[pa.Buffer | None, int]:
+    """Return the validity bitmap (None without nulls) and the number of nulls."""
+    nulls = len(valid) - int(np.count_nonzero(valid))
+    return (pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None), nulls
+
+
+def binary_array(
+    offsets: Int32Array, data: ByteArray, valid: ByteArray | None, kind: pa.DataType | None = None
+) -> pa.Array:
+    """Return a binary (or string) array from kernel output. `valid` has one byte per row."""
+    validity, nulls = (None, 0) if valid is None else _validity(valid)
+    return pa.Array.from_buffers(
+        kind or pa.binary(), len(offsets) - 1, [validity, pa.py_buffer(offsets), pa.py_buffer(data)], nulls
+    )
+
+
+def header_array(offsets: Int32Array, keys: pa.Array, values: pa.Array) -> pa.Array:
+    """Return the headers column, made from the offsets of its lists and the flat names and values."""
+    struct = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS.value_type))
+    return pa.Array.from_buffers(HEADERS, len(offsets) - 1, [None, pa.py_buffer(offsets)], 0, children=[struct])
+
+
+_NO_HEADERS = pa.nulls(0, pa.string()), pa.nulls(0, pa.binary())  # pa.array() would import pandas
+
+
+def no_headers(rows: int) -> pa.Array:
+    """Return a headers column of empty lists."""
+    return header_array(np.zeros(rows + 1, np.int32), *_NO_HEADERS)

@@ -1,0 +1,321 @@
+"""Stores the consumers of a topic and the positions up to which they have read. With these positions, a reader
+continues where it stopped, and cleaning keeps unread records.
+
+    meta/<topic>/groups/<name>-<8 hex digits>.json                  a consumer without members, such as an export
+    meta/<topic>/groups/<name>-<8 hex digits>.<generation>.json     a group whose member has this generation
+
+    {"format":2,"name":"billing","kind":"group","topic_id":"...","positions":{"0":123},"registered_ms":...,
+     "updated_ms":...,"holds_back":false,"generation":4,"member":"...","host":"...","seen_ms":...,
+     "samples":[[<ms>,<position>,<end>],...],"digest":"..."}
+
+A consumer registers before it reads. A consumer raises its positions only after it has safely stored the records that
+it has read. Each change replaces the consumer's file. For an export the file is only a report: the position of an
+export is in its table. After a crash the file is complete, and its positions are never higher than those of the
+consumer. If a table is restored to an earlier state, its consumer lowers its positions when it registers again. If a
+group has several files, only the file with the highest generation is used (topic.readers.membership).
+
+If a consumer has no position for a partition, it has read nothing of this partition. A damaged file counts as a
+consumer that has read nothing. Cleaning then does not fail. It keeps records for this consumer as long as for any other
+(log.holds). Files of a deleted topic of the same name are ignored. If a removed consumer still runs, it is added again
+when it registers. If a file lacks the field holds_back and all fields after it, the file belongs to an export, and
+cleaning waits for this export.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pydantic import Field, ValidationError
+
+from storage_engine.errors import CorruptionError, NotFoundError, StateError, StorageAccessError, UnknownConsumerError
+from storage_engine.log.holds import Holds
+from storage_engine.log.partition_state import Frozen, Int, Long
+from storage_engine.storage import Storage
+from storage_engine.topic.chain.documents import FORMAT, decode_document, encode_document, folders_for_documents
+from storage_engine.topic.chain.topic_state import TopicState
+
+EXPORT_KIND = "delta export"
+"""The position is stored in the exported table."""
+GROUP_KIND = "group"
+"""The position is stored only in the group's file."""
+STREAM_KIND = "stream"
+"""The position is stored in a Spark checkpoint."""
+ACTIVE_MS = 300_000
+"""How long a member that writes nothing counts as active: Kafka's default of max.poll.interval.ms."""
+_EXPORT = "export "
+_MOST_SAMPLES = 10
+_SAMPLE_MS = 1_000
+_FILE = re.compile(r"(?P<stem>.+-[0-9a-f]{8})(\.(?P<generation>[1-9][0-9]{0,18}))?\.json")
+
+
+class Sample(NamedTuple):
+    """How far a consumer had read at one moment.
+
+    ms: the moment.
+    position: the sum of the positions of all partitions.
+    end: the sum of the log end offsets of all partitions.
+    """
+
+    ms: Long
+    position: int
+    end: int
+
+
+class Consumer(Frozen):
+    """A registered consumer of a topic.
+
+    kind: EXPORT_KIND, GROUP_KIND or STREAM_KIND.
+    positions: by partition, the offset after the last record that the consumer has read.
+    registered_ms: the time of the registration.
+    updated_ms: the time of the last change of the positions.
+    holds_back: whether cleaning waits for this consumer, within limits.
+    generation: the number of the member that may commit; 0 for a consumer without members.
+    member, host: the name and the machine of this member; empty after the member has left.
+    seen_ms: when the member last wrote.
+    samples: the last ten samples, oldest first. Two samples are about a second or more apart.
+    """
+
+    format: int = FORMAT
+    name: str
+    kind: str
+    topic_id: str
+    positions: dict[Int, Long] = Field(default_factory=dict)
+    registered_ms: Long
+    updated_ms: Long
+    holds_back: bool = True
+    generation: Long = 0
+    member: str = ""
+    host: str = ""
+    seen_ms: Long = 0
+    samples: tuple[Sample, ...] = ()
+
+    def is_active(self, now_ms: int) -> bool:
+        """Whether a member reads for this group, as far as its file can show."""
+        return bool(self.member) and now_ms - self.seen_ms < ACTIVE_MS
+
+    def moved(self, state: TopicState, positions: Mapping[int, int], now_ms: int) -> Consumer:
+        """A copy of this consumer with other positions."""
+        sample = Sample(now_ms, sum(positions.values()), sum(part.high_watermark for part in state.partitions))
+        older = self.samples
+        if len(older) > 1 and older[-1].ms - older[-2].ms < _SAMPLE_MS:
+            older = older[:-1]  # so that many quick commits do not fill the list
+        return self.model_copy(
+            update={
+                "positions": dict(sorted(positions.items())),
+                "updated_ms": now_ms,
+                "samples": (*older, sample)[-_MOST_SAMPLES:],
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Consumers:
+    """The consumers of one topic.
+
+    known: the consumers whose files can be read.
+    damaged: an error for each file that cannot be read.
+    """
+
+    known: tuple[Consumer, ...] = ()
+    damaged: tuple[CorruptionError, ...] = ()
+
+    def holds(self, partition: int) -> Holds:
+        """The positions in a partition of the consumers that hold back cleaning."""
+        read_up_to = {each.name: each.positions.get(partition, 0) for each in self.known if each.holds_back}
+        return Holds(read_up_to | {f"the damaged file {error.file}": 0 for error in self.damaged})
+
+
+def export_consumer(table: str) -> str:
+    """The name of the consumer for the export to a table.
+
+    table: the key of the table below the root.
+    """
+    return f"{_EXPORT}{table}"
+
+
+def exported_table(consumer: Consumer) -> str | None:
+    """The table that a consumer exports to; None if the consumer is not an export."""
+    return consumer.name.removeprefix(_EXPORT) if consumer.kind == EXPORT_KIND else None
+
+
+def group_folder(topic: str) -> str:
+    """The folder of a topic's consumers, with a slash at its end."""
+    return f"meta/{topic}/groups/"
+
+
+def read_consumers(storage: Storage, state: TopicState) -> Consumers:
+    """The consumers of a topic, in the order of their file names."""
+    known: dict[str, Consumer] = {}
+    damaged: list[CorruptionError] = []
+    for file in storage.list(group_folder(state.topic)):
+        try:
+            found = read_consumer(storage, file.key)
+        except CorruptionError as error:
+            damaged.append(error)
+        else:
+            if found is not None and found.topic_id == state.topic_id:
+                other = known.get(found.name)
+                known[found.name] = found if other is None or found.generation > other.generation else other
+    damaged += folders_for_documents(storage.folders, group_folder(state.topic).rstrip("/"), _WHAT, _REMOVE)
+    return Consumers(tuple(known.values()), tuple(damaged))
+
+
+def all_consumers(storage: Storage, topic: str) -> tuple[Consumer, ...]:
+    """The consumers of the topic and of deleted topics of this name. Files that cannot be read are ignored."""
+    found = []
+    for file in storage.list(group_folder(topic)):
+        with suppress(CorruptionError):  # read_consumers reports the damage
+            found += [consumer] if (consumer := read_consumer(storage, file.key)) else []
+    return tuple(found)
+
+
+def put_positions(
+    storage: Storage,
+    state: TopicState,
+    name: str,
+    kind: str,
+    positions: Mapping[int, int],
+    now_ms: int,
+    *,
+    holds_back: bool | None = None,
+) -> None:
+    """Register a consumer without members, or replace its positions by higher or lower ones. If nothing changes, nothing
+    is written.
+
+    A change is one read and one write. The folder is listed only when the consumer is registered: after that, no member can
+    join under this name, because its join finds the file of this consumer.
+
+    Args:
+        holds_back: whether cleaning waits for the consumer; None leaves this unchanged. Cleaning does not wait for a new
+            consumer.
+
+    Raises:
+        StateError: a consumer of another kind has this name.
+    """
+    key = consumer_key(state.topic, name)
+    try:
+        found = read_consumer(storage, key)
+    except CorruptionError:
+        found = None  # the damaged file is replaced below
+    if found is not None and found.topic_id != state.topic_id:
+        found = None
+    waits = found is not None and found.holds_back if holds_back is None else holds_back
+    if found is not None and found.kind == kind and (found.positions, found.holds_back) == (positions, waits):
+        return
+    is_registered = found is not None and found.kind == kind
+    if not is_registered:
+        _check_kind_free(storage, state, name, kind, found)
+    consumer = found or Consumer(name=name, kind=kind, topic_id=state.topic_id, registered_ms=now_ms, updated_ms=now_ms)
+    consumer = consumer.model_copy(update={"holds_back": waits})
+    put_consumer(storage, state.topic, consumer.moved(state, positions, now_ms))
+    if not is_registered:
+        try:
+            _check_kind_free(storage, state, name, kind, None)  # a member may have joined since the first check
+        except StateError:
+            storage.delete(key)
+            raise
+
+
+def _check_kind_free(storage: Storage, state: TopicState, name: str, kind: str, found: Consumer | None) -> None:
+    """Check that no consumer of another kind has this name. Files with generations belong to groups with members; such
+    files of a deleted topic are deleted.
+
+    Args:
+        found: the consumer without members that has this name.
+    """
+    others = [found] if found is not None and found.kind != kind else []
+    for generation, key in generations(storage, state.topic, name).items():
+        member = read_consumer(storage, key) if generation else None
+        if member is not None and member.topic_id == state.topic_id:
+            others.append(member)
+        elif generation:
+            storage.delete(key)
+    for other in others:
+        raise StateError(
+            f"group {name}, topic {state.topic}", f"is of kind {other.kind!r}, not {kind!r}",
+            "Choose another name, or delete the group: `lakelog groups delete`.",
+        )  # fmt: skip
+
+
+def put_consumer(storage: Storage, topic: str, consumer: Consumer) -> None:
+    """Create or replace a consumer's file."""
+    key = consumer_key(topic, consumer.name, consumer.generation)
+    storage.replace(key, encode_consumer(key, consumer))
+
+
+def encode_consumer(key: str, consumer: Consumer) -> bytes:
+    """The bytes of a consumer's file."""
+    return encode_document(key, consumer.model_dump_json().encode())
+
+
+def forget(storage: Storage, topic: str, name: str) -> None:
+    """Remove a consumer, so that cleaning no longer keeps records for it.
+
+    Args:
+        name: the consumer's name, or the key of a damaged file.
+
+    Raises:
+        UnknownConsumerError: there is no consumer of this name.
+    """
+    there = {file.key for file in storage.list(group_folder(topic))}
+    keys = [name] if name in there else list(generations(storage, topic, name).values())
+    if not keys:
+        raise UnknownConsumerError(
+            f"topic {topic}",
+            f"has no consumer {name!r}",
+            "`lakelog consumers list` shows all consumers. Nothing was changed.",
+        )
+    for key in keys:  # the highest generation last, so that no older one counts again after a crash
+        storage.delete(key)
+
+
+def generations(storage: Storage, topic: str, name: str) -> dict[int, str]:
+    """The keys of a consumer's files by generation, the lowest first. After a crash there may be more than one."""
+    stem = _stem(topic, name)
+    found = {}
+    for file in storage.list(group_folder(topic)):
+        match = _FILE.fullmatch(file.key)
+        if match is not None and match["stem"] == stem:
+            found[int(match["generation"] or 0)] = file.key
+    return dict(sorted(found.items()))
+
+
+def consumer_key(topic: str, name: str, generation: int = 0) -> str:
+    """The key of a consumer's file. It is readable, and different for each name and each generation."""
+    return f"{_stem(topic, name)}{f'.{generation}' if generation else ''}.json"
+
+
+def _stem(topic: str, name: str) -> str:
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{group_folder(topic)}{re.sub('[^a-zA-Z0-9._-]', '-', name)[:200]}-{digest}"
+
+
+def read_consumer(storage: Storage, key: str) -> Consumer | None:
+    """A consumer by the key of its file; None if there is no such file.
+
+    Raises:
+        CorruptionError: the file is damaged.
+    """
+    try:
+        data = storage.read(key)
+    except NotFoundError:
+        return None
+    except StorageAccessError as error:
+        raise CorruptionError(key, 0, _WHAT, error.problem, error.remedy) from error
+    try:
+        return Consumer.model_validate(decode_document(storage, key, data, _WHAT, _WRITE_ANEW))
+    except ValidationError as error:
+        raise CorruptionError(key, 0, _WHAT, f"{error.error_count()} wrong fields", _WRITE_ANEW) from error
+
+
+_WHAT = "a registered consumer"
+_REMOVE = "Remove the folder. The consumer's next run writes the file again."
+_WRITE_ANEW = (
+    "The consumer's next run writes the file again. If the consumer no longer runs, remove the file with `lakelog"
+    " consumers forget` and this path."
+)

@@ -1,0 +1,290 @@
+"""Restores lost versions, and documents under meta/ and lists under staging/ whose digests no longer match.
+
+A document is restored only if an undamaged document or its own digest proves the content. Documents are restored in
+this order:
+
+    document with one wrong byte   The digest proves which byte restores the document.
+    list of segments               The version before the first version that names the list has the same segments. The
+                                   digest proves this.
+    history file                   Its versions, if all of them still exist.
+    version with a follower        The follower is the next version. The follower's state is stored again, under the id
+                                   of the follower's parent. A version is a whole state, so all processes find the same
+                                   data as before.
+    newest version                 The version before it, and facts that are not in that version, but are proved by the
+                                   view (proven_state.py).
+
+If the newest version is restored, the epoch of the writer is raised. So a writer that read the damaged version is
+fenced, and does not continue after a lost micro-batch. If the view proved additional records, no file says which
+micro-batch had appended them. Then the state marks the last batch of each query as unknown. If an ingest is then
+started again, it is refused, and the error gives the choices. So it neither loses nor repeats a row unnoticed. If there
+are no additional records, the last batch of each query is taken from the version before the restored version.
+
+If no document names some bytes of a file, these bytes may be uncommitted. Such bytes are never made visible, but the
+report lists them. A replaced document is kept as meta/<topic>/damaged/<file name>.<random>. After a crash, each
+document is the complete old or the complete new document. A second repair finishes the work.
+
+A writer that read the newest version before the damage checks only the version's id. This writer may still commit the
+next version, which is a whole state with everything that the damaged version contained. So the restored version keeps
+the old id if the id can be read. If such a next version has appeared, the damaged version is restored a second time,
+from the next version. If the id is lost, the writer detects the damage or the new epoch, and stops.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from storage_engine.errors import ConflictError, CorruptionError, NotFoundError
+from storage_engine.log.filenames import LOG, data_folder, is_offset_name
+from storage_engine.log.partition_state import SegmentList
+from storage_engine.quantities import counted, shown_size
+from storage_engine.storage import Storage
+from storage_engine.topic.chain.documents import FORMAT, decode_document, digest_of, set_aside, undo_one_byte
+from storage_engine.topic.chain.history_file import history_folder, history_key
+from storage_engine.topic.chain.pruning import derived_history
+from storage_engine.topic.chain.segment_lists import encode_list, list_folder, list_version
+from storage_engine.topic.chain.state_chain import encode_state, retired_version, version_key
+from storage_engine.topic.chain.topic_state import RESTORED, TopicState
+from storage_engine.topic.topics import Topics
+from storage_engine.verify.findings import Restored
+from storage_engine.verify.root.damaged_documents import A_DOCUMENT, damaged_documents
+from storage_engine.verify.root.proven_state import ProvenState, prove_state
+
+_HEAD = re.compile(rb'\{"id":"([0-9a-f]{32})","parent":"([0-9a-f]{32}|)",')
+
+
+def repair_documents(topics: Topics, topic: str | None = None) -> list[Restored]:
+    """Restore what can be proven, for one topic or all. Returns the restored documents and their sources.
+
+    Raises:
+        StorageError: the storage refused. Documents that were restored before stay restored.
+    """
+    storage = topics.storage
+    done: list[Restored] = []
+    left: dict[str, list[str]] = {}
+    for error in damaged_documents(storage, topic):
+        try:
+            data = storage.read(error.file)
+        except NotFoundError:
+            continue  # a consumer that was removed meanwhile
+        fitting = undo_one_byte(error.file, data)
+        if fitting is not None:
+            position = next(at for at, (one, other) in enumerate(zip(data, fitting, strict=True)) if one != other)
+            _replace(storage, error.file, data, fitting)
+            done.append(Restored(error.file, f"the byte at position {position}", "the digest of the document"))
+        else:
+            left.setdefault(error.file.split("/")[1], []).append(error.file)
+    for name in [topic] if topic is not None else list(topics.names(with_deleted=True)):
+        done += _Chain(topics, name, left.get(name, ())).repair()
+    return done
+
+
+def _replace(storage: Storage, key: str, old: bytes, new: bytes) -> None:
+    """Replace a damaged document. The damaged one is saved first."""
+    set_aside(storage, key, old)
+    storage.replace(key, new)
+
+
+class _Chain:
+    """The repair of one topic's chain. damaged: the keys of its documents that do not match their digests."""
+
+    def __init__(self, topics: Topics, name: str, damaged: Sequence[str]) -> None:
+        self._damaged = damaged
+        self._topics = topics
+        self._storage = topics.storage
+        self._name = name
+        self._chain = topics.chain(name)
+
+    def repair(self) -> Iterator[Restored]:
+        yield from self._lists()
+        yield from self._versions()
+        yield from self._history()
+        yield from self._lost_versions()
+
+    # Lists of segments
+
+    def _lists(self) -> Iterator[Restored]:
+        named: dict[str, tuple[int, SegmentList]] = {}
+        for key in self._damaged:
+            if key.startswith(list_folder(self._name)) and list_version(key) is not None:
+                named = named or self._named_lists()
+                name = key.removeprefix(list_folder(self._name)).removesuffix(".json")
+                if name in named and (data := self._list_as_before(key, *named[name])) is not None:
+                    _replace(self._storage, key, self._storage.read(key), data)
+                    source = f"version {(list_version(key) or 0) - 1} of the state; the digest proves this"
+                    yield Restored(key, "the list of segments", source)
+
+    def _named_lists(self) -> dict[str, tuple[int, SegmentList]]:
+        """The lists that versions name, each with its partition."""
+        named: dict[str, tuple[int, SegmentList]] = {}
+        for version in self._chain.versions():
+            key = version_key(self._name, version)
+            with suppress(CorruptionError, NotFoundError, TypeError, KeyError):
+                parts = decode_document(self._storage, key, self._storage.read(key), A_DOCUMENT, "")["partitions"]
+                listed = ((number, part["listed"]) for number, part in enumerate(parts))
+                named |= {each[0]: (number, SegmentList(*each)) for number, each in listed if each}
+        return named
+
+    def _list_as_before(self, key: str, number: int, listed: SegmentList) -> bytes | None:
+        """The list's bytes, made of the segments in the version before the first that names the list."""
+        before = self._state((list_version(key) or 0) - 1)
+        if before is None or number >= len(before.partitions):
+            return None
+        part = before.partitions[number]
+        for first_epoch in range(len(part.leader_epochs) - listed.leader_epochs + 1):
+            for first in range(len(part.segments) - listed.segments + 1):
+                segments = part.segments[first : first + listed.segments]
+                data = encode_list(key, segments, part.leader_epochs[first_epoch : first_epoch + listed.leader_epochs])
+                if digest_of(data) == listed.digest:
+                    return data
+        return None
+
+    # Versions
+
+    def _versions(self) -> Iterator[Restored]:
+        numbers = list(self._chain.versions())
+        damaged = [version for version in numbers if self._is_damaged(version)]
+        if numbers and damaged[:1] == [0] and 1 not in numbers and len(numbers) > 1:
+            key = version_key(self._name, 0)
+            _replace(self._storage, key, self._storage.read(key), retired_version(self._name))
+            yield Restored(key, "version 0, which marks the topic's name as used", "the constant content of this file")
+            damaged = damaged[1:]
+        for version in reversed(damaged):
+            key = version_key(self._name, version)
+            data = self._storage.read(key)
+            before = self._state(version - 1)
+            head = _HEAD.match(data)
+            parent = (
+                before.id if before is not None else head[2].decode() if head else uuid.uuid4().hex if version else ""
+            )
+            done = self._as_followed(key, data, version, parent) or self._as_proven(
+                key, data, version, parent, head[1].decode() if head else uuid.uuid4().hex, set(damaged)
+            )
+            if done is not None:
+                yield done
+
+    def _as_followed(self, key: str, data: bytes, version: int, parent: str) -> Restored | None:
+        """Restore a version from the version that follows it. None: there is no follower."""
+        after = self._state(version + 1)
+        if after is None:
+            return None
+        what = (
+            f"{RESTORED} {version + 1}: the change of this version cannot be distinguished from the change of the next"
+            " version"
+        )
+        update = {"id": after.parent, "parent": parent, "version": version, "change": what, "removed": ()}
+        _replace(self._storage, key, data, encode_state(after.model_copy(update=update)))
+        return Restored(key, "a version with a follower", f"version {version + 1}")
+
+    def _as_proven(
+        self, key: str, data: bytes, version: int, parent: str, version_id: str, damaged: set[int]
+    ) -> Restored | None:
+        """Restore the newest version from the version before it and the facts that the view proves. None: impossible."""
+        last = self._last_intact(version, damaged)
+        if last is None:
+            return None
+        try:
+            proven = prove_state(self._topics, last)
+        except CorruptionError:  # the view shows more than its files prove, so the finding is kept
+            return None
+        update = {
+            "id": version_id, "parent": parent, "version": version, "change": _told(last, proven), "format": FORMAT,
+            "written_ms": self._topics.clock.now_ms(), "removed": (),
+        }  # fmt: skip
+        _replace(self._storage, key, data, encode_state(proven.state.model_copy(update=update)))
+        # A writer that had read this version may have put the next version meanwhile.
+        return self._as_followed(key, data, version, parent) or self._restored(key, proven)
+
+    def _is_damaged(self, version: int) -> bool:
+        try:
+            self._chain.at(version)
+        except CorruptionError:
+            return True
+        except NotFoundError:  # it was pruned meanwhile
+            pass
+        return False
+
+    def _state(self, version: int) -> TopicState | None:
+        with suppress(CorruptionError, NotFoundError):
+            return self._chain.at(version) if version >= 0 else None
+        return None
+
+    def _last_intact(self, version: int, damaged: set[int]) -> TopicState | None:
+        """The newest earlier version that counts, if only damaged versions are between it and this version."""
+        while version - 1 in damaged:
+            version -= 1
+        last = self._state(version - 1)
+        if last is None or not last.version:
+            return last
+        before = self._state(last.version - 1)
+        return last if before is not None and before.id == last.parent else None
+
+    # History
+
+    def _history(self) -> Iterator[Restored]:
+        folder = f"{history_folder(self._name)}/"
+        for key in self._damaged:
+            stem = key.removeprefix(folder).removesuffix(".jsonl")
+            if not key.startswith(folder) or not is_offset_name(stem):
+                continue
+            with suppress(CorruptionError):
+                data = derived_history(self._storage, self._chain, int(stem))
+                if data is not None:
+                    _replace(self._storage, key, self._storage.read(key), data)
+                    yield Restored(key, "the changes of a hundred versions", "these versions")
+
+    # Facts that the view proves
+
+    def _lost_versions(self) -> Iterator[Restored]:
+        """Commit what the view proves beyond the newest version. The versions with these changes were deleted."""
+        chain = self._topics.chain(self._name)
+        try:
+            state = chain.newest_or_none()
+            proven = None if state is None or state.deleted else prove_state(self._topics, state)
+        except CorruptionError:  # the finding is kept
+            return
+        if state is None or proven is None or not proven.goes_beyond(state):
+            return
+
+        def change(newest: TopicState) -> TopicState:
+            if newest.id != state.id:
+                raise ConflictError(
+                    f"topic {chain.topic}", "was written to during the repair", "Repair the topic again."
+                )
+            return proven.state
+
+        committed = chain.commit(change, _told(state, proven))
+        for file in list(self._storage.list(f"{history_folder(self._name)}/")):
+            if file.key >= history_key(self._name, committed.version):  # it describes the lost versions
+                set_aside(self._storage, file.key, self._storage.read(file.key))
+                self._storage.delete(file.key)
+        yield self._restored(version_key(self._name, committed.version), proven)
+
+    def _restored(self, key: str, proven: ProvenState) -> Restored:
+        unnamed = _unnamed_bytes(self._storage, proven.state)
+        what = f"the newest version; {unnamed}" if unnamed else "the newest version"
+        return Restored(key, what, proven.sources, is_loss=True)
+
+
+def _told(last: TopicState, proven: ProvenState) -> str:
+    more = f", and {counted(proven.records, 'record')} that the view proves" if proven.records else ""
+    return f"{RESTORED} {last.version}{more}"
+
+
+def _unnamed_bytes(storage: Storage, state: TopicState) -> str:
+    """Describe the bytes under data/ that a state does not name, in words. Empty if there are none."""
+    files, size = 0, 0
+    for number, part in enumerate(state.partitions):
+        folder = data_folder(state.topic_id, number)
+        named = {f"{segment.name}{LOG}": segment.size for segment in part.segments}
+        dropped = {f"{each.name}{LOG}" for each in state.dropped if each.partition == number}
+        for file in storage.list(folder):
+            name = file.key.removeprefix(folder)
+            if name.endswith(LOG) and name not in dropped and file.size > named.get(name, 0):
+                files, size = files + 1, size + file.size - named.get(name, 0)
+    if not files:
+        return ""
+    where = f"{counted(files, 'file')} under data/{state.topic_id}/"
+    return f"{shown_size(size)} more in {where}, which may or may not have been committed, and which no reader uses"

@@ -1,0 +1,393 @@
+"""Tests the check of a root: each damage to the chain, the files under data/ or the view is found at its place."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from storage_engine.clock import ManualClock
+from storage_engine.config import BrokerConfig
+from storage_engine.kafka_dir.log_directory import LogDirectory
+from storage_engine.record.batch import scan_batches
+from storage_engine.record.record_columns import TO_APPEND
+from storage_engine.storage import FolderEntry
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.append.appending import append_records
+from storage_engine.topic.append.transaction_writer import Transaction
+from storage_engine.topic.chain import history_file
+from storage_engine.topic.chain.pruning import prune
+from storage_engine.topic.kafka.kafka_import import import_topic, topics_in
+from storage_engine.topic.kafka.view import settle
+from storage_engine.topic.topics import Topics
+from storage_engine.verify.findings import Finding, Kind, problems
+from storage_engine.verify.root.root_check import check_root
+from storage_engine.verify.root.root_repair import repair_root
+from storage_engine.verify.segment_check import Options
+from tests.storage_engine.topic.chain.signed_documents import change_fields
+from tests.storage_engine.verify.directories import GOLDEN, contents, flip
+
+NOW_MS = 1_700_000_000_000
+
+
+class Root:
+    """A root with a topic `t` of two partitions, a topic `u` that was deleted, and a settled view."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.clock = ManualClock(NOW_MS)
+        self.topics = Topics(PosixStorage(path), BrokerConfig(), self.clock)
+        for name in ("t", "u"):
+            self.topics.create(name, 2, {"segment.bytes": 8000, "index.interval.bytes": 300, "max.message.bytes": 500})
+            for count in (40, 60, 60, 60, 60, 60, 60):
+                self.append(name, count)
+        self.topics.delete("u")
+        settle(self.topics)
+
+    @staticmethod
+    def records(count: int) -> pa.RecordBatch:
+        return pa.record_batch(
+            [
+                pa.array([b"%d" % number for number in range(count)], pa.binary()),
+                pa.array([bytes(60)] * count, pa.binary()),
+                pa.array([None] * count, TO_APPEND.field("headers").type),
+                pa.array(NOW_MS + np.arange(count), pa.int64()),
+            ],
+            schema=TO_APPEND,
+        )
+
+    def append(self, topic: str, count: int) -> None:
+        self.clock.advance(1000)
+        chain = self.topics.chain(topic)
+        config = self.topics.config(chain.newest())
+        append_records(self.topics.storage, chain, config, self.clock, self.records(count))
+
+    def problems(self) -> list[Finding]:
+        return problems(check_root(self.topics, None, None, Options(), threads=1).findings)
+
+    def repaired(self) -> list[Finding]:
+        repair_root(self.topics, check_root(self.topics, None, None, Options(), threads=1))
+        return self.problems()
+
+    def file(self, suffix: str, number: int = 0) -> Path:
+        """The newest segment but one of a partition, under data/."""
+        return sorted((self.path / f"data/{self.topics.state('t').topic_id}/{number}").glob(f"*{suffix}"))[-2]
+
+    def change_state(self, version: int, change: dict[str, object]) -> Path:
+        """Write other values into the first partition of a version."""
+        key = f"meta/t/{version:020d}.json"
+        partitions = json.loads((self.path / key).read_bytes())["partitions"]
+        partitions[0] |= change
+        change_fields(PosixStorage(self.path), key, partitions=partitions)
+        return self.path / key
+
+
+@pytest.fixture
+def root(tmp_path) -> Root:
+    return Root(tmp_path / "root")
+
+
+def test_a_root_has_no_problem_and_what_did_not_commit_is_only_noted(root) -> None:
+    assert problems(check_root(root.topics, None, None, Options(deep=True), 2).findings) == []
+    (root.file(".log").parent / "00000000000000000999.9.abcd.log").write_bytes(b"left over")
+    found = check_root(root.topics, "t", 0, Options(), 1).findings
+    assert {each.kind for each in found} == {Kind.LEFT_OVER}
+    assert all(each.is_note for each in found)
+
+
+def test_repair_takes_no_entry_of_an_index_on_trust(root) -> None:
+    index = root.file(".index")
+    flip(index, 15)  # the position of the second entry, by one: it still lies between the first and the third
+    assert [(each.kind, each.file) for each in root.problems()] == [(Kind.INDEX, str(index))]
+    shown = root.path / "log/t-0" / f"{index.name.partition('.')[0]}.index"
+    shown.unlink()
+    settle(root.topics)
+    assert {(each.kind, each.file) for each in root.problems()} == {(Kind.INDEX, str(index)), (Kind.VIEW, str(shown))}
+    assert root.repaired() == []
+
+
+def test_an_index_may_be_of_another_interval_than_the_topic_has_now(root) -> None:
+    for interval in (500, 100):
+        root.topics.alter("t", configs={"index.interval.bytes": interval})
+        root.append("t", 60)
+        assert {each.kind for each in root.problems()} == {Kind.VIEW}, "what was appended is not shown yet"
+        settle(root.topics)
+        assert root.problems() == []
+    flip(root.file(".index"), 15)
+    assert [each.kind for each in root.problems()] == [Kind.INDEX]
+    assert root.repaired() == []
+
+
+def test_zeros_in_the_place_of_a_first_entry_do_not_pass_for_the_first_batch(root) -> None:
+    root.topics.create("v", 1, {"index.interval.bytes": 100, "max.message.bytes": 180})
+    root.append("v", 10)
+    settle(root.topics)
+    index = next((root.path / f"data/{root.topics.state('v').topic_id}/0").glob("*.index"))
+    data = index.read_bytes()
+    assert len(data) >= 16
+    index.write_bytes(bytes(8) + data[8:])
+    assert [(each.kind, each.file, each.position) for each in root.problems()] == [(Kind.INDEX, str(index), 0)]
+    assert root.repaired() == []
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_of_the_view_that_lacks_entries_is_found(root, suffix: str) -> None:
+    shown = max((root.path / "log/t-0").glob(f"*{suffix}"), key=lambda file: file.stat().st_size)
+    size = 8 if suffix == ".index" else 12
+    whole = shown.read_bytes()
+    assert len(whole) >= 3 * size
+    for damaged in (whole[size:], whole[:-size], whole[:size] + whole[2 * size :], b""):
+        shown.write_bytes(damaged)
+        assert [(each.kind, each.file) for each in root.problems()] == [(Kind.VIEW, str(shown))]
+    assert root.repaired() == []
+    assert shown.read_bytes() == whole
+
+
+def test_transactions_committed_aborted_and_open_are_no_problem_and_damage_to_what_tells_of_them_is(root) -> None:
+    for end in (Transaction.commit, Transaction.abort):
+        transaction = Transaction(root.topics)
+        transaction.append("t", root.records(30))
+        end(transaction)
+    still_open = Transaction(root.topics)
+    still_open.append("t", root.records(30))
+    settle(root.topics)
+    assert root.problems() == []
+    index = next((root.path / "log/t-0").glob("*.txnindex"))
+    snapshot = max((root.path / "log/t-0").glob("*.snapshot"))
+    flip(index, 9)
+    flip(snapshot, 15)
+    assert {(each.kind, each.file) for each in root.problems()} == {(Kind.VIEW, str(index)), (Kind.VIEW, str(snapshot))}
+    assert root.repaired() == []
+    state = root.topics.state("t")
+    root.change_state(state.version, {"producers": []})
+    found = root.problems()
+    assert any(each.kind is Kind.STATE and "producers" in each.expected for each in found)
+    still_open.abort()
+
+
+@pytest.mark.parametrize("name", ["txn", "compact.before2", "delrec", "legacy"])
+def test_what_was_imported_from_a_broker_has_no_problem(name: str, tmp_path) -> None:
+    topics = Topics(PosixStorage(tmp_path), BrokerConfig(), ManualClock(NOW_MS))
+    directory = LogDirectory(GOLDEN / name / "data")
+    for topic in topics_in(directory):
+        import_topic(topics, directory, topic)
+    settle(topics)
+    assert check_root(topics, None, None, Options(deep=True), threads=2).findings == []
+
+
+def test_a_changed_missing_or_short_file_of_data_is_found(root) -> None:
+    log = root.file(".log")
+    position = int(scan_batches(np.fromfile(log, np.uint8), log.name).positions[-1])
+    flip(log, position + 70)
+    assert [(each.kind, each.file, each.position) for each in root.problems()] == [(Kind.CORRUPT, str(log), position)]
+    flip(log, position + 70)
+    os.truncate(log, position + 10)
+    assert (Kind.CORRUPT, str(log), position + 10) in [
+        (each.kind, each.file, each.position) for each in root.problems()
+    ]
+    log.unlink()
+    assert (Kind.CORRUPT, str(log), 0) in [(each.kind, each.file, each.position) for each in root.problems()]
+
+
+def test_wrong_and_missing_indexes_of_data_are_found_and_derived(root) -> None:
+    index, times, missing = root.file(".index"), root.file(".timeindex", 1), root.file(".index", 1)
+    flip(index, 8)
+    flip(times, 3)
+    missing.unlink()
+    found = {(each.kind, each.file) for each in root.problems()}
+    assert {(Kind.INDEX, str(index)), (Kind.INDEX, str(times)), (Kind.INDEX, str(missing))} <= found
+    assert root.repaired() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"high_watermark": 1000}, "high watermark"),
+        ({"log_start_offset": 5000}, "log start offset"),
+        ({"first_dirty_offset": 5000}, "first dirty offset"),
+        ({"leader_epochs": [[0, 0], [0, 9]]}, "leader epochs"),
+        ({"segments": [], "high_watermark": 0}, "high watermark"),
+    ],
+)
+def test_a_version_that_contradicts_itself_or_the_one_before_is_found(root, change, expected: str) -> None:
+    file = root.change_state(7, change)
+    found = [each for each in root.problems() if each.kind is Kind.STATE]
+    assert any(each.file == str(file) and expected in each.expected for each in found)
+
+
+def test_a_version_that_does_not_parse_and_a_hole_are_found(root) -> None:
+    first, second = (root.path / f"meta/u/{version:020d}.json" for version in (1, 2))
+    first.write_bytes(b"{")
+    assert [(each.kind, each.file) for each in root.problems()] == [(Kind.STATE, str(first))]
+    second.unlink()
+    found = [(each.kind, each.file) for each in root.problems()]
+    assert found == [(Kind.STATE, str(first)), (Kind.STATE, str(root.path / f"meta/u/{3:020d}.json"))]
+
+
+def test_a_pruned_chain_is_whole_and_damaged_history_is_found(root, monkeypatch) -> None:
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 4)
+    chain = root.topics.chain("t")
+    stray = root.path / f"meta/t/{1:020d}.json"
+    put_late = stray.read_bytes()
+    assert prune(root.topics.storage, chain, keep=2).versions > 2
+    assert root.problems() == []
+    stray.write_bytes(put_late)
+    assert root.problems() == [], "it was put into the hole, and does not count"
+    rolled_up = root.path / "meta/t/history" / f"{4:020d}.jsonl"
+    rolled_up.write_bytes(rolled_up.read_bytes().replace(b'"version":5', b'"version":6'))
+    assert [(each.kind, each.file) for each in root.problems()] == [(Kind.STATE, str(rolled_up))]
+    rolled_up.unlink()
+    assert [each.kind for each in root.problems()] == [Kind.STATE], "versions are gone that nothing tells of"
+
+
+def test_a_state_that_its_files_contradict_is_found(root) -> None:
+    state = root.topics.state("t")
+    segment = list(state.partitions[0].segments[-1])
+    segment[4] += 1  # largest timestamp
+    segments = [*(list(each) for each in state.partitions[0].segments[:-1]), segment]
+    root.change_state(state.version, {"segments": segments})
+    found = [each for each in root.problems() if each.kind is Kind.STATE]
+    assert ["the largest timestamp" in each.expected for each in found] == [True]
+
+
+def test_a_view_that_shows_something_else_is_found_and_made_exact(root) -> None:
+    log = root.path / "log"
+    whole = contents(log)
+    index = max((log / "t-0").glob("*.index"), key=lambda file: file.stat().st_size)
+    times = index.stat()
+    flip(index, 4)
+    os.utime(index, ns=(times.st_atime_ns, times.st_mtime_ns))
+    (log / "t-0/notes").touch()
+    (log / "u-0").mkdir()
+    min((log / "t-1").glob("*.log")).unlink()
+    (log / "t-1/leader-epoch-checkpoint").write_bytes(b"")
+    (log / "replication-offset-checkpoint").write_bytes(b"0\n0\n")
+    (log / "cleaner-offset-checkpoint").unlink()
+    found = root.problems()
+    assert {each.kind for each in found} == {Kind.VIEW}
+    assert {Path(each.file).name for each in found} == {
+        index.name, "notes", "u-0", f"{0:020d}.log", "leader-epoch-checkpoint", "replication-offset-checkpoint",
+        "cleaner-offset-checkpoint",
+    }  # fmt: skip
+    assert root.repaired() == []
+    assert contents(log) == whole
+
+
+def test_folders_in_the_view_where_files_belong_are_found_and_removed(root) -> None:
+    names = (f"t-0/{0:020d}.index", "t-0/leader-epoch-checkpoint", "t-0/more", "replication-offset-checkpoint")
+    places = [root.path / "log" / name for name in names]
+    for place in places:
+        place.unlink(missing_ok=True)
+        place.mkdir()
+    found = {each.file for each in root.problems() if each.kind is Kind.VIEW}
+    assert found == {str(place) for place in places}
+    assert root.repaired() == []
+
+
+def test_a_folder_in_the_place_of_an_index_of_data_is_found_and_the_index_derived(root) -> None:
+    index = root.file(".index")
+    whole = index.read_bytes()
+    index.unlink()
+    index.mkdir()
+    (index / "more").touch()
+    assert {(each.kind, each.file) for each in root.problems()} == {(Kind.UNREADABLE, str(index))}
+    assert root.repaired() == []
+    assert index.read_bytes() == whole
+
+
+def test_a_folder_in_the_place_of_a_document_is_found(root) -> None:
+    place = root.path / "meta/@root/format.json"
+    place.unlink()
+    place.mkdir()
+    (found,) = root.problems()
+    assert (found.kind, found.file, found.found) == (Kind.STATE, str(place), "a folder")
+
+
+def test_a_topic_that_is_called_like_a_document_has_no_problem(root) -> None:
+    for name in ("events.json", "events.jsonl"):
+        root.topics.create(name, 1, {})
+    settle(root.topics)
+    assert root.problems() == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["t-0/leader-epoch-checkpoint", "t-0/{:020d}.snapshot", "t-0/{:020d}.index", "t-0", "meta.properties",
+     "cleaner-offset-checkpoint"],
+)  # fmt: skip
+def test_what_cannot_be_read_in_the_view_hides_no_damage_and_is_made_again(root, name: str) -> None:
+    log = root.path / "log"
+    whole = contents(log)
+    shown = log / name.format(root.topics.state("t").partitions[0].segments[1].base_offset)
+    shutil.rmtree(shown) if shown.is_dir() else shown.unlink()
+    shown.symlink_to(shown.name)
+    damaged = root.file(".log", 1)
+    flip(damaged, 70)
+    found = {(each.kind, each.file) for each in root.problems()}
+    assert (Kind.VIEW, str(shown)) in found
+    assert {where for where in found if where[0] is not Kind.VIEW} == {(Kind.CORRUPT, str(damaged))}
+    flip(damaged, 70)
+    assert root.repaired() == []
+    assert contents(log).keys() == whole.keys()
+
+
+def test_a_partition_that_cannot_be_read_is_a_finding_among_others(root) -> None:
+    folder = root.file(".log").parent
+    shutil.rmtree(folder)
+    folder.touch()
+    damaged = root.file(".log", 1)
+    flip(damaged, 70)
+    found = {(each.kind, each.file) for each in root.problems()}
+    assert {(Kind.UNREADABLE, str(folder)), (Kind.CORRUPT, str(damaged))} <= found
+
+
+class Busy(PosixStorage):
+    """Right before the view is looked at, something happens to the root, for so many times."""
+
+    def __init__(self, path: Path, act: Callable[[], object], times: int) -> None:
+        super().__init__(path)
+        self.act = act
+        self.times = times
+
+    def entries(self, folder: str) -> Sequence[FolderEntry]:
+        if folder == "log" and self.times:
+            self.times -= 1
+            self.act()
+        return super().entries(folder)
+
+
+@pytest.mark.parametrize("topic", ["t", "a"])
+def test_a_writer_that_commits_and_settles_during_the_check_makes_no_problem(root, topic: str) -> None:
+    def act() -> None:
+        if topic == "a" and root.topics.find("a") is None:
+            root.topics.create("a", 1, {})
+        else:
+            root.append(topic, 20)
+        settle(root.topics)
+
+    for times in (1, 2, 5):
+        busy = Topics(Busy(root.path, act, times), BrokerConfig(), root.clock)
+        assert problems(check_root(busy, None, None, Options(), threads=1).findings) == []
+    busy = Topics(Busy(root.path, act, 1000), BrokerConfig(), root.clock)
+    found = check_root(busy, None, None, Options(), threads=1).findings
+    assert problems(found) == []
+    assert any("the view is being settled" in each.meaning for each in found if each.kind is Kind.VIEW)
+    index = max(root.file(".index").parent.glob("*.index"), key=lambda file: file.stat().st_size)
+    flip(index, 0)
+    found = check_root(busy, None, None, Options(), threads=1).findings
+    assert [(each.kind, each.file) for each in problems(found)] == [(Kind.INDEX, str(index))]
+
+
+def test_a_topic_that_is_deleted_during_the_check_makes_no_problem(root) -> None:
+    def act() -> None:
+        root.topics.delete("t")
+        settle(root.topics)
+
+    busy = Topics(Busy(root.path, act, 1), BrokerConfig(), root.clock)
+    assert problems(check_root(busy, None, None, Options(), threads=1).findings) == []

@@ -1,0 +1,342 @@
+"""Tests which documents of a topic `verify --repair` restores, the sources that it reports, and what it leaves
+unchanged.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage_engine.config import BrokerConfig
+from storage_engine.errors import CorruptionError, FencedError
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.append.staged_list import StagedBatch, pending_lists, put_list
+from storage_engine.topic.append.topic_writer import BatchIdentity
+from storage_engine.topic.chain import history_file
+from storage_engine.topic.chain.documents import ROOT_RECORD
+from storage_engine.topic.chain.history_file import history_key
+from storage_engine.topic.chain.pruning import prune
+from storage_engine.topic.chain.state_chain import StateChain, encode_state, version_key
+from storage_engine.topic.clean.topic_retention import delete_records
+from storage_engine.topic.kafka.view import settle
+from storage_engine.topic.readers.consumer_files import put_positions
+from storage_engine.topic.topics import Topics
+from storage_engine.topic.witnesses import Shown, shown_offsets
+from storage_engine.verify.findings import Restored, problems
+from storage_engine.verify.root import proven_state
+from storage_engine.verify.root.damaged_documents import damaged_documents
+from storage_engine.verify.root.root_check import check_root
+from storage_engine.verify.root.state_repair import repair_documents
+from storage_engine.verify.segment_check import Options
+from tests.storage_engine.topic.append.test_appending import CLOCK, Query, append, contents, new_topic, rows
+from tests.storage_engine.topic.chain.test_pruning import grow
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> PosixStorage:
+    """A topic with twelve records in three versions after the first, and a settled view."""
+    storage = PosixStorage(tmp_path / "root")
+    topics = new_topic(storage)
+    append(topics, rows(*range(8)))
+    append(topics, rows(8, 9))
+    append(topics, rows(10, 11))
+    settle(topics)
+    return storage
+
+
+def another(storage: PosixStorage) -> Topics:
+    return Topics(storage, BrokerConfig(), CLOCK)
+
+
+def damage(storage: PosixStorage, key: str, change: Callable[[bytes], bytes] = lambda data: data[:90]) -> bytes:
+    """Damage a document beyond one byte; returns what it was."""
+    data = storage.read(key)
+    storage.path(key).write_bytes(change(data))
+    return data
+
+
+def problems_of(storage: PosixStorage) -> list[str]:
+    return [str(found) for found in problems(check_root(another(storage), None, None, Options(), threads=1).findings)]
+
+
+def is_whole(storage: PosixStorage, *keys: int) -> None:
+    assert [row.key for row in contents(another(storage))] == [b"k%d" % number for number in keys or range(12)]
+    settle(another(storage))
+    assert problems_of(storage) == []
+    append(another(storage), rows(99))
+    assert contents(another(storage))[-1].key == b"k99"
+
+
+def test_a_changed_byte_of_any_document_is_undone(storage: PosixStorage) -> None:
+    chance = random.Random(7)
+    for version in range(4):
+        key = version_key("t", version)
+        whole = storage.read(key)
+        for _ in range(3):
+            position = chance.randrange(len(whole))
+            changed = bytearray(whole)
+            changed[position] ^= chance.randrange(1, 256)
+            storage.path(key).write_bytes(changed)
+            assert [error.file for error in damaged_documents(storage)] == [key]
+            done = repair_documents(another(storage))
+            assert done == [Restored(key, f"the byte at position {position}", "the digest of the document")]
+            assert storage.read(key) == whole
+    is_whole(storage)
+
+
+def test_a_newest_version_comes_back_from_the_one_before_and_the_view(storage: PosixStorage) -> None:
+    key = version_key("t", 3)
+    old = damage(storage, key)
+    with pytest.raises(CorruptionError, match=key):
+        append(another(storage), rows(1))
+    (done,) = repair_documents(another(storage))
+    assert (done.file, done.is_loss) == (key, True)
+    assert done.source == "version 2, and 2 records that log/ shows as committed"
+    assert [path.read_bytes() for path in (storage.root / "meta/t/damaged").iterdir()] == [old[:90]]
+    is_whole(storage)
+
+
+def test_deleted_versions_come_back_from_the_view(storage: PosixStorage) -> None:
+    for version in (3, 2):
+        storage.delete(version_key("t", version))
+    (done,) = repair_documents(another(storage))
+    assert done.source == "version 1, and 4 records that log/ shows as committed"
+    is_whole(storage)
+
+
+def test_without_a_view_the_version_before_counts_and_its_lost_bytes_stay_hidden(storage: PosixStorage) -> None:
+    storage.remove_folder("log")
+    damage(storage, version_key("t", 3))
+    (done,) = repair_documents(another(storage))
+    assert done.source == "version 2"
+    assert "1 file under data/" in done.what
+    assert "which no reader uses" in done.what
+    is_whole(storage, *range(10))
+
+
+def test_bytes_beyond_what_the_view_shows_are_never_made_visible(storage: PosixStorage) -> None:
+    query = Query(another(storage))
+    shown = query.batch(0, rows(12)).state
+    settle(another(storage))
+    published = query.batch(1, rows(13)).state
+    storage.delete(version_key("t", published.version))  # as if it had not committed: its bytes are in the same file
+    assert shown.partitions[0].segments[-1].name == published.partitions[0].segments[-1].name
+    damage(storage, version_key("t", shown.version))
+    (done,) = repair_documents(another(storage))
+    assert "1 file under data/" in done.what
+    is_whole(storage, *range(13))
+
+
+def test_records_whose_bytes_are_damaged_do_not_come_back_and_the_view_stays(storage: PosixStorage) -> None:
+    log = max(storage.root.glob("data/*/0/*.log"))
+    with log.open("r+b") as file:
+        file.seek(-3, 2)
+        file.write(b"\xff")
+    before = sorted(path.name for path in storage.root.glob("log/**/*"))
+    damage(storage, version_key("t", 3))
+    assert repair_documents(another(storage)) == []
+    with pytest.raises(CorruptionError):
+        settle(another(storage))
+    assert sorted(path.name for path in storage.root.glob("log/**/*")) == before
+    with pytest.raises(CorruptionError):
+        contents(another(storage))
+
+
+def test_a_start_offset_that_the_view_shows_comes_back(storage: PosixStorage) -> None:
+    delete_records(another(storage).chain("t"), 0, 5)
+    settle(another(storage))
+    damage(storage, version_key("t", 4))
+    repair_documents(another(storage))
+    is_whole(storage, *range(5, 12))
+
+
+@pytest.mark.parametrize("versions", [(1,), (2,), (1, 2), (0,), (2, 3), (1, 2, 3)])
+def test_versions_that_others_follow_and_several_newest_ones_come_back(storage: PosixStorage, versions) -> None:
+    for version in versions:
+        damage(storage, version_key("t", version))
+    assert sorted(done.file for done in repair_documents(another(storage))) == [
+        version_key("t", version) for version in versions
+    ]
+    is_whole(storage)
+
+
+def test_a_query_is_told_that_nobody_knows_its_last_batch(storage: PosixStorage) -> None:
+    query = Query(another(storage))
+    query.batch(0, rows(12, 13), "0" * 63)
+    query.batch(1, rows(14), "0" * 63)
+    settle(another(storage))
+    newest = another(storage).state("t")
+    damage(storage, version_key("t", newest.version))
+    repair_documents(another(storage))
+    restored = another(storage).state("t")
+    assert (restored.queries["q"].batch_id, restored.queries["q"].offsets_hash) == (0, "")
+    assert restored.writer.epoch == newest.writer.epoch + 1
+    is_whole(storage, *range(15))
+
+
+def test_a_writer_that_still_runs_is_fenced_where_its_last_batch_is_lost(storage: PosixStorage) -> None:
+    query = Query(another(storage))
+    query.batch(0, rows(12), "0" * 63)
+    settle(another(storage))
+    lost = query.batch(1, rows(13), "0" * 63).state
+    damage(storage, version_key("t", lost.version), lambda data: data[:40])
+    repair_documents(another(storage))
+    with pytest.raises(FencedError):
+        query.batch(2, rows(14), "0" * 63)
+    restored = another(storage).state("t")
+    assert (restored.queries["q"].batch_id, restored.queries["q"].offsets_hash) == (0, "0" * 64)
+    is_whole(storage, *range(13))
+
+
+def test_a_writer_that_still_knows_the_lost_version_brings_all_of_it_back(storage: PosixStorage) -> None:
+    """The version keeps its id where that can be read, so what the writer puts next follows it."""
+    query = Query(another(storage))
+    query.batch(0, rows(12), "0" * 63)
+    settle(another(storage))
+    lost = query.batch(1, rows(13), "0" * 63).state
+    damage(storage, version_key("t", lost.version))
+    repair_documents(another(storage))
+    query.batch(2, rows(14), "0" * 63)
+    is_whole(storage, *range(15))
+
+
+def test_a_writer_that_puts_the_next_version_while_a_repair_is_under_way_is_followed(
+    storage: PosixStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(another(storage))
+    query.batch(0, rows(12), "0" * 63)
+    settle(another(storage))
+    newest = query.batch(1, rows(13), "0" * 63).state
+    damage(storage, version_key("t", newest.version), lambda data: data[:-200])
+
+    def meanwhile(storage: PosixStorage) -> Shown:
+        monkeypatch.setattr(proven_state, "shown_offsets", shown_offsets)
+        chain = another(storage).chain("t")
+        chain._seen = newest  # as a process has it that read the version before it was damaged
+        chain.commit(lambda state: state.model_copy(update={"configs": {"retention.ms": "1"}}), "altered", newest)
+        return shown_offsets(storage)
+
+    monkeypatch.setattr(proven_state, "shown_offsets", meanwhile)
+    (done,) = repair_documents(another(storage))
+    assert done.source == f"version {newest.version + 1}"
+    assert another(storage).state("t").configs == {"retention.ms": "1"}
+    is_whole(storage, *range(14))
+
+
+def test_versions_that_history_knows_come_back_and_the_topic_goes_on(
+    storage: PosixStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
+    prune(storage, another(storage).chain("t"))
+    for version in (3, 2):
+        storage.delete(version_key("t", version))
+    (done,) = repair_documents(another(storage))
+    assert done.source == "version 1, and 4 records that log/ shows as committed"
+    is_whole(storage)
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_a_root_of_format_1_is_repaired_in_its_own_format(tmp_path: Path, version: int) -> None:
+    storage = PosixStorage(tmp_path / "root")
+    topics = new_topic(storage)
+    for number in range(3):
+        append(topics, rows(number))
+    settle(topics)
+    for each in range(4):
+        state = topics.chain("t").at(each)
+        assert state is not None
+        storage.replace(version_key("t", each), encode_state(state.model_copy(update={"format": 1})))
+    storage.delete("meta/@root/format.json")  # which such a root does not have
+    is_whole_before = [row.key for row in contents(another(storage))]
+    assert is_whole_before == [b"k0", b"k1", b"k2"]
+    damage(storage, version_key("t", version))
+    (done,) = repair_documents(another(storage))
+    assert done.file == version_key("t", version)
+    is_whole(storage, 0, 1, 2)
+
+
+def test_a_list_of_segments_comes_back_from_the_version_before_it(tmp_path: Path) -> None:
+    storage = PosixStorage(tmp_path / "root")
+    chain = StateChain(storage, "t", CLOCK)
+    new_topic(storage)
+    for _ in range(80):
+        chain.commit(grow, "append of 1 records")
+    (key,) = (file.key for file in storage.list("meta/t/segments/"))
+    whole = damage(storage, key)
+    with pytest.raises(CorruptionError, match=key):
+        StateChain(storage, "t", CLOCK).newest()
+    (done,) = repair_documents(another(storage), "t")
+    assert (done.file, storage.read(key), done.is_loss) == (key, whole, False)
+    assert StateChain(storage, "t", CLOCK).newest() == chain.newest()
+
+
+def test_history_comes_back_from_its_versions(storage: PosixStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
+    prune(storage, another(storage).chain("t"))
+    key = history_key("t", 2)
+    whole = damage(storage, key)
+    assert [(done.file, done.source) for done in repair_documents(another(storage))] == [(key, "these versions")]
+    assert storage.read(key) == whole
+    is_whole(storage)
+
+
+def test_the_retired_first_version_comes_back(storage: PosixStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
+    append(another(storage), rows(12, 13))
+    prune(storage, another(storage).chain("t"), keep=2)
+    key = version_key("t", 0)
+    assert list(another(storage).chain("t").versions()) == [0, 3, 4]
+    whole = damage(storage, key, lambda data: data[:40])
+    assert [done.file for done in repair_documents(another(storage))] == [key]
+    assert storage.read(key) == whole
+    is_whole(storage, *range(14))
+
+
+def test_partitions_that_lost_versions_had_added_come_back(storage: PosixStorage) -> None:
+    topics = another(storage)
+    topics.alter("t", partitions=3)
+    append(topics, rows(50, 51), partition=2)
+    settle(topics)
+    for version in (5, 4):
+        storage.delete(version_key("t", version))
+    with pytest.raises(CorruptionError, match="found version 3 as the newest, which has 1 partition"):
+        append(another(storage), rows(1))
+    (done,) = repair_documents(another(storage))
+    assert done.source == "version 3, and 2 records that log/ shows as committed"
+    settle(another(storage))
+    assert [len(contents(another(storage), number)) for number in range(3)] == [12, 0, 2]
+    assert problems_of(storage) == []
+
+
+def test_deleted_records_stay_deleted_where_the_version_that_did_it_is_lost(storage: PosixStorage) -> None:
+    delete_records(another(storage).chain("t"), 0, 5)
+    settle(another(storage))
+    storage.delete(version_key("t", 4))
+    with pytest.raises(CorruptionError, match="found version 3 as the newest, in which it begins at 0"):
+        settle(another(storage))
+    (done,) = repair_documents(another(storage))
+    assert done.is_loss
+    is_whole(storage, *range(5, 12))
+
+
+def test_the_roots_own_record_comes_back_before_what_is_judged_by_it(storage: PosixStorage) -> None:
+    put_positions(storage, another(storage).state("t"), "audit", "reader", {0: 0}, 7, holds_back=True)
+    (consumer,) = [file.key for file in storage.list("meta/t/groups/")]
+    for key in (ROOT_RECORD, consumer):
+        damage(storage, key, lambda data: data.replace(b'"format":2', b'"format":3', 1))
+    restored = repair_documents(another(storage))
+    assert [each.file for each in restored] == [ROOT_RECORD, consumer]
+    is_whole(storage)
+
+
+def test_a_repaired_list_stops_no_sweep(storage: PosixStorage) -> None:
+    put_list(storage, StagedBatch(BatchIdentity("q", 0, "0" * 64), ()))
+    (listed,) = [file.key for file in storage.list("staging/batches/")]
+    before = damage(storage, listed, lambda data: data.replace(b'"', b"?", 1))
+    assert [each.file for each in repair_documents(another(storage))] == [listed]
+    assert storage.read(listed) == before
+    assert [each.batch.query for each in pending_lists(storage)] == ["q"]
+    assert problems_of(storage) == []
