@@ -35,8 +35,8 @@ def demo(context: JobContext) -> JobReport:
         from jobs.ingest import ingest
         from jobs.maintenance import maintenance
         from lakelog.dead_letter_tables import ingest_dead_letters_key
-        from pipeline.demo import LogSize, next_steps, sample_rows, table_rows, with_source
         from pipeline.demo_data import write_flight_events
+        from pipeline.demo_output import LogSize, next_steps, sample_rows, table_rows, with_source
 
         write_flight_events(source)
         spark.result()

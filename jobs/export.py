@@ -63,7 +63,7 @@ def export(context: JobContext) -> JobReport:
             record_model(context.topics, state, newly_accepted)
         return export_report(target, wanted.table, nothing, gap_warnings(nothing.plan))
 
-    from lakelog.spark.reading import read_topic
+    from lakelog.spark.splits import read_topic
     from lakelog.spark.task_progress import progress_of_tasks
     from pipeline.delta.exporting import export_increment
     from pipeline.spark.failures import spark_failures
@@ -105,7 +105,7 @@ def _replay(
 ) -> JobReport:
     """Replay dead letters. accepted: the model whose changes the operator has accepted and which is recorded, or
     None."""
-    from lakelog.spark.reading import read_topic
+    from lakelog.spark.splits import read_topic
     from lakelog.spark.task_progress import progress_of_tasks
     from pipeline.delta.replaying import replay
     from pipeline.spark.failures import spark_failures

@@ -17,7 +17,7 @@ from collections import Counter
 
 from pipeline.ingest.ingesting import Ingest
 from pipeline.ingest.micro_batch import IngestResult
-from pipeline.ingest.rows.source import isolation
+from pipeline.ingest.rows.source_rows import isolation
 from pipeline.job import JobContext, JobReport, Value, run_job, say
 from pipeline.spark.failures import spark_failures
 from pipeline.topic_model import check_schemas

@@ -19,7 +19,7 @@ import argparse
 import sys
 
 from pipeline.clean.budget import Budget, add_budget_options
-from pipeline.clean.cleaning import Cleaning, add_cleaning_options, run_cleaning
+from pipeline.clean.cleaning_job import Cleaning, add_cleaning_options, run_cleaning
 from pipeline.job import JobContext, JobReport, run_job
 from storage_engine.topic.clean.cleaning_plan import ALL_WORK
 

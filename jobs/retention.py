@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 
-from pipeline.clean.cleaning import Cleaning, add_cleaning_options, run_cleaning
+from pipeline.clean.cleaning_job import Cleaning, add_cleaning_options, run_cleaning
 from pipeline.job import JobContext, JobReport, run_job
 from storage_engine.topic.clean.cleaning_plan import Work
 

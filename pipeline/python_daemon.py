@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from lakelog.spark import source
+from lakelog.spark import data_source
 from pipeline.delta import exporting
 from pipeline.ingest import spark_publisher, staging_task
 from pipeline.spark import quiet_daemon
 from storage_engine.topic.clean import topic_compaction, topic_merging
 
-PRELOADED = (pd, topic_compaction, exporting, topic_merging, spark_publisher, source, staging_task)
+PRELOADED = (pd, topic_compaction, exporting, topic_merging, spark_publisher, data_source, staging_task)
 
 if __name__ == "__main__":
     quiet_daemon.main()

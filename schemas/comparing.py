@@ -25,7 +25,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import pyarrow as pa
 from pydantic import BaseModel
 
-from schemas.columns import arrow_schema
+from schemas.model_columns import arrow_schema
 
 _INT_DIGITS = 19
 """The most digits of a 64-bit int."""

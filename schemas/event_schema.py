@@ -30,8 +30,8 @@ from pydantic import BaseModel, RootModel
 
 import schemas
 from schemas import ddl
-from schemas.columns import UnsupportedFieldError, arrow_schema
 from schemas.event_model import EventModel
+from schemas.model_columns import UnsupportedFieldError, arrow_schema
 
 _NAME = re.compile(r"\w+")
 _REFERENCE = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.\w+)*):(?P<model>[A-Za-z_]\w*(?:\.\w+)*)")

@@ -7,14 +7,14 @@
     dump.py          print the files of a log, as Kafka's dump tool does
     transactions.py  list, abort and finish open transactions; replace the damaged record of a decision
     plan.py          print what retention, compaction and merging would do; execute a saved plan
-    making_plans.py  makes plans for the topics that the command line names; saves and reads plans
+    plan_files.py    makes plans for the topics that the command line names; saves and reads plans
     plan_tables.py   shows a plan as tables for people
     compact.py       compact topics, as the compaction job does
     merge.py         merge small segments into larger ones, as the maintenance job does
     verify.py        check every invariant of a log directory or a root
     doctor.py        test whether a storage meets the assumptions behind Lakelog's promises
     report.py        write an HTML page that shows the topics of a root
-    record_lines.py  converts a record to its JSON line and back
+    json_lines.py    converts a record to its JSON line and back
     options.py       the options of every command: --root, --conf
     output.py        standard output, which the reading process may close at any time
 

@@ -1,7 +1,7 @@
 """Tests whether a storage meets the assumptions behind Lakelog's promises. Run `lakelog doctor` before the first job.
 
-    findings.py     the result of a check, as a value, and the promise that depends on it
-    bench.py        creates and removes the folder in which checks work; the arguments of each check
+    check_report.py the result of a check, as a value, and the promise that depends on it
+    workspace.py    creates and removes the folder in which checks work; the arguments of each check
     actions.py      what the other side of a check (a second process or host) can do
     partner.py      the other side as a process of this host
     peer.py         the other side as this program on another host; the two hosts find each other by a file

@@ -6,8 +6,8 @@ No safety rule depends on a clock. Only rules about ages depend on clocks: reten
 from __future__ import annotations
 
 from lakelog.doctor.actions import skew_ms
-from lakelog.doctor.bench import Bench
-from lakelog.doctor.findings import Result, not_available, ok, problem
+from lakelog.doctor.check_report import Result, not_available, ok, problem
+from lakelog.doctor.workspace import Bench
 
 _MOST_SKEW_MS = 30_000
 """Half of Kafka's default of file.delete.delay.ms."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 import time
 
 from lakelog.doctor.actions import CHUNK, chunk
-from lakelog.doctor.bench import Bench, PartnerError
-from lakelog.doctor.findings import Result, not_available, ok, problem
+from lakelog.doctor.check_report import Result, not_available, ok, problem
+from lakelog.doctor.workspace import Bench, PartnerError
 from storage_engine.errors import NotFoundError
 from storage_engine.storage import Storage
 

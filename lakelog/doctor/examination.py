@@ -6,9 +6,9 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 
 from lakelog.doctor import clocks, contents, limits, locks, names, visibility
-from lakelog.doctor.bench import Bench, Check, Partner, PartnerGoneError, workbench
-from lakelog.doctor.findings import Finding, Outcome, Promise, problem
+from lakelog.doctor.check_report import Finding, Outcome, Promise, problem
 from lakelog.doctor.partner import ProcessPartner
+from lakelog.doctor.workspace import Bench, Check, Partner, PartnerGoneError, workbench
 from storage_engine.errors import LogError
 from storage_engine.storage import Storage
 

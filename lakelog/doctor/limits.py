@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from lakelog.doctor.bench import Bench
-from lakelog.doctor.findings import Result, not_available, ok, problem
+from lakelog.doctor.check_report import Result, not_available, ok, problem
+from lakelog.doctor.workspace import Bench
 from storage_engine.quantities import shown_number, shown_size
 
 _MOUNTS = Path("/proc/self/mounts")

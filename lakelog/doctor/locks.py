@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lakelog.doctor.bench import Bench
-from lakelog.doctor.findings import Result, not_available, ok, problem
+from lakelog.doctor.check_report import Result, not_available, ok, problem
+from lakelog.doctor.workspace import Bench
 from storage_engine.errors import StorageError
 from storage_engine.storage import Directory
 

@@ -8,8 +8,8 @@ import time
 from collections import Counter
 
 from lakelog.doctor.actions import TICK_MS, contend, skew_ms, version_bytes
-from lakelog.doctor.bench import Bench
-from lakelog.doctor.findings import Result, not_available, ok, problem
+from lakelog.doctor.check_report import Result, not_available, ok, problem
+from lakelog.doctor.workspace import Bench
 from storage_engine.errors import AlreadyExistsError
 from storage_engine.quantities import counted
 

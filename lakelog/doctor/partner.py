@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import IO, Any, Self
 
 from lakelog.doctor.actions import Actor
-from lakelog.doctor.bench import PartnerError, PartnerGoneError
+from lakelog.doctor.workspace import PartnerError, PartnerGoneError
 from storage_engine.errors import LogError
 from storage_engine.storage.storage_opening import open_storage
 

@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from lakelog.doctor.actions import Actor
-from lakelog.doctor.bench import TOKEN, PartnerGoneError, remove_folder, workbench
+from lakelog.doctor.check_report import Finding
 from lakelog.doctor.examination import TOGETHER, examine_with
-from lakelog.doctor.findings import Finding
 from lakelog.doctor.partner import performed, unpacked
+from lakelog.doctor.workspace import TOKEN, PartnerGoneError, remove_folder, workbench
 from storage_engine.errors import AlreadyExistsError, LogError, NotFoundError, StorageError
 from storage_engine.storage import GrowingFiles, Storage, needed
 from storage_engine.storage.storage_opening import open_directory

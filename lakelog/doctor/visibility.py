@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 from lakelog.doctor.actions import skew_ms
-from lakelog.doctor.bench import Bench
-from lakelog.doctor.findings import Result, ok, problem
+from lakelog.doctor.check_report import Result, ok, problem
+from lakelog.doctor.workspace import Bench
 
 _MOST_SECONDS = 90.0
 """An NFS client may answer from its cache for a minute."""

@@ -41,12 +41,12 @@ A .log is read in pieces of a few MiB, whatever its size. A .index is read into 
     java_text.py        values as Java prints them
 
     dumped_file.py      a file and its names
-    findings.py         contradictions between files
+    mismatches.py       contradictions between files
 """
 
 from lakelog.dump.any_file import dump_file
-from lakelog.dump.findings import Findings
 from lakelog.dump.lines import Wanted
+from lakelog.dump.mismatches import Findings
 from lakelog.dump.reading.dumped_file import DumpedFile
 
 __all__ = ["DumpedFile", "Findings", "Wanted", "dump_file"]

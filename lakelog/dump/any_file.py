@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lakelog.dump.findings import Findings
 from lakelog.dump.index_files import dump_index, dump_time_index
 from lakelog.dump.lines import Wanted, encoded
 from lakelog.dump.log_file import dump_log
+from lakelog.dump.mismatches import Findings
 from lakelog.dump.reading.dumped_file import DumpedFile
 from lakelog.dump.small_files import dump_snapshot, dump_text, dump_transaction_index
 from storage_engine.errors import LogError

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lakelog.dump.findings import Findings
 from lakelog.dump.lines import Wanted, encoded, entry_line
+from lakelog.dump.mismatches import Findings
 from lakelog.dump.reading.dumped_file import DumpedFile, read_whole
 from lakelog.dump.reading.entries import Entries, OpenLog, entry_at
 from lakelog.dump.reading.lookup import DERIVABLE, Cursor, indexed_position, last_offset

@@ -13,9 +13,9 @@ from itertools import pairwise
 import numpy as np
 
 from lakelog.dump.batch_lines import batch_lines
-from lakelog.dump.findings import Findings
 from lakelog.dump.lines import Shown, Wanted, encoded, json_line
 from lakelog.dump.message_lines import show_messages
+from lakelog.dump.mismatches import Findings
 from lakelog.dump.reading.decoded_batches import decode_whatever_holds, intact
 from lakelog.dump.reading.dumped_file import DumpedFile
 from lakelog.dump.reading.entries import Entries, OpenLog, read_entries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lakelog.report.dead_letters import DeadLetters, Kind
+from lakelog.report.dead_letter_counts import DeadLetters, Kind
 from lakelog.report.facts import Warned
 from lakelog.report.layout import data_table, row_head
 from lakelog.report.markup import Child, Markup, element, joined

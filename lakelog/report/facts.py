@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lakelog.report.dead_letters import DeadLetters, Kind, count_dead_letters, count_dead_letters_of_no_topic
+from lakelog.report.dead_letter_counts import DeadLetters, Kind, count_dead_letters, count_dead_letters_of_no_topic
 from lakelog.report.exported_tables import StaleRows, count_stale_rows
-from lakelog.report.history import History, read_history
+from lakelog.report.topic_changes import History, read_history
 from storage_engine.cleaner.segment_merging import plan_merges
 from storage_engine.cleaner.selection import CleaningPlan
 from storage_engine.config import TopicConfig

@@ -14,7 +14,7 @@ from lakelog.report.facts import RootFacts
 from lakelog.report.layout import moment
 from lakelog.report.markup import Markup, element
 from lakelog.report.overview import show_overview
-from lakelog.report.topic import show_topic
+from lakelog.report.topic_section import show_topic
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lakelog.report.history import Change
 from lakelog.report.scales import DAY_MS, TIME_STEPS_MS
+from lakelog.report.topic_changes import Change
 
 MOST_INTERVALS = 96
 SHORTEST_MS = 1000

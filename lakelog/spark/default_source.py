@@ -5,6 +5,6 @@ Spark looks for sources in modules whose names begin with `pyspark_`, when a ses
 in Python. A session without this module, for example in a checkout, must call `lakelog.register(spark)`.
 """
 
-from lakelog.spark.source import LakelogSource as DefaultSource
+from lakelog.spark.data_source import LakelogSource as DefaultSource
 
 __all__ = ["DefaultSource"]

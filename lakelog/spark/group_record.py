@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from lakelog.spark.offsets import States
 from lakelog.spark.options.source_options import StreamGroup
-from lakelog.spark.position import Position, is_same
+from lakelog.spark.read_topics import States
+from lakelog.spark.stream_position import Position, is_same
 from storage_engine.clock import SystemClock
 from storage_engine.errors import StorageError
 from storage_engine.storage import Storage

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lakelog.spark.offsets import Found, States
 from lakelog.spark.options.bounds import Where, after_end, listed
-from lakelog.spark.position import Position, begins_of, offsets_of
+from lakelog.spark.read_topics import Found, States
 from lakelog.spark.shares import OffsetRange
+from lakelog.spark.stream_position import Position, begins_of, offsets_of
 from storage_engine.errors import LogError, OffsetOutOfRangeError
 from storage_engine.topic.readers.reader import lost_offsets
 

@@ -7,8 +7,8 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
 
+from lakelog.spark.data_source import LakelogSource
 from lakelog.spark.options.source_options import SESSION_ROOT, worker_environment
-from lakelog.spark.source import LakelogSource
 from storage_engine.record.batch_limit import VARIABLE, most_batch_bytes
 
 _registered: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()

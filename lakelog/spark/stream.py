@@ -1,7 +1,7 @@
 """The micro-batches of a stream. One object lives as long as the query, in a separate process on the driver's host.
 
 Spark asks once where a new stream begins. For each micro-batch, Spark first asks for the end of the micro-batch, and
-then for its tasks. A query that is started again gets its position from the checkpoint (position.py).
+then for its tasks. A query that is started again gets its position from the checkpoint (stream_position.py).
 
 A stream with a group records its position (group_record.py) when Spark has finished a micro-batch. Spark reports this
 with `commit`, but only when the next micro-batch begins. So the start that Spark passes to `latestOffset` is used, too:
@@ -26,12 +26,12 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from lakelog.spark.group_record import GroupRecord
-from lakelog.spark.offsets import ReadTopics, States
 from lakelog.spark.options.bounds import Edge, Where
 from lakelog.spark.options.source_options import CommonOptions, common_options, stream_group, stream_limits
-from lakelog.spark.position import Position, is_same, offsets_of, position_at, with_begin
 from lakelog.spark.ranges import check_prepared, check_topics, stream_ranges
+from lakelog.spark.read_topics import ReadTopics, States
 from lakelog.spark.shares import Waiting, limited
+from lakelog.spark.stream_position import Position, is_same, offsets_of, position_at, with_begin
 from lakelog.spark.tasks import Task, TaskReader, planned_tasks
 from storage_engine.clock import SystemClock
 from storage_engine.errors import LogError

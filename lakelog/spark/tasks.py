@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from lakelog.rows import as_rows
-from lakelog.spark.columns import as_source_rows
-from lakelog.spark.offsets import States
 from lakelog.spark.options.bounds import Where
-from lakelog.spark.reading import Split, grouped, read_split, splits_of
+from lakelog.spark.read_topics import States
 from lakelog.spark.shares import OffsetRange, divided
+from lakelog.spark.source_columns import as_source_rows
+from lakelog.spark.splits import Split, grouped, read_split, splits_of
 from storage_engine.clock import SystemClock
 from storage_engine.config import LONG_MAX
 from storage_engine.errors import UnknownTopicError

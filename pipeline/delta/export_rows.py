@@ -24,9 +24,9 @@ from pyspark.sql import functions as F
 from lakelog.spark.types import nullable, spark_struct
 from pipeline.delta.dead_letters import EXPORT_DEAD_LETTERS
 from pipeline.delta.export_plan import Export, ExportMode
-from schemas.columns import arrow_schema
-from schemas.decoding import decode_values
+from schemas.event_decoding import decode_values
 from schemas.event_schema import EventSchema
+from schemas.model_columns import arrow_schema
 
 NO_KEY = "no key"
 UNDECODABLE = "undecodable"

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.ingest.query_checkpoint import SeenCheckpoint, accepted_checkpoint, why_not_whole, why_refused
+from pipeline.ingest.checkpoint_check import SeenCheckpoint, accepted_checkpoint, why_not_whole, why_refused
 from pipeline.ingest.source_positions import PositionedSource
 from storage_engine.errors import ConfigError, LogError
 from storage_engine.topic.append.topic_writer import AcceptedCheckpoint

@@ -1,12 +1,12 @@
 """Runs an ingest into one or more topics: commits each micro-batch of a stream exactly once.
 
-    query_checkpoint.py   reads and checks Spark's checkpoint: the query's id and the identity of each batch
+    checkpoint_check.py   reads and checks Spark's checkpoint: the query's id and the identity of each batch
     claim.py              decides whether the query may take the topics over
     source_positions.py   stores the positions of rows in their source, so that the checkpoint is not needed
-    fed_topic.py          creates missing topics, and takes topics over
+    ingest_topic.py       creates missing topics, and takes topics over
     rows/                 reads the rows of the source, and makes records of them
     micro_batch.py        stages one micro-batch, and commits it on each topic
-    storage_patience.py   waits for a storage that is full or unreachable
+    storage_retry.py      waits for a storage that is full or unreachable
     stop_request.py       handles SIGTERM and Ctrl-C
 
 This module joins these parts. The module watches the stream until the stream ends, is stopped, fails, or is fenced:
@@ -26,16 +26,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lakelog.spark.task_progress import records_behind
+from pipeline.ingest.checkpoint_check import CheckpointFiles, checkpoint_files, look_at_checkpoint, query_id_of
 from pipeline.ingest.claim import Claim, ClaimRequest, decide_claim
-from pipeline.ingest.fed_topic import PlannedTopic, make_topic, plan_topic, settle_lists, take_over_all
+from pipeline.ingest.ingest_topic import PlannedTopic, make_topic, plan_topic, settle_lists, take_over_all
 from pipeline.ingest.micro_batch import IngestResult, MicroBatches, TopicResult
-from pipeline.ingest.query_checkpoint import CheckpointFiles, checkpoint_files, look_at_checkpoint, query_id_of
 from pipeline.ingest.rows.dropped_fields import DroppedFields
 from pipeline.ingest.rows.record_rows import record_rows
-from pipeline.ingest.rows.source import SourceRows, reads_files, shown_source, source_rows
+from pipeline.ingest.rows.source_rows import SourceRows, reads_files, shown_source, source_rows
 from pipeline.ingest.source_positions import PositionedSource
 from pipeline.ingest.stop_request import StopRequest
-from pipeline.ingest.storage_patience import StoragePatience
+from pipeline.ingest.storage_retry import StoragePatience
 from pipeline.settings import Settings
 from pipeline.spark.failures import SPARK_ERRORS, failure_reason, missing_python, stream_reason
 from pipeline.spark.session import start_python_daemon

@@ -16,7 +16,7 @@ dead letters or more than one topic (storage_engine/topic/append/staged_list.py)
 and needs no list.
 
 Every step that uses the storage can be repeated, and waits while the storage is full or unreachable
-(storage_patience.py).
+(storage_retry.py).
 
 If the positions of the source are stored (source_positions.py), the checkpoint may also be new or rolled back. Then
 staging skips rows at or below the stored positions.
@@ -33,15 +33,15 @@ from typing import TypeVar
 from pyspark.sql import DataFrame, SparkSession
 
 from lakelog.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS, ingest_dead_letters_key
-from lakelog.spark.sink.checkpoint import batch_identity, make_durable
+from lakelog.spark.sink.streaming_checkpoint import batch_identity, make_durable
 from pipeline.delta.dead_letters import append_staged_dead_letters
 from pipeline.ingest.batch_stager import BatchStager
-from pipeline.ingest.fed_topic import FedTopic
+from pipeline.ingest.ingest_topic import FedTopic
 from pipeline.ingest.rows.dropped_fields import DroppedFields
 from pipeline.ingest.source_positions import PositionedSource, SourceEnds
 from pipeline.ingest.spark_publisher import publisher_of
 from pipeline.ingest.staging_task import StagingTask, StagingTopic
-from pipeline.ingest.storage_patience import StoragePatience
+from pipeline.ingest.storage_retry import StoragePatience
 from pipeline.settings import IngestSettings
 from schemas.event_schema import EventSchema
 from storage_engine.phases import Phases

@@ -27,9 +27,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakelog.spark.sink.checkpoint import batch_offsets
-from lakelog.spark.source import LAKELOG, earliest_position
-from pipeline.ingest.rows.source import source_options
+from lakelog.spark.data_source import LAKELOG, earliest_position
+from lakelog.spark.sink.streaming_checkpoint import batch_offsets
+from pipeline.ingest.rows.source_rows import source_options
 from pipeline.settings import Settings
 from storage_engine.errors import (
     ConfigError,

@@ -25,11 +25,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark import TaskContext
 
-from lakelog.spark.sink.staging import chosen_partitions, gathered
+from lakelog.spark.sink.sink_staging import chosen_partitions, gathered
 from pipeline.delta.dead_letters import INGEST_DEAD_LETTERS, Refusal
 from pipeline.ingest.rows.record_rows import ROWS
 from pipeline.ingest.source_positions import RowPositions
-from schemas.decoding import decode_values
+from schemas.event_decoding import decode_values
 from schemas.event_schema import EventSchema
 from storage_engine.config import TopicConfig
 from storage_engine.log.validator import Verdict, judge_records

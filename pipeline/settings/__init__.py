@@ -2,13 +2,12 @@
 
 storage_engine/config/settings_document.py parses the YAML file. `lakelog --conf` uses the same parser.
 
-overlays.py     finds the setting that a LAKELOG_ variable or a --set names
-model.py        declares the settings, with their documentation
-values.py       defines the types of the values, with their checks
-loading.py      merges the four sources; each error names the place of the mistake
+overlays.py          finds the setting that a LAKELOG_ variable or a --set names
+model.py             declares the settings, with their documentation
+values.py            defines the types of the values, with their checks
+settings_loading.py  merges the four sources; each error names the place of the mistake
 """
 
-from pipeline.settings.loading import load_settings
 from pipeline.settings.model import (
     ExportSettings,
     IngestSettings,
@@ -17,6 +16,7 @@ from pipeline.settings.model import (
     SourceSettings,
     TopicDefinition,
 )
+from pipeline.settings.settings_loading import load_settings
 
 __all__ = [
     "ExportSettings",

@@ -13,7 +13,7 @@ from jobs.export import export
 from jobs.ingest import ingest
 from jobs.maintenance import maintenance
 from jobs.retention import retention
-from pipeline.clean.cleaning import add_cleaning_options
+from pipeline.clean.cleaning_job import add_cleaning_options
 from pipeline.job import run_job
 from tests.in_process import Ended
 from tests.lakelog.cli.conftest import Lakelog, lakelog

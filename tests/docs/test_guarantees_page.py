@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lakelog.doctor.check_report import Promise
 from lakelog.doctor.examination import ALONE, TOGETHER
-from lakelog.doctor.findings import Promise
 
 HOME = Path(__file__).resolve().parents[2]
 PAGE = (HOME / "docs/GUARANTEES.md").read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pipeline.ingest.rows.record_rows import record_rows
-from pipeline.ingest.rows.source import source_rows
+from pipeline.ingest.rows.source_rows import source_rows
 from pipeline.settings import load_settings
 from storage_engine.config import topic_config
 from tests.docs.commands import Machine

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from lakelog.spark.sink.committing import CheckpointFolder, commit_batch
-from lakelog.spark.sink.staging import StagedRows
+from lakelog.spark.sink.sink_staging import StagedRows
 from pipeline.ingest.rows.record_rows import ROWS
 from pipeline.ingest.staging_task import StagingTask, StagingTopic
 from storage_engine.errors import FencedError

@@ -22,7 +22,7 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 
-from lakelog.cli.records.record_lines import header_lists
+from lakelog.cli.records.json_lines import header_lists
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.kafka_dir.log_directory import LogDirectory

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.ingest.fed_topic import make_topic, plan_topic
+from pipeline.ingest.ingest_topic import make_topic, plan_topic
 from pipeline.job import JobContext, JobReport, run_job
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig, TopicConfig

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from schemas.comparing import model_fields
 from schemas.ddl import DdlError, event_model
-from schemas.decoding import decode_values
+from schemas.event_decoding import decode_values
 from schemas.event_model import EventModel
 
 COLUMNS = """

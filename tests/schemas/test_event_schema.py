@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from schemas.columns import arrow_schema
-from schemas.decoding import decode_values
+from schemas.event_decoding import decode_values
 from schemas.event_schema import EventSchema, UnknownSchemaError, names
 from schemas.flight import Flight
+from schemas.model_columns import arrow_schema
 
 SHOP = """
 from pydantic import BaseModel, RootModel
@@ -72,7 +72,7 @@ def test_a_model_of_ones_own_is_found_in_the_folders_of_the_settings_by_other_pr
         {"id": 7, "items": [{"name": "tea"}]}
     ]
     script = (
-        "import pickle, sys; from schemas.columns import arrow_schema;"
+        "import pickle, sys; from schemas.model_columns import arrow_schema;"
         "print(arrow_schema(pickle.load(sys.stdin.buffer).model), end='')"
     )
     other = subprocess.run([sys.executable, "-c", script], input=pickle.dumps(schema), capture_output=True, check=True)

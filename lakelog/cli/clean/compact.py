@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakelog.cli.clean.cleaning import clean_each, only_plan, tell_compaction, told_compaction
+from lakelog.cli.clean.cleaning_commands import clean_each, only_plan, tell_compaction, told_compaction
 from lakelog.cli.options import (
     ConfigOption,
     ConfOption,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakelog.cli.clean.cleaning import clean_each, only_plan, tell_merging
+from lakelog.cli.clean.cleaning_commands import clean_each, only_plan, tell_merging
 from lakelog.cli.options import ConfOption, RootOption, TopicsOption, open_topics
 from storage_engine.errors import ExitStatus
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakelog.cli.clean.cleaning import tell_compaction, tell_merging
-from lakelog.cli.clean.making_plans import make_plan, read_plan, save_plan
+from lakelog.cli.clean.cleaning_commands import tell_compaction, tell_merging
+from lakelog.cli.clean.plan_files import make_plan, read_plan, save_plan
 from lakelog.cli.clean.plan_tables import show_plan
 from lakelog.cli.options import (
     ConfOption,

@@ -24,7 +24,7 @@ from lakelog.cli.output import write, write_line
 from storage_engine.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
-    from lakelog.doctor.findings import Finding
+    from lakelog.doctor.check_report import Finding
 
 
 class Format(StrEnum):

@@ -76,7 +76,7 @@ def append(
 
 def _append_to(topics: Topics, topic: str, partition: int | None) -> None:
     state = topics.state(topic)
-    from lakelog.cli.records.record_lines import longest_line, parse_lines, place_of
+    from lakelog.cli.records.json_lines import longest_line, parse_lines, place_of
     from storage_engine.topic.append.appending import Append
 
     config = topics.config(state)
@@ -103,7 +103,7 @@ def _append_to(topics: Topics, topic: str, partition: int | None) -> None:
 def _append_transaction(topics: Topics) -> None:
     import pyarrow as pa
 
-    from lakelog.cli.records.record_lines import longest_line, parse_lines, place_of
+    from lakelog.cli.records.json_lines import longest_line, parse_lines, place_of
     from storage_engine.topic.append.transaction_writer import Transaction
 
     configs = [topics.config(state) for state in topics.states()[0]]
@@ -138,7 +138,7 @@ def _chunks(longest: int) -> Iterator[list[bytes]]:
         InvalidRecordError: a line has more than `longest` bytes.
         OSError: there is no standard input.
     """
-    from lakelog.cli.records.record_lines import place_of
+    from lakelog.cli.records.json_lines import place_of
 
     if sys.__stdin__ is None:  # the process was started with standard input closed
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))

@@ -192,7 +192,7 @@ def _first_offset(
 
 
 def _print_lines(topic: str, partition: int, records: pa.RecordBatch) -> None:
-    from lakelog.cli.records.record_lines import format_lines
+    from lakelog.cli.records.json_lines import format_lines
 
     for first in range(0, records.num_rows, _LINES_AT_ONCE):
         write(format_lines(topic, partition, records.slice(first, _LINES_AT_ONCE)))
@@ -203,7 +203,7 @@ def _print_table(topic: str, partition: int, records: pa.RecordBatch) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from lakelog.cli.records.record_lines import header_lists
+    from lakelog.cli.records.json_lines import header_lists
     from storage_engine.quantities import shown_moment
 
     for first in range(0, records.num_rows, _ROWS_OF_A_TABLE):

@@ -29,7 +29,7 @@ from lakelog.cli.options import (
 )
 from lakelog.cli.output import write_error, write_line, write_table
 from lakelog.cli.topics import reassign
-from lakelog.cli.topics.handed_groups import give_groups_back, take_groups_along
+from lakelog.cli.topics.group_transfer import give_groups_back, take_groups_along
 from storage_engine.errors import ExitStatus, LogError, UsageError
 from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
 

@@ -6,7 +6,7 @@
     1700000000000                              the same time for every partition
 
 There are three options for the start, and three for the end. If a user gives several of the three options, one time for
-all partitions overrides a time for each partition, and both override offsets. This module only reads text; offsets.py
+all partitions overrides a time for each partition, and both override offsets. This module only reads text; read_topics.py
 finds the offsets in the topics.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from lakelog.spark.options.given import Given, wrong
+from lakelog.spark.options.user_options import Given, wrong
 from storage_engine.config import shown
 from storage_engine.errors import ConfigError
 

@@ -23,8 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lakelog.spark.options.bounds import Bound, Edge, check_batch, ending_bound, starting_bound
-from lakelog.spark.options.given import LAKELOG, Given, wrong
 from lakelog.spark.options.topic_choice import TopicChoice, topic_choice
+from lakelog.spark.options.user_options import LAKELOG, Given, wrong
 from storage_engine.config import shown
 from storage_engine.log.isolation import Isolation
 

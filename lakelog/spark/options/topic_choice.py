@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from lakelog.spark.options.bounds import Where, assigned_partitions
-from lakelog.spark.options.given import Given, wrong
+from lakelog.spark.options.user_options import Given, wrong
 from storage_engine.config import shown
 
 _CHOICES = ("subscribe", "subscribePattern", "assign")

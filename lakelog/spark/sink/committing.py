@@ -4,7 +4,7 @@ A batch write is one commit per topic. If the commit to one topic fails, the err
 were committed before it have their rows. If the program repeats the write, these topics get their rows twice.
 
 A micro-batch of a stream is committed exactly once on each topic. Each topic stores the identity of the query's last
-batch: the query's id, the number of the batch and the hash of its offsets (lakelog.spark.sink.checkpoint). So a replay
+batch: the query's id, the number of the batch and the hash of its offsets (lakelog.spark.sink.streaming_checkpoint). So a replay
 after a crash is skipped, and a batch of an earlier checkpoint is refused. If a micro-batch has rows for several topics,
 a list of the staged runs is stored before the first commit (topic.append.staged_list), and a replay commits the runs of
 the list.
@@ -20,9 +20,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from lakelog.spark.options.given import LAKELOG
-from lakelog.spark.sink.checkpoint import batch_identity, batch_offsets, make_durable, numbered_files, recorded_query_id
-from lakelog.spark.sink.staging import StagedRows
+from lakelog.spark.options.user_options import LAKELOG
+from lakelog.spark.sink.sink_staging import StagedRows
+from lakelog.spark.sink.streaming_checkpoint import (
+    batch_identity,
+    batch_offsets,
+    make_durable,
+    numbered_files,
+    recorded_query_id,
+)
 from storage_engine.errors import BatchRefusedError, ConfigError, NotFoundError, UnknownTopicError
 from storage_engine.storage import Storage
 from storage_engine.storage.storage_opening import open_storage

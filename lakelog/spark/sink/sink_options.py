@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructType, TimestampType
 
-from lakelog.spark.options.given import LAKELOG, Given, wrong
 from lakelog.spark.options.source_options import root_option
+from lakelog.spark.options.user_options import LAKELOG, Given, wrong
 from storage_engine.errors import ConfigError
 from storage_engine.record.compression import Codec
 

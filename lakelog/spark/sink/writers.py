@@ -16,10 +16,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from lakelog.opening import open_topics
-from lakelog.spark.options.given import LAKELOG, Given, wrong
+from lakelog.spark.options.user_options import LAKELOG, Given, wrong
 from lakelog.spark.sink.committing import CheckpointFolder, commit_batch, commit_rows, delete_rows
 from lakelog.spark.sink.sink_options import SinkOptions, check_columns, sink_options
-from lakelog.spark.sink.staging import StagedRows, stage_rows
+from lakelog.spark.sink.sink_staging import StagedRows, stage_rows
 from storage_engine.errors import ConfigError
 from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.kafka.view import settle_committed

@@ -27,8 +27,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipeline.ingest.query_checkpoint import source_files
-from pipeline.ingest.rows.source import LINE, SourceRows, names_line, source_option
+from pipeline.ingest.checkpoint_check import source_files
+from pipeline.ingest.rows.source_rows import LINE, SourceRows, names_line, source_option
 from pipeline.settings import Settings
 from storage_engine.storage import Storage
 

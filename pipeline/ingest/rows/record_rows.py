@@ -41,7 +41,7 @@ from pyspark.sql.types import (
 from lakelog.spark.types import quoted
 from pipeline.delta.dead_letters import Refusal
 from pipeline.ingest.rows.guarded_expressions import FIELD, Resolved
-from pipeline.ingest.rows.source import HEADERS_DDL, LINE, NAMES_LINE, SourceRows, free_name
+from pipeline.ingest.rows.source_rows import HEADERS_DDL, LINE, NAMES_LINE, SourceRows, free_name
 from pipeline.ingest.source_positions import POSITION, POSITION_OF
 from pipeline.settings import Settings
 from pipeline.spark.failures import planning_reason

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lakelog.spark.reading import read_split, splits_of
+from lakelog.spark.splits import read_split, splits_of
 from storage_engine.errors import LogError
 from storage_engine.log.isolation import Isolation
 from storage_engine.storage.storage_opening import new_directory

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from lakelog.doctor.actions import Actor
-from lakelog.doctor.bench import FOLDER, PartnerGoneError, workbench
+from lakelog.doctor.check_report import Finding, Outcome
 from lakelog.doctor.examination import ALONE, TOGETHER, examine, examine_with, has_problems
-from lakelog.doctor.findings import Finding, Outcome
 from lakelog.doctor.partner import ProcessPartner
+from lakelog.doctor.workspace import FOLDER, PartnerGoneError, workbench
 from storage_engine.errors import UnsupportedError
 from storage_engine.storage.posix import PosixStorage
 from tests.lakelog.doctor.breaking.sitecustomize import BREAKS

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lakelog.report.dead_letters import DeadLetters, Kind
+from lakelog.report.dead_letter_counts import DeadLetters, Kind
 from lakelog.report.facts import RootFacts, collect_root
 from lakelog.report.page import render
-from lakelog.report.topic import MOST_CHANGES, MOST_PICTURES, MOST_SEGMENTS
+from lakelog.report.topic_section import MOST_CHANGES, MOST_PICTURES, MOST_SEGMENTS
 from storage_engine.topic.chain.state_chain import version_key
 from tests.lakelog.report.html_tables import tables
 from tests.lakelog.report.roots import DAY, HOUR, NOW, Root, partition, segments

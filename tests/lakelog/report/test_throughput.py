@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelog.report.history import Change
 from lakelog.report.throughput import MOST_INTERVALS, batch_sizes, rates
+from lakelog.report.topic_changes import Change
 from storage_engine.topic.chain.topic_state import Writer
 from tests.lakelog.report.roots import NOW
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from lakelog.spark.options.bounds import Edge, Offsets, Time, Times
-from lakelog.spark.options.given import Given
 from lakelog.spark.options.source_options import (
     StreamGroup,
     common_options,
@@ -15,6 +14,7 @@ from lakelog.spark.options.source_options import (
     worker_environment,
 )
 from lakelog.spark.options.topic_choice import topic_choice
+from lakelog.spark.options.user_options import Given
 from storage_engine.errors import ConfigError
 
 ONE = {"subscribe": "one", "root": "/given"}

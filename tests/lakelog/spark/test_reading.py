@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from lakelog.spark.reading import read_split, splits_of
-from lakelog.spark.source import LakelogSource
+from lakelog.spark.data_source import LakelogSource
+from lakelog.spark.splits import read_split, splits_of
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import ConfigError, OffsetOutOfRangeError

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from pipeline.ingest.checkpoint_check import CheckpointFiles, SeenCheckpoint
 from pipeline.ingest.claim import Claim, ClaimRequest, decide_claim
-from pipeline.ingest.query_checkpoint import CheckpointFiles, SeenCheckpoint
 from pipeline.ingest.source_positions import PositionedSource
 from storage_engine.errors import CheckpointError, ConfigError
 from storage_engine.topic.append.topic_writer import AcceptedCheckpoint

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from pyspark.sql import DataFrame
 
-from lakelog.spark.sink.checkpoint import batch_identity
+from lakelog.spark.sink.streaming_checkpoint import batch_identity
 from pipeline.ingest.batch_stager import BatchStager
 from pipeline.ingest.claim import Claim
-from pipeline.ingest.fed_topic import take_over_all
+from pipeline.ingest.ingest_topic import take_over_all
 from pipeline.ingest.micro_batch import IngestResult, MicroBatches, TopicResult
 from pipeline.ingest.source_positions import PositionedSource
-from pipeline.ingest.storage_patience import StoragePatience
+from pipeline.ingest.storage_retry import StoragePatience
 from pipeline.settings import load_settings
 from storage_engine.errors import StorageUnavailableError
 from storage_engine.progress import Meter

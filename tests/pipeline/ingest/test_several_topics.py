@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from jobs.ingest import ingest
 from lakelog.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS
 from pipeline.ingest import micro_batch
-from pipeline.ingest.fed_topic import settle_lists
+from pipeline.ingest.ingest_topic import settle_lists
 from pipeline.ingest.ingesting import Ingest
 from pipeline.ingest.micro_batch import IngestResult
 from pipeline.job import JobContext

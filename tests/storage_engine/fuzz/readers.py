@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lakelog.cli.records.record_lines import format_lines
+from lakelog.cli.records.json_lines import format_lines
 from storage_engine.clock import ManualClock
 from storage_engine.errors import LogError
 from storage_engine.kafka_dir.log_directory import LogDirectory, TopicPartition

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lakelog.cli.records.record_lines import format_lines
+from lakelog.cli.records.json_lines import format_lines
 from storage_engine.kafka_dir.log_directory import LogDirectory, TopicPartition
 from storage_engine.log.growing_segment import index_segment
 from storage_engine.log.log_reader import EARLIEST, LATEST, MAX_TIMESTAMP, LogReader

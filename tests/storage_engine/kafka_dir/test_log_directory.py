@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.cli.records.record_lines import format_lines
+from lakelog.cli.records.json_lines import format_lines
 from storage_engine.errors import ConflictError, CorruptionError, StorageAccessError, UnknownTopicError
 from storage_engine.kafka_dir.log_directory import FoundPartition, LogDirectory, TopicPartition, partition_of
 from storage_engine.log.isolation import Isolation

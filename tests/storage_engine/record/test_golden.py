@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lakelog.cli.records.record_lines import format_lines
+from lakelog.cli.records.json_lines import format_lines
 from storage_engine.log.growing_segment import index_segment
 from storage_engine.log.segment_reader import SegmentFile, first_record_at, read_records
 from storage_engine.record.batch import scan_batches

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakelog.cli.records.record_lines import format_lines
+from lakelog.cli.records.json_lines import format_lines
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import (

@@ -5,11 +5,11 @@ Rows, options, defaults and refusals are those of Spark's Kafka source. So to mo
 only change the format's name (options/). docs/SOURCES.md lists the differences. Spark plans a read in a separate Python
 process on the driver's host. That process reads the topics' states and plans what tasks read: files, sizes and offsets.
 
-    options/                                           the options of a read
-    offsets.py, position.py, ranges.py, shares.py      the offsets of a read, as its options define them
-    tasks.py, reading.py, columns.py                   the tasks, and their rows
-    stream.py                                          the micro-batches of a stream
-    sink/                                              writes
+    options/                                                   the options of a read
+    read_topics.py, stream_position.py, ranges.py, shares.py   the offsets of a read, as its options define them
+    tasks.py, splits.py, source_columns.py                     the tasks, and their rows
+    stream.py                                                  the micro-batches of a stream
+    sink/                                                      writes
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from lakelog.spark.columns import source_schema
-from lakelog.spark.offsets import ReadTopics
-from lakelog.spark.options.given import LAKELOG, Given, wrong
 from lakelog.spark.options.source_options import CommonOptions, batch_bounds, common_options, ignored_warning
 from lakelog.spark.options.topic_choice import topic_choice
-from lakelog.spark.position import Position, position_at
+from lakelog.spark.options.user_options import LAKELOG, Given, wrong
 from lakelog.spark.ranges import batch_ranges
+from lakelog.spark.read_topics import ReadTopics
 from lakelog.spark.sink.writers import BatchWriter, StreamWriter
+from lakelog.spark.source_columns import source_schema
 from lakelog.spark.stream import StreamReader
+from lakelog.spark.stream_position import Position, position_at
 from lakelog.spark.tasks import Task, TaskReader, planned_tasks
 from lakelog.spark.types import spark_struct
 

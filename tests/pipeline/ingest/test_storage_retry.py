@@ -22,7 +22,7 @@ from pipeline.delta.dead_letters import INGEST_DEAD_LETTERS, append_staged_dead_
 from pipeline.ingest.ingesting import Ingest
 from pipeline.ingest.micro_batch import IngestResult
 from pipeline.ingest.stop_request import StopRequest
-from pipeline.ingest.storage_patience import StoragePatience
+from pipeline.ingest.storage_retry import StoragePatience
 from pipeline.settings import load_settings
 from storage_engine.errors import (
     AmbiguousPutError,

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from pydantic import Field, create_model
 
-from schemas.columns import UnsupportedFieldError, arrow_schema
 from schemas.event_model import EventModel
 from schemas.flight import Flight
+from schemas.model_columns import UnsupportedFieldError, arrow_schema
 
 
 class Leg(EventModel):

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, TypeVar
 
-from lakelog.cli.clean.making_plans import make_plan
+from lakelog.cli.clean.plan_files import make_plan
 from lakelog.cli.clean.plan_tables import show_plan
 from lakelog.cli.options import readable_states, settle_view
 from lakelog.cli.output import write_error, write_line

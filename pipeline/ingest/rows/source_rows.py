@@ -22,13 +22,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from lakelog.spark.source import LAKELOG, may_read
+from lakelog.spark.data_source import LAKELOG, may_read
 from lakelog.spark.types import nullable, quoted, spark_struct
 from pipeline.settings import Settings
 from pipeline.spark.failures import SPARK_ERRORS, planning_reason
 from pipeline.topic_model import event_schema
-from schemas.columns import arrow_schema
 from schemas.event_schema import EventSchema
+from schemas.model_columns import arrow_schema
 from storage_engine.errors import ConfigError
 
 _LINES = {"json", "csv"}

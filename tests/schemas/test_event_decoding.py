@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pydantic import Field
 
-from schemas.decoding import DecodeError, decode_values
+from schemas.event_decoding import DecodeError, decode_values
 from schemas.event_model import EventModel
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lakelog.report.dead_letters import DeadLetters, Kind, count_dead_letters
+from lakelog.report.dead_letter_counts import DeadLetters, Kind, count_dead_letters
 from storage_engine.errors import StorageError
 from tests.lakelog.report.roots import Root
 

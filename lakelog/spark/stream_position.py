@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NotRequired, TypedDict
 
-from lakelog.spark.offsets import States
 from lakelog.spark.options.bounds import Where
+from lakelog.spark.read_topics import States
 
 
 class TopicPosition(TypedDict):

@@ -23,7 +23,7 @@ from typing import cast
 
 from pyspark.sql import SparkSession
 
-from lakelog.cli.clean.making_plans import read_plan, save_plan
+from lakelog.cli.clean.plan_files import read_plan, save_plan
 from pipeline.clean.budget import Budget, Limit
 from pipeline.clean.cleaning_report import CleaningReport, segments_of
 from pipeline.clean.runners import Outcome, runner_of

@@ -1,4 +1,4 @@
-"""Checks Spark's checkpoint of an ingest before Spark starts (lakelog.spark.sink.checkpoint lists the files of a
+"""Checks Spark's checkpoint of an ingest before Spark starts (lakelog.spark.sink.streaming_checkpoint lists the files of a
 checkpoint).
 
 If the checkpoint has no query id, an id is written before Spark starts. So the query can take over topics, under this
@@ -32,7 +32,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from lakelog.spark.sink.checkpoint import batch_offsets, numbered_files, offsets_hash, recorded_query_id
+from lakelog.spark.sink.streaming_checkpoint import batch_offsets, numbered_files, offsets_hash, recorded_query_id
 from storage_engine.errors import AlreadyExistsError, CheckpointError, NotFoundError
 from storage_engine.storage import Storage, StoredFile
 from storage_engine.topic.append.topic_writer import AcceptedCheckpoint

@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from lakelog.spark.options.bounds import EARLIEST, LATEST, Bound, Edge, Offsets, Time, Times, Where, listed, option_of
-from lakelog.spark.options.given import wrong
 from lakelog.spark.options.source_options import CommonOptions
 from lakelog.spark.options.topic_choice import Assigned, Matching
+from lakelog.spark.options.user_options import wrong
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig, shown
 from storage_engine.errors import InvalidTopicNameError, UnknownTopicError

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from lakelog.report.attention import dead_letters_table, warning_list
 from lakelog.report.drawing import age, draw_batch_sizes, draw_partition, draw_rates
 from lakelog.report.facts import Fate, PartitionFacts, SegmentFacts, TopicFacts
-from lakelog.report.history import Change
 from lakelog.report.layout import data_table, figure, moment, row_head
 from lakelog.report.markup import Child, Markup, element, escaped, joined
 from lakelog.report.next_steps import next_steps
 from lakelog.report.throughput import batch_sizes, rates
+from lakelog.report.topic_changes import Change
 from storage_engine.config import as_text
 from storage_engine.quantities import counted, shown_duration, shown_number, shown_size
 from storage_engine.topic.chain.topic_state import DroppedFile, Writer

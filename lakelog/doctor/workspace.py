@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from lakelog.doctor.findings import Promise, Result
+from lakelog.doctor.check_report import Promise, Result
 from storage_engine.errors import LogError, StorageAccessError, StorageError, StorageFullError
 from storage_engine.storage import Storage
 

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from schemas.columns import arrow_schema
+from schemas.model_columns import arrow_schema
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from jobs.compaction import compaction
 from jobs.maintenance import add_maintenance_options, maintenance
 from jobs.retention import retention
 from pipeline.clean import runners
-from pipeline.clean.cleaning import Cleaning, add_cleaning_options
+from pipeline.clean.cleaning_job import Cleaning, add_cleaning_options
 from pipeline.job import run_job
 from storage_engine.clock import ManualClock, SystemClock
 from storage_engine.config import BrokerConfig

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.spark.sink.checkpoint import batch_identity
-from pipeline.ingest.query_checkpoint import (
+from lakelog.spark.sink.streaming_checkpoint import batch_identity
+from pipeline.ingest.checkpoint_check import (
     SeenCheckpoint,
     accepted_checkpoint,
     checkpoint_files,
