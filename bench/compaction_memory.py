@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from bench.results import Ratio, write_results
 from storage_engine.cleaner.cleaner import CleaningTask, clean_partition
-from storage_engine.cleaner.selection import Bound, CleaningPlan, Reason
+from storage_engine.cleaner.selection import CompactionBound, CompactionPlan, CompactionReason
 from storage_engine.config import TopicConfig
 from storage_engine.log.filenames import SegmentFolder, data_folder
 from storage_engine.log.partition_state import Segment
@@ -115,7 +115,7 @@ def compact(root: Path, keys: int, memory_bytes: int) -> None:
         for path, end in zip(paths, ends, strict=True)
     )
     size = sum(segment.size for segment in segments)
-    plan = CleaningPlan(segments, 0, ends[-1], 0, size, Bound.ACTIVE_SEGMENT, Reason.FORCED)
+    plan = CompactionPlan(segments, 0, ends[-1], 0, size, CompactionBound.ACTIVE_SEGMENT, CompactionReason.FORCED)
     task = CleaningTask("t", "t" * 22, 0, FILES, plan, TopicConfig(), memory_bytes, NOW_MS)
     started = time.monotonic()
     made = clean_partition(storage, task)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 
-from pipeline.clean.cleaning_job import Cleaning, add_cleaning_options, run_cleaning
+from pipeline.clean.cleaning_job import CleaningJob, add_cleaning_options, run_cleaning
 from pipeline.job import JobContext, JobReport, run_job
 from storage_engine.topic.clean.cleaning_plan import Work
 
@@ -20,7 +20,7 @@ from storage_engine.topic.clean.cleaning_plan import Work
 def compaction(context: JobContext) -> JobReport:
     """Compact the partitions that are due."""
 
-    def steps(cleaning: Cleaning) -> None:
+    def steps(cleaning: CleaningJob) -> None:
         cleaning.compact()
         cleaning.delete_files()
 

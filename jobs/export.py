@@ -23,7 +23,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pipeline.delta.export_plan import NO_WISH, Export, OffsetRange
+from pipeline.delta.export_plan import NO_WISH, Export, PartitionOffsets
 from pipeline.delta.export_report import export_report, export_warnings, gap_warnings, replay_report
 from pipeline.delta.export_request import add_export_options, nothing_new, offset_ranges, wanted_export, wish_of
 from pipeline.job import JobContext, JobReport, run_job, say
@@ -100,7 +100,7 @@ def _replay(
     context: JobContext,
     state: TopicState,
     target: Export,
-    ranges: Mapping[int, OffsetRange],
+    ranges: Mapping[int, PartitionOffsets],
     accepted: RecordedModel | None,
 ) -> JobReport:
     """Replay dead letters. accepted: the model whose changes the operator has accepted and which is recorded, or

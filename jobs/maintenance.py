@@ -19,7 +19,7 @@ import argparse
 import sys
 
 from pipeline.clean.budget import Budget, add_budget_options
-from pipeline.clean.cleaning_job import Cleaning, add_cleaning_options, run_cleaning
+from pipeline.clean.cleaning_job import CleaningJob, add_cleaning_options, run_cleaning
 from pipeline.job import JobContext, JobReport, run_job
 from storage_engine.topic.clean.cleaning_plan import ALL_WORK
 
@@ -27,7 +27,7 @@ from storage_engine.topic.clean.cleaning_plan import ALL_WORK
 def maintenance(context: JobContext) -> JobReport:
     """Run the steps that copy no records first, because they free space and leave less to compact; then compact."""
 
-    def steps(cleaning: Cleaning) -> None:
+    def steps(cleaning: CleaningJob) -> None:
         cleaning.end_transactions()
         cleaning.retain()
         cleaning.delete_files()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 
-from pipeline.clean.cleaning_job import Cleaning, add_cleaning_options, run_cleaning
+from pipeline.clean.cleaning_job import CleaningJob, add_cleaning_options, run_cleaning
 from pipeline.job import JobContext, JobReport, run_job
 from storage_engine.topic.clean.cleaning_plan import Work
 
@@ -19,7 +19,7 @@ from storage_engine.topic.clean.cleaning_plan import Work
 def retention(context: JobContext) -> JobReport:
     """Apply retention.ms, retention.bytes and the log start offsets."""
 
-    def steps(cleaning: Cleaning) -> None:
+    def steps(cleaning: CleaningJob) -> None:
         cleaning.retain()
         cleaning.delete_files()
 

@@ -112,7 +112,7 @@ def offsets_that_can_match(
         )
         for segment in segments
     ]
-    matching = _Matching(where, state.topic, partition)
+    matching = _MatchingOffsets(where, state.topic, partition)
     found = matching.among(stretches)
     if not found:
         return range(offsets.start, offsets.start)
@@ -125,7 +125,7 @@ def offsets_that_can_match(
     return range(start, max(start, stop))
 
 
-def _first_in_time(matching: _Matching, stretch: Stretch, storage: Storage, file: SegmentFile) -> int:
+def _first_in_time(matching: _MatchingOffsets, stretch: Stretch, storage: Storage, file: SegmentFile) -> int:
     """An offset before which all timestamps of a segment are too early to match."""
     earliest_ms = matching.earliest_ms(stretch)
     if earliest_ms is not None:
@@ -135,7 +135,7 @@ def _first_in_time(matching: _Matching, stretch: Stretch, storage: Storage, file
 
 
 def _end_in_time(
-    matching: _Matching, stretch: Stretch, lateness_ms: int | None, storage: Storage, file: SegmentFile
+    matching: _MatchingOffsets, stretch: Stretch, lateness_ms: int | None, storage: Storage, file: SegmentFile
 ) -> int:
     """An offset from which on all timestamps of a segment are too late to match.
 
@@ -151,7 +151,7 @@ def _end_in_time(
 
 
 @dataclass(frozen=True)
-class _Matching:
+class _MatchingOffsets:
     """Decides whether an expression can be true for rows of a partition."""
 
     where: pc.Expression

@@ -44,7 +44,7 @@ class Transaction:
         if not 0 < timeout_seconds < LONG_MAX / 1000:
             raise ConfigError("timeout_seconds", f"found {timeout_seconds!r:.60}", "Give a positive number of seconds.")
         self._topics = topics
-        self._transaction = transaction_writer.Transaction(topics, math.ceil(timeout_seconds * 1000))
+        self._transaction = transaction_writer.TransactionWriter(topics, math.ceil(timeout_seconds * 1000))
         self._names: dict[str, None] = {}
 
     def append(self, topic: str, records: object, *, partition: int | None = None) -> dict[int, range]:

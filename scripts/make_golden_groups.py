@@ -25,7 +25,12 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.structs import OffsetAndMetadata
 
-from storage_engine.record.coordinator.coordinator_schemas import MEMBER_CONTENTS, RECORD_TYPES, Field, Message
+from storage_engine.record.coordinator.coordinator_schemas import (
+    MEMBER_CONTENTS,
+    RECORD_TYPES,
+    FieldSchema,
+    MessageSchema,
+)
 from tests.kafka_broker import KafkaBroker, distribution
 from tests.kafka_jvm import kafka_command
 
@@ -182,14 +187,14 @@ class RandomRecords:
                 yield b"\x00\x02\x00\x01g", self._consumers(group, version)
         yield from OTHERS
 
-    def _key(self, kind: int, fields: tuple[Field, ...]) -> bytes:
+    def _key(self, kind: int, fields: tuple[FieldSchema, ...]) -> bytes:
         return struct.pack(">h", kind) + self._fields(fields, 0, flexible=False)
 
-    def _message(self, message: Message, version: int, given: Mapping[str, bytes] | None = None) -> bytes:
+    def _message(self, message: MessageSchema, version: int, given: Mapping[str, bytes] | None = None) -> bytes:
         flexible = version >= message.flexible_since
         return struct.pack(">h", version) + self._fields(message.fields, version, flexible=flexible, given=given)
 
-    def _consumers(self, group: Message, version: int) -> bytes:
+    def _consumers(self, group: MessageSchema, version: int) -> bytes:
         """A group of consumers, whose members say what they read; some say it in another form."""
         flexible = version >= group.flexible_since
         subscription, assignment = (
@@ -205,7 +210,7 @@ class RandomRecords:
         return self._message(group, version, given)
 
     def _fields(
-        self, fields: tuple[Field, ...], version: int, *, flexible: bool, given: Mapping[str, bytes] | None = None
+        self, fields: tuple[FieldSchema, ...], version: int, *, flexible: bool, given: Mapping[str, bytes] | None = None
     ) -> bytes:
         there = [field for field in fields if field.since <= version <= field.until]
         encoded = b"".join(
@@ -225,7 +230,7 @@ class RandomRecords:
         return encoded + b"".join(_varint(tag) + _varint(len(content)) + content for tag, content in tagged)
 
     def _value(
-        self, kind: str, field: Field, version: int, *, flexible: bool, given: Mapping[str, bytes] | None = None
+        self, kind: str, field: FieldSchema, version: int, *, flexible: bool, given: Mapping[str, bytes] | None = None
     ) -> bytes:
         chance = self._random
         nullable, plain = kind.endswith("?"), kind.removesuffix("?")

@@ -61,7 +61,7 @@ def not_available(found: str, cost: str = "") -> Result:
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckReport:
     """One line of an examination.
 
     check: the name of the check.
@@ -91,6 +91,6 @@ class Finding:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Finding:
+    def from_json(cls, fields: dict[str, Any]) -> CheckReport:
         """A finding from the fields that as_json returned."""
         return cls(**(fields | {"outcome": Outcome(fields["outcome"])}))

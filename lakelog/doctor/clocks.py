@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from lakelog.doctor.actions import skew_ms
 from lakelog.doctor.check_report import Result, not_available, ok, problem
-from lakelog.doctor.workspace import Bench
+from lakelog.doctor.workspace import Workspace
 
 _MOST_SKEW_MS = 30_000
 """Half of Kafka's default of file.delete.delay.ms."""
 _MOMENT_NS = 1_700_000_000_123_000_000
 
 
-def storage_clock(bench: Bench) -> Result:
+def storage_clock(bench: Workspace) -> Result:
     """Compare the time of a new file with this host's clock."""
     return _judged(skew_ms(bench.storage, bench.folder), "times of new files", "this host's clock")
 
 
-def host_clocks(bench: Bench) -> Result:
+def host_clocks(bench: Workspace) -> Result:
     """Compare the other side's clock with this host's clock, by means of the storage's clock."""
     here = skew_ms(bench.storage, bench.key("here/"))
     there = bench.ask("skew", folder=bench.key("there/"))
@@ -32,7 +32,7 @@ def _judged(skew: float, one: str, other: str) -> Result:
     return ok(said) if abs(skew) <= _MOST_SKEW_MS else problem(said)
 
 
-def file_times(bench: Bench) -> Result:
+def file_times(bench: Workspace) -> Result:
     """A file's time can be set, and is stored to the millisecond."""
     storage = bench.storage
     if storage.directory is None:

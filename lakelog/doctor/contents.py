@@ -8,7 +8,7 @@ import time
 
 from lakelog.doctor.actions import CHUNK, chunk
 from lakelog.doctor.check_report import Result, not_available, ok, problem
-from lakelog.doctor.workspace import Bench, PartnerError
+from lakelog.doctor.workspace import PartnerError, Workspace
 from storage_engine.errors import NotFoundError
 from storage_engine.storage import Storage
 
@@ -19,7 +19,7 @@ _CHUNKS = 20
 _AGAIN_SECONDS = 0.05
 
 
-def syncing(bench: Bench) -> Result:
+def syncing(bench: Workspace) -> Result:
     """A file and its folder can be synced."""
     storage = bench.storage
     if storage.growing is None:
@@ -34,7 +34,7 @@ def syncing(bench: Bench) -> Result:
     return ok("fsync of a file and of its folder succeeds")
 
 
-def positions(bench: Bench) -> Result:
+def positions(bench: Workspace) -> Result:
     """Bytes are read at the positions where they were written, whatever the order of the writes."""
     storage = bench.storage
     if storage.growing is None:
@@ -60,7 +60,7 @@ def positions(bench: Bench) -> Result:
     return ok(f"{_BUFFERS} buffers, a hole and an overwritten part are read back as written")
 
 
-def growing(bench: Bench) -> Result:
+def growing(bench: Workspace) -> Result:
     """While a file grows, it can be read up to the size that its writer has published."""
     if bench.storage.growing is None:
         return not_available("the storage can only store whole files")

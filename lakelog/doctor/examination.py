@@ -6,9 +6,9 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 
 from lakelog.doctor import clocks, contents, limits, locks, names, visibility
-from lakelog.doctor.check_report import Finding, Outcome, Promise, problem
+from lakelog.doctor.check_report import CheckReport, Outcome, Promise, problem
 from lakelog.doctor.partner import ProcessPartner
-from lakelog.doctor.workspace import Bench, Check, Partner, PartnerGoneError, workbench
+from lakelog.doctor.workspace import Check, Partner, PartnerGoneError, Workspace, workbench
 from storage_engine.errors import LogError
 from storage_engine.storage import Storage
 
@@ -48,7 +48,7 @@ TOGETHER = (
 )  # fmt: skip
 
 
-def examine(storage: Storage, report: Callable[[Finding], None]) -> list[Finding]:
+def examine(storage: Storage, report: Callable[[CheckReport], None]) -> list[CheckReport]:
     """Make all checks that one host can make alone. The checks of TOGETHER are made with another process.
 
     Args:
@@ -62,8 +62,8 @@ def examine(storage: Storage, report: Callable[[Finding], None]) -> list[Finding
 
 
 def examine_with(
-    storage: Storage, folder: str, partner: Partner, checks: Sequence[Check], report: Callable[[Finding], None]
-) -> list[Finding]:
+    storage: Storage, folder: str, partner: Partner, checks: Sequence[Check], report: Callable[[CheckReport], None]
+) -> list[CheckReport]:
     """Make these checks with this partner, each in a folder of its own below `folder`.
 
     Raises:
@@ -73,13 +73,13 @@ def examine_with(
     findings = []
     for number, check in enumerate(checks):
         between = f"{host} and {partner.name}" if check in TOGETHER else host
-        bench = Bench(storage, f"{folder}/{number}/", partner, host)
+        bench = Workspace(storage, f"{folder}/{number}/", partner, host)
         findings.append(_made(check, bench, between))
         report(findings[-1])
     return findings
 
 
-def _made(check: Check, bench: Bench, between: str) -> Finding:
+def _made(check: Check, bench: Workspace, between: str) -> CheckReport:
     try:
         result = check.run(bench)
     except PartnerGoneError:
@@ -89,9 +89,9 @@ def _made(check: Check, bench: Bench, between: str) -> Finding:
     except OSError as error:
         result = problem(error.strerror or str(error))
     meaning = check.otherwise if result.outcome is Outcome.PROBLEM else result.cost
-    return Finding(check.name, between, result.outcome, result.found, str(check.promise), meaning)
+    return CheckReport(check.name, between, result.outcome, result.found, str(check.promise), meaning)
 
 
-def has_problems(findings: Iterable[Finding]) -> bool:
+def has_problems(findings: Iterable[CheckReport]) -> bool:
     """Whether a finding is a problem."""
     return any(finding.outcome is Outcome.PROBLEM for finding in findings)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from lakelog.doctor.check_report import Result, not_available, ok, problem
-from lakelog.doctor.workspace import Bench
+from lakelog.doctor.workspace import Workspace
 from storage_engine.quantities import shown_number, shown_size
 
 _MOUNTS = Path("/proc/self/mounts")
@@ -27,7 +27,7 @@ _PUTS = 20
 _PARTS = ("meta", "data", "staging", "checkpoints", "tables", "log")
 
 
-def mount(bench: Bench) -> Result:
+def mount(bench: Workspace) -> Result:
     """What kind of file system this is, and how it is mounted."""
     path = bench.path("mount")
     if path is None or not _MOUNTS.exists():
@@ -47,7 +47,7 @@ def mount(bench: Bench) -> Result:
     return ok(f"{said}, mounted {options}")
 
 
-def permissions(bench: Bench) -> Result:
+def permissions(bench: Workspace) -> Result:
     """This user may read and write here, also in the folders that exist already."""
     storage, root = bench.storage, bench.storage.root
     storage.put_new(bench.key("own"), b"x")
@@ -66,7 +66,7 @@ def permissions(bench: Bench) -> Result:
     return ok(f"user {owner} can write and read")
 
 
-def room(bench: Bench) -> Result:
+def room(bench: Workspace) -> Result:
     """Free space."""
     if bench.storage.root is None:
         return not_available("the storage does not report its free space")
@@ -76,7 +76,7 @@ def room(bench: Bench) -> Result:
     return ok(said) if free >= _LEAST_BYTES else problem(f"only {said}")
 
 
-def inodes(bench: Bench) -> Result:
+def inodes(bench: Workspace) -> Result:
     """Room for the names of files."""
     found = os.statvfs(bench.storage.root) if bench.storage.root is not None else None
     if not found or not found.f_files:
@@ -85,7 +85,7 @@ def inodes(bench: Bench) -> Result:
     return ok(said) if found.f_favail >= _LEAST_FILES else problem(f"only {said}")
 
 
-def speed(bench: Bench) -> Result:
+def speed(bench: Workspace) -> Result:
     """The time of a sync and of a commit. A long time is reported, but is never a problem."""
     storage = bench.storage
     puts = [_timed(partial(storage.put_new, bench.key(f"put/{number}"), bytes(2000))) for number in range(_PUTS)]

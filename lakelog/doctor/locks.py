@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lakelog.doctor.check_report import Result, not_available, ok, problem
-from lakelog.doctor.workspace import Bench
+from lakelog.doctor.workspace import Workspace
 from storage_engine.errors import StorageError
 from storage_engine.storage import Directory
 
 
-def locking(bench: Bench) -> Result:
+def locking(bench: Workspace) -> Result:
     """One side holds the lock as an ingest does, and the other side requests it as a broker does. Then the sides swap
     roles."""
     directory, key = bench.storage.directory, bench.key(".lock")

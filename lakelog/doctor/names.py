@@ -9,7 +9,7 @@ from collections import Counter
 
 from lakelog.doctor.actions import TICK_MS, contend, skew_ms, version_bytes
 from lakelog.doctor.check_report import Result, not_available, ok, problem
-from lakelog.doctor.workspace import Bench
+from lakelog.doctor.workspace import Workspace
 from storage_engine.errors import AlreadyExistsError
 from storage_engine.quantities import counted
 
@@ -22,7 +22,7 @@ _LONGEST = 255
 """In bytes. The name of a topic has up to 249 bytes, and the number of the partition follows it."""
 
 
-def put_if_absent(bench: Bench) -> Result:
+def put_if_absent(bench: Workspace) -> Result:
     """Both sides, each with threads, put the same names at the same moments."""
     asked = time.monotonic()
     there_ms = bench.ask("skew", folder=bench.key("skew-there/"))
@@ -56,7 +56,7 @@ def put_if_absent(bench: Bench) -> Result:
     )
 
 
-def second_name(bench: Bench) -> Result:
+def second_name(bench: Workspace) -> Result:
     """link() gives a file a second name, and never overwrites a file. The link count is the number of names."""
     storage, links = bench.storage, bench.storage.links
     if links is None:
@@ -84,12 +84,12 @@ def second_name(bench: Bench) -> Result:
     return ok("a link to an existing name is refused, and the link count is 2 with two names and 1 with one name")
 
 
-def _links(bench: Bench, name: str) -> int | None:
+def _links(bench: Workspace, name: str) -> int | None:
     path = bench.path(name)
     return path.stat().st_nlink if path else None
 
 
-def replacing(bench: Bench) -> Result:
+def replacing(bench: Workspace) -> Result:
     """A file is replaced repeatedly while the other side reads it."""
     key = bench.key("replaced")
     bench.storage.replace(key, version_bytes(0))
@@ -107,7 +107,7 @@ def replacing(bench: Bench) -> Result:
     return ok(f"{reads} each found a whole file, and {counted(seen['versions'], 'version')} were seen in order")
 
 
-def listing(bench: Bench) -> Result:
+def listing(bench: Workspace) -> Result:
     """A name is listed as soon as it exists, and is not listed any more once it is deleted."""
     storage, late = bench.storage, 0
     keys = [bench.key(f"listed/{number:04d}") for number in range(_LISTED)]
@@ -125,7 +125,7 @@ def listing(bench: Bench) -> Result:
     return ok(f"each of {_LISTED} new names was listed immediately, and no deleted name was listed")
 
 
-def letter_case(bench: Bench) -> Result:
+def letter_case(bench: Workspace) -> Result:
     """Names that differ only in case are two files."""
     bench.storage.put_new(bench.key("name"), b"lower")
     try:
@@ -137,7 +137,7 @@ def letter_case(bench: Bench) -> Result:
     return ok("`name` and `NAME` are two files")
 
 
-def length(bench: Bench) -> Result:
+def length(bench: Workspace) -> Result:
     """A file's name may be as long as the folder name of the longest topic name."""
     name = "n" * _LONGEST
     bench.storage.put_new(bench.key(f"{name}/{name}"), b"x")

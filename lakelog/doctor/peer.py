@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from lakelog.doctor.actions import Actor
-from lakelog.doctor.check_report import Finding
+from lakelog.doctor.check_report import CheckReport
 from lakelog.doctor.examination import TOGETHER, examine_with
 from lakelog.doctor.partner import performed, unpacked
 from lakelog.doctor.workspace import TOKEN, PartnerGoneError, remove_folder, workbench
@@ -41,8 +41,8 @@ _FINDINGS = "findings"
 
 
 def examine_with_peer(
-    storage: Storage, file: Path, timeout_s: float, report: Callable[[Finding], None]
-) -> list[Finding]:
+    storage: Storage, file: Path, timeout_s: float, report: Callable[[CheckReport], None]
+) -> list[CheckReport]:
     """Make the checks that need two sides, together with another host that calls this function at the same time.
 
     Args:
@@ -185,8 +185,8 @@ def _welcomed(storage: Storage, folder: str, file: Path, meeting: Storage, timeo
 
 
 def _second(
-    storage: Storage, meeting: Storage, file: Path, timeout_s: float, report: Callable[[Finding], None]
-) -> list[Finding]:
+    storage: Storage, meeting: Storage, file: Path, timeout_s: float, report: Callable[[CheckReport], None]
+) -> list[CheckReport]:
     """Meet the host that made the file, perform its actions, and return the findings that it sends at the end."""
     invitation: dict[str, Any] = {}
 
@@ -244,7 +244,7 @@ def _introduce(mail: _Mail, host: str, timeout_s: float, still_there: Callable[[
 
 def _served(
     storage: Storage, mail: _Mail, host: str, timeout_s: float, still_there: Callable[[], None]
-) -> list[Finding]:
+) -> list[CheckReport]:
     actor, number = Actor(storage), 0
     try:
         while True:
@@ -257,7 +257,7 @@ def _served(
             request = mail.read(ask)
             if request["action"] == _FINDINGS:
                 mail.send(f"{number:06d}.answer", {"number": number, "answer": None})
-                return [Finding.from_json(fields) for fields in request["arguments"]["findings"]]
+                return [CheckReport.from_json(fields) for fields in request["arguments"]["findings"]]
             mail.send(f"{number:06d}.answer", performed(actor, request))
     except BaseException:
         with suppress(LogError):

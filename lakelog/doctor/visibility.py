@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 from lakelog.doctor.actions import skew_ms
 from lakelog.doctor.check_report import Result, ok, problem
-from lakelog.doctor.workspace import Bench
+from lakelog.doctor.workspace import Workspace
 
 _MOST_SECONDS = 90.0
 """An NFS client may answer from its cache for a minute."""
 
 
-def new_name(bench: Bench) -> Result:
+def new_name(bench: Workspace) -> Result:
     """A file is created after the other side has looked for its name without success."""
     key = bench.key("name")
     skew = skew_ms(bench.storage, bench.key("skew/"))
@@ -26,19 +26,19 @@ def new_name(bench: Bench) -> Result:
     return _seen(bench, "a new name", key, "content", skew, there)
 
 
-def replaced_file(bench: Bench) -> Result:
+def replaced_file(bench: Workspace) -> Result:
     """A file that the other side has read is replaced."""
     key = bench.key("replaced")
     return _changed(bench, "a replaced file", key, lambda: bench.storage.replace(key, b"now"), "now")
 
 
-def deleted_file(bench: Bench) -> Result:
+def deleted_file(bench: Workspace) -> Result:
     """A file that the other side has read is deleted."""
     key = bench.key("deleted")
     return _changed(bench, "a deletion", key, lambda: bench.storage.delete(key), None)
 
 
-def _changed(bench: Bench, what: str, key: str, change: Callable[[], None], content: str | None) -> Result:
+def _changed(bench: Workspace, what: str, key: str, change: Callable[[], None], content: str | None) -> Result:
     """A file is created, read by the other side, and changed. content: its new content; None if it is deleted."""
     skew = skew_ms(bench.storage, bench.key("skew/"))
     there = bench.ask("skew", folder=bench.key("skew/"))
@@ -49,7 +49,7 @@ def _changed(bench: Bench, what: str, key: str, change: Callable[[], None], cont
     return _seen(bench, what, key, content, skew, there)
 
 
-def _seen(bench: Bench, what: str, key: str, content: str | None, skew: float, there: float) -> Result:
+def _seen(bench: Workspace, what: str, key: str, content: str | None, skew: float, there: float) -> Result:
     done_ms = time.time() * 1000 + skew
     seconds = min(_MOST_SECONDS, bench.partner.timeout_s / 2)
     seen_ms = bench.ask("wait", key=key, content=content, seconds=seconds, skew_ms=there)

@@ -58,7 +58,7 @@ class Partner(Protocol):
 
 
 @dataclass(frozen=True)
-class Bench:
+class Workspace:
     """The arguments of a check.
 
     storage: the storage that is tested.
@@ -98,7 +98,7 @@ class Check:
     name: str
     promise: Promise
     otherwise: str
-    run: Callable[[Bench], Result]
+    run: Callable[[Workspace], Result]
 
 
 @contextmanager

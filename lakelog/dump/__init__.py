@@ -12,7 +12,7 @@
 
 Each batch gets a line. With `records` each record gets a line, too; with `contents` this line has the key and the
 value. A .index or .timeindex is compared with the .log beside it. Contradictions between files are printed after the
-last file (Findings). A contradiction is not always damage: compaction, for example, leaves gaps. In the output for
+last file (Mismatches). A contradiction is not always damage: compaction, for example, leaves gaps. In the output for
 programs, each line is a JSON object, with Kafka's names in snake case, and with bytes in base64.
 
 The tool must be able to print damaged files. A batch with a wrong CRC is printed, too (isvalid: false). The records of
@@ -45,8 +45,8 @@ A .log is read in pieces of a few MiB, whatever its size. A .index is read into 
 """
 
 from lakelog.dump.any_file import dump_file
-from lakelog.dump.lines import Wanted
-from lakelog.dump.mismatches import Findings
+from lakelog.dump.lines import DumpOptions
+from lakelog.dump.mismatches import Mismatches
 from lakelog.dump.reading.dumped_file import DumpedFile
 
-__all__ = ["DumpedFile", "Findings", "Wanted", "dump_file"]
+__all__ = ["DumpOptions", "DumpedFile", "Mismatches", "dump_file"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lakelog.dump.index_files import dump_index, dump_time_index
-from lakelog.dump.lines import Wanted, encoded
+from lakelog.dump.lines import DumpOptions, encoded
 from lakelog.dump.log_file import dump_log
-from lakelog.dump.mismatches import Findings
+from lakelog.dump.mismatches import Mismatches
 from lakelog.dump.reading.dumped_file import DumpedFile
 from lakelog.dump.small_files import dump_snapshot, dump_text, dump_transaction_index
 from storage_engine.errors import LogError
@@ -22,7 +22,7 @@ _CHECKPOINT = "-checkpoint"
 _SUFFIXES = (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT)
 
 
-def dump_file(file: DumpedFile, wanted: Wanted, findings: Findings) -> Iterator[bytes]:
+def dump_file(file: DumpedFile, wanted: DumpOptions, findings: Mismatches) -> Iterator[bytes]:
     """The lines of a file, in pieces of whole lines. Contradictions are added to `findings`.
 
     Raises:

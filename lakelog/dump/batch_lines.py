@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from lakelog.dump.fields import codec_name, sequences, timestamp_types
 from lakelog.dump.java_text import java_bool, optional_long
-from lakelog.dump.lines import Wanted, json_line
+from lakelog.dump.lines import DumpOptions, json_line
 from lakelog.dump.reading.dumped_file import DumpedFile
-from lakelog.dump.reading.entries import Entries
+from lakelog.dump.reading.entries import LogEntries
 from storage_engine.record.header import DELETE_HORIZON, TRANSACTIONAL
 
 _FIELDS = (
@@ -29,7 +29,7 @@ _LINE = (
 )
 
 
-def batch_lines(batches: Entries, valid: npt.NDArray[np.bool_], file: DumpedFile, wanted: Wanted) -> list[str]:
+def batch_lines(batches: LogEntries, valid: npt.NDArray[np.bool_], file: DumpedFile, wanted: DumpOptions) -> list[str]:
     """A line for each batch.
 
     Args:

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lakelog.dump.lines import Wanted, encoded, entry_line
-from lakelog.dump.mismatches import Findings
+from lakelog.dump.lines import DumpOptions, encoded, entry_line
+from lakelog.dump.mismatches import Mismatches
 from lakelog.dump.reading.dumped_file import DumpedFile, read_whole
-from lakelog.dump.reading.entries import Entries, OpenLog, entry_at
+from lakelog.dump.reading.entries import LogEntries, LogFile, entry_at
 from lakelog.dump.reading.lookup import DERIVABLE, Cursor, indexed_position, last_offset
-from lakelog.dump.reading.messages import Message, messages_in
+from lakelog.dump.reading.messages import LegacyMessage, messages_in
 from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.log.filenames import INDEX, LOG
 from storage_engine.log.indexes.offset_index import OFFSET_ENTRY
@@ -35,7 +35,7 @@ from storage_engine.record.header import HEADER_BYTES, NO_TIMESTAMP
 from storage_engine.record.record_columns import CREATE_TIME
 
 
-def dump_index(file: DumpedFile, wanted: Wanted, findings: Findings) -> Iterator[bytes]:
+def dump_index(file: DumpedFile, wanted: DumpOptions, findings: Mismatches) -> Iterator[bytes]:
     """A line for each entry of a .index.
 
     Raises:
@@ -44,7 +44,7 @@ def dump_index(file: DumpedFile, wanted: Wanted, findings: Findings) -> Iterator
     """
     base_offset = file.base_offset
     entries = _whole_entries(read_whole(file.path), OFFSET_ENTRY)
-    log = OpenLog.of(file.sibling(LOG))
+    log = LogFile.of(file.sibling(LOG))
     if not len(entries):
         if not wanted.jsonl:
             yield encoded(f"{file.name} is empty.\n")
@@ -64,7 +64,7 @@ def dump_index(file: DumpedFile, wanted: Wanted, findings: Findings) -> Iterator
         yield encoded(entry_line(file, wanted, "offset: %d position: %d", ("offset", "position"), (offset, position)))
 
 
-def dump_time_index(file: DumpedFile, wanted: Wanted, findings: Findings) -> Iterator[bytes]:
+def dump_time_index(file: DumpedFile, wanted: DumpOptions, findings: Mismatches) -> Iterator[bytes]:
     """A line for each entry of a .timeindex.
 
     Raises:
@@ -73,7 +73,7 @@ def dump_time_index(file: DumpedFile, wanted: Wanted, findings: Findings) -> Ite
     """
     base_offset = file.base_offset
     entries = _whole_entries(read_whole(file.path), TIME_ENTRY)
-    log = OpenLog.of(file.sibling(LOG))
+    log = LogFile.of(file.sibling(LOG))
     try:
         index = _whole_entries(read_whole(file.sibling(INDEX)), OFFSET_ENTRY)
     except NotFoundError:
@@ -104,13 +104,13 @@ def _whole_entries(data: bytes, kind: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.frombuffer(data[: len(data) // kind.itemsize * kind.itemsize], kind)
 
 
-def _largest_timestamp(log: OpenLog, header: Entries) -> int:
+def _largest_timestamp(log: LogFile, header: LogEntries) -> int:
     """The largest timestamp of the records in the entry with this header; -1 if the entry has no records any more."""
     position, size = header.position, int(header.table.sizes[0])
-    entry = Entries.of(log, position, log.read(position, size + HEADER_BYTES), [0], size)
+    entry = LogEntries.of(log, position, log.read(position, size + HEADER_BYTES), [0], size)
     table = entry.table
     if table.is_legacy[0]:
-        message = Message.of(entry, 0)
+        message = LegacyMessage.of(entry, 0)
         if message.timestamp_type != CREATE_TIME:
             return message.timestamp
         return max(inner.timestamp for inner in messages_in(message, log.name, position))

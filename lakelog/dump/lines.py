@@ -24,7 +24,7 @@ _encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encod
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DumpOptions:
     """What to print, as given by the options.
 
     records: a line for each record.
@@ -39,7 +39,7 @@ class Wanted:
     groups: bool = False
 
 
-class Shown(NamedTuple):
+class ShownEntries(NamedTuple):
     """Some entries of a .log as lines.
 
     lines: the lines.
@@ -62,7 +62,9 @@ def json_line(file: DumpedFile, fields: dict[str, Any]) -> str:
     return _encode_json({"file": file.name} | fields) + "\n"
 
 
-def entry_line(file: DumpedFile, wanted: Wanted, template: str, names: Sequence[str], values: tuple[int, ...]) -> str:
+def entry_line(
+    file: DumpedFile, wanted: DumpOptions, template: str, names: Sequence[str], values: tuple[int, ...]
+) -> str:
     """The line of an entry that has only numbers: the template filled with them, or a JSON object with these names."""
     if wanted.jsonl:
         return json_line(file, dict(zip(names, values, strict=True)))

@@ -13,17 +13,17 @@ from itertools import pairwise
 import numpy as np
 
 from lakelog.dump.batch_lines import batch_lines
-from lakelog.dump.lines import Shown, Wanted, encoded, json_line
+from lakelog.dump.lines import DumpOptions, ShownEntries, encoded, json_line
 from lakelog.dump.message_lines import show_messages
-from lakelog.dump.mismatches import Findings
+from lakelog.dump.mismatches import Mismatches
 from lakelog.dump.reading.decoded_batches import decode_whatever_holds, intact
 from lakelog.dump.reading.dumped_file import DumpedFile
-from lakelog.dump.reading.entries import Entries, OpenLog, read_entries
+from lakelog.dump.reading.entries import LogEntries, LogFile, read_entries
 from lakelog.dump.record_lines import record_lines
 from storage_engine.record.batch import Int64Array
 
 
-def dump_log(file: DumpedFile, wanted: Wanted, findings: Findings) -> Iterator[bytes]:
+def dump_log(file: DumpedFile, wanted: DumpOptions, findings: Mismatches) -> Iterator[bytes]:
     """The lines of the entries, and of the records if they are wanted. With records, gaps between offsets are found,
     too.
 
@@ -31,7 +31,7 @@ def dump_log(file: DumpedFile, wanted: Wanted, findings: Findings) -> Iterator[b
         CorruptionError: the file is damaged. The error is raised after the last line that could be made.
     """
     base_offset = file.base_offset
-    log = OpenLog.of(file.path)
+    log = LogFile.of(file.path)
     if not wanted.jsonl:
         yield encoded(f"Log starting offset: {base_offset}\n")
     end = 0
@@ -57,7 +57,7 @@ def dump_log(file: DumpedFile, wanted: Wanted, findings: Findings) -> Iterator[b
         )
 
 
-def _show_entries(entries: Entries, file: DumpedFile, wanted: Wanted) -> Iterator[Shown]:
+def _show_entries(entries: LogEntries, file: DumpedFile, wanted: DumpOptions) -> Iterator[ShownEntries]:
     legacy = entries.table.is_legacy
     bounds = [0, *(np.flatnonzero(np.diff(legacy)) + 1).tolist(), len(legacy)]
     for first, end in pairwise(bounds):
@@ -65,10 +65,10 @@ def _show_entries(entries: Entries, file: DumpedFile, wanted: Wanted) -> Iterato
         yield from show(entries.part(slice(first, end)), file, wanted)
 
 
-def _show_batches(batches: Entries, file: DumpedFile, wanted: Wanted) -> Iterator[Shown]:
+def _show_batches(batches: LogEntries, file: DumpedFile, wanted: DumpOptions) -> Iterator[ShownEntries]:
     valid = intact(batches)
     if not wanted.records:
-        yield Shown(batch_lines(batches, valid, file, wanted))
+        yield ShownEntries(batch_lines(batches, valid, file, wanted))
         return
     first = 0
     for decoded in decode_whatever_holds(batches, valid):
@@ -77,7 +77,7 @@ def _show_batches(batches: Entries, file: DumpedFile, wanted: Wanted) -> Iterato
         lines, error = record_lines(part, decoded, file, wanted)
         if not wanted.jsonl:
             lines = _interleaved(batch_lines(part, valid[rows], file, wanted), lines, decoded.counts)
-        yield Shown(lines, decoded.offsets, error or decoded.error)
+        yield ShownEntries(lines, decoded.offsets, error or decoded.error)
         first = rows.stop
 
 

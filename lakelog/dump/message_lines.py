@@ -18,10 +18,10 @@ import pyarrow as pa
 from lakelog.dump.fields import codec_name
 from lakelog.dump.group_lines import group_json, group_texts
 from lakelog.dump.java_text import java_bool, java_texts
-from lakelog.dump.lines import Shown, Wanted, json_content, json_line, text_content
+from lakelog.dump.lines import DumpOptions, ShownEntries, json_content, json_line, text_content
 from lakelog.dump.reading.dumped_file import DumpedFile
-from lakelog.dump.reading.entries import Entries
-from lakelog.dump.reading.messages import Message, messages_in
+from lakelog.dump.reading.entries import LogEntries
+from lakelog.dump.reading.messages import LegacyMessage, messages_in
 from storage_engine.errors import CorruptionError
 from storage_engine.record.record_columns import LOG_APPEND_TIME_TYPE, TIMESTAMP_TYPE_NAMES
 
@@ -33,10 +33,10 @@ _MESSAGE_LINE = "| offset: %d %s: %d keySize: %d valueSize: %d isValid: %s crc: 
 _MESSAGE_FIELDS = ("offset", "timestamp_type", "timestamp", "key_size", "value_size", "is_valid", "crc")
 
 
-def show_messages(entries: Entries, file: DumpedFile, wanted: Wanted) -> Iterator[Shown]:
+def show_messages(entries: LogEntries, file: DumpedFile, wanted: DumpOptions) -> Iterator[ShownEntries]:
     """The lines of each entry, up to the first entry whose messages cannot be read."""
     for row in range(len(entries.table)):
-        entry, position = Message.of(entries, row), entries.position + int(entries.table.positions[row])
+        entry, position = LegacyMessage.of(entries, row), entries.position + int(entries.table.positions[row])
         lines, offsets, error = [], [], None
         if not (wanted.jsonl and wanted.records):
             lines.append(_entry_line(entry, position, int(entries.table.sizes[row]), file, wanted))
@@ -47,12 +47,12 @@ def show_messages(entries: Entries, file: DumpedFile, wanted: Wanted) -> Iterato
                 offsets.append(message.offset)
         except CorruptionError as damage:
             error = damage
-        yield Shown(lines, np.array(offsets, np.int64), error)
+        yield ShownEntries(lines, np.array(offsets, np.int64), error)
         if error is not None:
             return
 
 
-def _entry_line(entry: Message, position: int, size: int, file: DumpedFile, wanted: Wanted) -> str:
+def _entry_line(entry: LegacyMessage, position: int, size: int, file: DumpedFile, wanted: DumpOptions) -> str:
     kind = TIMESTAMP_TYPE_NAMES[entry.timestamp_type]
     fixed = (entry.offset, position, kind, entry.timestamp, size, entry.magic, codec_name(entry.codec), entry.crc)
     if wanted.jsonl:
@@ -61,7 +61,11 @@ def _entry_line(entry: Message, position: int, size: int, file: DumpedFile, want
 
 
 def _message_line(
-    message: Message, entry: Message, pair: tuple[bytes | None, bytes | None], file: DumpedFile, wanted: Wanted
+    message: LegacyMessage,
+    entry: LegacyMessage,
+    pair: tuple[bytes | None, bytes | None],
+    file: DumpedFile,
+    wanted: DumpOptions,
 ) -> str:
     """The line of a message. The type of the timestamp is that of the entry. A timestamp that a broker set is also
     taken from the entry."""

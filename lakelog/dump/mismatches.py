@@ -27,7 +27,7 @@ def _no_pairs() -> defaultdict[str, Pairs]:
 
 
 @dataclass
-class Findings:
+class Mismatches:
     """The contradictions in the files dumped so far, by the absolute name of the file."""
 
     index_mismatches: defaultdict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))

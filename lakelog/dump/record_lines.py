@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 from lakelog.dump.fields import sequences, timestamp_types
 from lakelog.dump.group_lines import group_json, group_texts
 from lakelog.dump.java_text import java_texts
-from lakelog.dump.lines import Wanted, base64_text, json_content, json_line, text_content
+from lakelog.dump.lines import DumpOptions, base64_text, json_content, json_line, text_content
 from lakelog.dump.reading.decoded_batches import DecodedBatches
 from lakelog.dump.reading.dumped_file import DumpedFile
-from lakelog.dump.reading.entries import Entries
+from lakelog.dump.reading.entries import LogEntries
 from storage_engine.errors import CorruptionError
 from storage_engine.record.batch import Int64Array
 from storage_engine.record.control import control_type, decode_marker
@@ -45,7 +45,7 @@ _CLUSTER_CONTROL_TYPES = {
 
 
 def record_lines(
-    batches: Entries, decoded: DecodedBatches, file: DumpedFile, wanted: Wanted
+    batches: LogEntries, decoded: DecodedBatches, file: DumpedFile, wanted: DumpOptions
 ) -> tuple[list[str], CorruptionError | None]:
     """A line for each record of these batches, up to a damaged control record; and the error about this record."""
     records, offsets = decoded.records, decoded.offsets
@@ -116,7 +116,7 @@ def _control_fields(
     return found, len(is_control), None
 
 
-def _text_contents(records: pa.RecordBatch, offsets: Int64Array, wanted: Wanted) -> list[str]:
+def _text_contents(records: pa.RecordBatch, offsets: Int64Array, wanted: DumpOptions) -> list[str]:
     if wanted.groups:
         rows = zip(offsets.tolist(), records["key"].to_pylist(), records["value"].to_pylist(), strict=True)
         return [text_content(*group_texts(*row)) for row in rows]
@@ -124,7 +124,9 @@ def _text_contents(records: pa.RecordBatch, offsets: Int64Array, wanted: Wanted)
     return [text_content(key, value) for key, value in pairs]
 
 
-def _json_contents(records: pa.RecordBatch, header_keys: list[list[str]], wanted: Wanted) -> Iterator[dict[str, Any]]:
+def _json_contents(
+    records: pa.RecordBatch, header_keys: list[list[str]], wanted: DumpOptions
+) -> Iterator[dict[str, Any]]:
     header_values = iter(records["headers"].flatten().field("value").to_pylist())
     keys, values = records["key"].to_pylist(), records["value"].to_pylist()
     for key, value, names in zip(keys, values, header_keys, strict=True):

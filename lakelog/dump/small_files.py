@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from lakelog.dump.fields import LARGEST_INT
 from lakelog.dump.java_text import optional_long
-from lakelog.dump.lines import Wanted, encoded, entry_line, json_line
+from lakelog.dump.lines import DumpOptions, encoded, entry_line, json_line
 from lakelog.dump.reading.dumped_file import DumpedFile, read_whole
 from storage_engine.errors import CorruptionError
 from storage_engine.log.indexes.transaction_index import ABORTED_ENTRY
@@ -27,7 +27,7 @@ _LAST_BATCH_FIELDS = ("first_sequence", "last_sequence", "last_offset", "offset_
 _LAST_BATCH_LINE = " firstSequence: %d lastSequence: %d lastOffset: %d offsetDelta: %d timestamp: %d"
 
 
-def dump_text(file: DumpedFile, wanted: Wanted) -> Iterator[bytes]:
+def dump_text(file: DumpedFile, wanted: DumpOptions) -> Iterator[bytes]:
     """The lines of a checkpoint, partition.metadata or meta.properties, as they are."""
     data = read_whole(file.path)
     if wanted.jsonl:
@@ -37,7 +37,7 @@ def dump_text(file: DumpedFile, wanted: Wanted) -> Iterator[bytes]:
         yield data if data.endswith(b"\n") or not data else data + b"\n"
 
 
-def dump_transaction_index(file: DumpedFile, wanted: Wanted) -> Iterator[bytes]:
+def dump_transaction_index(file: DumpedFile, wanted: DumpOptions) -> Iterator[bytes]:
     """A line for each entry of a .txnindex.
 
     Raises:
@@ -53,7 +53,7 @@ def dump_transaction_index(file: DumpedFile, wanted: Wanted) -> Iterator[bytes]:
         raise CorruptionError(str(file.path), whole, f"an entry of {ABORTED_ENTRY.size} bytes", str(len(data) - whole))
 
 
-def dump_snapshot(file: DumpedFile, wanted: Wanted) -> Iterator[bytes]:
+def dump_snapshot(file: DumpedFile, wanted: DumpOptions) -> Iterator[bytes]:
     """A line for each producer in a .snapshot.
 
     Raises:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lakelog.report.dead_letter_counts import DeadLetters, Kind
-from lakelog.report.facts import Warned
+from lakelog.report.dead_letter_counts import DeadLetterKind, DeadLetters
+from lakelog.report.facts import ReportWarning
 from lakelog.report.layout import data_table, row_head
 from lakelog.report.markup import Child, Markup, element, joined
 from storage_engine.quantities import shown_number
@@ -14,7 +14,7 @@ MOST_WARNINGS = 50
 """The most warnings that are shown; further warnings are only counted."""
 
 
-def warning_list(warnings: Sequence[Warned]) -> Markup:
+def warning_list(warnings: Sequence[ReportWarning]) -> Markup:
     """The list of warnings, or a sentence that there are none."""
     if not warnings:
         return element("p", "No warnings: every topic could be read.")
@@ -32,7 +32,7 @@ def dead_letters_table(letters: Sequence[DeadLetters], title: str = "Dead letter
 
     def rows() -> Iterator[Sequence[Child]]:
         for each in letters:
-            ingest = each.kind is Kind.INGEST
+            ingest = each.kind is DeadLetterKind.INGEST
             origin, place = ("query", "batch") if ingest else ("partition", "offset")
             yield (
                 row_head(", ".join(filter(None, (each.reason, each.outcome)))), str(each.kind),

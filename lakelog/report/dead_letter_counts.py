@@ -21,7 +21,7 @@ from storage_engine.errors import StorageError
 from storage_engine.storage import Storage
 
 
-class Kind(StrEnum):
+class DeadLetterKind(StrEnum):
     """The job in which a record became a dead letter."""
 
     INGEST = "ingest"
@@ -38,7 +38,7 @@ class DeadLetters:
     outcome: for an export, the result of a replay; empty while the dead letters are open.
     """
 
-    kind: Kind
+    kind: DeadLetterKind
     reason: str
     origin: str
     count: int
@@ -49,15 +49,18 @@ class DeadLetters:
     @property
     def asks_for_attention(self) -> bool:
         """Whether an exported table may lack a row because of these dead letters. A tombstone never makes a row."""
-        return self.kind is Kind.EXPORT and not self.outcome and self.reason != "no value"
+        return self.kind is DeadLetterKind.EXPORT and not self.outcome and self.reason != "no value"
 
 
-_COLUMNS = {Kind.INGEST: ("reason", "query_id", "batch_id"), Kind.EXPORT: ("reason", "partition", "offset")}
+_COLUMNS = {
+    DeadLetterKind.INGEST: ("reason", "query_id", "batch_id"),
+    DeadLetterKind.EXPORT: ("reason", "partition", "offset"),
+}
 _OUTCOME = "outcome"
-_KEYS = {Kind.INGEST: ingest_dead_letters_key, Kind.EXPORT: export_dead_letters_key}
+_KEYS = {DeadLetterKind.INGEST: ingest_dead_letters_key, DeadLetterKind.EXPORT: export_dead_letters_key}
 
 
-def count_dead_letters(storage: Storage, topic: str, kind: Kind) -> tuple[DeadLetters, ...]:
+def count_dead_letters(storage: Storage, topic: str, kind: DeadLetterKind) -> tuple[DeadLetters, ...]:
     """The dead letters of a topic, the most frequent first; nothing if there is no table.
 
     Raises:
@@ -68,10 +71,10 @@ def count_dead_letters(storage: Storage, topic: str, kind: Kind) -> tuple[DeadLe
 
 def count_dead_letters_of_no_topic(storage: Storage) -> tuple[DeadLetters, ...]:
     """The rows for which ingests of several topics could not determine the topic. Otherwise like count_dead_letters."""
-    return _counted(storage, UNKNOWN_TOPIC_DEAD_LETTERS, Kind.INGEST)
+    return _counted(storage, UNKNOWN_TOPIC_DEAD_LETTERS, DeadLetterKind.INGEST)
 
 
-def _counted(storage: Storage, key: str, kind: Kind) -> tuple[DeadLetters, ...]:
+def _counted(storage: Storage, key: str, kind: DeadLetterKind) -> tuple[DeadLetters, ...]:
     if next(storage.list(f"{key}/_delta_log/"), None) is None:
         return ()
     with optional("deltalake", "lakelog[delta]", "The report on dead letters"):

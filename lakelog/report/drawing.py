@@ -14,21 +14,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from lakelog.report.facts import Fate, PartitionFacts, SegmentFacts
+from lakelog.report.facts import PartitionFacts, SegmentFacts, SegmentFate
 from lakelog.report.markup import Child, Markup, element, joined
 from lakelog.report.scales import Scale, number_ticks, time_ticks
-from lakelog.report.throughput import Interval
+from lakelog.report.throughput import TimeInterval
 from storage_engine.config import TopicConfig
 from storage_engine.log.segment_retention import newest_time
 from storage_engine.quantities import counted, shown_duration, shown_moment, shown_number, shown_size
 
 FATE_CLASSES = {
-    Fate.KEPT: "kept",
-    Fate.CLEAN: "clean",
-    Fate.DIRTY: "dirty",
-    Fate.CLEANED_NEXT: "cleaned-next",
-    Fate.ACTIVE: "active",
-    Fate.DELETED_NEXT: "deleted-next",
+    SegmentFate.KEPT: "kept",
+    SegmentFate.CLEAN: "clean",
+    SegmentFate.DIRTY: "dirty",
+    SegmentFate.CLEANED_NEXT: "cleaned-next",
+    SegmentFate.ACTIVE: "active",
+    SegmentFate.DELETED_NEXT: "deleted-next",
 }
 """For each fate, the class in page.css and the pattern with which it is drawn."""
 
@@ -47,10 +47,10 @@ _SHORTEST = 4.0
 
 
 @dataclass(frozen=True)
-class Block:
+class DrawnBlock:
     """Neighbouring segments of the same fate, drawn as one shape."""
 
-    fate: Fate
+    fate: SegmentFate
     segments: tuple[SegmentFacts, ...]
 
     @property
@@ -72,7 +72,7 @@ class Block:
         return min(times), max(times)
 
 
-def merge_segments(segments: Sequence[SegmentFacts], most: int = MOST_BLOCKS) -> list[Block]:
+def merge_segments(segments: Sequence[SegmentFacts], most: int = MOST_BLOCKS) -> list[DrawnBlock]:
     """Merge segments into blocks that each span at least 1/`most` of the offsets. Only the last block of a run of one
     fate may be narrower.
 
@@ -82,16 +82,16 @@ def merge_segments(segments: Sequence[SegmentFacts], most: int = MOST_BLOCKS) ->
     if not segments:
         return []
     narrowest = (segments[-1].segment.end_offset - segments[0].segment.base_offset) / most
-    blocks: list[Block] = []
+    blocks: list[DrawnBlock] = []
     gathered: list[SegmentFacts] = []
     for each in segments:
         if gathered and (
             each.fate is not gathered[0].fate or each.segment.base_offset - gathered[0].segment.base_offset >= narrowest
         ):
-            blocks.append(Block(gathered[0].fate, tuple(gathered)))
+            blocks.append(DrawnBlock(gathered[0].fate, tuple(gathered)))
             gathered = []
         gathered.append(each)
-    blocks.append(Block(gathered[0].fate, tuple(gathered)))
+    blocks.append(DrawnBlock(gathered[0].fate, tuple(gathered)))
     return blocks
 
 
@@ -117,7 +117,7 @@ def pattern_definitions() -> Markup:
     )
 
 
-def draw_swatch(fate: Fate) -> Markup:
+def draw_swatch(fate: SegmentFate) -> Markup:
     """The pattern of a fate, for the legend."""
     filled = element("rect", x=1, y=1, width=26, height=14, class_=f"block {FATE_CLASSES[fate]}")
     return element("svg", filled, viewBox="0 0 28 16", width=28, height=16, class_="swatch", aria_hidden="true")
@@ -145,7 +145,7 @@ def draw_partition(topic: str, facts: PartitionFacts, config: TopicConfig, now_m
     ]
     fates = ", ".join(
         f"{shown_number(number)} {fate}"
-        for fate in Fate
+        for fate in SegmentFate
         if (number := sum(each.fate is fate for each in facts.segments))
     )
     return _picture(
@@ -168,7 +168,7 @@ def _time_scale(segments: Sequence[SegmentFacts], now_ms: int) -> Scale:
     return Scale(low, high, _TIME_BOTTOM - _SHORTEST, _TIME_TOP)
 
 
-def _draw_block(block: Block, offsets: Scale, times: Scale, sizes: Scale, now_ms: int) -> Markup:
+def _draw_block(block: DrawnBlock, offsets: Scale, times: Scale, sizes: Scale, now_ms: int) -> Markup:
     left = min(offsets(block.base_offset), _RIGHT - 2.0)
     width = max(2.0, offsets(block.end_offset) - left)
     oldest, newest = block.times
@@ -193,7 +193,7 @@ def _draw_block(block: Block, offsets: Scale, times: Scale, sizes: Scale, now_ms
     return element("g", *shapes)
 
 
-def _block_text(block: Block, now_ms: int) -> str:
+def _block_text(block: DrawnBlock, now_ms: int) -> str:
     """The lines of a block's tooltip."""
     oldest, newest = block.times
     segments = block.segments
@@ -210,7 +210,7 @@ def _block_text(block: Block, now_ms: int) -> str:
         lines.append(f"newest record {shown_moment(newest)}, {age(now_ms - newest)}")
         if oldest != newest:
             lines.append(f"newest record of the oldest segment {shown_moment(oldest)}")
-    lines.append("active" if segments[-1].active and block.fate is Fate.ACTIVE else str(block.fate))
+    lines.append("active" if segments[-1].active and block.fate is SegmentFate.ACTIVE else str(block.fate))
     lines += sorted({f"by {each.deletion.rule}" for each in segments if each.deletion})
     return "\n".join(lines)
 
@@ -270,10 +270,10 @@ def _offset_axis(offsets: Scale) -> Iterator[Markup]:
     yield element("text", "offset", x=_LEFT - 8, y=_SIZE_BOTTOM + 18, class_="end axis")
 
 
-def draw_rates(topic: str, shown: Sequence[Interval]) -> Markup:
+def draw_rates(topic: str, shown: Sequence[TimeInterval]) -> Markup:
     """Draw records per second over time."""
 
-    def text(each: Interval) -> str:
+    def text(each: TimeInterval) -> str:
         appends = counted(each.appends, "append")
         return f"{each.records_per_second:,.1f} records/s: {shown_number(each.records)} records in {appends}"
 
@@ -282,10 +282,10 @@ def draw_rates(topic: str, shown: Sequence[Interval]) -> Markup:
     )
 
 
-def draw_batch_sizes(topic: str, shown: Sequence[Interval]) -> Markup:
+def draw_batch_sizes(topic: str, shown: Sequence[TimeInterval]) -> Markup:
     """Draw the size of the largest append in records, over time."""
 
-    def text(each: Interval) -> str:
+    def text(each: TimeInterval) -> str:
         if each.appends == 1:
             return f"1 append of {shown_number(each.records)} records, {shown_size(each.bytes)}"
         return (
@@ -300,10 +300,10 @@ def draw_batch_sizes(topic: str, shown: Sequence[Interval]) -> Markup:
 
 def _draw_intervals(
     label: str,
-    shown: Sequence[Interval],
+    shown: Sequence[TimeInterval],
     unit: str,
-    value: Callable[[Interval], float],
-    text: Callable[[Interval], str],
+    value: Callable[[TimeInterval], float],
+    text: Callable[[TimeInterval], str],
 ) -> Markup:
     """Draw a column for each interval that has an append."""
     top, bottom = 22, 112

@@ -15,11 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lakelog.report.dead_letter_counts import DeadLetters, Kind, count_dead_letters, count_dead_letters_of_no_topic
+from lakelog.report.dead_letter_counts import (
+    DeadLetterKind,
+    DeadLetters,
+    count_dead_letters,
+    count_dead_letters_of_no_topic,
+)
 from lakelog.report.exported_tables import StaleRows, count_stale_rows
-from lakelog.report.topic_changes import History, read_history
+from lakelog.report.topic_changes import TopicChanges, read_history
 from storage_engine.cleaner.segment_merging import plan_merges
-from storage_engine.cleaner.selection import CleaningPlan
+from storage_engine.cleaner.selection import CompactionPlan
 from storage_engine.config import TopicConfig
 from storage_engine.errors import LogError, UnknownTopicError
 from storage_engine.log.filenames import LOG, data_folder, data_key
@@ -43,7 +48,7 @@ _PATIENCE = 3
 """The most times that a topic is read again because a job has deleted some of its files meanwhile."""
 
 
-class Fate(StrEnum):
+class SegmentFate(StrEnum):
     """What the next maintenance will do to a segment."""
 
     KEPT = "kept"
@@ -54,7 +59,7 @@ class Fate(StrEnum):
     DELETED_NEXT = "deleted next"
 
 
-class Finding(StrEnum):
+class WarningKind(StrEnum):
     """What an operator should know, the most serious first."""
 
     UNREADABLE = "not readable"
@@ -66,10 +71,10 @@ class Finding(StrEnum):
 
 
 @dataclass(frozen=True)
-class Warned:
+class ReportWarning:
     """A finding with its place and a description."""
 
-    finding: Finding
+    finding: WarningKind
     place: str
     text: str
 
@@ -83,7 +88,7 @@ class SegmentFacts:
     """
 
     segment: Segment
-    fate: Fate
+    fate: SegmentFate
     active: bool
     age_ms: int
     deletion: Deletion | None
@@ -101,7 +106,7 @@ class PartitionFacts:
     state: PartitionState
     segments: tuple[SegmentFacts, ...]
     retention: RetentionPlan
-    compaction: CleaningPlan | None
+    compaction: CompactionPlan | None
     merges: tuple[tuple[Segment, ...], ...]
 
 
@@ -117,10 +122,10 @@ class TopicFacts:
     state: TopicState
     config: TopicConfig
     partitions: tuple[PartitionFacts, ...]
-    history: History
+    history: TopicChanges
     dead_letters: tuple[DeadLetters, ...]
     all_dead_letters: bool
-    warnings: tuple[Warned, ...]
+    warnings: tuple[ReportWarning, ...]
     stale_rows: tuple[StaleRows, ...] = ()
 
     @property
@@ -161,7 +166,7 @@ class RootFacts:
     topics: tuple[TopicFacts, ...]
     unreadable: tuple[str, ...] = ()
     deleted: tuple[tuple[str, int], ...] = ()
-    warnings: tuple[Warned, ...] = ()
+    warnings: tuple[ReportWarning, ...] = ()
     of_no_topic: tuple[DeadLetters, ...] = ()
 
     @property
@@ -170,9 +175,9 @@ class RootFacts:
         return sum(topic.dead for topic in self.topics) + sum(letters.count for letters in self.of_no_topic)
 
     @property
-    def unread(self) -> tuple[Warned, ...]:
+    def unread(self) -> tuple[ReportWarning, ...]:
         """The warnings about parts that could not be read, and that the report therefore lacks."""
-        return tuple(warned for warned in self.warnings if warned.finding is Finding.UNREADABLE)
+        return tuple(warned for warned in self.warnings if warned.finding is WarningKind.UNREADABLE)
 
 
 def collect_root(topics: Topics, names: Sequence[str], now_ms: int) -> RootFacts:
@@ -187,7 +192,7 @@ def collect_root(topics: Topics, names: Sequence[str], now_ms: int) -> RootFacts
         StorageError: the root cannot be listed.
     """
     read: list[TopicFacts] = []
-    warnings: list[Warned] = []
+    warnings: list[ReportWarning] = []
     unreadable: list[str] = []
     deleted: list[tuple[str, int]] = []
     for name in sorted(set(names)) or sorted(topics.names(with_deleted=True)):
@@ -203,13 +208,13 @@ def collect_root(topics: Topics, names: Sequence[str], now_ms: int) -> RootFacts
             if names and isinstance(error, UnknownTopicError):
                 raise
             unreadable.append(name)
-            warnings.append(Warned(Finding.UNREADABLE, name, str(error)))
+            warnings.append(ReportWarning(WarningKind.UNREADABLE, name, str(error)))
     of_no_topic: tuple[DeadLetters, ...] = ()
     try:
         of_no_topic = () if names else count_dead_letters_of_no_topic(topics.storage)
     except LogError as error:
-        warnings.append(Warned(Finding.UNREADABLE, "dead letters of no topic", str(error)))
-    warnings.sort(key=lambda warned: list(Finding).index(warned.finding))
+        warnings.append(ReportWarning(WarningKind.UNREADABLE, "dead letters of no topic", str(error)))
+    warnings.sort(key=lambda warned: list(WarningKind).index(warned.finding))
     return RootFacts(
         topics.storage.uri, now_ms, tuple(read), tuple(unreadable), tuple(deleted), tuple(warnings), of_no_topic
     )
@@ -238,37 +243,37 @@ def collect_topic(topics: Topics, name: str, now_ms: int) -> TopicFacts:
             try:
                 compaction = plan_compaction(topics.storage, state, number, config, now_ms, holds)
             except LogError as error:
-                warnings.append(Warned(Finding.UNREADABLE, _place(state, number), str(error)))
+                warnings.append(ReportWarning(WarningKind.UNREADABLE, _place(state, number), str(error)))
         facts = describe_partition(number, part, config, now_ms, compaction, holds)
         warnings += _noteworthy(_place(state, number), facts, config)
         partitions.append(facts)
     history = read_history(chain, state)
     if history.damaged:
-        warnings.append(Warned(Finding.DAMAGED, name, history.older))
+        warnings.append(ReportWarning(WarningKind.DAMAGED, name, history.older))
     dead_letters: list[DeadLetters] = []
     all_dead_letters = True
-    for kind in Kind:
+    for kind in DeadLetterKind:
         try:
             dead_letters += count_dead_letters(topics.storage, name, kind)
         except LogError as error:
             all_dead_letters = False
-            warnings.append(Warned(Finding.UNREADABLE, name, str(error)))
+            warnings.append(ReportWarning(WarningKind.UNREADABLE, name, str(error)))
     stale_rows: tuple[StaleRows, ...] = ()
     try:
         stale_rows = count_stale_rows(topics.storage, consumers.known)
     except LogError as error:
-        warnings.append(Warned(Finding.UNREADABLE, name, str(error)))
+        warnings.append(ReportWarning(WarningKind.UNREADABLE, name, str(error)))
     warnings += _of_exports(name, dead_letters, stale_rows)
     return TopicFacts(
         state, config, tuple(partitions), history, tuple(dead_letters), all_dead_letters, tuple(warnings), stale_rows
     )
 
 
-def _of_exports(name: str, dead_letters: Sequence[DeadLetters], stale_rows: Sequence[StaleRows]) -> list[Warned]:
+def _of_exports(name: str, dead_letters: Sequence[DeadLetters], stale_rows: Sequence[StaleRows]) -> list[ReportWarning]:
     """Warnings about rows that are missing in the exported tables, or are out of date there."""
     found = [
-        Warned(
-            Finding.STALE_ROWS, name,
+        ReportWarning(
+            WarningKind.STALE_ROWS, name,
             f"{counted(each.count, 'row')} of {each.table} {'is' if each.count == 1 else 'are'} stale: a newer record of"
             " the key does not decode; the column _stale_since names that record.",
         )
@@ -276,8 +281,8 @@ def _of_exports(name: str, dead_letters: Sequence[DeadLetters], stale_rows: Sequ
     ]  # fmt: skip
     if open_letters := sum(each.count for each in dead_letters if each.asks_for_attention):
         found.append(
-            Warned(
-                Finding.NOT_EXPORTED,
+            ReportWarning(
+                WarningKind.NOT_EXPORTED,
                 name,
                 f"{counted(open_letters, 'record')} did not decode and became dead letters of the export. Correct the"
                 " model, then run `export --replay`. The replay also marks dead letters that newer records made unimportant.",
@@ -291,24 +296,24 @@ def describe_partition(
     part: PartitionState,
     config: TopicConfig,
     now_ms: int,
-    compaction: CleaningPlan | None,
+    compaction: CompactionPlan | None,
     holds: Holds = NO_HOLDS,
 ) -> PartitionFacts:
     """Describe a partition and the fates of its segments. Pure."""
     retention = decide_retention(part, config, now_ms, holds)
     deletions = {deletion.segment.name: deletion for deletion in retention.deletions}
 
-    def fate(segment: Segment) -> Fate:
+    def fate(segment: Segment) -> SegmentFate:
         if segment.name in deletions:
-            return Fate.DELETED_NEXT
+            return SegmentFate.DELETED_NEXT
         if segment is part.active_segment:
-            return Fate.ACTIVE
+            return SegmentFate.ACTIVE
         if not config.compact:
-            return Fate.KEPT
+            return SegmentFate.KEPT
         if segment.end_offset <= (compaction.first_dirty_offset if compaction else part.first_dirty_offset or 0):
-            return Fate.CLEAN
+            return SegmentFate.CLEAN
         due = compaction and compaction.reason and segment.base_offset < compaction.first_uncleanable_offset
-        return Fate.CLEANED_NEXT if due else Fate.DIRTY
+        return SegmentFate.CLEANED_NEXT if due else SegmentFate.DIRTY
 
     segments = tuple(
         SegmentFacts(
@@ -324,7 +329,7 @@ def _place(state: TopicState, number: int) -> str:
     return f"{state.topic}-{number}"
 
 
-def _held_against_files(storage: Storage, state: TopicState) -> list[Warned]:
+def _held_against_files(storage: Storage, state: TopicState) -> list[ReportWarning]:
     """Find segments whose committed bytes are not complete."""
     warnings = []
     for number, part in enumerate(state.partitions):
@@ -332,7 +337,7 @@ def _held_against_files(storage: Storage, state: TopicState) -> list[Warned]:
         try:
             sizes = {file.key: file.size for file in storage.list(data_folder(state.topic_id, number))}
         except LogError as error:
-            warnings.append(Warned(Finding.UNREADABLE, place, str(error)))
+            warnings.append(ReportWarning(WarningKind.UNREADABLE, place, str(error)))
             continue
         damage = []
         for segment in part.segments:
@@ -347,11 +352,11 @@ def _held_against_files(storage: Storage, state: TopicState) -> list[Warned]:
             damage[MOST_DAMAGED:] = [
                 f"{more} more of {shown_number(len(part.segments))} segments are missing or too short."
             ]
-        warnings += [Warned(Finding.DAMAGED, place, text) for text in damage]
+        warnings += [ReportWarning(WarningKind.DAMAGED, place, text) for text in damage]
     return warnings
 
 
-def _noteworthy(place: str, facts: PartitionFacts, config: TopicConfig) -> list[Warned]:
+def _noteworthy(place: str, facts: PartitionFacts, config: TopicConfig) -> list[ReportWarning]:
     warnings = []
     ahead = [-each.age_ms for each in facts.segments if each.age_ms < 0]
     if ahead:
@@ -360,7 +365,7 @@ def _noteworthy(place: str, facts: PartitionFacts, config: TopicConfig) -> list[
         blocked = facts.retention.blocked
         if blocked is not None:
             text += f" The first of these prevents the deletion of {counted(len(blocked.overdue), 'later segment')}."
-        warnings.append(Warned(Finding.FUTURE, place, f"{text} Correct the producer's timestamps."))
+        warnings.append(ReportWarning(WarningKind.FUTURE, place, f"{text} Correct the producer's timestamps."))
     closed = [each.segment.size for each in facts.segments if not each.active]
     small = [each for each in closed if each * SMALL_SHARE < config.segment_bytes]
     if len(closed) >= MANY_SEGMENTS and 2 * len(small) > len(closed):
@@ -369,5 +374,5 @@ def _noteworthy(place: str, facts: PartitionFacts, config: TopicConfig) -> list[
             f" segment.bytes, {shown_size(config.segment_bytes)}. Maintenance merges neighbours if segment.ms and"
             f" a tenth of the retention limits allow it."
         )
-        warnings.append(Warned(Finding.SMALL_SEGMENTS, place, text))
+        warnings.append(ReportWarning(WarningKind.SMALL_SEGMENTS, place, text))
     return warnings

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lakelog.report.facts import PartitionFacts
-from storage_engine.cleaner.selection import Bound, CleaningPlan, Reason
+from storage_engine.cleaner.selection import CompactionBound, CompactionPlan, CompactionReason
 from storage_engine.config import TopicConfig
-from storage_engine.log.segment_retention import RetentionPlan, Rule
+from storage_engine.log.segment_retention import RetentionPlan, RetentionRule
 from storage_engine.quantities import counted, shown_duration, shown_number, shown_size
 
 
@@ -33,7 +33,7 @@ def _retention(plan: RetentionPlan, config: TopicConfig) -> str:
             limits.append(f"retention.bytes is {shown_size(config.retention_bytes)}")
         text = f"has nothing to delete: {', '.join(limits) or 'it has no limit here'}."
     else:
-        rules = [(rule, sum(each.rule is rule for each in plan.deletions)) for rule in Rule]
+        rules = [(rule, sum(each.rule is rule for each in plan.deletions)) for rule in RetentionRule]
         taken = ", ".join(f"{shown_number(number)} by {rule}" for rule, number in rules if number)
         text = (
             f"deletes {counted(len(plan.deletions), 'segment')} next, {shown_size(plan.bytes)}: {taken}. The log then starts"
@@ -47,19 +47,19 @@ def _retention(plan: RetentionPlan, config: TopicConfig) -> str:
     return text
 
 
-def _compaction(plan: CleaningPlan, config: TopicConfig) -> str:
+def _compaction(plan: CompactionPlan, config: TopicConfig) -> str:
     ratio = f"{plan.dirty_ratio:.3f} of its bytes are dirty, min.cleanable.dirty.ratio is {config.min_cleanable_dirty_ratio:g}"
     waits = {
-        Bound.ACTIVE_SEGMENT: "the active segment is never compacted",
-        Bound.OPEN_TRANSACTION: "a transaction is open there",
-        Bound.MIN_COMPACTION_LAG: f"min.compaction.lag.ms is {shown_duration(config.min_compaction_lag_ms / 1000)}",
+        CompactionBound.ACTIVE_SEGMENT: "the active segment is never compacted",
+        CompactionBound.OPEN_TRANSACTION: "a transaction is open there",
+        CompactionBound.MIN_COMPACTION_LAG: f"min.compaction.lag.ms is {shown_duration(config.min_compaction_lag_ms / 1000)}",
     }[plan.bound]
     rest = f"Records from offset {shown_number(plan.first_uncleanable_offset)} on must wait: {waits}."
-    if plan.reason is Reason.MAX_COMPACTION_LAG:
+    if plan.reason is CompactionReason.MAX_COMPACTION_LAG:
         why = (
             f"a dirty record is older than max.compaction.lag.ms, {shown_duration(config.max_compaction_lag_ms / 1000)}"
         )
-    elif plan.reason is Reason.EXPIRED_HORIZONS:
+    elif plan.reason is CompactionReason.EXPIRED_HORIZONS:
         why = "it has tombstones or markers past their delete horizon"
     else:
         why = ratio

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Sequence
 
 from lakelog.report.attention import dead_letters_table, warning_list
 from lakelog.report.drawing import draw_swatch
-from lakelog.report.facts import Fate, RootFacts
+from lakelog.report.facts import RootFacts, SegmentFate
 from lakelog.report.layout import data_table, moment, row_head
 from lakelog.report.markup import Child, Markup, element
 from storage_engine.config import as_text
 from storage_engine.quantities import shown_number, shown_size
 
 _MEANINGS = {
-    Fate.KEPT: "kept whole: the topic is not compacted",
-    Fate.CLEAN: "clean: compacted before",
-    Fate.DIRTY: "dirty: not compacted yet, and not due",
-    Fate.CLEANED_NEXT: "dirty, and compaction is due",
-    Fate.ACTIVE: "active: the newest segment, which grows",
-    Fate.DELETED_NEXT: "retention deletes it next",
+    SegmentFate.KEPT: "kept whole: the topic is not compacted",
+    SegmentFate.CLEAN: "clean: compacted before",
+    SegmentFate.DIRTY: "dirty: not compacted yet, and not due",
+    SegmentFate.CLEANED_NEXT: "dirty, and compaction is due",
+    SegmentFate.ACTIVE: "active: the newest segment, which grows",
+    SegmentFate.DELETED_NEXT: "retention deletes it next",
 }
 
 

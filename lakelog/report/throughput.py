@@ -19,7 +19,7 @@ SHORTEST_MS = 1000
 
 
 @dataclass(frozen=True)
-class Interval:
+class TimeInterval:
     """The appends from start_ms up to, but not including, end_ms.
 
     appends: number of versions that appended records.
@@ -45,19 +45,19 @@ class Interval:
         return self.records / self.appends if self.appends else 0.0
 
 
-def rates(changes: Sequence[Change]) -> tuple[Interval, ...]:
+def rates(changes: Sequence[Change]) -> tuple[TimeInterval, ...]:
     """The appends in intervals that contain one append each on average. With shorter intervals, a steady stream would
     seem to have gaps."""
     appends = [change for change in changes if change.records > 0]
     return _intervals(appends, min(MOST_INTERVALS, len(appends) + 1))
 
 
-def batch_sizes(changes: Sequence[Change]) -> tuple[Interval, ...]:
+def batch_sizes(changes: Sequence[Change]) -> tuple[TimeInterval, ...]:
     """The appends in the shortest intervals that a picture can show, so that few appends share an interval."""
     return _intervals([change for change in changes if change.records > 0], MOST_INTERVALS)
 
 
-def _intervals(appends: Sequence[Change], most: int) -> tuple[Interval, ...]:
+def _intervals(appends: Sequence[Change], most: int) -> tuple[TimeInterval, ...]:
     """Group appends over the whole time that they span, in at least 2 and at most `most` intervals."""
     if not appends:
         return ()
@@ -65,11 +65,11 @@ def _intervals(appends: Sequence[Change], most: int) -> tuple[Interval, ...]:
     last = max(change.written_ms for change in appends)
     length = _interval_ms(last - first, most)
     start = first // length * length
-    gathered = [Interval(at, at + length) for at in range(start, last + 1, length)]
+    gathered = [TimeInterval(at, at + length) for at in range(start, last + 1, length)]
     for change in appends:
         place = (change.written_ms - start) // length
         before = gathered[place]
-        gathered[place] = Interval(
+        gathered[place] = TimeInterval(
             before.start_ms,
             before.end_ms,
             before.appends + 1,

@@ -44,7 +44,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class History:
+class TopicChanges:
     """A topic's changes, oldest first.
 
     older: a sentence about the earlier changes; empty if the list begins with version 0.
@@ -56,7 +56,7 @@ class History:
     damaged: bool = False
 
 
-def read_history(chain: StateChain, newest: TopicState, limit: int = MOST_VERSIONS) -> History:
+def read_history(chain: StateChain, newest: TopicState, limit: int = MOST_VERSIONS) -> TopicChanges:
     """The changes that led to a state.
 
     Args:
@@ -66,8 +66,8 @@ def read_history(chain: StateChain, newest: TopicState, limit: int = MOST_VERSIO
     """
     changes: list[Change] = []
 
-    def history(older: str = "", *, damaged: bool = False) -> History:
-        return History(tuple(reversed(changes)), older, damaged)
+    def history(older: str = "", *, damaged: bool = False) -> TopicChanges:
+        return TopicChanges(tuple(reversed(changes)), older, damaged)
 
     state = newest
     while len(changes) < limit:

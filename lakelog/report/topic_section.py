@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from lakelog.report.attention import dead_letters_table, warning_list
 from lakelog.report.drawing import age, draw_batch_sizes, draw_partition, draw_rates
-from lakelog.report.facts import Fate, PartitionFacts, SegmentFacts, TopicFacts
+from lakelog.report.facts import PartitionFacts, SegmentFacts, SegmentFate, TopicFacts
 from lakelog.report.layout import data_table, figure, moment, row_head
 from lakelog.report.markup import Child, Markup, element, escaped, joined
 from lakelog.report.next_steps import next_steps
@@ -145,7 +145,7 @@ def _fate(each: SegmentFacts) -> str:
     text = str(each.fate)
     if each.deletion:
         text += f" by {each.deletion.rule}"
-    return f"{text}, active" if each.active and each.fate is not Fate.ACTIVE else text
+    return f"{text}, active" if each.active and each.fate is not SegmentFate.ACTIVE else text
 
 
 def _throughput(facts: TopicFacts) -> Markup:

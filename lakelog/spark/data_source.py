@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 
 from lakelog.spark.options.source_options import CommonOptions, batch_bounds, common_options, ignored_warning
 from lakelog.spark.options.topic_choice import topic_choice
-from lakelog.spark.options.user_options import LAKELOG, Given, wrong
+from lakelog.spark.options.user_options import LAKELOG, UserOptions, wrong
 from lakelog.spark.ranges import batch_ranges
 from lakelog.spark.read_topics import ReadTopics
 from lakelog.spark.sink.writers import BatchWriter, StreamWriter
@@ -49,7 +49,7 @@ def may_read(options: Mapping[str, str], topic: str) -> bool:
     Raises:
         ConfigError: the options do not name topics in one of the three ways.
     """
-    return topic_choice(Given(options)).may_read(topic)
+    return topic_choice(UserOptions(options)).may_read(topic)
 
 
 def earliest_position(options: Mapping[str, str]) -> Position:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lakelog.spark.options.bounds import Where, after_end, listed
-from lakelog.spark.read_topics import Found, States
+from lakelog.spark.read_topics import FoundOffset, States
 from lakelog.spark.shares import OffsetRange
 from lakelog.spark.stream_position import Position, begins_of, offsets_of
 from storage_engine.errors import LogError, OffsetOutOfRangeError
@@ -38,8 +38,8 @@ class BatchRanges:
 
 def batch_ranges(
     states: States,
-    first: Mapping[Where, Found],
-    end: Mapping[Where, Found],
+    first: Mapping[Where, FoundOffset],
+    end: Mapping[Where, FoundOffset],
     latest: Mapping[Where, int],
     *,
     fail_on_loss: bool,

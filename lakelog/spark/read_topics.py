@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from lakelog.spark.options.bounds import EARLIEST, LATEST, Bound, Edge, Offsets, Time, Times, Where, listed, option_of
 from lakelog.spark.options.source_options import CommonOptions
-from lakelog.spark.options.topic_choice import Assigned, Matching
+from lakelog.spark.options.topic_choice import Assigned, SubscribedPattern
 from lakelog.spark.options.user_options import wrong
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig, shown
@@ -33,7 +33,7 @@ States = Mapping[str, TopicState]
 """The newest state of each topic of a read, by name."""
 
 
-class Found(NamedTuple):
+class FoundOffset(NamedTuple):
     """The offset of a bound in one partition.
 
     at_edge: whether the bound is the earliest or the latest offset of the partition, which can change.
@@ -62,7 +62,7 @@ class ReadTopics:
             UnknownTopicError: a topic that an option names does not exist.
             CorruptionError: a state is damaged, or has lost versions.
         """
-        if not isinstance(self._choice, Matching):
+        if not isinstance(self._choice, SubscribedPattern):
             return {topic: self._state(topic) for topic in self._choice.topics}
         topics = Topics(self.storage, BrokerConfig(), SystemClock())
         states = {}
@@ -106,7 +106,7 @@ class ReadTopics:
             for topic, number in self.partitions(states)
         }
 
-    def found(self, bound: Bound, states: States, *, starting: bool) -> dict[Where, Found]:
+    def found(self, bound: Bound, states: States, *, starting: bool) -> dict[Where, FoundOffset]:
         """The offset of a bound in each partition.
 
         Args:
@@ -121,12 +121,12 @@ class ReadTopics:
         option = option_of(bound, "starting" if starting else "ending")
         if isinstance(bound, Edge):
             edge = earliest if bound is Edge.EARLIEST else latest
-            return {where: Found(offset, at_edge=True) for where, offset in edge.items()}
+            return {where: FoundOffset(offset, at_edge=True) for where, offset in edge.items()}
         if isinstance(bound, Offsets):
             _check_same(option, bound.by_partition, latest)
             edges = {EARLIEST: earliest, LATEST: latest}
             return {
-                where: Found(edges[offset][where], at_edge=True) if offset in edges else Found(offset)
+                where: FoundOffset(edges[offset][where], at_edge=True) if offset in edges else FoundOffset(offset)
                 for where, offset in bound.by_partition.items()
             }
         if isinstance(bound, Times):
@@ -140,7 +140,7 @@ class ReadTopics:
                     option, f"no offset matches: {where[0]}-{where[1]} has no record at or after the time {time}",
                     "Give an earlier time, or set startingOffsetsByTimestampStrategy to latest.",
                 )  # fmt: skip
-            found[where] = Found(end if offset is None else offset)
+            found[where] = FoundOffset(end if offset is None else offset)
         return found
 
     def _offset_at(self, where: Where, time: int, states: States) -> int | None:

@@ -83,7 +83,7 @@ def run_cleaning(
     context: JobContext,
     settings: JobTopics,
     work: frozenset[Work],
-    steps: Callable[[Cleaning], None],
+    steps: Callable[[CleaningJob], None],
     budget: Budget | None = None,
 ) -> JobReport:
     """Run a cleaning job. If the command line has the options for plans, the job only plans the work, or applies a
@@ -110,7 +110,7 @@ def run_cleaning(
             "Remove these options: the saved plan already contains all decisions.",
         )
     with context.display.work(context.name) as progress:
-        cleaning = Cleaning.of(context, settings, progress, budget or Budget(), now_ms)
+        cleaning = CleaningJob.of(context, settings, progress, budget or Budget(), now_ms)
         if file is not None:
             cleaning.apply(read_plan(file), work)
         elif plans:
@@ -121,7 +121,7 @@ def run_cleaning(
 
 
 @dataclass
-class Cleaning:
+class CleaningJob:
     """One run of a cleaning job.
 
     The command line names the topics. If it names none, the settings name them. If the settings name none, all topics
@@ -144,7 +144,7 @@ class Cleaning:
     @classmethod
     def of(
         cls, context: JobContext, settings: JobTopics, progress: Meter, budget: Budget, now_ms: int | None
-    ) -> Cleaning:
+    ) -> CleaningJob:
         """
         Args:
             progress: shows the work of the whole run.

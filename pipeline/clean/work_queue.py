@@ -26,7 +26,7 @@ from typing import Generic, ParamSpec, Protocol, TypeVar
 from pipeline.clean.budget import Budget, Limit
 from storage_engine.cleaner.cleaner import CleaningTask
 from storage_engine.cleaner.segment_merging import MergeTask
-from storage_engine.cleaner.selection import Reason
+from storage_engine.cleaner.selection import CompactionReason
 
 SMALL_BYTES = 256 * 1024**2
 """The largest size, in bytes, of a piece with several tasks. This many bytes are read in a second or two."""
@@ -57,7 +57,7 @@ def in_order(tasks: Iterable[Task]) -> list[Task]:
         read[task.topic_id] += task.bytes_to_read
 
     def urgency(task: CleaningTask) -> tuple[float, ...]:
-        by_ratio = task.plan.reason in (Reason.DIRTY_RATIO, Reason.FORCED)
+        by_ratio = task.plan.reason in (CompactionReason.DIRTY_RATIO, CompactionReason.FORCED)
         return by_ratio, -task.plan.dirty_ratio, -task.plan.dirty_bytes
 
     def by_topic(task: MergeTask) -> tuple[float, str]:

@@ -27,7 +27,7 @@ class TooManyDeadLettersError(ExportRefusedError):
 
 
 @dataclass(frozen=True)
-class Reason:
+class ReasonCount:
     """Dead letters with the same reason. detail: the place in the value."""
 
     reason: str
@@ -69,7 +69,7 @@ def too_many_dead_letters(
     records: int,
     recent: Recent,
     max_share: float,
-    reasons: Sequence[Reason],
+    reasons: Sequence[ReasonCount],
     places: Sequence[Place],
     end: Mapping[int, int],
 ) -> TooManyDeadLettersError:

@@ -24,7 +24,7 @@ _MOST = 100
 
 
 @dataclass(frozen=True)
-class _Commit:
+class _DeltaCommit:
     """An entry of the history, with Delta's names."""
 
     version: int
@@ -60,12 +60,12 @@ def head_in_log(storage: Storage, table: str) -> TableHead | None:
     return find_head([newest, *(_read(storage, folder, version) for version in versions[1:])], lambda _: True)
 
 
-def _read(storage: Storage, folder: str, version: int) -> _Commit:
+def _read(storage: Storage, folder: str, version: int) -> _DeltaCommit:
     try:
         for line in bytes(storage.read(f"{folder}{version:020d}.json")).splitlines():
             action = json.loads(line)
             if info := action.get("commitInfo"):
-                return _Commit(
+                return _DeltaCommit(
                     version, info.get("operation", ""), info.get("operationParameters") or {}, info.get("userMetadata")
                 )
     except (ValueError, AttributeError) as error:

@@ -24,7 +24,7 @@ class ExportMode(StrEnum):
 
 
 @dataclass(frozen=True)
-class OffsetRange:
+class PartitionOffsets:
     """The offsets of a partition for readers of committed records: from the log start offset to the last stable offset.
 
     tombstones_end: below this offset, tombstones may have been removed.
@@ -188,7 +188,7 @@ class ExportResult:
 
 
 @dataclass(frozen=True)
-class Wish:
+class ExportBounds:
     """The options of the command line for one run.
 
     from_offsets: by partition, the first offset to read. The table's rows from this offset on are made again.
@@ -202,15 +202,15 @@ class Wish:
     up_to: Mapping[int, int] | None = None
 
 
-NO_WISH = Wish()
+NO_WISH = ExportBounds()
 
 
 def decide_export(
     export: Export,
     head: TableHead | None,
     before: Mapping[int, int],
-    ranges: Mapping[int, OffsetRange],
-    wish: Wish = NO_WISH,
+    ranges: Mapping[int, PartitionOffsets],
+    wish: ExportBounds = NO_WISH,
 ) -> ExportPlan:
     """Decide what the next run of an export does.
 
@@ -243,7 +243,7 @@ def decide_export(
     return ExportPlan(head, before, start, end, gaps, reread, replaced)
 
 
-def _reread(before: Mapping[int, int], ranges: Mapping[int, OffsetRange]) -> tuple[int, ...]:
+def _reread(before: Mapping[int, int], ranges: Mapping[int, PartitionOffsets]) -> tuple[int, ...]:
     """The partitions with records to read, in which compaction may have removed tombstones above the table's position."""
     return tuple(
         partition
@@ -272,7 +272,7 @@ def _check_stamp(export: Export, head: TableHead | None) -> None:
 
 
 def _starting_offsets(
-    export: Export, positions: Mapping[int, int], ranges: Mapping[int, OffsetRange]
+    export: Export, positions: Mapping[int, int], ranges: Mapping[int, PartitionOffsets]
 ) -> tuple[dict[int, int], tuple[Gap, ...]]:
     start: dict[int, int] = {}
     gaps: list[Gap] = []
@@ -295,7 +295,7 @@ def _check_from_offsets(
     export: Export,
     head: TableHead | None,
     start: Mapping[int, int],
-    ranges: Mapping[int, OffsetRange],
+    ranges: Mapping[int, PartitionOffsets],
     wanted: Mapping[int, int],
 ) -> None:
     for partition, offset in wanted.items():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lakelog.dead_letter_tables import export_dead_letters_key
 from pipeline.delta.delta_log import UnknownHeadError, head_in_log
-from pipeline.delta.export_plan import Export, ExportMode, ExportResult, OffsetRange, Wish, decide_export
+from pipeline.delta.export_plan import Export, ExportBounds, ExportMode, ExportResult, PartitionOffsets, decide_export
 from pipeline.delta.table_stamp import known_positions
 from pipeline.job import JobContext
 from pipeline.topic_model import topic_schema
@@ -81,17 +81,17 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
     )
 
 
-def offset_ranges(state: TopicState) -> dict[int, OffsetRange]:
+def offset_ranges(state: TopicState) -> dict[int, PartitionOffsets]:
     """The offsets of a topic's partitions, by number."""
     return {
-        number: OffsetRange(
+        number: PartitionOffsets(
             part.log_start_offset, part.last_stable_offset, part.tombstones_end, part.first_dirty_offset or 0
         )
         for number, part in enumerate(state.partitions)
     }
 
 
-def wish_of(context: JobContext, state: TopicState) -> Wish:
+def wish_of(context: JobContext, state: TopicState) -> ExportBounds:
     """The options of the command line for this run.
 
     Raises:
@@ -100,14 +100,14 @@ def wish_of(context: JobContext, state: TopicState) -> Wish:
     arguments = vars(context.arguments)
     accepted = arguments.get("accept_dead_letters")
     time = arguments.get("from_timestamp")
-    return Wish(
+    return ExportBounds(
         from_offsets=_offsets("--from-offset", arguments.get("from_offset") or []),
         from_time=_offsets_at(context, state, _time_ms(time)) if time is not None else {},
         up_to=_offsets("--accept-dead-letters", accepted.split(",")) if accepted is not None else None,
     )
 
 
-def nothing_new(context: JobContext, target: Export, ranges: Mapping[int, OffsetRange]) -> ExportResult | None:
+def nothing_new(context: JobContext, target: Export, ranges: Mapping[int, PartitionOffsets]) -> ExportResult | None:
     """The outcome of an export that has nothing to read, decided without Spark; None if the export needs Spark."""
     with suppress(UnknownHeadError):
         head = head_in_log(context.storage, context.settings.required_export().table)

@@ -55,7 +55,7 @@ from pyspark.sql import functions as F
 
 from pipeline.delta.dead_letter_share import (
     Place,
-    Reason,
+    ReasonCount,
     TooManyDeadLettersError,
     followed_by,
     is_too_much,
@@ -65,11 +65,11 @@ from pipeline.delta.delta_table import check_committed, named_conflicts
 from pipeline.delta.export_plan import (
     NO_WISH,
     Export,
+    ExportBounds,
     ExportMode,
     ExportPlan,
     ExportResult,
-    OffsetRange,
-    Wish,
+    PartitionOffsets,
     decide_export,
 )
 from pipeline.delta.export_rows import REASONS, decode, reduced, with_counts
@@ -101,10 +101,10 @@ position are skipped, and other missing records are an error."""
 def export_increment(
     spark: SparkSession,
     export: Export,
-    ranges: Mapping[int, OffsetRange],
+    ranges: Mapping[int, PartitionOffsets],
     read: ReadRecords,
     register: Register = lambda _: None,
-    wish: Wish = NO_WISH,
+    wish: ExportBounds = NO_WISH,
     max_share: float = DEFAULT_MAX_SHARE,
     tell: Tell = lambda _: None,
 ) -> ExportResult:
@@ -228,7 +228,7 @@ def _count(rows: DataFrame) -> _Counts:
 
 
 def _recent_after(
-    export: Export, plan: ExportPlan, rows: DataFrame, counts: _Counts, wish: Wish, max_share: float
+    export: Export, plan: ExportPlan, rows: DataFrame, counts: _Counts, wish: ExportBounds, max_share: float
 ) -> Recent:
     """The counts of the last records after this run.
 
@@ -250,7 +250,7 @@ def _too_many(
     places = bad.groupBy("_partition").agg(F.min("_offset"), F.max("_offset"), F.count("*")).orderBy("_partition")
     return too_many_dead_letters(
         export.table, counts.decodable, plan.recent, max_share,
-        [Reason(*row) for row in by_reason.collect()],
+        [ReasonCount(*row) for row in by_reason.collect()],
         [Place(*row) for row in places.collect()],
         {partition: plan.end[partition] for partition in plan.waiting},
     )  # fmt: skip

@@ -31,7 +31,7 @@ from pyspark.sql import functions as F
 from lakelog.spark.types import nullable, spark_struct
 from pipeline.delta.dead_letters import EXPORT_DEAD_LETTERS
 from pipeline.delta.delta_table import check_committed, is_table, named_conflicts, read_table_id
-from pipeline.delta.export_plan import Export, ExportMode, ExportRefusedError, OffsetRange, decide_export
+from pipeline.delta.export_plan import Export, ExportMode, ExportRefusedError, PartitionOffsets, decide_export
 from pipeline.delta.export_rows import deciding, decode, is_newer, of_place, place, reduced, with_counts
 from pipeline.delta.exporting import ReadRecords
 from pipeline.delta.table_position import look_at_table, stamp_of
@@ -59,7 +59,7 @@ class ReplayResult:
 def replay(
     spark: SparkSession,
     export: Export,
-    ranges: Mapping[int, OffsetRange],
+    ranges: Mapping[int, PartitionOffsets],
     read: ReadRecords,
     log_starts: Callable[[], Mapping[int, int]],
     tell: Tell = lambda _: None,
@@ -111,7 +111,10 @@ def replay(
 
 
 def decide_replay(
-    mode: ExportMode, before: Mapping[int, int], ranges: Mapping[int, OffsetRange], first_letters: Mapping[int, int]
+    mode: ExportMode,
+    before: Mapping[int, int],
+    ranges: Mapping[int, PartitionOffsets],
+    first_letters: Mapping[int, int],
 ) -> tuple[dict[int, int], dict[int, int]]:
     """The records that a replay reads: by partition, the first offset and the offset after the last one.
 

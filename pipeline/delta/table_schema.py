@@ -217,7 +217,7 @@ def _number(kind: DataType) -> str | None:
 
 
 @dataclass(frozen=True)
-class _Rewrite:
+class _TableRewrite:
     """A planned rewrite. version: the table's version when its rows were checked, or an older version. rows: the number
     of rows."""
 
@@ -234,7 +234,7 @@ def _named(widenings: tuple[Widening, ...]) -> str:
     return ", ".join(str(each) for each in widenings)
 
 
-def _plan_rewrite(spark: SparkSession, table: str, version: int, widenings: tuple[Widening, ...]) -> _Rewrite:
+def _plan_rewrite(spark: SparkSession, table: str, version: int, widenings: tuple[Widening, ...]) -> _TableRewrite:
     """Check, before anything is written, that the table may be rewritten and that no number loses digits.
 
     Raises:
@@ -245,11 +245,11 @@ def _plan_rewrite(spark: SparkSession, table: str, version: int, widenings: tupl
     rows, inexact = _count(now, widenings)
     for widening, count in inexact.items():
         raise _too_large(table, widening, f"{counted(count, 'row')} of {rows:,}")
-    return _Rewrite(version, widenings, partitions, rows)
+    return _TableRewrite(version, widenings, partitions, rows)
 
 
 def _rewrite(
-    spark: SparkSession, export: Export, rewrite: _Rewrite, head: TableHead, stamp: Stamp, last_known: int
+    spark: SparkSession, export: Export, rewrite: _TableRewrite, head: TableHead, stamp: Stamp, last_known: int
 ) -> int:
     """Write all rows with the wider types, in one commit.
 

@@ -1,4 +1,4 @@
-"""Plans, creates and takes over the topics of an ingest. A FedTopic is one topic that the ingest has taken over."""
+"""Plans, creates and takes over the topics of an ingest. An IngestTopic is one topic that the ingest has taken over."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _differences(settings: Settings, state: TopicState) -> list[str]:
     return notes
 
 
-class FedTopic:
+class IngestTopic:
     """One topic that an ingest has taken over.
 
     Only the thread of the micro-batches may use `writer`, `newest` and `config`. Another thread may call `check_fenced`.
@@ -133,7 +133,7 @@ class FedTopic:
         self.writer.close()
 
 
-def take_over_all(topics: Topics, names: Sequence[str], claim: Claim) -> Mapping[str, FedTopic]:
+def take_over_all(topics: Topics, names: Sequence[str], claim: Claim) -> Mapping[str, IngestTopic]:
     """Take topics over, in the given order. Every run of a query has to use the same order.
 
     Before each topic, the run checks that it still is the writer of the earlier topics. So if two runs start at the
@@ -143,11 +143,11 @@ def take_over_all(topics: Topics, names: Sequence[str], claim: Claim) -> Mapping
         FencedError: another run of the query has started at the same time.
         WriterRefusedError: another query is the writer of a topic, and the claim does not allow this one to replace it.
     """
-    fed: dict[str, FedTopic] = {}
+    fed: dict[str, IngestTopic] = {}
     for name in names:
         for taken in fed.values():
             taken.check_fenced()
-        fed[name] = FedTopic(topics, name, claim)
+        fed[name] = IngestTopic(topics, name, claim)
     return fed
 
 

@@ -35,7 +35,7 @@ from pipeline.ingest.rows.record_rows import record_rows
 from pipeline.ingest.rows.source_rows import SourceRows, reads_files, shown_source, source_rows
 from pipeline.ingest.source_positions import PositionedSource
 from pipeline.ingest.stop_request import StopRequest
-from pipeline.ingest.storage_retry import StoragePatience
+from pipeline.ingest.storage_retry import StorageRetry
 from pipeline.settings import Settings
 from pipeline.spark.failures import SPARK_ERRORS, failure_reason, missing_python, stream_reason
 from pipeline.spark.session import start_python_daemon
@@ -142,7 +142,7 @@ class Ingest:
         result = IngestResult(query_id, {name: TopicResult(fed.epoch) for name, fed in self._fed.items()})
         result.dropped_fields = DroppedFields.of(self._settings, planned.read)
         result.notes += [note for topic in planned.topics for note in topic.notes] + left
-        patience = StoragePatience(self._ingest.storage_retry_timeout_ms, self._stop.wait, self._report)
+        patience = StorageRetry(self._ingest.storage_retry_timeout_ms, self._stop.wait, self._report)
         self._batches = MicroBatches(
             self._topics,
             self._ingest,

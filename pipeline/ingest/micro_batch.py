@@ -36,12 +36,12 @@ from lakelog.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS, ingest_dead_l
 from lakelog.spark.sink.streaming_checkpoint import batch_identity, make_durable
 from pipeline.delta.dead_letters import append_staged_dead_letters
 from pipeline.ingest.batch_stager import BatchStager
-from pipeline.ingest.ingest_topic import FedTopic
+from pipeline.ingest.ingest_topic import IngestTopic
 from pipeline.ingest.rows.dropped_fields import DroppedFields
 from pipeline.ingest.source_positions import PositionedSource, SourceEnds
 from pipeline.ingest.spark_publisher import publisher_of
 from pipeline.ingest.staging_task import StagingTask, StagingTopic
-from pipeline.ingest.storage_retry import StoragePatience
+from pipeline.ingest.storage_retry import StorageRetry
 from pipeline.settings import IngestSettings
 from schemas.event_schema import EventSchema
 from storage_engine.phases import Phases
@@ -133,11 +133,11 @@ class MicroBatches:
         topics: Topics,
         settings: IngestSettings,
         source: PositionedSource | None,
-        fed: Mapping[str, FedTopic],
+        fed: Mapping[str, IngestTopic],
         result: IngestResult,
         report: Callable[[str], None],
         meter: Meter,
-        patience: StoragePatience,
+        patience: StorageRetry,
         schemas: Mapping[str, EventSchema],
         schema_setting: str,
     ) -> None:
@@ -345,7 +345,7 @@ class MicroBatches:
         return records, size
 
     def _append(
-        self, spark: SparkSession, fed: FedTopic, topic: StagedTopic, batch: BatchIdentity, size: int
+        self, spark: SparkSession, fed: IngestTopic, topic: StagedTopic, batch: BatchIdentity, size: int
     ) -> Committed:
         """Commit the staged runs of one topic."""
         publisher = publisher_of(spark, self._storage, size, self._settings.publish_spark_bytes)

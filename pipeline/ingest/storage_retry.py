@@ -20,7 +20,7 @@ _LONGEST_PAUSE = 30.0
 _T = TypeVar("_T")
 
 
-class StoragePatience:
+class StorageRetry:
     """Repeats steps of an ingest's micro-batches, up to a timeout. For the thread of the micro-batches only."""
 
     def __init__(self, timeout_ms: int, wait: Callable[[float], bool], report: Callable[[str], None]) -> None:

@@ -30,14 +30,14 @@ def run_numbered(spark: SparkSession, root: str, do: Callable[[Storage, int], _M
     """
     # A DataFrame and not an RDD: an RDD's functions run in workers of another daemon, which would import everything again.
     numbers = spark.range(0, count, 1, min(count, max(1, spark.sparkContext.defaultParallelism)))
-    rows = numbers.mapInArrow(_Work(root, do), "id bigint, outcome binary").collect()
+    rows = numbers.mapInArrow(_NumberedWork(root, do), "id bigint, outcome binary").collect()
     loads = CPickleSerializer().loads
     outcomes = {row["id"]: loads(bytes(row["outcome"])) for row in rows}  # type: ignore[no-untyped-call]
     return [outcomes[number] for number in range(count)]
 
 
 @dataclass(frozen=True)
-class _Work(Generic[_Made]):
+class _NumberedWork(Generic[_Made]):
     """The function of a Spark task: it receives numbers and returns their pickled results."""
 
     root: str

@@ -42,15 +42,15 @@ from storage_engine.cleaner.filter_kernels import (
     STAYS_EMPTY,
     WANTS_HORIZON,
     FilteredBatches,
+    FilterLimits,
     FilterResult,
-    Limits,
     RecordsKept,
     filter_batches,
 )
 from storage_engine.cleaner.legacy_conversion import LegacyChunk, as_modern, legacy_clock_ms, legacy_horizon_ms
 from storage_engine.cleaner.passes import KeyedChunk, OutdatedRecords, outdated_records
 from storage_engine.cleaner.replacement import Replacement, delete_segments, file_of, finish_segment
-from storage_engine.cleaner.selection import CleaningPlan, group_segments
+from storage_engine.cleaner.selection import CompactionPlan, group_segments
 from storage_engine.cleaner.throttle import Throttle
 from storage_engine.config import LONG_MAX, TopicConfig
 from storage_engine.errors import LogError
@@ -74,7 +74,7 @@ from storage_engine.record.crc import check_crcs
 from storage_engine.record.decoding import damaged_batch, intact_sections
 from storage_engine.record.encoding import compress_again, seal_chosen_batches
 from storage_engine.record.header import HEADER_BYTES
-from storage_engine.record.kernels.arguments import Sections
+from storage_engine.record.kernels.columns import Sections
 from storage_engine.record.kernels.decode_kernels import INTACT
 from storage_engine.record.sections import Room
 from storage_engine.storage import NewFile, Storage
@@ -98,7 +98,7 @@ class CleaningTask:
     topic_id: str
     partition: int
     files: SegmentFolder
-    plan: CleaningPlan
+    plan: CompactionPlan
     config: TopicConfig
     memory_bytes: int
     now_ms: int
@@ -174,9 +174,9 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
         StorageError: the storage refused or failed. After either error no file remains.
     """
     throttle = Throttle(task.bytes_per_second)
-    first = Reading(storage, task, throttle, _UpTo(progress, task.plan.dirty_bytes))
+    first = ChunkReader(storage, task, throttle, _UpTo(progress, task.plan.dirty_bytes))
     with outdated_records(task.memory_bytes, task.plan.first_dirty_offset, first.keyed) as outdated:
-        reading = Reading(storage, task, throttle, progress)
+        reading = ChunkReader(storage, task, throttle, progress)
         return rewrite_groups(reading, groups_of(storage, task), outdated, CleanedTransactions(task.aborted))
 
 
@@ -212,7 +212,7 @@ def groups_of(storage: Storage, task: CleaningTask) -> list[tuple[Segment, ...]]
 
 
 def rewrite_groups(
-    reading: Reading,
+    reading: ChunkReader,
     groups: Sequence[Sequence[Segment]],
     outdated: OutdatedRecords,
     transactions: CleanedTransactions,
@@ -227,7 +227,7 @@ def rewrite_groups(
         CorruptionError, StorageError: as clean_partition; no file remains.
     """
     task = reading.task
-    cleaning = _Cleaning(reading, outdated, transactions)
+    cleaning = _PartitionCleaning(reading, outdated, transactions)
     segments: list[Segment] = []
     try:
         for group in groups:
@@ -245,7 +245,7 @@ def rewrite_groups(
     )  # fmt: skip
 
 
-class Reading:
+class ChunkReader:
     """Reads the segments of one partition as batches of magic 2, and reports the bytes that were read."""
 
     def __init__(self, storage: Storage, task: CleaningTask, throttle: Throttle, progress: Progress) -> None:
@@ -281,10 +281,10 @@ class Reading:
                 yield KeyedChunk(chunk, has_keys, file, self.room)
 
 
-class _Cleaning:
+class _PartitionCleaning:
     """Writes the new segments of one partition."""
 
-    def __init__(self, reading: Reading, outdated: OutdatedRecords, transactions: CleanedTransactions) -> None:
+    def __init__(self, reading: ChunkReader, outdated: OutdatedRecords, transactions: CleanedTransactions) -> None:
         self._storage, self._task = reading.storage, reading.task
         self._throttle, self._progress = reading.throttle, reading.progress
         self._reading = reading
@@ -343,7 +343,7 @@ class _Cleaning:
         )  # fmt: skip
         new_horizon_ms = min(task.now_ms + task.config.delete_retention_ms, LONG_MAX)
         held_now_ms = now_ms - task.max_hold_ms
-        limits = Limits(now_ms, new_horizon_ms, task.hold_offset, held_now_ms, task.plan.first_uncleanable_offset)
+        limits = FilterLimits(now_ms, new_horizon_ms, task.hold_offset, held_now_ms, task.plan.first_uncleanable_offset)
         found = FilterResult(done, sizes, max_timestamps, min_timestamps, last_offsets, horizons, removed)
         problem, batch, place, kept = filter_batches(chunk.data, batches, sections, limits, outdated, room, out, found)
         if problem != INTACT:

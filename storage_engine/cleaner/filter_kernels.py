@@ -28,7 +28,7 @@ from storage_engine.record.header import (
     RECORDS_COUNT_POSITION,
     TRANSACTIONAL,
 )
-from storage_engine.record.kernels.arguments import SECTIONS_IN, ByteArray, Int64Array
+from storage_engine.record.kernels.columns import SECTIONS_IN, ByteArray, Int64Array
 from storage_engine.record.kernels.compiled import (
     BYTES_IN,
     BYTES_OUT,
@@ -94,7 +94,7 @@ class FilteredBatches(NamedTuple):
     treatment: ByteArray
 
 
-class Limits(NamedTuple):
+class FilterLimits(NamedTuple):
     """The times and offsets that decide which tombstones are removed.
 
     now_ms: a tombstone is removed if its delete horizon is at or before this time.
@@ -146,7 +146,7 @@ class FilterResult(NamedTuple):
     BYTES_IN,
     columns(FilteredBatches, *[INT64_IN] * 7, BYTES_IN),
     SECTIONS_IN,
-    columns(Limits, *[INT64] * 5),
+    columns(FilterLimits, *[INT64] * 5),
     BYTES_IN,
     columns(RecordsKept, *[INT64_OUT] * 3),
     BYTES_OUT,

@@ -21,7 +21,7 @@ from storage_engine.errors import CorruptionError
 from storage_engine.log.segment_reader import Chunk
 from storage_engine.record.batch import ByteArray, Int64Array
 from storage_engine.record.decoding import damaged_batch
-from storage_engine.record.kernels.arguments import Sections
+from storage_engine.record.kernels.columns import Sections
 from storage_engine.record.kernels.decode_kernels import INTACT
 
 _WORD = 8
@@ -61,7 +61,7 @@ class RunFile:
     base: int = 0
     judged: bool = True
 
-    def pieces(self, first: int, end: int, piece_bytes: int) -> Iterator[Piece]:
+    def pieces(self, first: int, end: int, piece_bytes: int) -> Iterator[RunPiece]:
         """The words of the buckets from `first` up to but not including `end`, run by run.
 
         Raises:
@@ -73,7 +73,7 @@ class RunFile:
             wanted = max(piece_bytes, _LEAST_PIECE_BYTES)
             while begin < behind:
                 data = self.read(begin, min(wanted, behind - begin))
-                piece = Piece(np.frombuffer(data, np.uint8))
+                piece = RunPiece(np.frombuffer(data, np.uint8))
                 yield piece
                 if piece.taken == 0 and len(data) == behind - begin:
                     raise CorruptionError(self.place, begin, "a whole entry of a key", "an entry that is cut off")
@@ -82,7 +82,7 @@ class RunFile:
 
 
 @dataclass
-class Piece:
+class RunPiece:
     """Words of a run. taken: how many words the caller has used so far; the caller updates it after whole entries."""
 
     data: ByteArray

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from storage_engine.record.kernels.arguments import SECTIONS_IN, Int64Array
+from storage_engine.record.kernels.columns import SECTIONS_IN, Int64Array
 from storage_engine.record.kernels.compiled import (
     BOUNDS_CHECKED,
     BYTES_IN,

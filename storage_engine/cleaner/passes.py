@@ -37,7 +37,7 @@ from storage_engine.errors import StorageError
 from storage_engine.log.segment_reader import Chunk
 from storage_engine.record.batch import ByteArray, Int64Array
 from storage_engine.record.decoding import damaged_batch, intact_sections
-from storage_engine.record.kernels.arguments import Sections
+from storage_engine.record.kernels.columns import Sections
 from storage_engine.record.kernels.decode_kernels import INTACT
 from storage_engine.record.sections import Room
 

@@ -25,7 +25,7 @@ from storage_engine.cleaner.map_kernels import (
     read_record,
     write_entry,
 )
-from storage_engine.record.kernels.arguments import SECTIONS_IN, Int64Array
+from storage_engine.record.kernels.columns import SECTIONS_IN, Int64Array
 from storage_engine.record.kernels.compiled import (
     BYTES_IN,
     BYTES_OUT,

@@ -56,7 +56,7 @@ def plan_merges(part: PartitionState, config: TopicConfig) -> tuple[tuple[Segmen
     """The runs of two or more neighbouring segments to merge, oldest first."""
     if config.compact:
         return ()
-    limits = _Limits.of(config)
+    limits = _MergeLimits.of(config)
     sealed = part.segments[:-1]
     first = max(0, bisect_right(sealed, part.log_start_offset, key=lambda each: each.base_offset) - 1)
     runs = []
@@ -69,14 +69,14 @@ def plan_merges(part: PartitionState, config: TopicConfig) -> tuple[tuple[Segmen
 
 
 @dataclass(frozen=True)
-class _Limits:
+class _MergeLimits:
     """The bounds of a run. span_ms: the largest allowed difference between the largest timestamps of its segments."""
 
     size: int
     span_ms: int
 
     @classmethod
-    def of(cls, config: TopicConfig) -> _Limits:
+    def of(cls, config: TopicConfig) -> _MergeLimits:
         # Two index entries are more than index.interval.bytes apart, and an index counts as full one entry early.
         index_entries = config.segment_index_bytes // TIME_ENTRY.itemsize - 1
         size = min(config.segment_bytes, index_entries * (config.index_interval_bytes + 1))

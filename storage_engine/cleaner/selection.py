@@ -29,7 +29,7 @@ from storage_engine.log.segment_retention import newest_time
 from storage_engine.record.header import NO_TIMESTAMP
 
 
-class Bound(StrEnum):
+class CompactionBound(StrEnum):
     """The rule that sets the first uncleanable offset."""
 
     ACTIVE_SEGMENT = "active segment"
@@ -37,7 +37,7 @@ class Bound(StrEnum):
     OPEN_TRANSACTION = "open transaction"
 
 
-class Reason(StrEnum):
+class CompactionReason(StrEnum):
     """Why compaction is due."""
 
     DIRTY_RATIO = "dirty ratio"
@@ -47,7 +47,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True)
-class CleaningPlan:
+class CompactionPlan:
     """The range that a compaction of a partition would clean, and whether it is due.
 
     segments: those below the first uncleanable offset, oldest first.
@@ -63,8 +63,8 @@ class CleaningPlan:
     first_uncleanable_offset: int
     clean_bytes: int
     dirty_bytes: int
-    bound: Bound
-    reason: Reason | None
+    bound: CompactionBound
+    reason: CompactionReason | None
     oldest_ms: int | None = None
 
     @property
@@ -82,7 +82,7 @@ def select(
     force: bool = False,
     hold_offset: int = LONG_MAX,
     max_hold_ms: int = 0,
-) -> CleaningPlan:
+) -> CompactionPlan:
     """Select the range of a partition to clean now, and decide whether compaction is due.
 
     Args:
@@ -96,13 +96,13 @@ def select(
         first_dirty = part.log_start_offset
     active = part.active_segment
     if active is None:
-        return CleaningPlan((), first_dirty, first_dirty, 0, 0, Bound.ACTIVE_SEGMENT, None)
+        return CompactionPlan((), first_dirty, first_dirty, 0, 0, CompactionBound.ACTIVE_SEGMENT, None)
     dirty = _between(part.segments, first_dirty, active.base_offset)
     uncleanable, bound = _first_uncleanable(part, active, dirty, config, now_ms)
     segments = tuple(each for each in part.segments if each.base_offset < uncleanable)
     clean_bytes = sum(each.size for each in part.segments if each.base_offset < first_dirty)
     dirty_bytes = sum(each.size for each in _between(part.segments, first_dirty, uncleanable))
-    plan = CleaningPlan(segments, first_dirty, uncleanable, clean_bytes, dirty_bytes, bound, None)
+    plan = CompactionPlan(segments, first_dirty, uncleanable, clean_bytes, dirty_bytes, bound, None)
 
     def first_timestamp(segment: Segment) -> int:
         if segment.first_timestamp is not None:
@@ -112,39 +112,39 @@ def select(
 
     reason, oldest_ms = None, None
     if force and dirty_bytes:
-        reason = Reason.FORCED
+        reason = CompactionReason.FORCED
     elif plan.dirty_ratio > config.min_cleanable_dirty_ratio:
-        reason = Reason.DIRTY_RATIO
+        reason = CompactionReason.DIRTY_RATIO
     elif dirty_bytes and config.max_compaction_lag_ms < LONG_MAX:
         latest = now_ms - config.max_compaction_lag_ms
         oldest_ms = next((time for each in dirty if 0 < (time := first_timestamp(each)) < latest), None)
         if oldest_ms is not None:
-            reason = Reason.MAX_COMPACTION_LAG
+            reason = CompactionReason.MAX_COMPACTION_LAG
     if reason is None and config.cleaner_clean_expired_horizons:
         held_now_ms = now_ms - max_hold_ms
         if any(
             0 <= each.horizon_ms <= (now_ms if each.end_offset <= hold_offset else held_now_ms) for each in segments
         ):
-            reason = Reason.EXPIRED_HORIZONS
+            reason = CompactionReason.EXPIRED_HORIZONS
     return replace(plan, reason=reason, oldest_ms=oldest_ms)
 
 
 def _first_uncleanable(
     part: PartitionState, active: Segment, dirty: Sequence[Segment], config: TopicConfig, now_ms: int
-) -> tuple[int, Bound]:
+) -> tuple[int, CompactionBound]:
     """The lowest of the bounds, and the rule that sets it."""
-    uncleanable, bound = active.base_offset, Bound.ACTIVE_SEGMENT
+    uncleanable, bound = active.base_offset, CompactionBound.ACTIVE_SEGMENT
     if config.min_compaction_lag_ms > 0:
         young = (each for each in dirty if newest_time(each) > now_ms - config.min_compaction_lag_ms)
         first_young = next(young, None)
         if first_young is not None:
-            uncleanable, bound = first_young.base_offset, Bound.MIN_COMPACTION_LAG
+            uncleanable, bound = first_young.base_offset, CompactionBound.MIN_COMPACTION_LAG
     if part.last_stable_offset < uncleanable:
         # The segment that contains this offset, or else the next one, is uncleanable as a whole.
         after = _between(part.segments, part.last_stable_offset, uncleanable)
         unstable = next((each for each in after if each.size and each.end_offset > part.last_stable_offset), None)
         if unstable is not None:
-            uncleanable, bound = unstable.base_offset, Bound.OPEN_TRANSACTION
+            uncleanable, bound = unstable.base_offset, CompactionBound.OPEN_TRANSACTION
     return uncleanable, bound
 
 

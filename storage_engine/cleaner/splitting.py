@@ -23,9 +23,9 @@ from itertools import accumulate
 
 from storage_engine.cleaner.cleaned_transactions import CleanedTransactions, Unended
 from storage_engine.cleaner.cleaner import (
+    ChunkReader,
     CleanedPartition,
     CleaningTask,
-    Reading,
     groups_of,
     rewrite_groups,
 )
@@ -42,7 +42,7 @@ LEAST_BYTES = 512 * 1024**2
 
 
 @dataclass(frozen=True)
-class Part:
+class CompactionPart:
     """Some whole groups of a partition's segments. Small and picklable.
 
     task: the task of the whole partition, but with this part's share of bytes_per_second.
@@ -91,7 +91,7 @@ def parts_wanted(task: CleaningTask, bytes_of_all: int, slots: int) -> int:
     return max(1, min(slots, shares, task.bytes_to_read // LEAST_BYTES))
 
 
-def split(storage: Storage, task: CleaningTask, count: int, folder: str) -> tuple[Part, ...]:
+def split(storage: Storage, task: CleaningTask, count: int, folder: str) -> tuple[CompactionPart, ...]:
     """Split a task into at most `count` parts of about the same size, in the order of the log.
 
     Args:
@@ -104,10 +104,10 @@ def split(storage: Storage, task: CleaningTask, count: int, folder: str) -> tupl
     for group, end in zip(groups, ends, strict=True):
         chosen.setdefault(max(0, end - 1) * count // max(1, ends[-1]), []).append(group)
     task = replace(task, bytes_per_second=task.bytes_per_second / len(chosen))
-    return tuple(Part(task, tuple(own), folder, seed) for own in chosen.values())
+    return tuple(CompactionPart(task, tuple(own), folder, seed) for own in chosen.values())
 
 
-def survey(storage: Storage, part: Part, progress: Progress = NO_PROGRESS) -> SurveyedPart:
+def survey(storage: Storage, part: CompactionPart, progress: Progress = NO_PROGRESS) -> SurveyedPart:
     """Write the keys of a part as runs.
 
     Raises:
@@ -119,7 +119,7 @@ def survey(storage: Storage, part: Part, progress: Progress = NO_PROGRESS) -> Su
     transactions = CleanedTransactions(task.aborted)
     with storage.new_file(key) as file:
         writer = RunWriter(file.write, task.memory_bytes // 2, task.plan.first_dirty_offset, part.seed)
-        reading = Reading(storage, task, Throttle(task.bytes_per_second), progress)
+        reading = ChunkReader(storage, task, Throttle(task.bytes_per_second), progress)
         for each in reading.keyed(0, part.segments):
             transactions.judge(each.chunk.data, each.chunk.table, each.file, each.chunk.position)
             write_keys(writer, each)
@@ -128,7 +128,7 @@ def survey(storage: Storage, part: Part, progress: Progress = NO_PROGRESS) -> Su
 
 def rewrite(
     storage: Storage,
-    parts: Sequence[Part],
+    parts: Sequence[CompactionPart],
     surveyed: Sequence[SurveyedPart],
     number: int,
     progress: Progress = NO_PROGRESS,
@@ -150,7 +150,7 @@ def rewrite(
         carried = carried.then(each.unended)
     outdated = OutdatedByRuns(files, part.task.memory_bytes, part.seed, bases[number])
     transactions = CleanedTransactions(part.task.aborted, carried)
-    reading = Reading(storage, part.task, Throttle(part.task.bytes_per_second), progress)
+    reading = ChunkReader(storage, part.task, Throttle(part.task.bytes_per_second), progress)
     return rewrite_groups(reading, part.groups, outdated, transactions)
 
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 from storage_engine.config.config_key import (
     BrokerSynonym,
     ConfigKey,
-    Kind,
     Value,
+    ValueKind,
     declared_field,
     declared_keys,
     nearest,
@@ -32,7 +32,7 @@ from storage_engine.record.batch_limit import DEFAULT as DEFAULT_MOST_BATCH_BYTE
 _MS_PER: Final = {"ms": 1, "minutes": 60_000, "hours": 3_600_000}
 
 
-def _key(key: str, kind: Kind, default: Value, **facts: Any) -> Any:
+def _key(key: str, kind: ValueKind, default: Value, **facts: Any) -> Any:
     return declared_field(key, "broker", kind, default, **facts)
 
 

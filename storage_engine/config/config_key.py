@@ -20,7 +20,7 @@ from storage_engine.errors import ConfigError
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
-Kind = Literal["boolean", "int", "long", "double", "choice", "list"]
+ValueKind = Literal["boolean", "int", "long", "double", "choice", "list"]
 Scope = Literal["topic", "broker", "producer"]
 Value = bool | int | float | str | frozenset[str]
 
@@ -59,7 +59,7 @@ class BrokerSynonym:
 
     key: str
     unit: str = ""
-    kind: Kind | None = None
+    kind: ValueKind | None = None
     minimum: int | None = None
     negative_is_unlimited: bool = False
 
@@ -82,7 +82,7 @@ class ConfigKey:
 
     key: str
     scope: Scope
-    kind: Kind
+    kind: ValueKind
     doc: str
     cost: str
     default: Value | None
@@ -174,7 +174,7 @@ def as_text(value: Value) -> str:
     return ",".join(sorted(value)) if isinstance(value, frozenset) else str(value)
 
 
-def declared_field(key: str, scope: Scope, kind: Kind, default: Value | None, **facts: Any) -> Any:
+def declared_field(key: str, scope: Scope, kind: ValueKind, default: Value | None, **facts: Any) -> Any:
     """Return a dataclass field for the value of this key. `facts` are further attributes of ConfigKey."""
     return field(
         default=default, metadata={"key": ConfigKey(key=key, scope=scope, kind=kind, default=default, **facts)}

@@ -14,8 +14,8 @@ from storage_engine.config.config_key import (
     LONG_MAX,
     BrokerSynonym,
     ConfigKey,
-    Kind,
     Value,
+    ValueKind,
     declared_field,
     declared_keys,
 )
@@ -29,7 +29,7 @@ _AT_NEXT_ROLL = "Takes effect at the next segment roll. Existing segments do not
 AT_NEXT_CLEANING = "Takes effect at the next compaction. Removed records are not restored."
 
 
-def _key(key: str, kind: Kind, default: Value, *, broker: tuple[BrokerSynonym, ...], **facts: Any) -> Any:
+def _key(key: str, kind: ValueKind, default: Value, *, broker: tuple[BrokerSynonym, ...], **facts: Any) -> Any:
     return declared_field(key, "topic", kind, default, synonyms=broker, **facts)
 
 

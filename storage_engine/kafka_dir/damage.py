@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from storage_engine.kafka_dir.log_files import LogFiles
-from storage_engine.kafka_dir.recovery_report import Cut, Fate
+from storage_engine.kafka_dir.recovery_report import Cut, CutReason
 from storage_engine.kafka_dir.segment_swap import swap_in
 from storage_engine.log.filenames import CLEANED, CORRUPT, INDEX_SUFFIXES, LOG, offset_name
 from storage_engine.log.intact_batches import Damage
@@ -51,7 +51,7 @@ class DamagedParts:
             if damage.end == files.size(base):
                 self._tail_cuts.append(_TailCut(number, len(files.report.cuts)))
             kept_as = self._keep(base, damage)
-            cut = Cut(key, damage.position, damage.size, damage.problem, kept_as, Fate.QUARANTINED)
+            cut = Cut(key, damage.position, damage.size, damage.problem, kept_as, CutReason.QUARANTINED)
             files.report.cuts.append(cut)
         end = sum(stop - start for start, stop in kept)
         if not kept or kept[-1][1] == end:
@@ -93,7 +93,7 @@ class DamagedParts:
         files = self._files
         if torn:
             for cut in tail:
-                files.report.cuts[cut.row] = replace(files.report.cuts[cut.row], fate=Fate.TORN_TAIL)
+                files.report.cuts[cut.row] = replace(files.report.cuts[cut.row], fate=CutReason.TORN_TAIL)
         for base in reversed(files.bases[newest_intact + 1 :]):
             files.remove_segment(base)
         del files.bases[newest_intact + 1 :]

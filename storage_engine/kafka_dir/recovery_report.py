@@ -11,7 +11,7 @@ from enum import StrEnum
 from storage_engine.errors import CorruptionError, ExitStatus
 
 
-class Fate(StrEnum):
+class CutReason(StrEnum):
     """The reason why bytes were cut out of a .log."""
 
     TORN_TAIL = "torn tail"
@@ -37,7 +37,7 @@ class Cut:
     size: int
     problem: str
     kept_as: str
-    fate: Fate
+    fate: CutReason
 
     def __str__(self) -> str:
         kept = f"saved as {self.kept_as}" if self.kept_as else "all zero"
@@ -71,7 +71,7 @@ class RecoveryReport:
     @property
     def losses(self) -> list[Cut]:
         """The cuts that a crash does not explain."""
-        return [cut for cut in self.cuts if cut.fate is not Fate.TORN_TAIL]
+        return [cut for cut in self.cuts if cut.fate is not CutReason.TORN_TAIL]
 
     @property
     def exit_status(self) -> ExitStatus:

@@ -34,7 +34,7 @@ from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.quantities import counted, shown_moment, shown_size
 
 
-class Rule(StrEnum):
+class RetentionRule(StrEnum):
     """The pass that deletes a segment."""
 
     START_OFFSET = "start offset"
@@ -53,16 +53,16 @@ class Deletion:
     """
 
     segment: Segment
-    rule: Rule
+    rule: RetentionRule
     found: int
     limit: int
 
     def __str__(self) -> str:
         reason = {
-            Rule.START_OFFSET: f"the next segment begins at offset {self.found}, and the log starts at offset"
+            RetentionRule.START_OFFSET: f"the next segment begins at offset {self.found}, and the log starts at offset"
             f" {self.limit}",
-            Rule.SIZE: f"the partition has {self.found} bytes, and retention.bytes is {self.limit}",
-            Rule.TIME: f"it is {self.found} ms old, and retention.ms is {self.limit}",
+            RetentionRule.SIZE: f"the partition has {self.found} bytes, and retention.bytes is {self.limit}",
+            RetentionRule.TIME: f"it is {self.found} ms old, and retention.ms is {self.limit}",
         }[self.rule]
         return f"segment {self.segment.base_offset}, {self.segment.size} bytes, by {self.rule}: {reason}"
 
@@ -135,7 +135,7 @@ def decide_retention(part: PartitionState, config: TopicConfig, now_ms: int, hol
     deletions: list[Deletion] = []
     size = part.size
 
-    def take(rule: Rule, verdict: Callable[[Segment, Segment | None], tuple[int, int] | None]) -> None:
+    def take(rule: RetentionRule, verdict: Callable[[Segment, Segment | None], tuple[int, int] | None]) -> None:
         """Run one pass. `verdict` gets a segment and the next one, and returns the compared numbers, or None."""
         nonlocal size
         gone = 0
@@ -161,12 +161,12 @@ def decide_retention(part: PartitionState, config: TopicConfig, now_ms: int, hol
         age_ms = now_ms - newest_time(segment)
         return (age_ms, config.retention_ms) if age_ms > config.retention_ms else None
 
-    take(Rule.START_OFFSET, by_start_offset)
+    take(RetentionRule.START_OFFSET, by_start_offset)
     if config.delete and config.retention_bytes >= 0:
-        take(Rule.SIZE, by_size)
+        take(RetentionRule.SIZE, by_size)
     blocked = None
     if config.delete and config.retention_ms >= 0:
-        take(Rule.TIME, by_time)
+        take(RetentionRule.TIME, by_time)
         blocked = _future_timestamp(segments, config, now_ms)
     held = _held_back(deletions, part, config, now_ms, holds) if config.retention_respect_consumers else None
     if held:
@@ -200,11 +200,11 @@ def _held_back(
     next_starts = [*(segment.base_offset for segment in part.segments[1:]), part.high_watermark]
     for number, (segment, rule) in enumerate((each.segment, each.rule) for each in deletions):
         behind = holds.behind(next_starts[number])
-        if not behind or rule is Rule.START_OFFSET:
+        if not behind or rule is RetentionRule.START_OFFSET:
             continue
         # The first moment at which the segment could be deleted. It is never before the time of the write, even if the
         # timestamps are old.
-        if rule is Rule.TIME:
+        if rule is RetentionRule.TIME:
             due_ms = max(segment.modified_ms, newest_time(segment) + config.retention_ms)
         else:
             enough = bisect_left(bytes_up_to, bytes_up_to[number] + config.retention_bytes)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from storage_engine.config import TopicConfig
 from storage_engine.errors import InvalidRecordError, InvalidTimestampError, RecordError, RecordTooLargeError
 from storage_engine.record.header import HEADER_BYTES, NO_TIMESTAMP
-from storage_engine.record.kernels.arguments import ByteColumn, RecordBuffers
+from storage_engine.record.kernels.columns import ByteColumn, RecordBuffers
 from storage_engine.record.kernels.encode_kernels import BatchPlan, plan_batches
 from storage_engine.record.record_columns import record_buffers
 

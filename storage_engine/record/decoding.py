@@ -25,13 +25,13 @@ from storage_engine.record.batch_limit import most_batch_bytes
 from storage_engine.record.compression import MOST_BYTES, Codec, decompress_bound
 from storage_engine.record.crc import check_crcs
 from storage_engine.record.header import HEADER_BYTES
-from storage_engine.record.kernels.arguments import RowColumns, Sections
+from storage_engine.record.kernels.columns import RowColumns, Sections
 from storage_engine.record.kernels.crc32c import IN_KERNELS
 from storage_engine.record.kernels.decode_kernels import (
     BAD_CRC,
     DECODE_PROBLEMS,
     INTACT,
-    BatchFields,
+    HeaderColumns,
     decode_headers,
     decode_records,
 )
@@ -117,7 +117,7 @@ def decode_parts(
         None if in_one and table.sizes.sum() <= part_bytes else _Groups(table, part_bytes if in_one else GROUP_BYTES)
     )
     room = Room()
-    part: _Part | None = None
+    part: _DecodedPart | None = None
     first = 0
     while first < len(table):
         group = table if groups is None else groups.beginning_with(first)
@@ -138,7 +138,7 @@ def decode_parts(
             share = len(group) / (len(table) - first)
             counts = np.maximum(table.records_counts[first:], 1)
             most = min(int(sections.size / share), part_bytes) // _SMALLEST_RECORD
-            part = _Part(min(int(counts.sum()), most))
+            part = _DecodedPart(min(int(counts.sum()), most))
         if isinstance(records, Messages):
             part.add_messages(records, first_offset, end_offset)
         else:
@@ -174,7 +174,7 @@ def decode_until_damage(
         Columns as in columns.RECORDS, and the error after these records, if there is one.
     """
     assert len(table) == 1, "nothing after damage can be trusted, so only one batch is decoded"
-    part = _Part(0)
+    part = _DecodedPart(0)
     error = None
     try:
         sections = _uncompressed(data, table, file, file_position, Room())
@@ -235,7 +235,7 @@ def _with_room(rows: RowColumns, used: int, more: int) -> RowColumns:
     return larger
 
 
-class _Part:
+class _DecodedPart:
     """Collects decoded columns, one group of batches after another.
 
     size: bytes of the sections that were added.
@@ -269,7 +269,7 @@ class _Part:
         _check_counts(table, sections.ends - sections.starts, file, file_position)
         self._make_room(sections.size, int(table.records_counts.sum()))
         before = self._used
-        fields = BatchFields(
+        fields = HeaderColumns(
             table.crcs if check else _CHECKED, table.records_counts, table.base_offsets, table.base_timestamps,
             table.attributes, table.max_timestamps, table.leader_epochs,
         )  # fmt: skip

@@ -34,7 +34,7 @@ from storage_engine.record.header import (
     TRANSACTIONAL,
 )
 from storage_engine.record.kernels.crc32c import IN_KERNELS, crc32c_all
-from storage_engine.record.kernels.encode_kernels import BatchFields, BatchPlan, plan_batches, write_batches
+from storage_engine.record.kernels.encode_kernels import BatchPlan, HeaderValues, plan_batches, write_batches
 from storage_engine.record.record_columns import TO_APPEND, new_array, no_headers, record_buffers
 from storage_engine.record.stamping import copy_headers
 
@@ -124,7 +124,7 @@ def encode_records(
         attributes |= producer.attributes
         whose = producer.producer_id, producer.producer_epoch, producer.base_sequence
     seals = IN_KERNELS and codec is Codec.NONE
-    fields = BatchFields(attributes, time, *whose)
+    fields = HeaderValues(attributes, time, *whose)
     write_batches(
         chosen, buffers, (plan.body_sizes, starts, sizes), tuple(fields), int(seals), data, max_timestamps,
         min_timestamps,

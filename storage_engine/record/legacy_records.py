@@ -34,7 +34,7 @@ from storage_engine.errors import CorruptionError
 from storage_engine.record.batch import BatchTable, ByteArray, Int64Array
 from storage_engine.record.batch_limit import most_batch_bytes
 from storage_engine.record.compression import LZ4_OF_MAGIC_0, Codec
-from storage_engine.record.kernels.arguments import Sections
+from storage_engine.record.kernels.columns import Sections
 from storage_engine.record.kernels.legacy_kernels import (
     BAD_OFFSET,
     INTACT,

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from storage_engine.errors import InvalidRecordError
-from storage_engine.record.kernels.arguments import ByteArray, ByteColumn, Int32Array, Int64Array, RecordBuffers
+from storage_engine.record.kernels.columns import ByteArray, ByteColumn, Int32Array, Int64Array, RecordBuffers
 
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 

@@ -11,7 +11,7 @@ from storage_engine.errors import BatchTooLargeError, CorruptionError
 from storage_engine.record.batch import ByteArray, Int64Array
 from storage_engine.record.batch_limit import KEY, VARIABLE, most_batch_bytes
 from storage_engine.record.compression import MOST_BYTES, decompress_bound, decompress_into
-from storage_engine.record.kernels.arguments import Sections
+from storage_engine.record.kernels.columns import Sections
 from storage_engine.record.record_columns import new_array
 
 GROUP_BYTES = 2 * 1024**2

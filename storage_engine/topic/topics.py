@@ -28,7 +28,7 @@ from storage_engine.topic.broker_settings import begin_broker_settings
 from storage_engine.topic.chain.documents import begin_root
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import DroppedFile, FormerTopic, TopicState, Writer
-from storage_engine.topic.witnesses import Shown, lost_chain, newest_state, shown_offsets
+from storage_engine.topic.witnesses import ShownOffsets, lost_chain, newest_state, shown_offsets
 from storage_engine.topic_id import new_topic_id
 from storage_engine.topic_name import check_topic_name, is_topic_name
 
@@ -73,7 +73,7 @@ class Topics:
         self.broker = broker
         self.clock = clock
         self._broker_to_keep = broker_to_keep
-        self._shown: Shown | None = None
+        self._shown: ShownOffsets | None = None
 
     def names(self, *, with_deleted: bool = False) -> Iterator[str]:
         """The names of all topics that are not deleted, in order. Names that Kafka does not allow are ignored.

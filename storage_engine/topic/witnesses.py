@@ -57,7 +57,7 @@ _LOST = (
 
 
 @dataclass(frozen=True)
-class Ahead:
+class AheadWitness:
     """A witness with a later offset than the state.
 
     who: the file or the consumer.
@@ -73,7 +73,7 @@ class Ahead:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownOffsets:
     """The offsets in the view's checkpoints.
 
     ends: high watermarks.
@@ -93,22 +93,22 @@ class Shown:
 class Witnesses:
     """The witnesses at one moment: the offsets in the view, and the consumers of one topic."""
 
-    shown: Shown = field(default_factory=Shown)
+    shown: ShownOffsets = field(default_factory=ShownOffsets)
     consumers: tuple[Consumer, ...] = ()
 
-    def ahead_of(self, state: TopicState) -> Iterator[Ahead]:
+    def ahead_of(self, state: TopicState) -> Iterator[AheadWitness]:
         """The witnesses with later offsets than a state that was read after them. Consumers with another topic id are
         ignored."""
         remedy = f"{_LOST} To continue without the lost versions, delete log/; settling then writes log/ again."
         for what, offsets in ((HIGH_WATERMARKS, self.shown.ends), (LOG_STARTS, self.shown.starts)):
             for number, offset in offsets.get(state.topic, {}).items():
                 if offset > _offset_of(state, number, what):
-                    yield Ahead(number, f"the view's log/{what}", offset, what, remedy)
+                    yield AheadWitness(number, f"the view's log/{what}", offset, what, remedy)
         remedy = f"{_LOST} To continue without the lost versions, remove the consumer with `lakelog consumers forget`."
         for consumer in self.consumers:
             for number, position in consumer.positions.items() if consumer.topic_id == state.topic_id else ():
                 if position > _offset_of(state, number, HIGH_WATERMARKS):
-                    yield Ahead(number, f"consumer {consumer.name!r}", position, HIGH_WATERMARKS, remedy)
+                    yield AheadWitness(number, f"consumer {consumer.name!r}", position, HIGH_WATERMARKS, remedy)
 
 
 def _offset_of(state: TopicState, number: int, what: str) -> int:
@@ -119,7 +119,7 @@ def _offset_of(state: TopicState, number: int, what: str) -> int:
     return part.log_start_offset if what == LOG_STARTS else part.high_watermark
 
 
-def newest_state(storage: Storage, chain: StateChain, shown: Shown) -> TopicState | None:
+def newest_state(storage: Storage, chain: StateChain, shown: ShownOffsets) -> TopicState | None:
     """A topic's newest state, after the comparison with the witnesses; None if there is no chain.
 
     Args:
@@ -145,13 +145,13 @@ def newest_state(storage: Storage, chain: StateChain, shown: Shown) -> TopicStat
     witnesses = Witnesses(shown_offsets(storage), all_consumers(storage, chain.topic))
     state = chain.newest()
     # A settle that was paused may have written the offsets of a deleted topic of this name, but not that topic's files.
-    shown = witnesses.shown if shown_id == state.topic_id else Shown()
+    shown = witnesses.shown if shown_id == state.topic_id else ShownOffsets()
     ends, starts = shown.ends.get(state.topic, {}), shown.starts.get(state.topic, {})
     ends = {number: offset for number, offset in ends.items() if _shows_more(storage, state, number)}
     starts = {
         number: offset for number, offset in starts.items() if shown_start(storage, state.topic, number) >= offset
     }
-    witnesses = replace(witnesses, shown=Shown({state.topic: ends}, {state.topic: starts}))
+    witnesses = replace(witnesses, shown=ShownOffsets({state.topic: ends}, {state.topic: starts}))
     for ahead in witnesses.ahead_of(state) if not state.deleted else ():
         raise lost_versions(state, ahead)
     return state
@@ -182,7 +182,7 @@ def _shows_more(storage: Storage, state: TopicState, number: int) -> bool:
     return False
 
 
-def lost_versions(state: TopicState, ahead: Ahead) -> CorruptionError:
+def lost_versions(state: TopicState, ahead: AheadWitness) -> CorruptionError:
     """The error for a state with lost versions."""
     begins_or_ends = "begins" if ahead.what == LOG_STARTS else "ends"
     known = _offset_of(state, ahead.partition, ahead.what)
@@ -222,20 +222,20 @@ def shown_start(storage: Storage, topic: str, partition: int) -> int:
     return epochs[0][1] if epochs else -1
 
 
-def shown_offsets(storage: Storage) -> Shown:
+def shown_offsets(storage: Storage) -> ShownOffsets:
     """The offsets in the view: the high watermarks that are in both checkpoints, and the log start offsets. Empty if
     the root has no view, or if a checkpoint is damaged."""
     if storage.view is None or not is_on_record(storage):
-        return Shown()
+        return ShownOffsets()
     try:
         one, other, starts = (
             decode_offsets(storage.read(f"{VIEW}/{name}"), f"{VIEW}/{name}")
             for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS)
         )
     except (StorageError, CorruptionError):
-        return Shown()
+        return ShownOffsets()
     ends = {where: min(offset, other[where]) for where, offset in one.items() if where in other}
-    return Shown(_by_topic(ends), _by_topic(starts))
+    return ShownOffsets(_by_topic(ends), _by_topic(starts))
 
 
 def _by_topic(offsets: Mapping[tuple[str, int], int]) -> Offsets:

@@ -43,15 +43,15 @@ class IndexRules:
     ahead: bool = False
 
 
-class Interval(NamedTuple):
+class IndexInterval(NamedTuple):
     """The range of index.interval.bytes that explains the entries of an index. Empty if lowest > highest."""
 
     lowest: int = 0
     highest: int = INT_MAX
 
-    def both(self, other: Interval) -> Interval:
+    def both(self, other: IndexInterval) -> IndexInterval:
         """The values of index.interval.bytes that explain both indexes."""
-        return Interval(max(self.lowest, other.lowest), min(self.highest, other.highest))
+        return IndexInterval(max(self.lowest, other.lowest), min(self.highest, other.highest))
 
     @property
     def is_possible(self) -> bool:
@@ -66,7 +66,7 @@ class Interval(NamedTuple):
         return default if self.lowest <= default <= self.highest else next(powers, self.lowest)
 
 
-class _Entries:
+class _IndexEntries:
     """The entries of an index file, without the zeros after them."""
 
     def __init__(self, data: bytes, file: str, dtype: np.dtype[Any], rules: IndexRules) -> None:
@@ -100,7 +100,7 @@ class _Entries:
             more = f", and {end - start - 1} wrong entries after it" if end - start > 1 else ""
             self.problem(start * self.size, expected, found + more)
 
-    def first_difference(self, other: _Entries, end: int) -> int | None:
+    def first_difference(self, other: _IndexEntries, end: int) -> int | None:
         """The first row of another ascending index that is below `end` and differs from, or is missing in, this index."""
         rows = int((other.second < end).sum())
         both = min(rows, len(self))
@@ -119,7 +119,7 @@ class OffsetIndexCheck:
     """Checks one .index. Batches are passed in order."""
 
     def __init__(self, data: bytes, file: str, base_offset: int, rules: IndexRules) -> None:
-        self.entries = _Entries(data, file, OFFSET_ENTRY, rules)
+        self.entries = _IndexEntries(data, file, OFFSET_ENTRY, rules)
         self._rules = rules
         self._base = base_offset
         self._order = np.argsort(self.entries.second, kind="stable")
@@ -165,7 +165,7 @@ class OffsetIndexCheck:
                 )
         return entries.findings
 
-    def interval(self, *, complete: bool) -> Interval:
+    def interval(self, *, complete: bool) -> IndexInterval:
         """The values of index.interval.bytes that explain the correct entries.
 
         An entry is due at the first batch that begins more than the interval after the batch of the last entry, or
@@ -177,13 +177,13 @@ class OffsetIndexCheck:
         positions = self.entries.second
         anchors = np.concatenate(([0], positions[:-1]))
         known = self._right & np.concatenate(([True], self._right[:-1]))[: len(positions)]
-        explained = Interval()
+        explained = IndexInterval()
         if known.any():
             lowest = int((self._previous - anchors)[known].max())
-            explained = Interval(max(0, lowest), int((positions - anchors)[known].min()) - 1)
+            explained = IndexInterval(max(0, lowest), int((positions - anchors)[known].min()) - 1)
         if complete:
             behind_last = self._last_start - (int(positions[-1]) if len(positions) else 0)
-            explained = explained.both(Interval(behind_last))
+            explained = explained.both(IndexInterval(behind_last))
         return explained
 
 
@@ -191,7 +191,7 @@ class TimeIndexCheck:
     """Checks one .timeindex. Batches are passed in order."""
 
     def __init__(self, data: bytes, file: str, base_offset: int, rules: IndexRules) -> None:
-        self.entries = _Entries(data, file, TIME_ENTRY, rules)
+        self.entries = _IndexEntries(data, file, TIME_ENTRY, rules)
         self._rules = rules
         self._base = base_offset
         self._order = np.argsort(self.entries.second, kind="stable")

@@ -27,7 +27,7 @@ from storage_engine.record.decoding import decode_parts
 from storage_engine.record.header import MAGIC, MAGIC_POSITION
 from storage_engine.storage import Storage
 from storage_engine.verify.findings import Finding, Kind, of_error
-from storage_engine.verify.index_check import IndexChecks, Interval
+from storage_engine.verify.index_check import IndexChecks, IndexInterval
 
 _PART_BYTES = 32 * 1024**2
 _LOST = "the batch is lost, but the batches after it are not"
@@ -108,7 +108,7 @@ class CheckedSegment:
     recordless: set[AbortedTransaction] = field(default_factory=set)
     producers: tuple[ProducerEntry, ...] = ()
     findings: list[Finding] = field(default_factory=list)
-    interval: Interval | None = None
+    interval: IndexInterval | None = None
 
 
 def check_segment(

@@ -38,9 +38,9 @@ from storage_engine.topic.append.staged_list import (
 )
 from storage_engine.topic.append.staged_run import StagedRun, by_partition, staging_folder
 from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter
-from storage_engine.topic.append.transaction_writer import Transaction, finish_transactions
+from storage_engine.topic.append.transaction_writer import TransactionWriter, finish_transactions
 from storage_engine.topic.chain import segment_lists
-from storage_engine.topic.chain.history_reader import History
+from storage_engine.topic.chain.history_reader import HistoryReader
 from storage_engine.topic.chain.pruning import prune
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.clean.applying_plans import check_current, cleaning_tasks_of, retain_as_planned
@@ -565,7 +565,7 @@ class CompactingTransactions(Compacting):
         ):
             values = [f"{number}-{key}" for key in keys]
             rows = [Row(key.encode(), value.encode(), (), START) for key, value in zip(keys, values, strict=True)]
-            with Transaction(world.topics, timeout_ms=60_000) as transaction:
+            with TransactionWriter(world.topics, timeout_ms=60_000) as transaction:
                 transaction.append("t", to_table(rows), 0)
                 (transaction.commit if commits else transaction.abort)()
             finish_transactions(world.topics)
@@ -644,7 +644,7 @@ class Pruning(Operation):
     def _check_history(self, world: World) -> None:
         chain = world.topics.chain("t")
         newest = chain.newest().version
-        versions = [change.version for change in History(world.storage, chain).changes(0, newest)]
+        versions = [change.version for change in HistoryReader(world.storage, chain).changes(0, newest)]
         require(versions == list(range(newest + 1)), "history is not whole")
 
 
@@ -709,7 +709,7 @@ class Settling(Operation):
 
 def _abort(world: World) -> None:
     """Abort a transaction in partition 0."""
-    with Transaction(world.topics) as transaction:
+    with TransactionWriter(world.topics) as transaction:
         transaction.append("t", to_table([Row(b"k", b"aborted")]), 0)
 
 
@@ -761,7 +761,7 @@ class Transacting(Operation):
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
         rows = to_table([Row(each.key.encode(), each.value.encode(), (), START) for each in batch("paid", 3)])
-        with Transaction(world.topics, timeout_ms=60_000) as transaction:
+        with TransactionWriter(world.topics, timeout_ms=60_000) as transaction:
             transaction.append("t", rows, 0)
             transaction.append("u", rows, 0)
             transaction.commit()

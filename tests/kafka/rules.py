@@ -61,7 +61,7 @@ RULES: dict[str, Switch] = {
     "a marker gets a horizon first": lambda: replaced(cleaner, "WANTS_HORIZON", 0),
     "a tombstone goes at its horizon, not before": _tombstones_of_any_horizon,
     "the last batch of an active producer stays": lambda: replaced(
-        cleaner._Cleaning, "_is_last_of_active_producer", lambda self, table: np.zeros(len(table), np.bool_)
+        cleaner._PartitionCleaning, "_is_last_of_active_producer", lambda self, table: np.zeros(len(table), np.bool_)
     ),
     "a producer that was silent for long is not active": lambda: replaced(
         topic_compaction, "active_producers", lambda entries, now_ms, expiration_ms: entries

@@ -40,7 +40,7 @@ from storage_engine.storage.posix import PosixStorage
 from storage_engine.storage.storage_opening import new_directory
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.append.topic_writer import take_over
-from storage_engine.topic.append.transaction_writer import Transaction
+from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.clean.topic_compaction import compact_topic
 from storage_engine.topic.clean.topic_merging import merge_topic
 from storage_engine.topic.clean.topic_retention import retain_topic
@@ -179,8 +179,8 @@ def fill(topics: Topics) -> None:
             for part in range(OWN[name][0]):
                 append(topics, name, part)
                 append(topics, name, part)
-    for ending in (Transaction.commit, Transaction.abort, Transaction.commit):
-        transaction = Transaction(topics)
+    for ending in (TransactionWriter.commit, TransactionWriter.abort, TransactionWriter.commit):
+        transaction = TransactionWriter(topics)
         for part in (0, 1, 0):
             transaction.append("transacted", records_from(40), part)
         ending(transaction)

@@ -22,7 +22,7 @@ from storage_engine import errors as engine_errors
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.append.transaction_writer import Transaction
+from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.topics import Topics
 from tests.in_process import run_in_process
 
@@ -273,7 +273,7 @@ def test_a_reader_of_committed_records_sees_nothing_of_an_open_transaction(
 ) -> None:
     orders.append(GIVEN)
     topics = Topics(PosixStorage(tmp_path / "root"), BrokerConfig(), SystemClock())
-    with Transaction(topics) as transaction:
+    with TransactionWriter(topics) as transaction:
         transaction.append("orders", as_appended("open"))
         assert read(orders) == READ
         assert [row["value"] for row in read(orders, {0: 3}, isolation="read_uncommitted")] == [b"open"]

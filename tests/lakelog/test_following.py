@@ -14,7 +14,7 @@ import lakelog
 from lakelog import errors
 from lakelog.given_records import record_batches
 from lakelog.opening import open_topics
-from storage_engine.topic.append.transaction_writer import Transaction
+from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.clean.topic_compaction import compact_topic
 from storage_engine.topic.clean.topic_retention import delete_records
 from storage_engine.topic.readers.consumer_files import read_consumers
@@ -149,7 +149,7 @@ def test_records_that_were_deleted_unread_are_an_error_unless_they_may_be_skippe
 
 def test_after_what_no_reader_gets_the_lag_is_nothing(log: lakelog.Root, orders: lakelog.Topic) -> None:
     (batch,) = record_batches([{"value": "aborted"}], 0)
-    with Transaction(engine(log), 10**9) as transaction:
+    with TransactionWriter(engine(log), 10**9) as transaction:
         transaction.append("orders", batch, 1)
         assert values(orders)[-1] == "1.2"
         assert positions(orders) == {0: 3, 1: 3}

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from storage_engine.topic.topics import Topics
 
 
-class Format(StrEnum):
+class PlanFormat(StrEnum):
     """The output format of a plan."""
 
     TABLE = "table"
@@ -53,8 +53,8 @@ def plan(
         ),
     ] = False,
     form: Annotated[
-        Format, typer.Option("--format", help="table: for people. json: the same document that --save writes.")
-    ] = Format.TABLE,
+        PlanFormat, typer.Option("--format", help="table: for people. json: the same document that --save writes.")
+    ] = PlanFormat.TABLE,
     save: Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Also save the plan to a file.")] = None,
     apply: Annotated[
         Path | None,
@@ -84,7 +84,7 @@ def plan(
     planned, failed = make_plan(topics, topic, now, ALL_WORK, force=force)
     if save is not None:
         save_plan(save, planned)
-    if form is Format.JSON:
+    if form is PlanFormat.JSON:
         write(encode_plan(planned))
     else:
         show_plan(planned)

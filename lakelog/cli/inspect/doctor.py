@@ -24,10 +24,10 @@ from lakelog.cli.output import write, write_line
 from storage_engine.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
-    from lakelog.doctor.check_report import Finding
+    from lakelog.doctor.check_report import CheckReport
 
 
-class Format(StrEnum):
+class DoctorFormat(StrEnum):
     """The output format of findings."""
 
     TEXT = "text"
@@ -47,8 +47,8 @@ def doctor(
         float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long to wait for the other host.")
     ] = 120,
     form: Annotated[
-        Format, typer.Option("--format", help="text: for people. jsonl: one JSON object per check.")
-    ] = Format.TEXT,
+        DoctorFormat, typer.Option("--format", help="text: for people. jsonl: one JSON object per check.")
+    ] = DoctorFormat.TEXT,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
@@ -60,8 +60,8 @@ def doctor(
         )
     from lakelog.doctor.examination import examine, has_problems
 
-    def report(finding: Finding) -> None:
-        if form is Format.JSONL:
+    def report(finding: CheckReport) -> None:
+        if form is DoctorFormat.JSONL:
             write(json.dumps(finding.as_json()).encode() + b"\n")
         else:
             write_line(str(finding))

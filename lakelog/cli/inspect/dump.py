@@ -23,7 +23,7 @@ from lakelog.terminal.text import shown_json, shown_lines
 from storage_engine.errors import ExitStatus, LogError
 
 
-class Format(StrEnum):
+class DumpFormat(StrEnum):
     """The output format of entries."""
 
     TEXT = "text"
@@ -49,19 +49,19 @@ def dump(
         typer.Option("--offsets-decoder", help="Print the records of a .log as those of a broker's topic __consumer_offsets."),
     ] = False,
     form: Annotated[
-        Format, typer.Option("--format", help="text: like Kafka's tool. jsonl: one JSON object per entry, bytes in base64.")
-    ] = Format.TEXT,
+        DumpFormat, typer.Option("--format", help="text: like Kafka's tool. jsonl: one JSON object per entry, bytes in base64.")
+    ] = DumpFormat.TEXT,
 ) -> None:  # fmt: skip
     """Print the files of a log as Kafka's dump tool does.
 
     --offsets-decoder prints the groups of a broker: the committed offsets, the members and their assignments.
     """
-    from lakelog.dump import DumpedFile, Findings, Wanted, dump_file
+    from lakelog.dump import DumpedFile, DumpOptions, Mismatches, dump_file
 
     contents = print_data_log or offsets_decoder
-    wanted = Wanted(contents or deep_iteration, contents, form is Format.JSONL, offsets_decoder)
-    shown = shown_json if form is Format.JSONL else shown_lines
-    findings = Findings()
+    wanted = DumpOptions(contents or deep_iteration, contents, form is DumpFormat.JSONL, offsets_decoder)
+    shown = shown_json if form is DumpFormat.JSONL else shown_lines
+    findings = Mismatches()
     failures = 0
     for name in files:
         try:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from storage_engine.verify.findings import Finding
 
 
-class Format(StrEnum):
+class VerifyFormat(StrEnum):
     """The output format of findings."""
 
     TEXT = "text"
@@ -59,8 +59,8 @@ def verify(
         ),
     ] = False,
     form: Annotated[
-        Format, typer.Option("--format", help="text: for people. jsonl: one JSON object per finding.")
-    ] = Format.TEXT,
+        VerifyFormat, typer.Option("--format", help="text: for people. jsonl: one JSON object per finding.")
+    ] = VerifyFormat.TEXT,
     threads: Annotated[
         int | None,
         typer.Option(
@@ -96,19 +96,19 @@ def verify(
     _finish(done, form)
 
 
-def _print(done: Verification, form: Format) -> None:
+def _print(done: Verification, form: VerifyFormat) -> None:
     """Print each finding and whether it was repaired, then the findings that appeared during the repair."""
     before, remaining = set(done.found), set(done.left)
     lines = [(finding, _GONE[_is_loss(finding)] if finding not in remaining else "") for finding in done.found]
     lines += [(finding, "") for finding in done.left if finding not in before]
     for finding, gone in lines:
-        if form is Format.JSONL:
+        if form is VerifyFormat.JSONL:
             write(json.dumps(finding.as_json() | {"repaired": bool(gone)}).encode() + b"\n")
         else:
             # A repaired finding needs no remedy.
             write_line(f"{gone}{replace(finding, meaning='') if gone == _GONE[False] else finding}")
     for each in done.restored:
-        if form is Format.JSONL:
+        if form is VerifyFormat.JSONL:
             write(json.dumps(each.as_json()).encode() + b"\n")
         else:
             write_line(str(each))
@@ -122,10 +122,10 @@ def _is_loss(finding: Finding) -> bool:
     return finding.kind in ("corrupt", "torn")
 
 
-def _finish(done: Verification, form: Format) -> None:
+def _finish(done: Verification, form: VerifyFormat) -> None:
     from storage_engine.verify.findings import Kind, problems
 
-    write_summary = write_line if form is Format.TEXT else write_error
+    write_summary = write_line if form is VerifyFormat.TEXT else write_error
     wrong, remaining = problems(done.found), problems(done.left)
     summary = f"{counted(done.segments, 'segment')}, {shown_size(done.bytes)}"
     summary += f", {shown_number(done.batches)} {'batch' if done.batches == 1 else 'batches'}"

@@ -104,14 +104,14 @@ def _append_transaction(topics: Topics) -> None:
     import pyarrow as pa
 
     from lakelog.cli.records.json_lines import longest_line, parse_lines, place_of
-    from storage_engine.topic.append.transaction_writer import Transaction
+    from storage_engine.topic.append.transaction_writer import TransactionWriter
 
     configs = [topics.config(state) for state in topics.states()[0]]
     longest = max(map(longest_line, configs or [topics.broker.topic_defaults]))
     first_number = 1
     counts: Counter[str] = Counter()
     try:
-        with display_on_stderr().work("append in a transaction") as progress, Transaction(topics) as transaction:
+        with display_on_stderr().work("append in a transaction") as progress, TransactionWriter(topics) as transaction:
             progress.expect(size=_input_bytes())
             for lines in _chunks(longest):
                 parsed = parse_lines(lines, first_number, topics.clock.now_ms(), each_names_topic=True)

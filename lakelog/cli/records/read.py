@@ -45,7 +45,7 @@ _SHOWN_CHARACTERS = 60
 _LATEST = -1
 
 
-class Format(StrEnum):
+class ReadFormat(StrEnum):
     """The output format of records."""
 
     JSONL = "jsonl"
@@ -73,8 +73,9 @@ def read(
         typer.Option("--isolation", help="read_committed: skip aborted transactions, and stop at the first open transaction."),
     ] = Isolation.READ_COMMITTED,
     form: Annotated[
-        Format, typer.Option("--format", help="jsonl: complete records, bytes in base64. table: shortened records, for people.")
-    ] = Format.JSONL,
+        ReadFormat,
+        typer.Option("--format", help="jsonl: complete records, bytes in base64. table: shortened records, for people."),
+    ] = ReadFormat.JSONL,
     group: Annotated[
         str | None,
         typer.Option("--group", metavar="GROUP", help="Begin at the positions of this group; a new group begins at earliest."),
@@ -114,7 +115,7 @@ def read(
 
 
 def _print_unread(
-    reading: GroupReading, partition: int | None, isolation: Isolation, most: int | None, form: Format
+    reading: GroupReading, partition: int | None, isolation: Isolation, most: int | None, form: ReadFormat
 ) -> None:
     """Print what a group has not read, and let the group record it."""
     readers = topic_readers(reading.topics, reading.topic, partition)
@@ -130,7 +131,7 @@ def _print(
     starts: Mapping[tuple[str, int], int],
     ends: Mapping[tuple[str, int], int],
     most: int | None,
-    form: Format,
+    form: ReadFormat,
     reading: GroupReading | None = None,
 ) -> None:
     """Print records, at most `most`.
@@ -140,7 +141,7 @@ def _print(
         starts, ends: the offset of the first record of each partition, and the offset after the last.
         reading: the group that has read what was printed.
     """
-    printed = _print_lines if form is Format.JSONL else _print_table
+    printed = _print_lines if form is ReadFormat.JSONL else _print_table
     left = LONG_MAX if most is None else most
     next_offsets = dict(starts)
     display = NoDisplay() if sys.stdout.isatty() else display_on_stderr()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Describe and alter the broker settings that are stored in a root.", no_args_is_help=True)
 
 
-class Format(StrEnum):
+class BrokerFormat(StrEnum):
     """The output format of settings."""
 
     TABLE = "table"
@@ -41,7 +41,9 @@ class Format(StrEnum):
 @app.command("describe")
 def describe(
     everything: Annotated[bool, typer.Option("--all", help="Show each setting that applies, and its source.")] = False,
-    form: Annotated[Format, typer.Option("--format", help="table: for people. json: one document.")] = Format.TABLE,
+    form: Annotated[
+        BrokerFormat, typer.Option("--format", help="table: for people. json: one document.")
+    ] = BrokerFormat.TABLE,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
@@ -54,7 +56,7 @@ def describe(
         if everything
         else [(key, value, "root") for key, value in (settings.kept or {}).items()]
     )
-    if form is Format.JSON:
+    if form is BrokerFormat.JSON:
         write_line(
             json.dumps({"settings": [{"key": key, "value": value, "from": source} for key, value, source in shown]})
         )

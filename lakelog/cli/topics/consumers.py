@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List and remove the registered consumers of topics.", no_args_is_help=True)
 
 
-class Format(StrEnum):
+class ConsumersFormat(StrEnum):
     """The output format of consumers."""
 
     TABLE = "table"
@@ -38,7 +38,7 @@ class Format(StrEnum):
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _ConsumerPosition:
     """How far one consumer has read one partition, and the data that is kept for it there."""
 
     topic: str
@@ -57,8 +57,9 @@ class _Reading:
 def list_(
     topic: TopicsOption = None,
     form: Annotated[
-        Format, typer.Option("--format", help="table: for people. jsonl: one JSON object per consumer and partition.")
-    ] = Format.TABLE,
+        ConsumersFormat,
+        typer.Option("--format", help="table: for people. jsonl: one JSON object per consumer and partition."),
+    ] = ConsumersFormat.TABLE,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
@@ -71,7 +72,7 @@ def list_(
     topics = open_topics(root, conf)
     from storage_engine.topic.readers.consumer_files import read_consumers
 
-    readings: list[_Reading] = []
+    readings: list[_ConsumerPosition] = []
     damaged: list[LogError] = []
     states, failed = readable_states(topics, topic)
     for state in states:
@@ -79,7 +80,7 @@ def list_(
         damaged += consumers.damaged
         for consumer in consumers.known:
             readings += _read_by(topics, state, consumer)
-    if form is Format.JSONL:
+    if form is ConsumersFormat.JSONL:
         for reading in readings:
             write_line(json.dumps(asdict(reading), separators=(",", ":")))
     elif readings:
@@ -113,7 +114,7 @@ def forget(
     write_line(f"topic {topic}: removed consumer {consumer}")
 
 
-def _read_by(topics: Topics, state: TopicState, consumer: Consumer) -> Iterable[_Reading]:
+def _read_by(topics: Topics, state: TopicState, consumer: Consumer) -> Iterable[_ConsumerPosition]:
     from storage_engine.log.holds import Holds
     from storage_engine.log.segment_retention import decide_retention
 
@@ -123,7 +124,7 @@ def _read_by(topics: Topics, state: TopicState, consumer: Consumer) -> Iterable[
         held = decide_retention(
             part, config, now_ms, Holds({consumer.name: position} if consumer.holds_back else {})
         ).held
-        yield _Reading(
+        yield _ConsumerPosition(
             topic=state.topic,
             partition=number,
             consumer=consumer.name,
@@ -137,7 +138,7 @@ def _read_by(topics: Topics, state: TopicState, consumer: Consumer) -> Iterable[
         )
 
 
-def _write_readings(readings: Iterable[_Reading]) -> None:
+def _write_readings(readings: Iterable[_ConsumerPosition]) -> None:
     from rich import box
     from rich.table import Table
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from storage_engine.topic.readers.reader import PartitionReader
     from storage_engine.topic.topics import Topics
 
-Plan = Mapping[str, Mapping[int, int]]
+OffsetsOfFile = Mapping[str, Mapping[int, int]]
 """Offsets by topic and by partition."""
 _DURATION = re.compile(
     r"(?P<sign>[-+]?)P(?:(?P<days>[-+]?\d+)D)?"
@@ -30,7 +30,7 @@ _DURATION = re.compile(
 
 
 @dataclass(frozen=True)
-class Rule:
+class ResetRule:
     """One of Kafka's rules for new offsets.
 
     name: the name of its option.
@@ -56,20 +56,20 @@ def chosen_rule(
     by_duration: str | None,
     to_datetime: str | None,
     from_file: Path | None,
-) -> Rule:
+) -> ResetRule:
     """The one rule that the options name.
 
     Raises:
         UsageError: the options name no rule or several, or an argument is wrong.
     """
-    rules = [Rule("--to-earliest")] if to_earliest else []
-    rules += [Rule("--to-latest")] if to_latest else []
-    rules += [Rule("--to-current")] if to_current else []
-    rules += [Rule("--to-offset", number=to_offset)] if to_offset is not None else []
-    rules += [Rule("--shift-by", number=shift_by)] if shift_by is not None else []
-    rules += [Rule("--by-duration", age=_duration(by_duration))] if by_duration is not None else []
-    rules += [Rule("--to-datetime", time_ms=_moment(to_datetime))] if to_datetime is not None else []
-    rules += [Rule("--from-file", file=from_file)] if from_file is not None else []
+    rules = [ResetRule("--to-earliest")] if to_earliest else []
+    rules += [ResetRule("--to-latest")] if to_latest else []
+    rules += [ResetRule("--to-current")] if to_current else []
+    rules += [ResetRule("--to-offset", number=to_offset)] if to_offset is not None else []
+    rules += [ResetRule("--shift-by", number=shift_by)] if shift_by is not None else []
+    rules += [ResetRule("--by-duration", age=_duration(by_duration))] if by_duration is not None else []
+    rules += [ResetRule("--to-datetime", time_ms=_moment(to_datetime))] if to_datetime is not None else []
+    rules += [ResetRule("--from-file", file=from_file)] if from_file is not None else []
     if len(rules) != 1:
         found = " and ".join(rule.name for rule in rules) or "none"
         raise UsageError(
@@ -80,7 +80,7 @@ def chosen_rule(
     return rules[0]
 
 
-def read_plan(path: Path, group: str) -> Plan:
+def read_plan(path: Path, group: str) -> OffsetsOfFile:
     """Read the offsets of a group from a file with the output of --export. The file may have a column for the group.
 
     Raises:
@@ -105,7 +105,11 @@ def read_plan(path: Path, group: str) -> Plan:
 
 
 def partitions_in_scope(
-    topics: Topics, found: Mapping[str, Consumer], named: Sequence[str] | None, all_topics: bool, plan: Plan | None
+    topics: Topics,
+    found: Mapping[str, Consumer],
+    named: Sequence[str] | None,
+    all_topics: bool,
+    plan: OffsetsOfFile | None,
 ) -> dict[str, list[int]]:
     """The partitions to reset, by topic.
 
@@ -139,7 +143,12 @@ def partitions_in_scope(
 
 
 def new_offsets(
-    topics: Topics, topic: str, partitions: Sequence[int], rule: Rule, current: Mapping[int, int], plan: Plan | None
+    topics: Topics,
+    topic: str,
+    partitions: Sequence[int],
+    rule: ResetRule,
+    current: Mapping[int, int],
+    plan: OffsetsOfFile | None,
 ) -> dict[int, int]:
     """The new offsets of partitions of a topic by a rule.
 
@@ -165,7 +174,7 @@ def new_offsets(
     return found
 
 
-def _new_offset(reader: PartitionReader, place: str, rule: Rule, current: int | None, now_ms: int) -> int:
+def _new_offset(reader: PartitionReader, place: str, rule: ResetRule, current: int | None, now_ms: int) -> int:
     part = reader.partition
     match rule.name:
         case "--to-earliest":

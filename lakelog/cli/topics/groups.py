@@ -17,7 +17,7 @@ import typer
 
 from lakelog.cli.options import ConfOption, RootOption, open_topics
 from lakelog.cli.output import write, write_error, write_line
-from lakelog.cli.topics.group_resets import Rule, chosen_rule, new_offsets, partitions_in_scope, read_plan
+from lakelog.cli.topics.group_resets import ResetRule, chosen_rule, new_offsets, partitions_in_scope, read_plan
 from lakelog.cli.topics.group_tables import (
     exported_offsets,
     group_table,
@@ -239,7 +239,7 @@ def _positions(topics: Topics, groups: dict[str, dict[str, Consumer]], unread: b
 
 
 def _new_offsets(
-    topics: Topics, name: str, found: dict[str, Consumer], rule: Rule, topic: list[str] | None, all_topics: bool
+    topics: Topics, name: str, found: dict[str, Consumer], rule: ResetRule, topic: list[str] | None, all_topics: bool
 ) -> dict[str, dict[int, int]]:
     from storage_engine.topic.readers.membership import check_resettable
 

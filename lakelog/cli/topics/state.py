@@ -32,7 +32,7 @@ _LAST = 100
 _LINES = 1000
 
 
-class Format(StrEnum):
+class StateFormat(StrEnum):
     """The output format of history."""
 
     TABLE = "table"
@@ -52,8 +52,8 @@ def history(
         ),
     ] = None,
     form: Annotated[
-        Format, typer.Option("--format", help="table: for people. jsonl: one JSON object per version.")
-    ] = Format.TABLE,
+        StateFormat, typer.Option("--format", help="table: for people. jsonl: one JSON object per version.")
+    ] = StateFormat.TABLE,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
@@ -64,14 +64,14 @@ def history(
     what retention, compaction and delete-records removed, with the rule or the cause.
     """
     topics = open_topics(root, conf)
-    from storage_engine.topic.chain.history_reader import History
+    from storage_engine.topic.chain.history_reader import HistoryReader
 
     chain = topics.chain(topic)
     newest = chain.newest().version
-    if last is None and form is Format.TABLE:
+    if last is None and form is StateFormat.TABLE:
         last = _LAST
-    changes = History(topics.storage, chain).changes(0 if last is None else newest + 1 - last, newest)
-    if form is Format.TABLE:
+    changes = HistoryReader(topics.storage, chain).changes(0 if last is None else newest + 1 - last, newest)
+    if form is StateFormat.TABLE:
         _write_history(changes)
         return
     while lines := [shown_json(change.model_dump_json()) + "\n" for change in itertools.islice(changes, _LINES)]:

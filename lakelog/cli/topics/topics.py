@@ -43,7 +43,7 @@ app = typer.Typer(help="Create, list, describe, alter, delete, export and import
 app.command("reassign")(reassign.reassign)
 
 
-class Format(StrEnum):
+class TopicsFormat(StrEnum):
     """The output format of a topic's description."""
 
     TABLE = "table"
@@ -86,8 +86,8 @@ def list_(root: RootOption = None, conf: ConfOption = None) -> None:
 def describe(
     topic: TopicArgument,
     form: Annotated[
-        Format, typer.Option("--format", help="table: for people. json: one document with exact numbers.")
-    ] = Format.TABLE,
+        TopicsFormat, typer.Option("--format", help="table: for people. json: one document with exact numbers.")
+    ] = TopicsFormat.TABLE,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
@@ -97,7 +97,7 @@ def describe(
     from lakelog.inspection import describing
 
     described = describing.describe(topics, state)
-    if form is Format.JSON:
+    if form is TopicsFormat.JSON:
         write_line(json.dumps(described.as_json()))
         return
     write_table(*_summary(described), *_upkeep(described), "")

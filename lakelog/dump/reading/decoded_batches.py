@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakelog.dump.reading.entries import Entries
+from lakelog.dump.reading.entries import LogEntries
 from storage_engine.errors import CorruptionError
 from storage_engine.record.batch import Int64Array
 from storage_engine.record.crc import batch_crcs
@@ -43,7 +43,7 @@ class DecodedBatches(NamedTuple):
         return np.asarray(self.records["offset"])
 
 
-def intact(batches: Entries) -> npt.NDArray[np.bool_]:
+def intact(batches: LogEntries) -> npt.NDArray[np.bool_]:
     """Whether the CRC of each batch is correct."""
     table = batches.table
     computed = batch_crcs(batches.data[table.positions[0] :], table.sizes)
@@ -51,7 +51,7 @@ def intact(batches: Entries) -> npt.NDArray[np.bool_]:
     return valid
 
 
-def decode_whatever_holds(batches: Entries, valid: npt.NDArray[np.bool_]) -> Iterator[DecodedBatches]:
+def decode_whatever_holds(batches: LogEntries, valid: npt.NDArray[np.bool_]) -> Iterator[DecodedBatches]:
     """Decode all batches, some at a time, up to a record that cannot be decoded. Then the last item has the error.
 
     Args:

@@ -38,7 +38,7 @@ SHORTEST_LENGTH = min(SHORTEST)
 """The smallest length that Kafka accepts, for any magic."""
 
 
-class OpenLog(NamedTuple):
+class LogFile(NamedTuple):
     """A .log file, with its size at the time when it was opened."""
 
     storage: Storage
@@ -46,7 +46,7 @@ class OpenLog(NamedTuple):
     size: int
 
     @classmethod
-    def of(cls, path: Path) -> OpenLog:
+    def of(cls, path: Path) -> LogFile:
         """The file at a path.
 
         Raises:
@@ -64,7 +64,7 @@ class OpenLog(NamedTuple):
         return self.storage.read(self.key, position, length)
 
 
-class Entries(NamedTuple):
+class LogEntries(NamedTuple):
     """Neighbouring entries of a .log: batches, or messages of magic 0 and 1.
 
     log_name: the file, for errors.
@@ -80,7 +80,7 @@ class Entries(NamedTuple):
     table: BatchTable
 
     @classmethod
-    def of(cls, log: OpenLog, position: int, data: bytes, starts: list[int], end: int) -> Entries:
+    def of(cls, log: LogFile, position: int, data: bytes, starts: list[int], end: int) -> LogEntries:
         """The entries in data.
 
         Args:
@@ -116,7 +116,7 @@ class Entries(NamedTuple):
         )
         return cls(log.name, padded, position, table)
 
-    def part(self, rows: slice) -> Entries:
+    def part(self, rows: slice) -> LogEntries:
         return self._replace(table=self.table.select(rows))
 
     @property
@@ -125,7 +125,7 @@ class Entries(NamedTuple):
         return self.position + self.table.end
 
 
-def read_entries(log: OpenLog) -> Iterator[Entries]:
+def read_entries(log: LogFile) -> Iterator[LogEntries]:
     """All entries, up to one that is cut off.
 
     Raises:
@@ -138,7 +138,7 @@ def read_entries(log: OpenLog) -> Iterator[Entries]:
         data = log.read(position, available + HEADER_BYTES)
         starts, end = _whole_entries(data, available)
         if starts:
-            yield Entries.of(log, position, data, starts, end)
+            yield LogEntries.of(log, position, data, starts, end)
             position += end
             wanted = _READ_BYTES
             continue
@@ -149,7 +149,7 @@ def read_entries(log: OpenLog) -> Iterator[Entries]:
         wanted = size + HEADER_BYTES_UP_TO_MAGIC
 
 
-def entry_at(log: OpenLog, position: int) -> Entries | None:
+def entry_at(log: LogFile, position: int) -> LogEntries | None:
     """The header of the entry at a position; None if the log ends there or the entry is cut off.
 
     Raises:
@@ -159,7 +159,7 @@ def entry_at(log: OpenLog, position: int) -> Entries | None:
         return None
     data = log.read(position, HEADER_BYTES)
     size = _entry_size(log, position, data)
-    return Entries.of(log, position, data, [0], size) if size <= log.size - position else None
+    return LogEntries.of(log, position, data, [0], size) if size <= log.size - position else None
 
 
 def entry_length(data: bytes, position: int = 0) -> int:
@@ -181,7 +181,7 @@ def _whole_entries(data: bytes, available: int) -> tuple[list[int], int]:
     return starts, position
 
 
-def _entry_size(log: OpenLog, position: int, data: bytes) -> int:
+def _entry_size(log: LogFile, position: int, data: bytes) -> int:
     """The size of an entry in bytes, according to its header. data begins with the header."""
     length = entry_length(data)
     if length < SHORTEST_LENGTH:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from lakelog.dump.reading.entries import Entries, OpenLog, entry_at
+from lakelog.dump.reading.entries import LogEntries, LogFile, entry_at
 from storage_engine.errors import CorruptionError
 from storage_engine.log.indexes.offset_index import OFFSET_ENTRY
 
@@ -51,12 +51,12 @@ class Cursor:
     """Finds entries by their offsets. The search continues from the entry found before, if that gives the same
     result."""
 
-    def __init__(self, log: OpenLog) -> None:
+    def __init__(self, log: LogFile) -> None:
         self._log = log
         self._start = self._offset = 0
         self._reached = 0
 
-    def first_to(self, start: int, offset: int) -> Entries | None:
+    def first_to(self, start: int, offset: int) -> LogEntries | None:
         """The header of the first entry from a position on that ends at or after the offset; None if there is none.
 
         Raises:
@@ -74,6 +74,6 @@ class Cursor:
         return entry
 
 
-def last_offset(entry: Entries) -> int:
+def last_offset(entry: LogEntries) -> int:
     """The last offset of a single entry."""
     return int(entry.table.last_offsets[0])

@@ -13,23 +13,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lakelog.dump.reading.entries import SHORTEST_LENGTH, Entries, entry_length
+from lakelog.dump.reading.entries import SHORTEST_LENGTH, LogEntries, entry_length
 from storage_engine.errors import CorruptionError
 from storage_engine.record.compression import LZ4_OF_MAGIC_0, Codec
 from storage_engine.record.header import CODEC_MASK, LOG_APPEND_TIME, LOG_OVERHEAD, NO_TIMESTAMP
-from storage_engine.record.kernels.arguments import Sections
+from storage_engine.record.kernels.columns import Sections
 from storage_engine.record.record_columns import CREATE_TIME, LOG_APPEND_TIME_TYPE, NO_TIMESTAMP_TYPE
 from storage_engine.record.sections import Room, uncompressed
 
 
-class Message(NamedTuple):
+class LegacyMessage(NamedTuple):
     """An entry of magic 0 or 1, or a message inside such an entry."""
 
     offset: int
     data: bytes  # beginning with the CRC
 
     @classmethod
-    def of(cls, entries: Entries, row: int) -> Message:
+    def of(cls, entries: LogEntries, row: int) -> LegacyMessage:
         """The entry in this row. Messages inside the entry are not read."""
         table = entries.table
         start, size = int(table.positions[row]), int(table.sizes[row])
@@ -79,7 +79,7 @@ class Message(NamedTuple):
         return found[0], found[1]
 
 
-def messages_in(entry: Message, log_name: str, position: int) -> list[Message]:
+def messages_in(entry: LegacyMessage, log_name: str, position: int) -> list[LegacyMessage]:
     """The messages in a wrapper, with their offsets in the log. If the entry is not a wrapper, the entry itself.
 
     Raises:
@@ -103,7 +103,7 @@ def messages_in(entry: Message, log_name: str, position: int) -> list[Message]:
     return [message._replace(offset=message.offset + shift) for message in messages]
 
 
-def _uncompressed(wrapper: Message, log_name: str, position: int) -> bytes:
+def _uncompressed(wrapper: LegacyMessage, log_name: str, position: int) -> bytes:
     _, value = wrapper.key_and_value(log_name, position)
     codec = LZ4_OF_MAGIC_0 if wrapper.magic == 0 and wrapper.codec == Codec.LZ4 else wrapper.codec
     stored = np.frombuffer(value or b"", np.uint8)
@@ -112,7 +112,7 @@ def _uncompressed(wrapper: Message, log_name: str, position: int) -> bytes:
     return inner.data[: int(inner.ends[0])].tobytes()
 
 
-def _split(data: bytes, log_name: str, position: int) -> list[Message]:
+def _split(data: bytes, log_name: str, position: int) -> list[LegacyMessage]:
     messages = []
     start = 0
     while start + LOG_OVERHEAD <= len(data):
@@ -125,6 +125,6 @@ def _split(data: bytes, log_name: str, position: int) -> list[Message]:
         if end > len(data):
             break  # the last message is cut off; Kafka stops here, too
         offset = int.from_bytes(data[start : start + 8], "big", signed=True)
-        messages.append(Message(offset, data[start + LOG_OVERHEAD : end]))
+        messages.append(LegacyMessage(offset, data[start + LOG_OVERHEAD : end]))
         start = end
     return messages

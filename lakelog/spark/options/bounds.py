@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from lakelog.spark.options.user_options import Given, wrong
+from lakelog.spark.options.user_options import UserOptions, wrong
 from storage_engine.config import shown
 from storage_engine.errors import ConfigError
 
@@ -65,7 +65,7 @@ class Time:
 Bound = Edge | Offsets | Times | Time
 
 
-def starting_bound(given: Given) -> Bound | None:
+def starting_bound(given: UserOptions) -> Bound | None:
     """The start of a read; None if no option gives it.
 
     Raises:
@@ -74,7 +74,7 @@ def starting_bound(given: Given) -> Bound | None:
     return _bound(given, "starting")
 
 
-def ending_bound(given: Given) -> Bound | None:
+def ending_bound(given: UserOptions) -> Bound | None:
     """The end of a batch; None if no option gives it. Raises the errors of starting_bound."""
     return _bound(given, "ending")
 
@@ -133,7 +133,7 @@ def option_of(bound: Bound, end: str) -> str:
     return f"{end}Offsets"
 
 
-def _bound(given: Given, end: str) -> Bound | None:
+def _bound(given: UserOptions, end: str) -> Bound | None:
     time, times, offsets = f"{end}Timestamp", f"{end}OffsetsByTimestamp", f"{end}Offsets"
     if (ms := given.whole_number(time)) is not None:
         return Time(ms)

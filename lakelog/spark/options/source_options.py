@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from lakelog.spark.options.bounds import Bound, Edge, check_batch, ending_bound, starting_bound
 from lakelog.spark.options.topic_choice import TopicChoice, topic_choice
-from lakelog.spark.options.user_options import LAKELOG, Given, wrong
+from lakelog.spark.options.user_options import LAKELOG, UserOptions, wrong
 from storage_engine.config import shown
 from storage_engine.log.isolation import Isolation
 
@@ -102,7 +102,7 @@ def common_options(options: Mapping[str, str]) -> CommonOptions:
     Raises:
         ConfigError: an option is missing, or has a value that neither a batch nor a stream allows.
     """
-    given = Given(options)
+    given = UserOptions(options)
     topics = topic_choice(given)
     for name, remedy in _REFUSED.items():
         if given.get(name) is not None:
@@ -129,7 +129,7 @@ def batch_bounds(options: Mapping[str, str]) -> tuple[Bound, Bound]:
     Raises:
         ConfigError: an error of starting_bound or check_batch.
     """
-    given = Given(options)
+    given = UserOptions(options)
     starting, ending = starting_bound(given) or Edge.EARLIEST, ending_bound(given) or Edge.LATEST
     check_batch(starting, ending)
     return starting, ending
@@ -141,7 +141,7 @@ def stream_limits(options: Mapping[str, str]) -> StreamLimits:
     Raises:
         ConfigError: a limit has a wrong value, or an option gives an end, which a stream does not have.
     """
-    given = Given(options)
+    given = UserOptions(options)
     for name in ("endingOffsets", "endingOffsetsByTimestamp"):
         if given.get(name) is not None:
             raise wrong(name, "is given for a stream, which does not end", "Leave this option out, or read a batch.")
@@ -162,7 +162,7 @@ def stream_group(options: Mapping[str, str], new_id: str) -> StreamGroup | None:
     Raises:
         ConfigError: the name is empty, or holdsBack is wrong or has no group.
     """
-    given = Given(options)
+    given = UserOptions(options)
     name, prefix = given.get(_GROUP), given.get("groupIdPrefix")
     for option, value in ((_GROUP, name), ("groupIdPrefix", prefix)):
         if value is not None and not value.strip():
@@ -185,7 +185,7 @@ def worker_environment(session_root: str | None) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def root_option(given: Given) -> str:
+def root_option(given: UserOptions) -> str:
     """The root: from the option, LAKELOG_ROOT or spark.lakelog.root, in this order.
 
     Raises:
@@ -201,7 +201,7 @@ def root_option(given: Given) -> str:
     )  # fmt: skip
 
 
-def _check_limits(given: Given) -> None:
+def _check_limits(given: UserOptions) -> None:
     least, most = given.whole_number("minOffsetsPerTrigger"), given.whole_number("maxOffsetsPerTrigger")
     if least is not None and most is not None and least > most:
         raise wrong(
@@ -211,7 +211,7 @@ def _check_limits(given: Given) -> None:
         )
 
 
-def _isolation(given: Given) -> Isolation:
+def _isolation(given: UserOptions) -> Isolation:
     """The isolation. As in Kafka's consumer, the words must be in lower case."""
     value = given.get(_ISOLATION)
     if value is None:

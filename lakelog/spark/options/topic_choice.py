@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from lakelog.spark.options.bounds import Where, assigned_partitions
-from lakelog.spark.options.user_options import Given, wrong
+from lakelog.spark.options.user_options import UserOptions, wrong
 from storage_engine.config import shown
 
 _CHOICES = ("subscribe", "subscribePattern", "assign")
@@ -33,7 +33,7 @@ class Subscribed:
 
 
 @dataclass(frozen=True)
-class Matching:
+class SubscribedPattern:
     """The topics whose names contain a match of a pattern, at the time of each look-up."""
 
     pattern: str
@@ -60,10 +60,10 @@ class Assigned:
         return topic in self.topics
 
 
-TopicChoice = Subscribed | Matching | Assigned
+TopicChoice = Subscribed | SubscribedPattern | Assigned
 
 
-def topic_choice(given: Given) -> TopicChoice:
+def topic_choice(given: UserOptions) -> TopicChoice:
     """
     Raises:
         ConfigError: none or several of the three options are given, or the given option names nothing.
@@ -82,7 +82,7 @@ def topic_choice(given: Given) -> TopicChoice:
         return Subscribed(topics)
     if not text.strip():
         raise wrong("subscribePattern", f"found {shown(text)}, an empty pattern", "Give a regular expression.")
-    choice = Matching(text.strip())
+    choice = SubscribedPattern(text.strip())
     choice.may_read("")  # compiles the pattern
     return choice
 

@@ -20,7 +20,7 @@ _UNITS_MS = {
 }  # fmt: skip
 
 
-class Given:
+class UserOptions:
     """The options of one read."""
 
     def __init__(self, options: Mapping[str, str]) -> None:

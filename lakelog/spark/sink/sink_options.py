@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructType, TimestampType
 
 from lakelog.spark.options.source_options import root_option
-from lakelog.spark.options.user_options import LAKELOG, Given, wrong
+from lakelog.spark.options.user_options import LAKELOG, UserOptions, wrong
 from storage_engine.errors import ConfigError
 from storage_engine.record.compression import Codec
 
@@ -68,7 +68,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     Raises:
         ConfigError: an option is missing, has a wrong value, or is one that Kafka's sink refuses.
     """
-    given = Given(options)
+    given = UserOptions(options)
     for name, remedy in _REFUSED.items():
         if given.get(name) is not None:
             raise wrong(name, "is not supported", remedy)

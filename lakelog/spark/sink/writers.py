@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from lakelog.opening import open_topics
-from lakelog.spark.options.user_options import LAKELOG, Given, wrong
+from lakelog.spark.options.user_options import LAKELOG, UserOptions, wrong
 from lakelog.spark.sink.committing import CheckpointFolder, commit_batch, commit_rows, delete_rows
 from lakelog.spark.sink.sink_options import SinkOptions, check_columns, sink_options
 from lakelog.spark.sink.sink_staging import StagedRows, stage_rows
@@ -70,7 +70,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """
         self._options = sink_options(given)
         check_columns(schema, self._options)
-        location = Given(given).get(_CHECKPOINT)
+        location = UserOptions(given).get(_CHECKPOINT)
         if not location:
             raise wrong(
                 _CHECKPOINT, "is missing. The sink identifies each micro-batch by the query's checkpoint",

@@ -30,8 +30,8 @@ from storage_engine.record.coordinator.coordinator_schemas import (
     GROUP_METADATA,
     MEMBER_CONTENTS,
     RECORD_TYPES,
-    Field,
-    Message,
+    FieldSchema,
+    MessageSchema,
 )
 
 _NUMBERS = {
@@ -142,7 +142,7 @@ def _reading(part: str, version: int) -> Iterator[None]:
         ) from None
 
 
-def _member_content(data: bytes, message: Message) -> bytes | dict[str, Any]:
+def _member_content(data: bytes, message: MessageSchema) -> bytes | dict[str, Any]:
     """The fields of a member's subscription or assignment, or the bytes if they have another form. As in Kafka, the fields of
     an unknown version are read like those of the nearest known version, but the structs of a later version are not read.
     """
@@ -156,7 +156,7 @@ def _member_content(data: bytes, message: Message) -> bytes | dict[str, Any]:
     return data if has_structs and version > message.last_version else found
 
 
-def _read_fields(buffer: _Buffer, fields: Sequence[Field], version: int, *, flexible: bool) -> dict[str, Any]:
+def _read_fields(buffer: _Buffer, fields: Sequence[FieldSchema], version: int, *, flexible: bool) -> dict[str, Any]:
     found = {
         field.name: _read(buffer, field.kind, field, version, flexible=flexible)
         for field in fields
@@ -177,8 +177,8 @@ def _read_fields(buffer: _Buffer, fields: Sequence[Field], version: int, *, flex
     return {field.name: found[field.name] for field in fields if field.name in found}
 
 
-def _read(buffer: _Buffer, kind: str, field: Field, version: int, *, flexible: bool) -> Any:
-    """A value of a kind (see Field)."""
+def _read(buffer: _Buffer, kind: str, field: FieldSchema, version: int, *, flexible: bool) -> Any:
+    """A value of a kind (see FieldSchema)."""
     nullable, plain = kind.endswith("?"), kind.removesuffix("?")
     if plain in _NUMBERS:
         return buffer.number(plain)

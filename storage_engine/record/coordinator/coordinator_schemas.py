@@ -13,7 +13,7 @@ _ALWAYS = 2**15 - 1
 
 
 @dataclass(frozen=True)
-class Field:
+class FieldSchema:
     """A field of a message.
 
     name: the name of the field in Kafka's JSON.
@@ -27,7 +27,7 @@ class Field:
 
     name: str
     kind: str
-    fields: tuple[Field, ...] = ()
+    fields: tuple[FieldSchema, ...] = ()
     since: int = 0
     until: int = _ALWAYS
     tag: int | None = None
@@ -35,14 +35,14 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Message:
+class MessageSchema:
     """The fields of a key or of a value, in order.
 
     last_version: the last known version.
     flexible_since: the first flexible version.
     """
 
-    fields: tuple[Field, ...]
+    fields: tuple[FieldSchema, ...]
     last_version: int = 0
     flexible_since: int = 0
 
@@ -55,123 +55,133 @@ LEGACY_OFFSET_COMMIT = 0
 OFFSET_COMMIT = 1
 GROUP_METADATA = 2
 
-_GROUP = (Field("groupId", "string"),)
-_MEMBER = (*_GROUP, Field("memberId", "string"))
-_OFFSET = (Field("group", "string"), Field("topic", "string"), Field("partition", "int32"))
-_PARTITIONS = (Field("topicId", "uuid"), Field("partitions", "[]int32"))
-_NAMED_PARTITIONS = (Field("topicId", "uuid"), Field("topicName", "string"), Field("partitions", "[]int32"))
-_EPOCHS = Field("assignmentEpochs", "[]int32?", tag=0, default=[])
+_GROUP = (FieldSchema("groupId", "string"),)
+_MEMBER = (*_GROUP, FieldSchema("memberId", "string"))
+_OFFSET = (FieldSchema("group", "string"), FieldSchema("topic", "string"), FieldSchema("partition", "int32"))
+_PARTITIONS = (FieldSchema("topicId", "uuid"), FieldSchema("partitions", "[]int32"))
+_NAMED_PARTITIONS = (
+    FieldSchema("topicId", "uuid"),
+    FieldSchema("topicName", "string"),
+    FieldSchema("partitions", "[]int32"),
+)
+_EPOCHS = FieldSchema("assignmentEpochs", "[]int32?", tag=0, default=[])
 _HELD_PARTITIONS = (*_PARTITIONS, _EPOCHS)
-_TASKS = (Field("subtopologyId", "string"), Field("partitions", "[]int32"))
+_TASKS = (FieldSchema("subtopologyId", "string"), FieldSchema("partitions", "[]int32"))
 _HELD_TASKS = (*_TASKS, _EPOCHS)
-_PAIR = (Field("key", "string"), Field("value", "string"))
+_PAIR = (FieldSchema("key", "string"), FieldSchema("value", "string"))
 _CREATED_TOPIC = (
-    Field("name", "string"), Field("partitions", "int32"), Field("replicationFactor", "int16"),
-    Field("topicConfigs", "[]{}", _PAIR),
+    FieldSchema("name", "string"), FieldSchema("partitions", "int32"), FieldSchema("replicationFactor", "int16"),
+    FieldSchema("topicConfigs", "[]{}", _PAIR),
 )  # fmt: skip
-_TARGET = Message((Field("assignmentEpoch", "int32"), Field("assignmentTimestamp", "int64", tag=0, default=0)))
-_TARGET_PARTITIONS = Message((Field("topicPartitions", "[]{}", _PARTITIONS),))
-_MEMBER_EPOCHS = (Field("memberEpoch", "int32"), Field("previousMemberEpoch", "int32"), Field("state", "int8"))
-_CLIENT = (Field("clientId", "string"), Field("clientHost", "string"))
+_TARGET = MessageSchema(
+    (FieldSchema("assignmentEpoch", "int32"), FieldSchema("assignmentTimestamp", "int64", tag=0, default=0))
+)
+_TARGET_PARTITIONS = MessageSchema((FieldSchema("topicPartitions", "[]{}", _PARTITIONS),))
+_MEMBER_EPOCHS = (
+    FieldSchema("memberEpoch", "int32"),
+    FieldSchema("previousMemberEpoch", "int32"),
+    FieldSchema("state", "int8"),
+)
+_CLIENT = (FieldSchema("clientId", "string"), FieldSchema("clientHost", "string"))
 
-_OFFSET_VALUE = Message(
+_OFFSET_VALUE = MessageSchema(
     (
-        Field("offset", "int64"),
-        Field("leaderEpoch", "int32", since=3),
-        Field("metadata", "string"),
-        Field("commitTimestamp", "int64"),
-        Field("expireTimestamp", "int64", since=1, until=1),
-        Field("topicId", "uuid", since=4, tag=0, default=NO_ID),
+        FieldSchema("offset", "int64"),
+        FieldSchema("leaderEpoch", "int32", since=3),
+        FieldSchema("metadata", "string"),
+        FieldSchema("commitTimestamp", "int64"),
+        FieldSchema("expireTimestamp", "int64", since=1, until=1),
+        FieldSchema("topicId", "uuid", since=4, tag=0, default=NO_ID),
     ),
     last_version=4,
     flexible_since=4,
 )
-_GROUP_VALUE = Message(
+_GROUP_VALUE = MessageSchema(
     (
-        Field("protocolType", "string"),
-        Field("generation", "int32"),
-        Field("protocol", "string?"),
-        Field("leader", "string?"),
-        Field("currentStateTimestamp", "int64", since=2),
-        Field(
+        FieldSchema("protocolType", "string"),
+        FieldSchema("generation", "int32"),
+        FieldSchema("protocol", "string?"),
+        FieldSchema("leader", "string?"),
+        FieldSchema("currentStateTimestamp", "int64", since=2),
+        FieldSchema(
             "members", "[]{}",
             (
-                Field("memberId", "string"),
-                Field("groupInstanceId", "string?", since=3),
+                FieldSchema("memberId", "string"),
+                FieldSchema("groupInstanceId", "string?", since=3),
                 *_CLIENT,
-                Field("rebalanceTimeout", "int32", since=1),
-                Field("sessionTimeout", "int32"),
-                Field("subscription", "bytes"),
-                Field("assignment", "bytes"),
+                FieldSchema("rebalanceTimeout", "int32", since=1),
+                FieldSchema("sessionTimeout", "int32"),
+                FieldSchema("subscription", "bytes"),
+                FieldSchema("assignment", "bytes"),
             ),
         ),
     ),
     last_version=4,
     flexible_since=4,
 )  # fmt: skip
-_CONSUMER = Message(
+_CONSUMER = MessageSchema(
     (
-        Field("instanceId", "string?"),
-        Field("rackId", "string?"),
+        FieldSchema("instanceId", "string?"),
+        FieldSchema("rackId", "string?"),
         *_CLIENT,
-        Field("subscribedTopicNames", "[]string"),
-        Field("subscribedTopicRegex", "string?"),
-        Field("rebalanceTimeoutMs", "int32"),
-        Field("serverAssignor", "string?"),
-        Field(
+        FieldSchema("subscribedTopicNames", "[]string"),
+        FieldSchema("subscribedTopicRegex", "string?"),
+        FieldSchema("rebalanceTimeoutMs", "int32"),
+        FieldSchema("serverAssignor", "string?"),
+        FieldSchema(
             "classicMemberMetadata", "{}?",
             (
-                Field("sessionTimeoutMs", "int32"),
-                Field("supportedProtocols", "[]{}", (Field("name", "string"), Field("metadata", "bytes"))),
+                FieldSchema("sessionTimeoutMs", "int32"),
+                FieldSchema("supportedProtocols", "[]{}", (FieldSchema("name", "string"), FieldSchema("metadata", "bytes"))),
             ),
             tag=0,
             default={"sessionTimeoutMs": 0, "supportedProtocols": []},
         ),
     )
 )  # fmt: skip
-_CONSUMED_TOPICS = Message(
+_CONSUMED_TOPICS = MessageSchema(
     (
-        Field(
+        FieldSchema(
             "topics", "[]{}",
             (
-                Field("topicId", "uuid"),
-                Field("topicName", "string"),
-                Field("numPartitions", "int32"),
-                Field("partitionMetadata", "[]{}", (Field("partition", "int32"), Field("racks", "[]string"))),
+                FieldSchema("topicId", "uuid"),
+                FieldSchema("topicName", "string"),
+                FieldSchema("numPartitions", "int32"),
+                FieldSchema("partitionMetadata", "[]{}", (FieldSchema("partition", "int32"), FieldSchema("racks", "[]string"))),
             ),
         ),
     )
 )  # fmt: skip
-_STREAMS_MEMBER = Message(
+_STREAMS_MEMBER = MessageSchema(
     (
-        Field("instanceId", "string?"),
-        Field("rackId", "string?"),
+        FieldSchema("instanceId", "string?"),
+        FieldSchema("rackId", "string?"),
         *_CLIENT,
-        Field("rebalanceTimeoutMs", "int32"),
-        Field("topologyEpoch", "int32"),
-        Field("processId", "string"),
-        Field("userEndpoint", "{}?", (Field("host", "string"), Field("port", "uint16"))),
-        Field("clientTags", "[]{}", _PAIR),
+        FieldSchema("rebalanceTimeoutMs", "int32"),
+        FieldSchema("topologyEpoch", "int32"),
+        FieldSchema("processId", "string"),
+        FieldSchema("userEndpoint", "{}?", (FieldSchema("host", "string"), FieldSchema("port", "uint16"))),
+        FieldSchema("clientTags", "[]{}", _PAIR),
     )
 )
-_TOPOLOGY = Message(
+_TOPOLOGY = MessageSchema(
     (
-        Field("epoch", "int32"),
-        Field(
+        FieldSchema("epoch", "int32"),
+        FieldSchema(
             "subtopologies", "[]{}",
             (
-                Field("subtopologyId", "string"),
-                Field("sourceTopics", "[]string"),
-                Field("sourceTopicRegex", "[]string"),
-                Field("stateChangelogTopics", "[]{}", _CREATED_TOPIC),
-                Field("repartitionSinkTopics", "[]string"),
-                Field("repartitionSourceTopics", "[]{}", _CREATED_TOPIC),
-                Field(
+                FieldSchema("subtopologyId", "string"),
+                FieldSchema("sourceTopics", "[]string"),
+                FieldSchema("sourceTopicRegex", "[]string"),
+                FieldSchema("stateChangelogTopics", "[]{}", _CREATED_TOPIC),
+                FieldSchema("repartitionSinkTopics", "[]string"),
+                FieldSchema("repartitionSourceTopics", "[]{}", _CREATED_TOPIC),
+                FieldSchema(
                     "copartitionGroups", "[]{}",
                     (
-                        Field("sourceTopics", "[]int16"),
-                        Field("sourceTopicRegex", "[]int16"),
-                        Field("repartitionSourceTopics", "[]int16"),
+                        FieldSchema("sourceTopics", "[]int16"),
+                        FieldSchema("sourceTopicRegex", "[]int16"),
+                        FieldSchema("repartitionSourceTopics", "[]int16"),
                     ),
                 ),
             ),
@@ -179,66 +189,74 @@ _TOPOLOGY = Message(
     )
 )  # fmt: skip
 
-RECORD_TYPES: dict[int, tuple[tuple[Field, ...], Message]] = {
-    LEGACY_OFFSET_COMMIT: (_OFFSET, Message(_OFFSET_VALUE.fields, flexible_since=_ALWAYS)),
+RECORD_TYPES: dict[int, tuple[tuple[FieldSchema, ...], MessageSchema]] = {
+    LEGACY_OFFSET_COMMIT: (_OFFSET, MessageSchema(_OFFSET_VALUE.fields, flexible_since=_ALWAYS)),
     OFFSET_COMMIT: (_OFFSET, _OFFSET_VALUE),
-    GROUP_METADATA: ((Field("group", "string"),), _GROUP_VALUE),
-    3: (_GROUP, Message((Field("epoch", "int32"), Field("metadataHash", "int64", tag=0, default=0)))),
+    GROUP_METADATA: ((FieldSchema("group", "string"),), _GROUP_VALUE),
+    3: (_GROUP, MessageSchema((FieldSchema("epoch", "int32"), FieldSchema("metadataHash", "int64", tag=0, default=0)))),
     4: (_GROUP, _CONSUMED_TOPICS),
     5: (_MEMBER, _CONSUMER),
     6: (_GROUP, _TARGET),
     7: (_MEMBER, _TARGET_PARTITIONS),
     8: (
         _MEMBER,
-        Message(
+        MessageSchema(
             (
                 *_MEMBER_EPOCHS,
-                Field("assignedPartitions", "[]{}", _HELD_PARTITIONS),
-                Field("partitionsPendingRevocation", "[]{}", _HELD_PARTITIONS),
+                FieldSchema("assignedPartitions", "[]{}", _HELD_PARTITIONS),
+                FieldSchema("partitionsPendingRevocation", "[]{}", _HELD_PARTITIONS),
             )
         ),
     ),
-    10: (_MEMBER, Message((Field("rackId", "string?"), *_CLIENT, Field("subscribedTopicNames", "[]string")))),
-    11: (_GROUP, Message((Field("epoch", "int32"), Field("metadataHash", "int64")))),
+    10: (
+        _MEMBER,
+        MessageSchema((FieldSchema("rackId", "string?"), *_CLIENT, FieldSchema("subscribedTopicNames", "[]string"))),
+    ),
+    11: (_GROUP, MessageSchema((FieldSchema("epoch", "int32"), FieldSchema("metadataHash", "int64")))),
     12: (_GROUP, _TARGET),
     13: (_MEMBER, _TARGET_PARTITIONS),
-    14: (_MEMBER, Message((*_MEMBER_EPOCHS, Field("assignedPartitions", "[]{}", _PARTITIONS)))),
+    14: (_MEMBER, MessageSchema((*_MEMBER_EPOCHS, FieldSchema("assignedPartitions", "[]{}", _PARTITIONS)))),
     15: (
         _GROUP,
-        Message(
+        MessageSchema(
             (
-                Field("initializingTopics", "[]{}", _NAMED_PARTITIONS),
-                Field("initializedTopics", "[]{}", _NAMED_PARTITIONS),
-                Field("deletingTopics", "[]{}", _NAMED_PARTITIONS[:2]),
+                FieldSchema("initializingTopics", "[]{}", _NAMED_PARTITIONS),
+                FieldSchema("initializedTopics", "[]{}", _NAMED_PARTITIONS),
+                FieldSchema("deletingTopics", "[]{}", _NAMED_PARTITIONS[:2]),
             )
         ),
     ),
     16: (
-        (*_GROUP, Field("regularExpression", "string")),
-        Message((Field("topics", "[]string"), Field("version", "int64"), Field("timestamp", "int64"))),
+        (*_GROUP, FieldSchema("regularExpression", "string")),
+        MessageSchema(
+            (FieldSchema("topics", "[]string"), FieldSchema("version", "int64"), FieldSchema("timestamp", "int64"))
+        ),
     ),
     17: (
         _GROUP,
-        Message(
+        MessageSchema(
             (
-                Field("epoch", "int32"),
-                Field("metadataHash", "int64"),
-                Field("validatedTopologyEpoch", "int32", tag=0, default=-1),
-                Field("lastAssignmentConfigs", "[]{}?", _PAIR, tag=1, default=[]),
+                FieldSchema("epoch", "int32"),
+                FieldSchema("metadataHash", "int64"),
+                FieldSchema("validatedTopologyEpoch", "int32", tag=0, default=-1),
+                FieldSchema("lastAssignmentConfigs", "[]{}?", _PAIR, tag=1, default=[]),
             )
         ),
     ),
     19: (_MEMBER, _STREAMS_MEMBER),
     20: (_GROUP, _TARGET),
-    21: (_MEMBER, Message(tuple(Field(f"{kind}Tasks", "[]{}", _TASKS) for kind in ("active", "standby", "warmup")))),
+    21: (
+        _MEMBER,
+        MessageSchema(tuple(FieldSchema(f"{kind}Tasks", "[]{}", _TASKS) for kind in ("active", "standby", "warmup"))),
+    ),
     22: (
         _MEMBER,
-        Message(
+        MessageSchema(
             (
                 *_MEMBER_EPOCHS,
-                *(Field(f"{kind}Tasks", "[]{}", _HELD_TASKS) for kind in ("active", "standby", "warmup")),
+                *(FieldSchema(f"{kind}Tasks", "[]{}", _HELD_TASKS) for kind in ("active", "standby", "warmup")),
                 *(
-                    Field(f"{kind}TasksPendingRevocation", "[]{}", _HELD_TASKS)
+                    FieldSchema(f"{kind}TasksPendingRevocation", "[]{}", _HELD_TASKS)
                     for kind in ("active", "standby", "warmup")
                 ),
             )
@@ -248,21 +266,21 @@ RECORD_TYPES: dict[int, tuple[tuple[Field, ...], Message]] = {
 }
 """The fields of the key, and the value, of each type by its number."""
 
-_OWNED = (Field("topic", "string"), Field("partitions", "[]int32"))
+_OWNED = (FieldSchema("topic", "string"), FieldSchema("partitions", "[]int32"))
 MEMBER_CONTENTS = {
-    "subscription": Message(
+    "subscription": MessageSchema(
         (
-            Field("topics", "[]string"),
-            Field("userData", "bytes?"),
-            Field("ownedPartitions", "[]{}", _OWNED, since=1),
-            Field("generationId", "int32", since=2),
-            Field("rackId", "string?", since=3),
+            FieldSchema("topics", "[]string"),
+            FieldSchema("userData", "bytes?"),
+            FieldSchema("ownedPartitions", "[]{}", _OWNED, since=1),
+            FieldSchema("generationId", "int32", since=2),
+            FieldSchema("rackId", "string?", since=3),
         ),
         last_version=3,
         flexible_since=_ALWAYS,
     ),
-    "assignment": Message(
-        (Field("assignedPartitions", "[]{}", _OWNED), Field("userData", "bytes?")),
+    "assignment": MessageSchema(
+        (FieldSchema("assignedPartitions", "[]{}", _OWNED), FieldSchema("userData", "bytes?")),
         last_version=3,
         flexible_since=_ALWAYS,
     ),

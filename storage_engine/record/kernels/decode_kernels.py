@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from storage_engine.record.header import CRC_START, HEADER_BYTES, LOG_APPEND_TIME
-from storage_engine.record.kernels.arguments import ROWS_OUT, SECTIONS_IN, Int64Array
+from storage_engine.record.kernels.columns import ROWS_OUT, SECTIONS_IN, Int64Array
 from storage_engine.record.kernels.compiled import (
     BYTES_IN,
     BYTES_OUT,
@@ -48,7 +48,7 @@ DECODE_PROBLEMS = {
 }
 
 
-class BatchFields(NamedTuple):
+class HeaderColumns(NamedTuple):
     """Fields of the batches' headers. crcs: empty if the CRCs are checked already."""
 
     crcs: Int64Array
@@ -60,7 +60,7 @@ class BatchFields(NamedTuple):
     leader_epochs: Int64Array
 
 
-_FIELDS = columns(BatchFields, INT64_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN)
+_FIELDS = columns(HeaderColumns, INT64_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN)
 
 
 @kernel(integers(5), SECTIONS_IN, _FIELDS, INT64, INT64, INT64, INT64, ROWS_OUT)

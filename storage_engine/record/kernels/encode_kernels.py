@@ -10,7 +10,7 @@ A record (Kafka's DefaultRecord) has these fields. All integers are zig-zag vari
     value length, value
     header count, then per header: key length, key, value length (-1: null), value
 
-Columns have Arrow's layout (kernels/arguments.py). The kernels do not check their input columns, because Arrow guarantees
+Columns have Arrow's layout (kernels/columns.py). The kernels do not check their input columns, because Arrow guarantees
 that they are valid.
 """
 
@@ -41,7 +41,7 @@ from storage_engine.record.header import (
     PRODUCER_ID_POSITION,
     RECORDS_COUNT_POSITION,
 )
-from storage_engine.record.kernels.arguments import RECORDS_IN, Int64Array
+from storage_engine.record.kernels.columns import RECORDS_IN, Int64Array
 from storage_engine.record.kernels.compiled import (
     BYTES_OUT,
     INT64,
@@ -69,7 +69,7 @@ class BatchPlan(NamedTuple):
     sizes: Int64Array
 
 
-class BatchFields(NamedTuple):
+class HeaderValues(NamedTuple):
     """Fields that the headers of all batches get.
 
     append_time: -1, or the time for LogAppendTime. As in a broker, only the header gets it; records keep their deltas.
@@ -85,7 +85,7 @@ class BatchFields(NamedTuple):
 
 _PLAN_IN = columns(BatchPlan, INT64_IN, INT64_IN, INT64_IN)
 _PLAN_OUT = columns(BatchPlan, INT64_OUT, INT64_OUT, INT64_OUT)
-_FIELDS = columns(BatchFields, INT64, INT64, INT64, INT64, INT64)
+_FIELDS = columns(HeaderValues, INT64, INT64, INT64, INT64, INT64)
 
 
 @inlined

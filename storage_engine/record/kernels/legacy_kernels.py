@@ -41,7 +41,7 @@ from storage_engine.record.header import (
     RECORDS_COUNT_POSITION,
     SHORTEST,
 )
-from storage_engine.record.kernels.arguments import ROWS_OUT, SECTIONS_IN, Int64Array, Sections
+from storage_engine.record.kernels.columns import ROWS_OUT, SECTIONS_IN, Int64Array, Sections
 from storage_engine.record.kernels.compiled import (
     BYTES_IN,
     BYTES_OUT,

@@ -35,7 +35,7 @@ from storage_engine.topic.chain.topic_state import TopicState
 
 
 @dataclass(frozen=True)
-class Piece:
+class BatchSlice:
     """Consecutive batches of one staged file that are copied to one segment.
 
     key, source: the staged file, and the position of the first batch in it.
@@ -71,7 +71,7 @@ class SegmentAppend:
     is_new: bool
     before: GrowingSegment
     after: GrowingSegment
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[BatchSlice] = field(default_factory=list)
     seals: bool = False
     aborted: tuple[AbortedTransaction, ...] = ()
 
@@ -267,7 +267,7 @@ def _add_piece(append: SegmentAppend, run: StagedRun, first: int, stop: int, sou
     sizes = run.sizes[first:stop]
     size = int(sizes.sum())
     base_offsets = base_offset + np.cumsum(run.records[first:stop]) - run.records[first:stop]
-    append.pieces.append(Piece(run.key, source, sizes, base_offsets, append.after.size - size))
+    append.pieces.append(BatchSlice(run.key, source, sizes, base_offsets, append.after.size - size))
     return size
 
 

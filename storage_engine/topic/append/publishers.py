@@ -47,7 +47,7 @@ from storage_engine.record.crc import check_crcs
 from storage_engine.record.stamping import stamped_starts
 from storage_engine.storage import GrowingFiles, Storage
 from storage_engine.storage.open_files import OpenFileShare, threads_that_write
-from storage_engine.topic.append.append_plan import AppendPlan, OpenSegment, PartitionAppend, Piece, SegmentAppend
+from storage_engine.topic.append.append_plan import AppendPlan, BatchSlice, OpenSegment, PartitionAppend, SegmentAppend
 
 COPY = "publish"
 """The phase in which staged bytes are copied, or in which a Spark job copies them."""
@@ -196,7 +196,7 @@ class _OpenLog:
         self._stem = data_key(topic_id, partition, name, "")
         self.file = files.create(self._stem + LOG)
 
-    def copy(self, storage: Storage, piece: Piece, leader_epoch: int) -> None:
+    def copy(self, storage: Storage, piece: BatchSlice, leader_epoch: int) -> None:
         """Copy staged batches to their position in the .log."""
         position = piece.position
         for parts in _stamped(storage, piece, leader_epoch):
@@ -359,7 +359,7 @@ def _each_partition(
     return tuple(results)
 
 
-def _stamped(storage: Storage, piece: Piece, leader_epoch: int) -> Iterator[list[bytes | memoryview]]:
+def _stamped(storage: Storage, piece: BatchSlice, leader_epoch: int) -> Iterator[list[bytes | memoryview]]:
     """The batches of a piece with their base offsets and leader epoch, in chunks. The parts of a chunk are written in
     one call.
 

@@ -1,6 +1,6 @@
 """Runs transactions: appends to several topics that become visible together to readers of committed records.
 
-    with Transaction(topics) as transaction:
+    with TransactionWriter(topics) as transaction:
         transaction.append("orders", orders)
         transaction.append("payments", payments)
         transaction.commit()
@@ -43,7 +43,7 @@ from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.chain.transaction_files import (
     UNREADABLE,
-    Begun,
+    TransactionBegin,
     begin,
     decide,
     forget,
@@ -64,7 +64,7 @@ Decision = Callable[[int], bool | None]
 """Returns whether the transaction of a producer id is committed, or None if it is not decided."""
 
 
-class Transaction:
+class TransactionWriter:
     """A transaction. Only one thread may use it. If it is not committed at the end of its `with` block, it is aborted."""
 
     def __init__(self, topics: Topics, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
@@ -230,7 +230,7 @@ class OpenTransaction:
     """
 
     producer_id: int
-    begun: Begun | None
+    begun: TransactionBegin | None
     committed: bool | None
     places: tuple[tuple[str, int, int], ...]
 
@@ -331,7 +331,7 @@ def _timed_out(topics: Topics, producer_id: int) -> bool:
     return begun is not None and topics.clock.now_ms() >= begun.begun_ms + begun.timeout_ms
 
 
-def _begun(topics: Topics, producer_id: int) -> Begun | None:
+def _begun(topics: Topics, producer_id: int) -> TransactionBegin | None:
     """Like read_begun, but None for a damaged record, so that one damaged record does not block other transactions."""
     try:
         return read_begun(topics.storage, producer_id)

@@ -16,7 +16,7 @@ from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
 
 
-class History:
+class HistoryReader:
     """The history of one topic. Files are read when they are needed. Only one thread may use it."""
 
     def __init__(self, storage: Storage, chain: StateChain) -> None:

@@ -74,7 +74,7 @@ UNREADABLE = (CorruptionError, StorageAccessError)
 """The errors that a damaged record raises. A second attempt fails in the same way."""
 
 
-class Begun(Frozen):
+class TransactionBegin(Frozen):
     """The beginning of a transaction.
 
     begun_ms: the time of the beginning, by the clock of the process that began it.
@@ -89,7 +89,7 @@ class Begun(Frozen):
     pid: int
 
 
-class Ended(Frozen):
+class TransactionEnd(Frozen):
     """The decision on a transaction.
 
     decided_ms: the time of the decision, by the clock of the process that decided.
@@ -100,7 +100,7 @@ class Ended(Frozen):
     decided_ms: Long
 
 
-_Document = TypeVar("_Document", Begun, Ended)
+_Document = TypeVar("_Document", TransactionBegin, TransactionEnd)
 
 
 def _key(producer_id: int, suffix: str) -> str:
@@ -113,7 +113,7 @@ def begin(storage: Storage, clock: Clock, timeout_ms: int) -> int:
     Raises:
         StorageError: the storage refused or failed.
     """
-    begun = Begun(begun_ms=clock.now_ms(), timeout_ms=timeout_ms, host=socket.gethostname(), pid=os.getpid())
+    begun = TransactionBegin(begun_ms=clock.now_ms(), timeout_ms=timeout_ms, host=socket.gethostname(), pid=os.getpid())
     for _ in range(_PATIENCE):
         producer_id = secrets.randbelow(2**63 - 1) + 1
         if _put(storage, _key(producer_id, _BEGUN), begun) == begun:
@@ -130,7 +130,7 @@ def decide(storage: Storage, clock: Clock, producer_id: int, *, committed: bool)
         AmbiguousPutError: it is unknown whether the transaction is decided.
         StorageError: the transaction is not decided.
     """
-    ended = Ended(committed=committed, decided_ms=clock.now_ms())
+    ended = TransactionEnd(committed=committed, decided_ms=clock.now_ms())
     return _put(storage, _key(producer_id, _ENDED), ended).committed
 
 
@@ -167,7 +167,7 @@ def decide_again(
                 found = f"is {_WORDS[marker]}, as its marker in topic {state.topic} says"
                 raise TransactionError(place, found, "Record the same decision. Nothing was changed.") from None
         set_aside(storage, key, data)
-        ended = Ended(committed=committed, decided_ms=clock.now_ms())
+        ended = TransactionEnd(committed=committed, decided_ms=clock.now_ms())
         storage.replace(key, encode_document(key, ended.model_dump_json().encode()))
         return
     found = "has no recorded decision" if ended is None else f"is {_WORDS[ended.committed]}"
@@ -212,14 +212,14 @@ def _put(storage: Storage, key: str, document: _Document) -> _Document:
     return document
 
 
-def read_begun(storage: Storage, producer_id: int) -> Begun | None:
+def read_begun(storage: Storage, producer_id: int) -> TransactionBegin | None:
     """The beginning of a transaction; None if it is not recorded, for example if the transaction was imported."""
-    return _read(storage, _key(producer_id, _BEGUN), Begun)
+    return _read(storage, _key(producer_id, _BEGUN), TransactionBegin)
 
 
-def read_ended(storage: Storage, producer_id: int) -> Ended | None:
+def read_ended(storage: Storage, producer_id: int) -> TransactionEnd | None:
     """The decision on a transaction, durable on return; None if none is recorded."""
-    ended = _read(storage, _key(producer_id, _ENDED), Ended)
+    ended = _read(storage, _key(producer_id, _ENDED), TransactionEnd)
     if ended is not None:
         _make_durable(storage)
     return ended
@@ -271,9 +271,9 @@ def damaged_records(storage: Storage) -> Iterator[LogError]:
     for name in sorted(names):
         try:
             if name.endswith(_BEGUN):
-                _read(storage, f"{TRANSACTIONS}/{name}", Begun)
+                _read(storage, f"{TRANSACTIONS}/{name}", TransactionBegin)
             elif name.endswith(_ENDED):
-                _read(storage, f"{TRANSACTIONS}/{name}", Ended)
+                _read(storage, f"{TRANSACTIONS}/{name}", TransactionEnd)
         except LogError as error:
             yield error
 

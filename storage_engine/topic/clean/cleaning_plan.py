@@ -19,7 +19,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from storage_engine.cleaner.segment_merging import plan_merges
-from storage_engine.cleaner.selection import Bound, CleaningPlan, Reason
+from storage_engine.cleaner.selection import CompactionBound, CompactionPlan, CompactionReason
 from storage_engine.config import TOPIC_KEYS, TopicConfig, as_text
 from storage_engine.errors import ConfigError, LogError
 from storage_engine.log.partition_state import Frozen, Int, Long, PartitionState, Segment
@@ -247,7 +247,7 @@ def partition_plan(
     config: TopicConfig,
     now_ms: int,
     retention: RetentionPlan | None,
-    cleaning: CleaningPlan | None = None,
+    cleaning: CompactionPlan | None = None,
     runs: Sequence[Sequence[Segment]] = (),
 ) -> PartitionPlan:
     """The plan of one partition.
@@ -269,7 +269,7 @@ class _Decided:
     part: PartitionState
     left: PartitionState
     retention: RetentionPlan | None
-    cleaning: CleaningPlan | None
+    cleaning: CompactionPlan | None
     runs: Sequence[Sequence[Segment]]
     config: TopicConfig
     now_ms: int
@@ -306,7 +306,7 @@ class _Decided:
         found, limit = cleaning.dirty_ratio, config.min_cleanable_dirty_ratio
         if cleaning.oldest_ms is not None:
             found, limit = self.now_ms - cleaning.oldest_ms, config.max_compaction_lag_ms
-        elif cleaning.reason is Reason.EXPIRED_HORIZONS:
+        elif cleaning.reason is CompactionReason.EXPIRED_HORIZONS:
             first_ms = min(segment.horizon_ms for segment in cleaning.segments if segment.horizon_ms >= 0)
             found, limit = self.now_ms - first_ms, 0
         for segment in cleaning.segments:
@@ -338,14 +338,14 @@ class _Decided:
             dirty = [each for each in cleaning.segments if each.end_offset > cleaning.first_dirty_offset]
             yield _block("min.cleanable.dirty.ratio", dirty, cleaning.dirty_ratio, config.min_cleanable_dirty_ratio)
         waiting = [each for each in self.left.segments[:-1] if each.base_offset >= cleaning.first_uncleanable_offset]
-        if waiting and cleaning.bound is Bound.MIN_COMPACTION_LAG:
+        if waiting and cleaning.bound is CompactionBound.MIN_COMPACTION_LAG:
             newest_ms = newest_time(waiting[0])
             lag_ms = config.min_compaction_lag_ms
             yield _block(cleaning.bound, waiting, self.now_ms - newest_ms, lag_ms, newest_ms + lag_ms)
         elif waiting:
             yield _block(cleaning.bound, waiting, self.left.last_stable_offset, self.left.high_watermark)
         if active.size:
-            yield _block(Bound.ACTIVE_SEGMENT, [active], active.size, config.segment_bytes)
+            yield _block(CompactionBound.ACTIVE_SEGMENT, [active], active.size, config.segment_bytes)
 
 
 def _step(segment: Segment, action: Action, rule: str, found: float, limit: float) -> SegmentStep:

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
 from storage_engine.cleaner.splitting import (
-    Part,
+    CompactionPart,
     SurveyedPart,
     delete_parts,
     delete_runs,
@@ -55,12 +55,12 @@ def compact_split(
     version = task.files.version
     assert version is not None, "only partitions of a root are split"
     parts = split(storage, task, count, staging_folder(task.topic_id, version))
-    surveyed = run(_Survey(parts, progress), len(parts))
+    surveyed = run(_SurveyParts(parts, progress), len(parts))
     found = [each for each in surveyed if isinstance(each, SurveyedPart)]
     try:
         if failure := _failure(surveyed):
             return failure
-        rewritten = run(_Rewrite(parts, tuple(found), progress), len(parts))
+        rewritten = run(_RewriteParts(parts, tuple(found), progress), len(parts))
     finally:
         delete_runs(storage, found)
     made = [each for each in rewritten if isinstance(each, CleanedPartition)]
@@ -75,8 +75,8 @@ def _failure(outcomes: Sequence[object]) -> Failure | None:
 
 
 @dataclass(frozen=True)
-class _Survey:
-    parts: tuple[Part, ...]
+class _SurveyParts:
+    parts: tuple[CompactionPart, ...]
     progress: Progress
 
     def __call__(self, storage: Storage, number: int) -> SurveyedPart | Failure:
@@ -85,8 +85,8 @@ class _Survey:
 
 
 @dataclass(frozen=True)
-class _Rewrite:
-    parts: tuple[Part, ...]
+class _RewriteParts:
+    parts: tuple[CompactionPart, ...]
     surveyed: tuple[SurveyedPart, ...]
     progress: Progress
 

@@ -38,7 +38,7 @@ from storage_engine.storage import TEMPORARY, Folders, Storage, StoredFile
 from storage_engine.topic.append.staged_list import STAGED_LISTS, pending_lists
 from storage_engine.topic.append.staged_run import staged_version
 from storage_engine.topic.broker_settings import BROKER_SETTINGS
-from storage_engine.topic.chain.history_reader import History
+from storage_engine.topic.chain.history_reader import HistoryReader
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.chain.transaction_files import TRANSACTIONS
@@ -70,7 +70,7 @@ def sweep_topic(storage: Storage, chain: StateChain, broker: BrokerConfig) -> Sw
     """
     due_ms = chain.clock.now_ms() - broker.sweep_delay_ms
     state = chain.newest()
-    floor = max(state.sweep_floor, History(storage, chain).written_before(due_ms))
+    floor = max(state.sweep_floor, HistoryReader(storage, chain).written_before(due_ms))
     if next(_unnamed(storage, state, floor), None) is not None:
         state = _raise_floor(chain, floor)
     files = list(_unnamed(storage, state, state.sweep_floor))

@@ -18,7 +18,7 @@ from storage_engine.cleaner.cleaner import (
     clean_partition,
     last_batches,
 )
-from storage_engine.cleaner.selection import CleaningPlan, select
+from storage_engine.cleaner.selection import CompactionPlan, select
 from storage_engine.clock import Clock
 from storage_engine.config import BrokerConfig, TopicConfig
 from storage_engine.errors import LogError
@@ -55,7 +55,7 @@ def plan_compaction(
     holds: Holds,
     *,
     force: bool = False,
-) -> CleaningPlan:
+) -> CompactionPlan:
     """Decide what compaction would do to a partition now.
 
     Args:
@@ -94,7 +94,7 @@ def cleaning_tasks(
     if not config.compact or state.deleted:
         return []
     consumers = read_consumers(storage, state)
-    plans: dict[int, CleaningPlan] = {}
+    plans: dict[int, CompactionPlan] = {}
     for number in range(len(state.partitions)):
         try:
             plans[number] = plan_compaction(

@@ -24,7 +24,7 @@ from storage_engine.log.holds import NO_HOLDS, Holds
 from storage_engine.log.leader_epochs import cut_start
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.log.producers.producer_state import active_producers
-from storage_engine.log.segment_retention import RetentionPlan, Rule, decide_retention
+from storage_engine.log.segment_retention import RetentionPlan, RetentionRule, decide_retention
 from storage_engine.topic.chain.segment_lists import drop_listing
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import ChangeNote, DroppedFile, Removal, TopicState
@@ -125,11 +125,11 @@ def _removals(partition: int, plan: RetentionPlan, holds: Holds) -> Iterator[Rem
 
     No consumers are named for records below the log start offset: they were named when that offset moved.
     """
-    for rule in Rule:
+    for rule in RetentionRule:
         gone = [deletion.segment for deletion in plan.deletions if deletion.rule is rule]
         if gone:
             end = gone[-1].end_offset
-            behind = NO_HOLDS if rule is Rule.START_OFFSET else holds.behind(end)
+            behind = NO_HOLDS if rule is RetentionRule.START_OFFSET else holds.behind(end)
             yield Removal(
                 partition=partition,
                 by=f"retention by {rule}",

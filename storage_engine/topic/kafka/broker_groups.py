@@ -47,7 +47,7 @@ BrokerGroups = Mapping[str, Mapping[str, Mapping[int, int]]]
 """Committed offsets by topic, by group and by partition."""
 
 
-class _Commit(NamedTuple):
+class _OffsetCommit(NamedTuple):
     """A record with a committed offset.
 
     offset: the offset of the record itself.
@@ -66,7 +66,7 @@ def broker_groups(directory: LogDirectory) -> BrokerGroups:
     Raises:
         CorruptionError: a log is damaged before its end, or a record with an offset cannot be decoded.
     """
-    newest: dict[bytes, _Commit] = {}
+    newest: dict[bytes, _OffsetCommit] = {}
     with remedy(directory):
         for name in directory.partitions:
             if name.topic == CONSUMER_OFFSETS:
@@ -104,17 +104,17 @@ def _decided_records(directory: LogDirectory, found: FoundPartition) -> Iterator
             yield file, records
 
 
-def _replay(newest: dict[bytes, _Commit], file: SegmentFile, records: pa.RecordBatch) -> None:
+def _replay(newest: dict[bytes, _OffsetCommit], file: SegmentFile, records: pa.RecordBatch) -> None:
     """Change the newest commits by the next records."""
     rows = zip(*(records[name].to_pylist() for name in ("offset", "key", "value")), strict=True)
     for offset, key, value in rows:
         if value is None:
             newest.pop(key, None)
         elif key is not None and int.from_bytes(key[:2]) in (LEGACY_OFFSET_COMMIT, OFFSET_COMMIT):
-            newest[key] = _Commit(file, offset, key, value)
+            newest[key] = _OffsetCommit(file, offset, key, value)
 
 
-def _decoded(directory: LogDirectory, commit: _Commit) -> CoordinatorRecord:
+def _decoded(directory: LogDirectory, commit: _OffsetCommit) -> CoordinatorRecord:
     try:
         return decode_coordinator_record(commit.key, commit.value)
     except UndecodableError as error:
@@ -127,7 +127,7 @@ def _decoded(directory: LogDirectory, commit: _Commit) -> CoordinatorRecord:
         ) from None  # fmt: skip
 
 
-def _position_of(directory: LogDirectory, commit: _Commit) -> int:
+def _position_of(directory: LogDirectory, commit: _OffsetCommit) -> int:
     """The position of the batch with a record."""
     tables = ((chunk.position, chunk.table) for chunk in read_chunks(directory.storage, commit.file))
     return next(

@@ -18,13 +18,13 @@ from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.segment_reader import SegmentFile, position_of, read_chunks
 from storage_engine.storage import Storage
 from storage_engine.topic.chain.topic_state import DroppedFile, TopicState
-from storage_engine.topic.kafka.segment_import import ImportedPartition, ImportedTopic, Intake, as_text
+from storage_engine.topic.kafka.segment_import import ImportedPartition, ImportedTopic, SegmentImporter, as_text
 from storage_engine.topic.readers.reader import segment_file
 from storage_engine.topic.topics import empty_partition
 
 
 def continue_topic(
-    intake: Intake, state: TopicState, found: Sequence[FoundPartition], configs: Mapping[str, object]
+    intake: SegmentImporter, state: TopicState, found: Sequence[FoundPartition], configs: Mapping[str, object]
 ) -> ImportedTopic:
     """Append the batches of a log directory that are beyond the end of an existing topic."""
     if configs:
@@ -91,7 +91,7 @@ def _replaced(
     return tuple(DroppedFile(topic_id, number, empty.name, now_ms) for number, empty in ends if empty is not None)
 
 
-def _check_continues(intake: Intake, state: TopicState, part: PartitionState, found: FoundPartition) -> None:
+def _check_continues(intake: SegmentImporter, state: TopicState, part: PartitionState, found: FoundPartition) -> None:
     """Check that a log contains the same batches as the topic up to the topic's end.
 
     Raises:

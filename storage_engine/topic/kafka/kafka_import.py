@@ -29,7 +29,7 @@ from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.kafka.broker_groups import CONSUMER_OFFSETS, broker_groups, take_groups
 from storage_engine.topic.kafka.continued_topic import continue_topic
 from storage_engine.topic.kafka.new_topic import make_topic
-from storage_engine.topic.kafka.segment_import import ImportedTopic, Intake, remedy
+from storage_engine.topic.kafka.segment_import import ImportedTopic, SegmentImporter, remedy
 from storage_engine.topic.topics import Topics
 
 _INTERNAL = "__"
@@ -83,7 +83,7 @@ def import_topic(
         state = topics.find(name)
         found = _all_partitions(directory, name, len(state.partitions) if state else 0)
         progress.expect(size=sum(each.state.size for each in found))
-        intake = Intake(topics, directory, move, progress)
+        intake = SegmentImporter(topics, directory, move, progress)
         try:
             if state is None:
                 imported = make_topic(intake, name, found, configs)

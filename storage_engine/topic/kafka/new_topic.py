@@ -13,7 +13,7 @@ from storage_engine.config import normalise_overrides, topic_config
 from storage_engine.kafka_dir.log_directory import FoundPartition
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment
 from storage_engine.topic.chain.topic_state import Writer
-from storage_engine.topic.kafka.segment_import import ImportedPartition, ImportedTopic, Intake, as_text
+from storage_engine.topic.kafka.segment_import import ImportedPartition, ImportedTopic, SegmentImporter, as_text
 from storage_engine.topic.topics import Topics
 from storage_engine.topic_id import new_topic_id
 
@@ -23,7 +23,7 @@ _RESERVED_ID = "A" * 22
 
 
 def make_topic(
-    intake: Intake, name: str, found: Sequence[FoundPartition], configs: Mapping[str, object]
+    intake: SegmentImporter, name: str, found: Sequence[FoundPartition], configs: Mapping[str, object]
 ) -> ImportedTopic:
     """Create a topic from the partitions of a log directory."""
     config = topic_config(intake.topics.broker, normalise_overrides(configs), f"topic {name}")
@@ -50,7 +50,7 @@ def make_topic(
     return ImportedTopic(state, True, tuple(came))
 
 
-def _choose_topic_id(intake: Intake, name: str, found: Sequence[FoundPartition]) -> str:
+def _choose_topic_id(intake: SegmentImporter, name: str, found: Sequence[FoundPartition]) -> str:
     """The topic id in the directory, if it is free and could be reserved for this import; else a new id."""
     topic_id = _free_topic_id(intake.topics, found)
     return topic_id if topic_id is not None and intake.take_id(topic_id, name) else new_topic_id()

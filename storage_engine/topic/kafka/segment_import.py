@@ -78,7 +78,7 @@ def remedy(directory: LogDirectory) -> Iterator[None]:
         raise error.with_remedy(advice) from error
 
 
-class Intake:
+class SegmentImporter:
     """The import of one topic. Records which files were written, and which of them a state may name."""
 
     def __init__(self, topics: Topics, directory: LogDirectory, move: bool, progress: Progress) -> None:

@@ -73,7 +73,7 @@ from storage_engine.topic.kafka.view_folder import hold_lock, is_shown, view_fol
 from storage_engine.topic.readers.reader import segment_file
 from storage_engine.topic.topics import Topics, is_root
 from storage_engine.topic.view_record import VIEW
-from storage_engine.topic.witnesses import Shown, lost_chain, newest_state, shown_offsets
+from storage_engine.topic.witnesses import ShownOffsets, lost_chain, newest_state, shown_offsets
 from storage_engine.topic_id import new_topic_id
 
 _Offsets = dict[tuple[str, int], int]
@@ -139,7 +139,7 @@ def _may_be_transient(problem: LogError) -> bool:
 
 
 def _newest_states(
-    topics: Topics, chains: dict[str, StateChain], shown: Shown
+    topics: Topics, chains: dict[str, StateChain], shown: ShownOffsets
 ) -> tuple[dict[str, TopicState], dict[str, LogError]]:
     """The newest states of all topics that are not deleted, and the errors of topics that cannot be read."""
     states: dict[str, TopicState] = {}
@@ -157,7 +157,7 @@ def _newest_states(
     return states, unreadable | {error.file.removeprefix("meta/"): error for error in lost_chains(topics, shown)}
 
 
-def lost_chains(topics: Topics, shown: Shown) -> Iterator[CorruptionError]:
+def lost_chains(topics: Topics, shown: ShownOffsets) -> Iterator[CorruptionError]:
     """An error for each topic that the view shows although the root has no version of its state."""
     for name in sorted(shown.topics):
         if lost := lost_chain(topics.storage, topics.chain(name)):

@@ -53,7 +53,7 @@ _SAMPLE_MS = 1_000
 _FILE = re.compile(r"(?P<stem>.+-[0-9a-f]{8})(\.(?P<generation>[1-9][0-9]{0,18}))?\.json")
 
 
-class Sample(NamedTuple):
+class PositionSample(NamedTuple):
     """How far a consumer had read at one moment.
 
     ms: the moment.
@@ -92,7 +92,7 @@ class Consumer(Frozen):
     member: str = ""
     host: str = ""
     seen_ms: Long = 0
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[PositionSample, ...] = ()
 
     def is_active(self, now_ms: int) -> bool:
         """Whether a member reads for this group, as far as its file can show."""
@@ -100,7 +100,7 @@ class Consumer(Frozen):
 
     def moved(self, state: TopicState, positions: Mapping[int, int], now_ms: int) -> Consumer:
         """A copy of this consumer with other positions."""
-        sample = Sample(now_ms, sum(positions.values()), sum(part.high_watermark for part in state.partitions))
+        sample = PositionSample(now_ms, sum(positions.values()), sum(part.high_watermark for part in state.partitions))
         older = self.samples
         if len(older) > 1 and older[-1].ms - older[-2].ms < _SAMPLE_MS:
             older = older[:-1]  # so that many quick commits do not fill the list

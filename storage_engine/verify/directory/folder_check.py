@@ -33,7 +33,7 @@ from storage_engine.record.header import LENGTH_POSITION, LOG_OVERHEAD
 from storage_engine.storage import Directory, FolderEntry, Storage
 from storage_engine.verify.epoch_check import check_leader_epochs
 from storage_engine.verify.findings import Finding, Kind, of_error
-from storage_engine.verify.index_check import IndexChecks, IndexRules, Interval
+from storage_engine.verify.index_check import IndexChecks, IndexInterval, IndexRules
 from storage_engine.verify.producer_check import check_snapshot, check_transaction_index, transactions_to_index
 from storage_engine.verify.segment_check import CheckedSegment, Options, SegmentFiles, check_segment
 
@@ -68,7 +68,7 @@ class CheckedPartition:
     log_start_offset: int = 0
     epochs: Epochs = ()
     producers: tuple[ProducerEntry, ...] = ()
-    interval: Interval = field(default_factory=Interval)
+    interval: IndexInterval = field(default_factory=IndexInterval)
     topic_id: str | None = None
     unread: bool = False
 

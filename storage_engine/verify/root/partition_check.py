@@ -35,7 +35,7 @@ from storage_engine.verify.segment_check import CheckedSegment, Options, Segment
 
 
 @dataclass(frozen=True)
-class Beside:
+class ViewFacts:
     """Facts that all partitions share, read once.
 
     dropped: names of dropped files that are not deleted yet, by topic id and partition.
@@ -46,7 +46,7 @@ class Beside:
     shows_view: bool
 
     @classmethod
-    def of(cls, topics: Topics, states: Iterable[TopicState]) -> Beside:
+    def of(cls, topics: Topics, states: Iterable[TopicState]) -> ViewFacts:
         dropped: dict[tuple[str, int], set[str]] = {}
         for state in states:
             for each in state.dropped:
@@ -58,7 +58,7 @@ class Beside:
 
 
 def check_partition(
-    topics: Topics, state: TopicState, number: int, options: Options, beside: Beside
+    topics: Topics, state: TopicState, number: int, options: Options, beside: ViewFacts
 ) -> tuple[list[CheckedSegment], list[Finding]]:
     storage = topics.storage
     folder = data_folder(state.topic_id, number)

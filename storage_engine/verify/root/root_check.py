@@ -25,7 +25,7 @@ from storage_engine.topic.witnesses import shown_offsets
 from storage_engine.verify.findings import Finding, Kind, of_error, placed, problems
 from storage_engine.verify.root.chain_check import check_chain
 from storage_engine.verify.root.damaged_documents import damaged_documents
-from storage_engine.verify.root.partition_check import Beside, check_partition
+from storage_engine.verify.root.partition_check import ViewFacts, check_partition
 from storage_engine.verify.root.view_check import check_beside_folders
 from storage_engine.verify.segment_check import CheckedSegment, Options
 
@@ -133,7 +133,7 @@ def _check_partitions(
     with ThreadPoolExecutor(threads) as pool:
         for _ in range(_LOOKS):
             options.progress.expect(size=sum(state.partitions[number].size for state, number in due))
-            beside = Beside.of(topics, {id(state): state for state, _ in due}.values())
+            beside = ViewFacts.of(topics, {id(state): state for state, _ in due}.values())
             checked |= zip(((state.topic, number) for state, number in due), pool.map(check, due), strict=True)
             due = []
             wrong = {where: None for where, (_, findings) in checked.items() if problems(findings)}

@@ -24,7 +24,7 @@ from storage_engine.topic.append.appending import Encoding, append_records, stag
 from storage_engine.topic.append.staged_list import StagedBatch, StagedTopic, put_list
 from storage_engine.topic.append.staged_run import StagingWriter, by_partition
 from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter, take_over
-from storage_engine.topic.append.transaction_writer import Transaction
+from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.broker_settings import read_broker_settings
 from storage_engine.topic.chain.pruning import prune
 from storage_engine.topic.chain.topic_state import RecordedField, RecordedModel
@@ -106,7 +106,7 @@ def build(path: Path) -> int:
         if count in (8, 16):
             compact(topics, BIG)
     for values in (range(3), range(4)):
-        with Transaction(topics) as done:
+        with TransactionWriter(topics) as done:
             done.append(BIG, to_table(rows(len(values), 4, clock.now_ms())), 1)
             done.append(SMALL, to_table(rows(len(values), 2, clock.now_ms())), 0)
             done.append(DENSE, to_table(rows(len(values), 2, clock.now_ms())), 0)
@@ -161,7 +161,7 @@ def _append_batches(topics: Topics, clock: ManualClock) -> None:
 def _leave_open(topics: Topics, clock: ManualClock) -> None:
     """Transactions without their markers: one is decided to be committed, one to be aborted, one is open."""
     for decision in (True, False, None):
-        left = Transaction(topics, timeout_ms=10**9)
+        left = TransactionWriter(topics, timeout_ms=10**9)
         left.append(BIG, to_table(rows(7, 3, clock.now_ms())), 1)
         left.append(SMALL, to_table(rows(9, 3, clock.now_ms())), 1)
         if decision is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lakelog.doctor.actions import Actor
-from lakelog.doctor.check_report import Finding, Outcome
+from lakelog.doctor.check_report import CheckReport, Outcome
 from lakelog.doctor.examination import ALONE, TOGETHER, examine, examine_with, has_problems
 from lakelog.doctor.partner import ProcessPartner
 from lakelog.doctor.workspace import FOLDER, PartnerGoneError, workbench
@@ -32,7 +32,7 @@ def files(storage: PosixStorage) -> list[Path]:
 
 
 def test_a_good_file_system_keeps_all_promises_and_is_left_as_it_was(storage) -> None:
-    told: list[Finding] = []
+    told: list[CheckReport] = []
     findings = examine(storage, told.append)
     assert findings == told
     assert [finding.check for finding in findings] == list(CHECKS)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from lakelog.dump import DumpedFile, Findings, Wanted, dump_file
+from lakelog.dump import DumpedFile, DumpOptions, Mismatches, dump_file
 from storage_engine.errors import LogError
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-EVERYTHING = Wanted(records=True, contents=True)
+EVERYTHING = DumpOptions(records=True, contents=True)
 BASE = f"{0:020d}"
 """The segment that is damaged here: nine batches of transactions, 4,204 bytes; the second lies at 527, the third at
 1245.
 """
 
 
-def dumped(path: Path, wanted: Wanted = EVERYTHING, name: str = "file") -> tuple[str, str, LogError | None]:
+def dumped(path: Path, wanted: DumpOptions = EVERYTHING, name: str = "file") -> tuple[str, str, LogError | None]:
     """What is printed, what is found besides, and how it ends."""
-    findings = Findings()
+    findings = Mismatches()
     lines: list[bytes] = []
     error = None
     try:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from lakelog.dump import DumpedFile, Findings, dump_file
+from lakelog.dump import DumpedFile, Mismatches, dump_file
 from tests.lakelog.dump.dumping import EVERYTHING, GOLDEN
 
 FOLDERS = sorted(path.parent.name for path in GOLDEN.glob("*/dumps.txt.gz"))
@@ -21,7 +21,7 @@ def test_dump_is_what_kafkas_tool_printed(folder):
     assert dumps
     for dump in dumps:
         name = dump[len("Dumping ") : dump.index(b"\n")].decode()
-        findings = Findings()
+        findings = Mismatches()
         lines = b"".join(dump_file(DumpedFile(GOLDEN / name, name, name), EVERYTHING, findings))
         if folder not in WITHOUT_STANDARD_ERROR:
             lines += "".join(f"{told}\n" for told in findings.text()).encode()

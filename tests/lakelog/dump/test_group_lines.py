@@ -13,7 +13,7 @@ import re
 import pytest
 
 from lakelog import cli
-from lakelog.dump import Wanted
+from lakelog.dump import DumpOptions
 from lakelog.dump.group_lines import group_json, group_texts
 from storage_engine.record.coordinator.coordinator_schemas import RECORD_TYPES
 from tests.in_process import run_in_process
@@ -21,7 +21,7 @@ from tests.lakelog.dump.dumping import BASE, GOLDEN, dumped
 
 GROUPS = GOLDEN / "groups"
 FROM_BROKER, EVERY_TYPE = (f"{topic}-0/{BASE}.log" for topic in ("__consumer_offsets", "every-type"))
-DECODED = Wanted(records=True, contents=True, groups=True)
+DECODED = DumpOptions(records=True, contents=True, groups=True)
 
 
 def test_decoded_records_are_what_kafkas_tool_printed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def test_lines_of_json_have_the_same_keys_and_values_and_name_damage_without_con
         for line in dumped(path, DECODED)[0].splitlines()
         if (found := pattern.fullmatch(line))
     }
-    lines = [json.loads(line) for line in dumped(path, Wanted(True, True, True, True))[0].splitlines()]
+    lines = [json.loads(line) for line in dumped(path, DumpOptions(True, True, True, True))[0].splitlines()]
     assert {line["offset"]: (line["key"], line["value"]) for line in lines if "error" not in line} == text
     assert len(text) > 100
     assert [line["error"] for line in lines if "error" in line] == [

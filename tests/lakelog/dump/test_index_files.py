@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from lakelog.dump import Wanted
+from lakelog.dump import DumpOptions
 from storage_engine.errors import CorruptionError, NotFoundError
 from tests.lakelog.dump.dumping import BASE, GOLDEN, append, dumped, overwrite, segment
 
@@ -18,7 +18,7 @@ def test_offsets_that_jump_are_told_and_an_index_that_misses_its_batch(tmp_path)
     _, told, error = dumped(log)
     assert told == "Non-consecutive offsets in /file\n  11 is followed by 13\n  13 is followed by 13\n"
     assert error is None
-    assert dumped(log, Wanted())[1] == ""
+    assert dumped(log, DumpOptions())[1] == ""
     printed, told, error = dumped(log.with_suffix(".index"))
     assert printed.endswith("offset: 25 position: 2468\noffset: 26 position: 3331\n")
     assert told == "Mismatches in :/file\n  Index offset: 12, log offset: 13\n"

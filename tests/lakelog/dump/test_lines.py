@@ -8,13 +8,13 @@ import shutil
 
 import pytest
 
-from lakelog.dump import Wanted
+from lakelog.dump import DumpOptions
 from tests.lakelog.dump.dumping import BASE, GOLDEN, dumped
 
 SUFFIXES = (".index", ".timeindex", ".txnindex", ".snapshot")
 
 
-@pytest.mark.parametrize("wanted", [Wanted(), Wanted(jsonl=True)], ids=["text", "jsonl"])
+@pytest.mark.parametrize("wanted", [DumpOptions(), DumpOptions(jsonl=True)], ids=["text", "jsonl"])
 @pytest.mark.parametrize("name", [f"{BASE}.log", *(f"{33:020d}{suffix}" for suffix in SUFFIXES), "partition.metadata"])
 def test_a_file_below_a_name_that_is_no_utf_8_is_dumped(tmp_path, name, wanted):
     shutil.copytree(GOLDEN / "txn/data/txn-0", tmp_path / "txn-0")

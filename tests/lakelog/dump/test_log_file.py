@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lakelog.dump import Wanted
+from lakelog.dump import DumpOptions
 from storage_engine.errors import CorruptionError
 from tests.lakelog.dump.dumping import BASE, append, dumped, overwrite, segment
 
@@ -83,7 +83,7 @@ def test_a_count_above_what_the_batch_holds_is_damage_behind_its_records(tmp_pat
 def test_batches_behind_damaged_records_are_printed_without_records(tmp_path):
     log = segment(tmp_path)
     overwrite(log, 588, b"\x01")
-    printed, _, error = dumped(log, Wanted())
+    printed, _, error = dumped(log, DumpOptions())
     assert [line.partition(" ")[0] for line in printed.splitlines()[2:]] == ["baseOffset:"] * 9
     assert [line.endswith("isvalid: false") for line in printed.splitlines()[2:]] == [False, True, *[False] * 7]
     assert error is None

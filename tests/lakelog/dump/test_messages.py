@@ -6,7 +6,7 @@ import base64
 import json
 import shutil
 
-from lakelog.dump import Wanted
+from lakelog.dump import DumpOptions
 from tests.lakelog.dump.dumping import BASE, GOLDEN, dumped, overwrite
 
 
@@ -23,12 +23,12 @@ def test_a_message_of_magic_1_with_another_crc_is_printed(tmp_path):
 
 def test_messages_of_magic_1_have_their_own_fields_in_jsonl(tmp_path):
     path = GOLDEN / "legacy/data/legacy_v1_gzip-0" / f"{BASE}.log"
-    entry = json.loads(dumped(path, Wanted(jsonl=True))[0].splitlines()[0])
+    entry = json.loads(dumped(path, DumpOptions(jsonl=True))[0].splitlines()[0])
     assert entry == {
         "file": "file", "offset": 2, "position": 0, "timestamp_type": "CreateTime", "max_timestamp": 1700000000000,
         "size": 310, "magic": 1, "compresscodec": "gzip", "crc": 1931249918, "isvalid": True,
     }  # fmt: skip
-    message = json.loads(dumped(path, Wanted(records=True, contents=True, jsonl=True))[0].splitlines()[1])
+    message = json.loads(dumped(path, DumpOptions(records=True, contents=True, jsonl=True))[0].splitlines()[1])
     assert base64.b64decode(message.pop("value")).startswith(b'{"k":525278,"w":"alpha"}')
     assert message == {
         "file": "file", "offset": 1, "timestamp_type": "CreateTime", "timestamp": 1699999998500, "key_size": 2,

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lakelog.report.dead_letter_counts import DeadLetters, Kind, count_dead_letters
+from lakelog.report.dead_letter_counts import DeadLetterKind, DeadLetters, count_dead_letters
 from storage_engine.errors import StorageError
 from tests.lakelog.report.roots import Root
 
 
-def write(root: Root, kind: Kind, rows: Sequence[Mapping[str, object]]) -> None:
+def write(root: Root, kind: DeadLetterKind, rows: Sequence[Mapping[str, object]]) -> None:
     write_deltalake(root.folder / f"tables/dead_letters/{kind}/t", pa.Table.from_pylist(list(rows)), mode="append")
 
 
@@ -21,10 +21,14 @@ def test_those_of_an_ingest_are_counted_by_reason_and_query(root: Root) -> None:
     root.folder.mkdir()
     for batch in (3, 7, 5):
         rows = [{"reason": "no_key", "query_id": "a", "batch_id": batch, "value": b"secret"}] * batch
-        write(root, Kind.INGEST, [*rows, {"reason": "too_large", "query_id": "b", "batch_id": 1, "value": b"secret"}])
-    assert count_dead_letters(root.topics.storage, "t", Kind.INGEST) == (
-        DeadLetters(Kind.INGEST, "no_key", "a", 15, 3, 7),
-        DeadLetters(Kind.INGEST, "too_large", "b", 3, 1, 1),
+        write(
+            root,
+            DeadLetterKind.INGEST,
+            [*rows, {"reason": "too_large", "query_id": "b", "batch_id": 1, "value": b"secret"}],
+        )
+    assert count_dead_letters(root.topics.storage, "t", DeadLetterKind.INGEST) == (
+        DeadLetters(DeadLetterKind.INGEST, "no_key", "a", 15, 3, 7),
+        DeadLetters(DeadLetterKind.INGEST, "too_large", "b", 3, 1, 1),
     )
 
 
@@ -34,44 +38,48 @@ def test_those_of_an_export_are_counted_by_reason_and_partition(root: Root) -> N
         {"reason": "undecodable", "partition": partition, "offset": offset}
         for partition, offset in ((1, 900), (0, 4), (1, 30), (1, 77))
     ]
-    write(root, Kind.EXPORT, rows)
-    assert count_dead_letters(root.topics.storage, "t", Kind.EXPORT) == (
-        DeadLetters(Kind.EXPORT, "undecodable", "1", 3, 30, 900),
-        DeadLetters(Kind.EXPORT, "undecodable", "0", 1, 4, 4),
+    write(root, DeadLetterKind.EXPORT, rows)
+    assert count_dead_letters(root.topics.storage, "t", DeadLetterKind.EXPORT) == (
+        DeadLetters(DeadLetterKind.EXPORT, "undecodable", "1", 3, 30, 900),
+        DeadLetters(DeadLetterKind.EXPORT, "undecodable", "0", 1, 4, 4),
     )
 
 
 def test_what_a_replay_has_made_of_them_is_told_apart(root: Root) -> None:
     root.folder.mkdir()
     open_one = {"reason": "undecodable", "partition": 0, "offset": 4, "outcome": None}
-    write(root, Kind.EXPORT, [open_one, open_one | {"offset": 5, "outcome": "superseded"}, open_one | {"offset": 9}])
-    found = count_dead_letters(root.topics.storage, "t", Kind.EXPORT)
+    write(
+        root,
+        DeadLetterKind.EXPORT,
+        [open_one, open_one | {"offset": 5, "outcome": "superseded"}, open_one | {"offset": 9}],
+    )
+    found = count_dead_letters(root.topics.storage, "t", DeadLetterKind.EXPORT)
     assert found == (
-        DeadLetters(Kind.EXPORT, "undecodable", "0", 2, 4, 9),
-        DeadLetters(Kind.EXPORT, "undecodable", "0", 1, 5, 5, "superseded"),
+        DeadLetters(DeadLetterKind.EXPORT, "undecodable", "0", 2, 4, 9),
+        DeadLetters(DeadLetterKind.EXPORT, "undecodable", "0", 1, 5, 5, "superseded"),
     )
     assert [each.asks_for_attention for each in found] == [True, False]
 
 
 def test_a_table_without_rows_or_none_at_all_has_none(root: Root) -> None:
     root.folder.mkdir()
-    assert count_dead_letters(root.topics.storage, "t", Kind.INGEST) == ()
+    assert count_dead_letters(root.topics.storage, "t", DeadLetterKind.INGEST) == ()
     empty = pa.schema([("reason", pa.string()), ("query_id", pa.string()), ("batch_id", pa.int64())]).empty_table()
     write_deltalake(root.folder / "tables/dead_letters/ingest/t", empty)
-    assert count_dead_letters(root.topics.storage, "t", Kind.INGEST) == ()
+    assert count_dead_letters(root.topics.storage, "t", DeadLetterKind.INGEST) == ()
 
 
 def test_another_table_in_its_place_is_refused(root: Root) -> None:
     root.folder.mkdir()
-    write(root, Kind.INGEST, [{"tailnum": "N1"}])
+    write(root, DeadLetterKind.INGEST, [{"tailnum": "N1"}])
     with pytest.raises(StorageError, match="expected a Delta table with reason, query_id, batch_id"):
-        count_dead_letters(root.topics.storage, "t", Kind.INGEST)
+        count_dead_letters(root.topics.storage, "t", DeadLetterKind.INGEST)
 
 
 def test_a_table_that_lost_a_file_is_refused(root: Root) -> None:
     root.folder.mkdir()
-    write(root, Kind.INGEST, [{"reason": "no_key", "query_id": "a", "batch_id": 0}])
+    write(root, DeadLetterKind.INGEST, [{"reason": "no_key", "query_id": "a", "batch_id": 0}])
     for file in (root.folder / "tables/dead_letters/ingest/t").glob("*.parquet"):
         file.unlink()
     with pytest.raises(StorageError, match="tables/dead_letters/ingest/t"):
-        count_dead_letters(root.topics.storage, "t", Kind.INGEST)
+        count_dead_letters(root.topics.storage, "t", DeadLetterKind.INGEST)

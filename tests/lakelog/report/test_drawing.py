@@ -18,8 +18,8 @@ from lakelog.report.drawing import (
     merge_segments,
     pattern_definitions,
 )
-from lakelog.report.facts import Fate, PartitionFacts, SegmentFacts, describe_partition
-from lakelog.report.throughput import Interval
+from lakelog.report.facts import PartitionFacts, SegmentFacts, SegmentFate, describe_partition
+from lakelog.report.throughput import TimeInterval
 from storage_engine.config import TopicConfig
 from storage_engine.log.partition_state import PartitionState, Segment
 from tests.lakelog.report.roots import DAY, HOUR, NOW, partition, segments
@@ -69,12 +69,12 @@ def partitions(draw: st.DrawFn) -> PartitionState:
 def test_any_partition_is_drawn_within_the_frame_with_few_shapes(part: PartitionState) -> None:
     picture = draw(part)
     assert_within(picture)
-    assert 1 <= len(shapes(picture, "block")) <= MOST_BLOCKS + len(Fate)
+    assert 1 <= len(shapes(picture, "block")) <= MOST_BLOCKS + len(SegmentFate)
     assert all(each.find("title") is not None for each in picture.iter("g") if shapes(each, "block"))
 
 
-@given(st.lists(st.tuples(st.integers(1, 10**6), st.sampled_from(Fate)), max_size=400))
-def test_merging_loses_no_segment_and_joins_only_neighbours_of_one_fate(each: list[tuple[int, Fate]]) -> None:
+@given(st.lists(st.tuples(st.integers(1, 10**6), st.sampled_from(SegmentFate)), max_size=400))
+def test_merging_loses_no_segment_and_joins_only_neighbours_of_one_fate(each: list[tuple[int, SegmentFate]]) -> None:
     listed: list[SegmentFacts] = []
     for length, fate in each:
         base = listed[-1].segment.end_offset if listed else 0
@@ -135,15 +135,15 @@ def test_every_fate_has_a_pattern_of_its_own() -> None:
     defined = ElementTree.fromstring(pattern_definitions())
     patterns = {each.get("id"): ElementTree.tostring(each) for each in defined.iter("pattern")}
     assert set(patterns) == {f"fill-{name}" for name in FATE_CLASSES.values()}
-    assert set(FATE_CLASSES) == set(Fate)
+    assert set(FATE_CLASSES) == set(SegmentFate)
 
 
 @pytest.mark.parametrize("drawn", [draw_rates, draw_batch_sizes])
 def test_appends_are_columns_with_words(drawn) -> None:
     shown = [
-        Interval(NOW, NOW + 1000, 2, 30, 3000, 20),
-        Interval(NOW + 1000, NOW + 2000),
-        Interval(NOW + 2000, NOW + 3000, 1, 10**9, 7, 10**9),
+        TimeInterval(NOW, NOW + 1000, 2, 30, 3000, 20),
+        TimeInterval(NOW + 1000, NOW + 2000),
+        TimeInterval(NOW + 2000, NOW + 3000, 1, 10**9, 7, 10**9),
     ]
     picture = ElementTree.fromstring(drawn("t", shown))
     assert_within(picture)

@@ -7,7 +7,7 @@ import pytest
 from deltalake import write_deltalake
 
 from lakelog.report.exported_tables import StaleRows
-from lakelog.report.facts import MOST_DAMAGED, Fate, Finding, RootFacts, collect_root
+from lakelog.report.facts import MOST_DAMAGED, RootFacts, SegmentFate, WarningKind, collect_root
 from storage_engine.config import topic_config
 from storage_engine.errors import UnknownTopicError
 from storage_engine.topic.chain.state_chain import version_key
@@ -19,7 +19,7 @@ def collect(root: Root, *names: str) -> RootFacts:
     return collect_root(root.topics, names, NOW)
 
 
-def fates(root: Root, name: str = "t", number: int = 0) -> list[Fate]:
+def fates(root: Root, name: str = "t", number: int = 0) -> list[SegmentFate]:
     (topic,) = collect(root, name).topics
     return [each.fate for each in topic.partitions[number].segments]
 
@@ -39,7 +39,7 @@ def test_a_topic_tells_what_its_state_says(root: Root) -> None:
 def test_what_retention_takes_next_is_told_with_its_rule(root: Root) -> None:
     old = segments(10, 20, 30, newest=[NOW - 9 * DAY, NOW - 8 * DAY, NOW])
     root.topic("t", partition(*old, log_start_offset=10))
-    assert fates(root) == [Fate.DELETED_NEXT, Fate.DELETED_NEXT, Fate.ACTIVE]
+    assert fates(root) == [SegmentFate.DELETED_NEXT, SegmentFate.DELETED_NEXT, SegmentFate.ACTIVE]
     (topic,) = collect(root).topics
     rules = [each.deletion.rule for each in topic.partitions[0].segments if each.deletion]
     assert rules == ["start offset", "time"]
@@ -48,19 +48,19 @@ def test_what_retention_takes_next_is_told_with_its_rule(root: Root) -> None:
 def test_an_active_segment_that_retention_takes_is_told_as_both(root: Root) -> None:
     root.topic("t", partition(*segments(10, newest=[NOW - 9 * DAY])))
     (segment,) = collect(root).topics[0].partitions[0].segments
-    assert (segment.fate, segment.active) == (Fate.DELETED_NEXT, True)
+    assert (segment.fate, segment.active) == (SegmentFate.DELETED_NEXT, True)
 
 
 def test_what_compaction_cleans_next_begins_at_the_first_dirty_offset(root: Root) -> None:
     root.topic("t", partition(*segments(10, 20, 30, 40), first_dirty_offset=10), cleanup_policy="compact")
-    assert fates(root) == [Fate.CLEAN, Fate.CLEANED_NEXT, Fate.CLEANED_NEXT, Fate.ACTIVE]
+    assert fates(root) == [SegmentFate.CLEAN, SegmentFate.CLEANED_NEXT, SegmentFate.CLEANED_NEXT, SegmentFate.ACTIVE]
 
 
 def test_what_is_too_young_or_too_little_to_compact_stays_dirty(root: Root) -> None:
     parts = partition(*segments(10, 20, 30, 40), first_dirty_offset=20), partition(*segments(10, 20, 30))
     root.topic("t", *parts, cleanup_policy="compact", min_compaction_lag_ms=str(3 * HOUR // 2))
-    assert fates(root, number=0) == [Fate.CLEAN, Fate.CLEAN, Fate.DIRTY, Fate.ACTIVE]
-    assert fates(root, number=1) == [Fate.CLEANED_NEXT, Fate.DIRTY, Fate.ACTIVE]
+    assert fates(root, number=0) == [SegmentFate.CLEAN, SegmentFate.CLEAN, SegmentFate.DIRTY, SegmentFate.ACTIVE]
+    assert fates(root, number=1) == [SegmentFate.CLEANED_NEXT, SegmentFate.DIRTY, SegmentFate.ACTIVE]
 
 
 def test_missing_and_short_files_are_damage_and_longer_ones_are_not(root: Root) -> None:
@@ -70,7 +70,7 @@ def test_missing_and_short_files_are_damage_and_longer_ones_are_not(root: Root) 
     root.write_file(state, 0, second, 999)
     root.write_file(state, 0, third, 5000)
     warnings = collect(root).warnings
-    assert [(each.finding, each.place) for each in warnings] == [(Finding.DAMAGED, "t-0")] * 2
+    assert [(each.finding, each.place) for each in warnings] == [(WarningKind.DAMAGED, "t-0")] * 2
     assert f"{first.name}.log is missing" in warnings[0].text
     assert f"{second.name}.log has only 999 of 1,000 committed bytes" in warnings[1].text
 
@@ -88,7 +88,7 @@ def test_a_time_in_the_future_is_told_with_what_it_holds_back(root: Root) -> Non
     times = [NOW + 2 * DAY, NOW - 30 * DAY, NOW - 29 * DAY, NOW]
     root.topic("t", partition(*segments(10, 20, 30, 40, newest=times)))
     (warned,) = collect(root).warnings
-    assert (warned.finding, warned.place) == (Finding.FUTURE, "t-0")
+    assert (warned.finding, warned.place) == (WarningKind.FUTURE, "t-0")
     assert warned.text.startswith(
         "In 1 segment of 4, timestamps are up to 2 d in the future. The first of these prevents the deletion of 2 later segments."
     )
@@ -99,7 +99,7 @@ def test_many_small_segments_are_told_and_few_are_not(root: Root) -> None:
     root.topic("many", partition(*segments(*range(10, 220, 10))))
     root.topic("large", partition(*segments(*range(10, 220, 10))), segment_bytes="2048")
     (warned,) = collect(root).warnings
-    assert (warned.finding, warned.place) == (Finding.SMALL_SEGMENTS, "many-0")
+    assert (warned.finding, warned.place) == (WarningKind.SMALL_SEGMENTS, "many-0")
     assert warned.text.startswith("20 of 20 closed segments have less than a twentieth of segment.bytes, 1.1 GB.")
 
 
@@ -110,7 +110,7 @@ def test_an_unreadable_topic_stops_no_other(root: Root) -> None:
     facts = collect(root)
     assert [topic.name for topic in facts.topics] == ["good"]
     assert facts.unreadable == ("bad",)
-    assert [(each.finding, each.place) for each in facts.warnings] == [(Finding.UNREADABLE, "bad")]
+    assert [(each.finding, each.place) for each in facts.warnings] == [(WarningKind.UNREADABLE, "bad")]
     assert facts.unread == facts.warnings
 
 
@@ -141,7 +141,7 @@ def test_a_partition_whose_files_cannot_be_listed_is_a_finding(root: Root) -> No
     folder.rmdir()
     folder.write_text("a file")
     facts = collect(root)
-    assert [(each.finding, each.place) for each in facts.warnings] == [(Finding.UNREADABLE, "t-0")]
+    assert [(each.finding, each.place) for each in facts.warnings] == [(WarningKind.UNREADABLE, "t-0")]
     assert len(facts.topics[0].partitions) == 2
 
 
@@ -154,10 +154,10 @@ def test_a_partition_that_compaction_cannot_decide_on_is_a_finding(root: Root) -
     root.file(state, 0, state.partitions[0].segments[1]).unlink()
     facts = collect(root)
     findings = [(each.finding, each.place) for each in facts.warnings]
-    assert findings == [(Finding.UNREADABLE, "t-0"), (Finding.DAMAGED, "t-0")]
+    assert findings == [(WarningKind.UNREADABLE, "t-0"), (WarningKind.DAMAGED, "t-0")]
     undecided, empty = facts.topics[0].partitions
     assert undecided.compaction is None
-    assert [each.fate for each in undecided.segments] == [Fate.CLEAN, Fate.DIRTY, Fate.ACTIVE]
+    assert [each.fate for each in undecided.segments] == [SegmentFate.CLEAN, SegmentFate.DIRTY, SegmentFate.ACTIVE]
     assert empty.compaction is not None
 
 
@@ -167,7 +167,7 @@ def test_a_broken_table_of_dead_letters_is_a_finding(root: Root) -> None:
         root.topics.storage.put_new(f"tables/dead_letters/{key}/_delta_log/00000000000000000000.json", b"no action")
     facts = collect(root)
     assert [(each.finding, each.place) for each in facts.warnings] == [
-        (Finding.UNREADABLE, "t"), (Finding.UNREADABLE, "dead letters of no topic"),
+        (WarningKind.UNREADABLE, "t"), (WarningKind.UNREADABLE, "dead letters of no topic"),
     ]  # fmt: skip
     assert "tables/dead_letters/export/t" in facts.warnings[0].text
     assert "tables/dead_letters/unknown_topic" in facts.warnings[1].text
@@ -191,10 +191,10 @@ def test_stale_rows_and_records_that_were_not_exported_ask_for_attention(root: R
     assert facts.topics[0].stale_rows == (StaleRows("tables/t", 2),)
     assert [(each.finding, each.place, each.text) for each in facts.warnings] == [
         (
-            Finding.STALE_ROWS, "t",
+            WarningKind.STALE_ROWS, "t",
             "2 rows of tables/t are stale: a newer record of the key does not decode; the column _stale_since names that record.",
         ),
-        (Finding.NOT_EXPORTED, "t", not_exported),
+        (WarningKind.NOT_EXPORTED, "t", not_exported),
     ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lakelog.report.dead_letter_counts import DeadLetters, Kind
+from lakelog.report.dead_letter_counts import DeadLetterKind, DeadLetters
 from lakelog.report.facts import RootFacts, collect_root
 from lakelog.report.page import render
 from lakelog.report.topic_section import MOST_CHANGES, MOST_PICTURES, MOST_SEGMENTS
@@ -93,8 +93,8 @@ def test_dead_letters_are_told_by_reason(root: Root) -> None:
     root.topic("t", partition(*segments(10)))
     facts = collect(root)
     letters = (
-        DeadLetters(Kind.INGEST, "no_key", "q-1", 2512, 0, 11),
-        DeadLetters(Kind.EXPORT, "undecodable", "3", 1, 77, 77),
+        DeadLetters(DeadLetterKind.INGEST, "no_key", "q-1", 2512, 0, 11),
+        DeadLetters(DeadLetterKind.EXPORT, "undecodable", "3", 1, 77, 77),
     )
     told = tables(render(replace(facts, topics=(replace(facts.topics[0], dead_letters=letters),))))
     assert told["Topics"][0]["dead letters"] == "2,513"
@@ -183,7 +183,7 @@ def test_no_data_leads_into_the_structure(root: Root) -> None:
 
     root.topics.chain("t").commit(change, HOSTILE)
     facts = collect(root)
-    letters = (DeadLetters(Kind.INGEST, HOSTILE, HOSTILE, 1, 0, 0),)
+    letters = (DeadLetters(DeadLetterKind.INGEST, HOSTILE, HOSTILE, 1, 0, 0),)
     hostile = render(replace(facts, uri=HOSTILE, topics=(replace(facts.topics[0], dead_letters=letters),)))
     found = Structure(hostile)
     assert found.elements["script"] == 0

@@ -14,7 +14,7 @@ from lakelog.spark.options.source_options import (
     worker_environment,
 )
 from lakelog.spark.options.topic_choice import topic_choice
-from lakelog.spark.options.user_options import Given
+from lakelog.spark.options.user_options import UserOptions
 from storage_engine.errors import ConfigError
 
 ONE = {"subscribe": "one", "root": "/given"}
@@ -33,7 +33,7 @@ ONE = {"subscribe": "one", "root": "/given"}
     ],
 )
 def test_a_pattern_of_javas_finds_what_java_finds(pattern: str, topics: list[str]) -> None:
-    choice = topic_choice(Given({"subscribePattern": pattern}))
+    choice = topic_choice(UserOptions({"subscribePattern": pattern}))
     names = ["orders", "orders.eu", "users", "v2", "__consumer_offsets"]
     found = [name for name in names if choice.may_read(name)]
     assert found == (topics if pattern != "er" else ["orders", "orders.eu", "users"])
@@ -42,7 +42,7 @@ def test_a_pattern_of_javas_finds_what_java_finds(pattern: str, topics: list[str
 @pytest.mark.parametrize("pattern", ["(", "[a-z&&[^o]]", "[a[b]]"])
 def test_a_pattern_that_python_cannot_say_is_refused(pattern: str) -> None:
     with pytest.raises(ConfigError, match="subscribePattern"):
-        topic_choice(Given({"subscribePattern": pattern}))
+        topic_choice(UserOptions({"subscribePattern": pattern}))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from storage_engine.errors import ConfigError, OffsetOutOfRangeError
 from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_key
 from storage_engine.log.isolation import Isolation
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.append.transaction_writer import Transaction
+from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.chain.transaction_files import decide, newest_decided
 from storage_engine.topic.clean.topic_retention import delete_records
 from storage_engine.topic.topics import Topics
@@ -35,8 +35,8 @@ def topics(tmp_path: Path) -> Topics:
     return topics
 
 
-def begun(topics: Topics, value: bytes) -> Transaction:
-    transaction = Transaction(topics)
+def begun(topics: Topics, value: bytes) -> TransactionWriter:
+    transaction = TransactionWriter(topics)
     for topic in ("a", "b"):
         transaction.append(topic, to_table([Row(b"k", value, timestamp=NOW_MS)]))
     return transaction
@@ -103,7 +103,7 @@ def test_a_first_micro_batch_that_is_repeated_begins_where_the_stream_began(topi
 
 def test_large_segments_are_cut_into_tasks_by_bytes(topics: Topics) -> None:
     rows = [Row(b"k", b"%07d" % number * 1000, timestamp=NOW_MS) for number in range(12_000)]
-    transaction = Transaction(topics)
+    transaction = TransactionWriter(topics)
     transaction.append("a", to_table(rows))
     transaction.commit()
     reader = LakelogSource({"root": topics.storage.uri, "subscribe": "a"}).reader(source(topics).schema())

@@ -22,7 +22,7 @@ from storage_engine.config import BrokerConfig
 from storage_engine.record.record_columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
-from storage_engine.topic.append.transaction_writer import Transaction
+from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.clean.topic_retention import delete_records
 from storage_engine.topic.topics import Topics
 from tests.kafka_broker import KafkaBroker
@@ -98,7 +98,7 @@ class Twins:
         for number, committed in enumerate(ends):
             producer.begin_transaction()
             _sent(producer, topic, 0, record(0, number)).get(20)
-            transaction = Transaction(self.topics)
+            transaction = TransactionWriter(self.topics)
             transaction.append(topic, _columns([record(0, number)]))
             if committed:
                 producer.commit_transaction()

@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 from jobs.export import export
 from jobs.maintenance import add_maintenance_options, maintenance
 from pipeline.job import run_job
-from storage_engine.topic.chain.history_reader import History
+from storage_engine.topic.chain.history_reader import HistoryReader
 from tests.faults.processes.programs import Program
 from tests.pipeline.ingest.ingest_runs import run_ingest, topics_of
 
@@ -158,7 +158,7 @@ def test_nothing_is_missed_or_doubled_while_everything_is_at_work(spark: SparkSe
     topics = topics_of(churn.root)
     chain = topics.chain(TOPIC)
     newest = chain.newest().version
-    did = " ".join(change.change for change in History(topics.storage, chain).changes(0, newest))
+    did = " ".join(change.change for change in HistoryReader(topics.storage, chain).changes(0, newest))
     assert "compaction" in did, "nothing was compacted: the test is too short"
     assert "retention" in did, "nothing was dropped: the test is too short"
     print(f"\n{churn.runs}, {seen['following']['records']} records", file=sys.stderr)

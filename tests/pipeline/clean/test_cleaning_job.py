@@ -16,7 +16,7 @@ from jobs.compaction import compaction
 from jobs.maintenance import add_maintenance_options, maintenance
 from jobs.retention import retention
 from pipeline.clean import runners
-from pipeline.clean.cleaning_job import Cleaning, add_cleaning_options
+from pipeline.clean.cleaning_job import CleaningJob, add_cleaning_options
 from pipeline.job import run_job
 from storage_engine.clock import ManualClock, SystemClock
 from storage_engine.config import BrokerConfig
@@ -28,7 +28,7 @@ from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.append.staged_run import staging_folder
 from storage_engine.topic.broker_settings import put_broker_settings
 from storage_engine.topic.chain.documents import encode_document
-from storage_engine.topic.chain.history_reader import History
+from storage_engine.topic.chain.history_reader import HistoryReader
 from storage_engine.topic.chain.state_chain import version_key
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
@@ -170,7 +170,7 @@ def test_little_is_merged_without_spark(topics: Topics) -> None:
     for value in ("a1", "b1", "c1"):
         append(topics, "t", value)
 
-    merging = Cleaning(topics, ["t"], no_spark)
+    merging = CleaningJob(topics, ["t"], no_spark)
     merging.compact_and_merge()
     assert (merging.report.summary["segments merged"], merging.report.changed_topics) == (2, ["t"])
     assert values(topics, "t") == ["a1", "b1", "c1"]
@@ -187,7 +187,7 @@ def with_two_dirty_topics(topics: Topics) -> None:
         topics.create(name, 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
         append(topics, name, "a1", "b1", "c1")
         append(topics, name, "d1")
-    Cleaning(topics, ["cleaner"], no_spark).compact()
+    CleaningJob(topics, ["cleaner"], no_spark).compact()
     for name in ("cleaner", "dirty"):
         append(topics, name, "a2")
 
@@ -196,7 +196,7 @@ def test_the_budget_goes_to_the_dirtiest_partition_and_the_report_names_what_is_
     topics: Topics, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with_two_dirty_topics(topics)
-    dirty = Cleaning(topics, ["dirty"], no_spark)
+    dirty = CleaningJob(topics, ["dirty"], no_spark)
     enough = sum(each.size for each in topics.state("dirty").partitions[0].segments[:-1]) * 2
 
     assert run(topics, "maintenance", "--json", "--max-bytes", str(enough)) == 0
@@ -232,11 +232,11 @@ class Interrupting(Meter):
 def test_what_was_done_before_a_run_ended_counts_and_the_next_run_goes_on(topics: Topics) -> None:
     with_two_dirty_topics(topics)
     names = ["cleaner", "dirty"]
-    interrupted = Cleaning(topics, names, no_spark, Interrupting("compaction", topics.clock))
+    interrupted = CleaningJob(topics, names, no_spark, Interrupting("compaction", topics.clock))
     with pytest.raises(KeyboardInterrupt, match="1 of 2"):
         interrupted.compact()
     assert [row["topic"] for row in interrupted.report.rows] == ["dirty"]
-    after = Cleaning(topics, names, no_spark)
+    after = CleaningJob(topics, names, no_spark)
     after.compact()
     assert [row["topic"] for row in after.report.rows] == ["cleaner"]
 
@@ -247,7 +247,7 @@ def test_runs_at_the_same_time_do_each_piece_once_and_break_nothing(topics: Topi
         topics.create(name, 1, {"cleanup.policy": "compact"} if name < "t4" else {})
         for value in ("a1", "b1", "a2", "c1"):
             append(topics, name, value)
-    runs = [Cleaning(topics, names, no_spark) for _ in range(3)]
+    runs = [CleaningJob(topics, names, no_spark) for _ in range(3)]
     with ThreadPoolExecutor(4) as threads:
         working = [threads.submit(each.compact_and_merge) for each in runs]
         for name in names:
@@ -344,7 +344,7 @@ def test_a_plan_is_refused_whole_where_the_log_has_moved_on(
     with_work_of_each_kind(topics)
     file = tmp_path / "plan.json"
     assert run(topics, "maintenance", "--save", str(file)) == 0
-    Cleaning(topics, ["compacted"], no_spark).compact()
+    CleaningJob(topics, ["compacted"], no_spark).compact()
     before = versions(topics, "old", "compacted", "small")
     assert run(topics, "maintenance", "--apply", str(file)) == 1
     assert "topic compacted, partition 0" in capsys.readouterr().err
@@ -391,7 +391,7 @@ def test_thousands_of_small_segments_become_segments_of_segment_bytes(
     assert all(0.9 * segment_bytes < each.size <= segment_bytes for each in sealed)
     assert sum(each.size for each in (*sealed, last, active)) == count * len(batch)
     assert values(topics, "t") == [f"k{number:040}" for number in range(60)] * count
-    *_, merged = History(topics.storage, topics.chain("t")).changes(0, after.version)
+    *_, merged = HistoryReader(topics.storage, topics.chain("t")).changes(0, after.version)
     assert merged.change == f"merge of {count - 1} segments", "one version"
 
 
@@ -487,5 +487,5 @@ def test_maintenance_prunes_versions_and_sweeps_what_died(topics: Topics, capsys
         file.key for folder in ("data/", "staging/") for file in topics.storage.list(folder)
     }
     assert values(topics, "t") == ["a1"]
-    changes = History(topics.storage, topics.chain("t")).changes(0, 1_100)
+    changes = HistoryReader(topics.storage, topics.chain("t")).changes(0, 1_100)
     assert [change.version for change in changes] == list(range(1_101))

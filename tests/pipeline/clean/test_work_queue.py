@@ -15,7 +15,7 @@ from pipeline.clean.budget import Budget, Limit
 from pipeline.clean.work_queue import InThisThread, Task, WorkQueue, in_order
 from storage_engine.cleaner.cleaner import CleaningTask
 from storage_engine.cleaner.segment_merging import MergeTask
-from storage_engine.cleaner.selection import Bound, CleaningPlan, Reason
+from storage_engine.cleaner.selection import CompactionBound, CompactionPlan, CompactionReason
 from storage_engine.config import TopicConfig
 from storage_engine.log.filenames import SegmentFolder
 from storage_engine.log.partition_state import Segment
@@ -23,9 +23,11 @@ from storage_engine.log.partition_state import Segment
 FILES = SegmentFolder("data/x/0/", 1)
 
 
-def compaction(topic: str, clean: int, dirty: int, reason: Reason = Reason.DIRTY_RATIO) -> CleaningTask:
+def compaction(
+    topic: str, clean: int, dirty: int, reason: CompactionReason = CompactionReason.DIRTY_RATIO
+) -> CleaningTask:
     """Reads clean + 2 * dirty bytes."""
-    plan = CleaningPlan((), 0, 10, clean, dirty, Bound.ACTIVE_SEGMENT, reason)
+    plan = CompactionPlan((), 0, 10, clean, dirty, CompactionBound.ACTIVE_SEGMENT, reason)
     return CleaningTask(topic, topic, 0, FILES, plan, TopicConfig(), 1000, 0)
 
 
@@ -60,7 +62,7 @@ def worked_off(tasks: Sequence[Task], budget: Budget) -> tuple[list[list[Task]],
 
 
 def test_what_is_too_old_comes_first_then_what_is_dirtiest_then_what_is_largest_then_merges() -> None:
-    old = compaction("old", 900, 100, Reason.MAX_COMPACTION_LAG)
+    old = compaction("old", 900, 100, CompactionReason.MAX_COMPACTION_LAG)
     dirty, large, small = compaction("dirty", 1, 9), compaction("large", 400, 600), compaction("small", 4, 6)
     many, few = merge("many", *[1] * 50), merge("few", 25, 25)
     assert in_order([few, small, dirty, many, large, old]) == [old, dirty, large, small, many, few]

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.delta import exporting
-from pipeline.delta.export_plan import NO_WISH, Export, ExportResult, OffsetRange, Wish
+from pipeline.delta.export_plan import NO_WISH, Export, ExportBounds, ExportResult, PartitionOffsets
 from pipeline.delta.exporting import export_increment
 from pipeline.delta.table_schema import Tell
 
@@ -40,8 +40,8 @@ class Log:
         records.append((key, encoded, "orders", partition, len(records), moment, 0, [("trace", b"1")]))
         self.in_order.append(records[-1])
 
-    def ranges(self) -> dict[int, OffsetRange]:
-        return {partition: OffsetRange(0, len(records)) for partition, records in self.records.items()}
+    def ranges(self) -> dict[int, PartitionOffsets]:
+        return {partition: PartitionOffsets(0, len(records)) for partition, records in self.records.items()}
 
     def read(self, start: Mapping[int, int], end: Mapping[int, int], _known: Mapping[int, int]) -> DataFrame:
         rows = [record for partition in start for record in self.records[partition][start[partition] : end[partition]]]
@@ -49,7 +49,7 @@ class Log:
 
 
 def run(
-    log: Log, export: Export, wish: Wish = NO_WISH, max_share: float = 1, tell: Tell = lambda _: None
+    log: Log, export: Export, wish: ExportBounds = NO_WISH, max_share: float = 1, tell: Tell = lambda _: None
 ) -> ExportResult:
     return export_increment(log.spark, export, log.ranges(), log.read, wish=wish, max_share=max_share, tell=tell)
 

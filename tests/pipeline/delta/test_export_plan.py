@@ -10,16 +10,16 @@ import pytest
 from pipeline.delta.export_plan import (
     NO_WISH,
     Export,
+    ExportBounds,
     ExportMode,
     ExportModeError,
     ExportPlan,
     ExportRefusedError,
     Gap,
-    OffsetRange,
     OffsetRefusedError,
+    PartitionOffsets,
     PositionAheadError,
     TopicRecreatedError,
-    Wish,
     decide_export,
 )
 from pipeline.delta.replaying import decide_replay
@@ -39,17 +39,20 @@ def head_of(mode: ExportMode, positions: Mapping[int, int]) -> TableHead:
 
 
 def decided(
-    mode: ExportMode, positions: Mapping[int, int] | None, ranges: Mapping[int, OffsetRange], wish: Wish = NO_WISH
+    mode: ExportMode,
+    positions: Mapping[int, int] | None,
+    ranges: Mapping[int, PartitionOffsets],
+    wish: ExportBounds = NO_WISH,
 ) -> ExportPlan:
     """positions: None if there is no table."""
     head = None if positions is None else head_of(mode, positions)
     return decide_export(export(mode), head, positions or {}, ranges, wish)
 
 
-ONE = {0: OffsetRange(0, 20)}
-TRIMMED = {0: OffsetRange(15, 20)}
-NO_TOMBSTONES = {0: OffsetRange(2, 20, tombstones_end=12)}
-COMPACTED = {0: OffsetRange(0, 20, compacted_end=8)}
+ONE = {0: PartitionOffsets(0, 20)}
+TRIMMED = {0: PartitionOffsets(15, 20)}
+NO_TOMBSTONES = {0: PartitionOffsets(2, 20, tombstones_end=12)}
+COMPACTED = {0: PartitionOffsets(0, 20, compacted_end=8)}
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,7 @@ COMPACTED = {0: OffsetRange(0, 20, compacted_end=8)}
         pytest.param(APPEND, {0: 10}, ONE, NO_WISH, ({0: 10}, {0: 20}, (), (), ()), id="goes-on"),
         pytest.param(APPEND, {0: 20}, ONE, NO_WISH, ({0: 20}, {0: 20}, (), (), ()), id="nothing-new"),
         pytest.param(
-            APPEND, {0: 20}, ONE | {1: OffsetRange(3, 5)}, NO_WISH, ({0: 20, 1: 3}, {0: 20, 1: 5}, (), (), ()),
+            APPEND, {0: 20}, ONE | {1: PartitionOffsets(3, 5)}, NO_WISH, ({0: 20, 1: 3}, {0: 20, 1: 5}, (), (), ()),
             id="new-partition",
         ),
         pytest.param(
@@ -71,39 +74,39 @@ COMPACTED = {0: OffsetRange(0, 20, compacted_end=8)}
         pytest.param(UPSERT, {0: 12}, NO_TOMBSTONES, NO_WISH, ({0: 12}, {0: 20}, (), (), ()), id="tombstones-were-read"),
         pytest.param(UPSERT, None, NO_TOMBSTONES, NO_WISH, ({0: 2}, {0: 20}, (), (), ()), id="no-table-reads-all-anyway"),
         pytest.param(
-            UPSERT, {0: 1}, {0: OffsetRange(3, 3, tombstones_end=3)}, NO_WISH, ({0: 3}, {0: 3}, (Gap(0, 1, 3),), (), ()),
+            UPSERT, {0: 1}, {0: PartitionOffsets(3, 3, tombstones_end=3)}, NO_WISH, ({0: 3}, {0: 3}, (Gap(0, 1, 3),), (), ()),
             id="nothing-left-to-read-again",
         ),
         pytest.param(
-            APPEND, {0: 10}, COMPACTED, Wish(from_offsets={0: 8}), ({0: 8}, {0: 20}, (), (), (0,)), id="from-offset"
+            APPEND, {0: 10}, COMPACTED, ExportBounds(from_offsets={0: 8}), ({0: 8}, {0: 20}, (), (), (0,)), id="from-offset"
         ),
         pytest.param(
-            APPEND, {0: 10}, ONE, Wish(from_offsets={0: 10}), ({0: 10}, {0: 20}, (), (), ()), id="from-where-it-is-anyway"
+            APPEND, {0: 10}, ONE, ExportBounds(from_offsets={0: 10}), ({0: 10}, {0: 20}, (), (), ()), id="from-where-it-is-anyway"
         ),
         pytest.param(
-            UPSERT, {0: 10}, COMPACTED, Wish(from_offsets={0: 2}), ({0: 2}, {0: 20}, (), (), (0,)),
+            UPSERT, {0: 10}, COMPACTED, ExportBounds(from_offsets={0: 2}), ({0: 2}, {0: 20}, (), (), (0,)),
             id="upsert-from-compacted-offset",
         ),
         pytest.param(
-            UPSERT, {0: 10}, NO_TOMBSTONES, Wish(from_offsets={0: 5}), ({0: 2}, {0: 20}, (), (0,), (0,)),
+            UPSERT, {0: 10}, NO_TOMBSTONES, ExportBounds(from_offsets={0: 5}), ({0: 2}, {0: 20}, (), (0,), (0,)),
             id="read-again-wins-over-from-offset",
         ),
-        pytest.param(APPEND, None, ONE, Wish(from_time={0: 17}), ({0: 17}, {0: 20}, (), (), ()), id="from-time-no-table"),
+        pytest.param(APPEND, None, ONE, ExportBounds(from_time={0: 17}), ({0: 17}, {0: 20}, (), (), ()), id="from-time-no-table"),
         pytest.param(
-            APPEND, {0: 10}, ONE, Wish(from_time={0: 17}), ({0: 10}, {0: 20}, (), (), ()), id="from-time-skips-nothing"
+            APPEND, {0: 10}, ONE, ExportBounds(from_time={0: 17}), ({0: 10}, {0: 20}, (), (), ()), id="from-time-skips-nothing"
         ),
         pytest.param(
-            APPEND, {0: 10}, ONE, Wish(from_time={0: 3}, from_offsets={0: 5}), ({0: 5}, {0: 20}, (), (), (0,)),
+            APPEND, {0: 10}, ONE, ExportBounds(from_time={0: 3}, from_offsets={0: 5}), ({0: 5}, {0: 20}, (), (), (0,)),
             id="from-offset-wins-over-from-time",
         ),
         pytest.param(
-            APPEND, {0: 10, 1: 4}, ONE | {1: OffsetRange(0, 9)}, Wish(up_to={0: 15}),
+            APPEND, {0: 10, 1: 4}, ONE | {1: PartitionOffsets(0, 9)}, ExportBounds(up_to={0: 15}),
             ({0: 10, 1: 4}, {0: 15, 1: 4}, (), (), ()), id="up-to-leaves-the-other-partitions",
         ),
     ],
 )  # fmt: skip
 def test_plan_says_where_an_export_begins_and_ends(
-    mode: ExportMode, positions: Mapping[int, int] | None, ranges: Mapping[int, OffsetRange], wish: Wish,
+    mode: ExportMode, positions: Mapping[int, int] | None, ranges: Mapping[int, PartitionOffsets], wish: ExportBounds,
     expected: tuple[object, ...],
 ) -> None:  # fmt: skip
     plan = decided(mode, positions, ranges, wish)
@@ -115,19 +118,19 @@ def test_plan_says_where_an_export_begins_and_ends(
     ("mode", "positions", "ranges", "wish", "error", "says"),
     [
         (APPEND, {0: 21}, ONE, NO_WISH, PositionAheadError, "up to offset 21, but the log ends at 20"),
-        (APPEND, {0: 10}, ONE, Wish(from_offsets={1: 0}), OffsetRefusedError, "has the partitions 0 to 0"),
-        (APPEND, {0: 10}, ONE, Wish(from_offsets={0: 11}), OffsetRefusedError, "would be missing"),
-        (APPEND, {0: 10}, ONE, Wish(from_offsets={0: 21}), OffsetRefusedError, "has the offsets 0 to 20"),
-        (APPEND, None, TRIMMED, Wish(from_offsets={0: 14}), OffsetRefusedError, "has the offsets 15 to 20"),
-        (APPEND, {0: 10}, COMPACTED, Wish(from_offsets={0: 7}), OffsetRefusedError, "compaction has removed"),
-        (APPEND, {0: 10}, ONE, Wish(up_to={0: 9}), OffsetRefusedError, "has the offsets 10 to 20 to export"),
-        (APPEND, {0: 10}, ONE, Wish(up_to={0: 21}), OffsetRefusedError, "has the offsets 10 to 20 to export"),
-        (APPEND, {0: 10}, ONE, Wish(up_to={3: 1}), OffsetRefusedError, "has no such partition"),
+        (APPEND, {0: 10}, ONE, ExportBounds(from_offsets={1: 0}), OffsetRefusedError, "has the partitions 0 to 0"),
+        (APPEND, {0: 10}, ONE, ExportBounds(from_offsets={0: 11}), OffsetRefusedError, "would be missing"),
+        (APPEND, {0: 10}, ONE, ExportBounds(from_offsets={0: 21}), OffsetRefusedError, "has the offsets 0 to 20"),
+        (APPEND, None, TRIMMED, ExportBounds(from_offsets={0: 14}), OffsetRefusedError, "has the offsets 15 to 20"),
+        (APPEND, {0: 10}, COMPACTED, ExportBounds(from_offsets={0: 7}), OffsetRefusedError, "compaction has removed"),
+        (APPEND, {0: 10}, ONE, ExportBounds(up_to={0: 9}), OffsetRefusedError, "has the offsets 10 to 20 to export"),
+        (APPEND, {0: 10}, ONE, ExportBounds(up_to={0: 21}), OffsetRefusedError, "has the offsets 10 to 20 to export"),
+        (APPEND, {0: 10}, ONE, ExportBounds(up_to={3: 1}), OffsetRefusedError, "has no such partition"),
         (
             APPEND,
             {0: 10},
             ONE,
-            Wish({0: 5}, up_to={0: 8}),
+            ExportBounds({0: 5}, up_to={0: 8}),
             OffsetRefusedError,
             "would replace rows of .* up to offset 10",
         ),
@@ -135,14 +138,14 @@ def test_plan_says_where_an_export_begins_and_ends(
             UPSERT,
             {0: 10},
             NO_TOMBSTONES,
-            Wish(up_to={0: 9}),
+            ExportBounds(up_to={0: 9}),
             OffsetRefusedError,
             "would replace rows of .* up to offset 10",
         ),
     ],
 )
 def test_plan_is_refused_where_rows_would_be_lost_or_offsets_mean_nothing(
-    mode: ExportMode, positions: Mapping[int, int] | None, ranges: Mapping[int, OffsetRange], wish: Wish,
+    mode: ExportMode, positions: Mapping[int, int] | None, ranges: Mapping[int, PartitionOffsets], wish: ExportBounds,
     error: type[ExportRefusedError], says: str,
 ) -> None:  # fmt: skip
     with pytest.raises(error, match=says):
@@ -166,14 +169,14 @@ def test_plan_carries_guard_share_and_version_of_the_table_that_it_was_decided_o
 
 
 def test_position_moves_only_where_something_is_read() -> None:
-    ranges = ONE | {1: OffsetRange(0, 4)}
+    ranges = ONE | {1: PartitionOffsets(0, 4)}
     assert decided(APPEND, {0: 10, 1: 4}, ranges).waiting == [0]
     assert decided(APPEND, {0: 10, 1: 4}, ranges).positions == {0: 20, 1: 4}
-    assert decided(APPEND, {0: 20}, {0: OffsetRange(0, 20), 1: OffsetRange(0, 0)}).positions == {0: 20}
+    assert decided(APPEND, {0: 20}, {0: PartitionOffsets(0, 20), 1: PartitionOffsets(0, 0)}).positions == {0: 20}
 
 
 def test_rows_made_anew_go_from_the_offset_that_is_read_from() -> None:
-    plan = decided(APPEND, {0: 10, 1: 4}, ONE | {1: OffsetRange(0, 6)}, Wish(from_offsets={0: 5}))
+    plan = decided(APPEND, {0: 10, 1: 4}, ONE | {1: PartitionOffsets(0, 6)}, ExportBounds(from_offsets={0: 5}))
     assert plan.replaced_rows == "(_partition = 0 AND _offset >= 5) OR (_partition = 1 AND _offset >= 4)"
     assert plan.rebuilt == {0: 5}
     assert plan.required == {0: 5, 1: 4}
@@ -198,5 +201,8 @@ def test_positions_are_those_of_the_current_stamp_or_left_to_the_rows() -> None:
 def test_replay_reads_from_the_first_open_dead_letter_to_the_position(
     mode: ExportMode, first_letters: Mapping[int, int], start: Mapping[int, int]
 ) -> None:
-    before, ranges = {0: 10, 1: 4, 2: 5}, {0: OffsetRange(3, 20), 1: OffsetRange(0, 9), 2: OffsetRange(5, 9)}
+    before, ranges = (
+        {0: 10, 1: 4, 2: 5},
+        {0: PartitionOffsets(3, 20), 1: PartitionOffsets(0, 9), 2: PartitionOffsets(5, 9)},
+    )
     assert decide_replay(mode, before, ranges, first_letters) == (start, {each: before[each] for each in start})

@@ -24,16 +24,16 @@ from pipeline.delta import exporting, replaying, table_schema
 from pipeline.delta.dead_letter_share import TooManyDeadLettersError, followed_by, is_too_much
 from pipeline.delta.export_plan import (
     Export,
+    ExportBounds,
     ExportMode,
     ExportModeError,
     ExportResult,
     Gap,
-    OffsetRange,
     OffsetRefusedError,
+    PartitionOffsets,
     PositionAheadError,
     TableSchemaError,
     TopicRecreatedError,
-    Wish,
 )
 from pipeline.delta.exporting import export_increment
 from pipeline.delta.replaying import ReplayResult, replay
@@ -309,14 +309,14 @@ def test_too_many_dead_letters_stop_the_export_before_anything_is_committed(
         " export.max.dead.letter.share."
     )
     log.add(b"later", BAD)  # what came since was not shown, and is not accepted
-    accepted = run(log, upsert, Wish(up_to={0: 31, 1: 10}), max_share=0.05)
+    accepted = run(log, upsert, ExportBounds(up_to={0: 31, 1: 10}), max_share=0.05)
     assert (accepted.dead_letters, accepted.became_stale, accepted.deleted) == (20, 19, 1)
     assert accepted.positions_after == {0: 31, 1: 10}
     assert len(by_key(upsert)) == 19
     with pytest.raises(TooManyDeadLettersError, match=r"1 of 1 records to export cannot be decoded: 100\.0%"):
         run(log, upsert, max_share=0.05)
     with pytest.raises(OffsetRefusedError, match="gives the end offset 33 for partition 0"):
-        run(log, upsert, Wish(up_to={0: 33}), max_share=0.05)
+        run(log, upsert, ExportBounds(up_to={0: 33}), max_share=0.05)
 
 
 def test_small_runs_count_together_and_tombstones_do_not(log: Log, append: Export) -> None:
@@ -471,7 +471,7 @@ def test_replay_appends_each_record_once_and_leaves_what_the_log_has_lost(
 
     def replay_where_the_log_began_at(first: int) -> None:
         """By the time of reading, retention has taken it to 1."""
-        replay(log.spark, mended, {0: OffsetRange(first, 6)}, read, lambda: {0: 1})
+        replay(log.spark, mended, {0: PartitionOffsets(first, 6)}, read, lambda: {0: 1})
 
     with monkeypatch.context() as patch:
         patch.setattr(replaying, "_mark", lambda *_: killed())
@@ -497,27 +497,27 @@ def test_append_from_an_earlier_offset_replaces_the_rows_in_one_commit(log: Log,
     log.add(b"other", 6, partition=1)
     mended = replace(append, schema=schema_of(MendedOrder))
     before = deltalake.DeltaTable(append.table).version()
-    result = run(log, mended, Wish(from_offsets={0: 1}))
+    result = run(log, mended, ExportBounds(from_offsets={0: 1}))
     assert sorted((row["_partition"], row["_offset"], row["number"]) for row in rows(append.table)) == [
         (0, 0, 1), (0, 1, 7), (0, 2, 3), (0, 3, 5), (1, 0, 4), (1, 1, 6)
     ]  # fmt: skip
     assert deltalake.DeltaTable(append.table).version() == before + 1
     assert (result.records, result.written, result.deleted) == (4, 4, 1)
     assert result.positions_after == {0: 4, 1: 2}
-    assert run(log, mended, Wish(from_time={0: 4, 1: 2})).records == 0  # nothing is that new
+    assert run(log, mended, ExportBounds(from_time={0: 4, 1: 2})).records == 0  # nothing is that new
     for wish, problem in [
         ({2: 0}, "has the partitions 0 to 1"),
         ({0: 5}, "has the offsets 0 to 4"),
     ]:
         with pytest.raises(OffsetRefusedError, match=problem):
-            run(log, mended, Wish(from_offsets=wish))
+            run(log, mended, ExportBounds(from_offsets=wish))
     log.add(b"k", 7)
     log.add(b"k", 8)
     with pytest.raises(OffsetRefusedError, match="up to offset 4, and the records between these two offsets would"):
-        run(log, mended, Wish(from_offsets={0: 5}))
-    compacted = {0: OffsetRange(0, 6, compacted_end=3), 1: OffsetRange(0, 2)}
+        run(log, mended, ExportBounds(from_offsets={0: 5}))
+    compacted = {0: PartitionOffsets(0, 6, compacted_end=3), 1: PartitionOffsets(0, 2)}
     with pytest.raises(OffsetRefusedError, match="compaction has removed records of orders-0 below offset 3"):
-        export_increment(log.spark, append, compacted, log.read, wish=Wish(from_offsets={0: 2}))
+        export_increment(log.spark, append, compacted, log.read, wish=ExportBounds(from_offsets={0: 2}))
 
 
 def test_upsert_from_an_earlier_offset_ends_as_a_whole_pass_does(log: Log, upsert: Export, tmp_path: Path) -> None:
@@ -532,8 +532,8 @@ def test_upsert_from_an_earlier_offset_ends_as_a_whole_pass_does(log: Log, upser
     table = DeltaTable.forPath(log.spark, upsert.table)
     table.update("_key = CAST('never' AS BINARY)", {"number": "99"})
     log.add(b"elsewhere", BAD, partition=1)
-    ranges = {0: OffsetRange(0, 15), 1: OffsetRange(0, 2)}
-    result = export_increment(log.spark, mended, ranges, log.read, wish=Wish(from_offsets={0: 0}), max_share=1)
+    ranges = {0: PartitionOffsets(0, 15), 1: PartitionOffsets(0, 2)}
+    result = export_increment(log.spark, mended, ranges, log.read, wish=ExportBounds(from_offsets={0: 0}), max_share=1)
     at_once = replace(mended, table=str(tmp_path / "at once"), dead_letters=str(tmp_path / "their dead letters"))
     export_increment(log.spark, at_once, ranges, log.read, max_share=1)
     assert by_key(upsert) == by_key(at_once)
@@ -542,7 +542,7 @@ def test_upsert_from_an_earlier_offset_ends_as_a_whole_pass_does(log: Log, upser
         *((0, offset) for offset in range(5, 12)), (1, 1)
     ]  # fmt: skip
     begun = replace(upsert, table=str(tmp_path / "begun later"), dead_letters=str(tmp_path / "later dead letters"))
-    later = run(log, begun, Wish(from_offsets={0: 12}, from_time={0: 14, 1: 2}))
+    later = run(log, begun, ExportBounds(from_offsets={0: 12}, from_time={0: 14, 1: 2}))
     assert (later.positions_before, later.positions_after) == ({}, {0: 14, 1: 2})
     assert numbers(begun) == {b"good": 2}
 
@@ -553,7 +553,7 @@ def test_a_row_stays_where_its_own_record_no_longer_decodes(log: Log, upsert: Ex
     run(log, upsert)
     before = by_key(upsert)
     log.add(b"large", 7)
-    result = run(log, replace(upsert, schema=schema_of(LargeOrder)), Wish(from_offsets={0: 0}))
+    result = run(log, replace(upsert, schema=schema_of(LargeOrder)), ExportBounds(from_offsets={0: 0}))
     after = by_key(upsert)
     assert {key: after[key] for key in (b"small", b"both")} == {key: before[key] for key in (b"small", b"both")}
     assert (after[b"large"]["number"], after[b"large"]["_offset"], after[b"large"]["_stale_since"]) == (7, 4, None)
@@ -728,7 +728,7 @@ def test_keys_whose_tombstones_are_gone_after_a_restore_are_deleted_all_the_same
         assert (start, end, known) == ({0: 0}, {0: 5}, {0: 3, 1: 1})
         return log.spark.createDataFrame(cleaned, KAFKA_ROWS).coalesce(1)
 
-    ranges = {0: OffsetRange(0, 5, tombstones_end=4), 1: OffsetRange(1, 1, tombstones_end=1)}
+    ranges = {0: PartitionOffsets(0, 5, tombstones_end=4), 1: PartitionOffsets(1, 1, tombstones_end=1)}
     again = export_increment(log.spark, upsert, ranges, read)
     assert numbers(upsert) == {b"b": 2, b"c": 3, b"d": 5, b"other": 4}
     assert (again.plan.reread, again.deleted) == ((0,), 1)
@@ -809,8 +809,8 @@ def test_table_that_is_no_export_is_refused(log: Log, append: Export) -> None:
 def test_records_lost_to_retention_are_reported_as_a_gap(log: Log, append: Export) -> None:
     for value in range(6):
         log.add(b"k", value)
-    export_increment(log.spark, append, {0: OffsetRange(1, 2)}, log.read)
-    result = export_increment(log.spark, append, {0: OffsetRange(4, 6)}, log.read)
+    export_increment(log.spark, append, {0: PartitionOffsets(1, 2)}, log.read)
+    result = export_increment(log.spark, append, {0: PartitionOffsets(4, 6)}, log.read)
     assert result.plan.gaps == (Gap(partition=0, from_offset=2, to_offset=4),)
     assert sorted(row["_offset"] for row in rows(append.table)) == [1, 4, 5]
 

@@ -14,7 +14,7 @@ from kafka import KafkaProducer
 from jobs.ingest import ingest
 from pipeline.job import run_job
 from storage_engine.record.record_columns import TO_APPEND
-from storage_engine.topic.append.transaction_writer import Transaction
+from storage_engine.topic.append.transaction_writer import TransactionWriter
 from tests.kafka_broker import PATIENCE_SECONDS, KafkaBroker
 from tests.pipeline.ingest.ingest_runs import append_values, records_of, topics_of
 
@@ -101,8 +101,8 @@ def test_aborted_transactions_of_a_topic_stay_out(tmp_path: Path, capfd: pytest.
     topics = topics_of(root)
     topics.create("events", 1, {})
     append_values(root, "events", "a plain one")
-    for value, end in ((b"taken back", Transaction.abort), (b"kept", Transaction.commit)):
-        transaction = Transaction(topics)
+    for value, end in ((b"taken back", TransactionWriter.abort), (b"kept", TransactionWriter.commit)):
+        transaction = TransactionWriter(topics)
         row = {"key": b"k", "value": value, "headers": [], "timestamp": NOW_MS}
         transaction.append("events", pa.RecordBatch.from_pylist([row], schema=TO_APPEND))
         end(transaction)

@@ -18,7 +18,7 @@ from pipeline.ingest.claim import Claim
 from pipeline.ingest.ingest_topic import take_over_all
 from pipeline.ingest.micro_batch import IngestResult, MicroBatches, TopicResult
 from pipeline.ingest.source_positions import PositionedSource
-from pipeline.ingest.storage_retry import StoragePatience
+from pipeline.ingest.storage_retry import StorageRetry
 from pipeline.settings import load_settings
 from storage_engine.errors import StorageUnavailableError
 from storage_engine.progress import Meter
@@ -79,7 +79,7 @@ class Run:
             self.fed[topic.topic].writer.append(by_partition(topic.runs), staged.batch)
 
     def begin(self, source: PositionedSource | None = None) -> None:
-        patience = StoragePatience(60_000, lambda _: False, self.lines.append)
+        patience = StorageRetry(60_000, lambda _: False, self.lines.append)
         meter = Meter("ingest", self.topics.clock)
         MicroBatches(
             self.topics, self.ingest, source, self.fed, self.result, self.lines.append, meter, patience, {}, ""

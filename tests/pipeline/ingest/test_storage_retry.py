@@ -22,7 +22,7 @@ from pipeline.delta.dead_letters import INGEST_DEAD_LETTERS, append_staged_dead_
 from pipeline.ingest.ingesting import Ingest
 from pipeline.ingest.micro_batch import IngestResult
 from pipeline.ingest.stop_request import StopRequest
-from pipeline.ingest.storage_retry import StoragePatience
+from pipeline.ingest.storage_retry import StorageRetry
 from pipeline.settings import load_settings
 from storage_engine.errors import (
     AmbiguousPutError,
@@ -53,7 +53,7 @@ class Work:
         self.waits: list[float] = []
         self.lines: list[str] = []
         self._asked = asked_to_stop
-        self._patience = StoragePatience(timeout_ms, self._wait, self.lines.append)
+        self._patience = StorageRetry(timeout_ms, self._wait, self.lines.append)
 
     def _wait(self, seconds: float) -> bool:
         self.waits.append(seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage_engine.cleaner.selection import Bound, CleaningPlan, Reason, group_segments, select
+from storage_engine.cleaner.selection import CompactionBound, CompactionPlan, CompactionReason, group_segments, select
 from storage_engine.config import TopicConfig
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.producers.producer_snapshot import ProducerEntry
@@ -27,7 +27,7 @@ def never_asked(each: Segment) -> int | None:
     raise AssertionError(f"{each.name} was opened")
 
 
-def chosen(part: PartitionState, *, force: bool = False, **settings: float) -> CleaningPlan:
+def chosen(part: PartitionState, *, force: bool = False, **settings: float) -> CompactionPlan:
     config = TopicConfig(cleanup_policy=frozenset({"compact"}), **settings)  # type: ignore[arg-type]
     return select(part, config, NOW, never_asked, force=force)
 
@@ -35,8 +35,12 @@ def chosen(part: PartitionState, *, force: bool = False, **settings: float) -> C
 def test_a_log_that_was_never_cleaned_is_dirty_up_to_its_active_segment() -> None:
     plan = chosen(partition(segment(0), segment(10), segment(20, size=9000)))
     assert [each.base_offset for each in plan.segments] == [0, 10]
-    assert (plan.first_dirty_offset, plan.first_uncleanable_offset, plan.bound) == (0, 20, Bound.ACTIVE_SEGMENT)
-    assert (plan.clean_bytes, plan.dirty_bytes, plan.reason) == (0, 200, Reason.DIRTY_RATIO)
+    assert (plan.first_dirty_offset, plan.first_uncleanable_offset, plan.bound) == (
+        0,
+        20,
+        CompactionBound.ACTIVE_SEGMENT,
+    )
+    assert (plan.clean_bytes, plan.dirty_bytes, plan.reason) == (0, 200, CompactionReason.DIRTY_RATIO)
 
 
 def test_a_single_segment_is_never_cleaned() -> None:
@@ -48,8 +52,8 @@ def test_a_single_segment_is_never_cleaned() -> None:
 def test_the_dirty_ratio_has_to_be_passed() -> None:
     part = partition(segment(0), segment(10), segment(20), dirty=10)
     assert chosen(part, min_cleanable_dirty_ratio=0.5).reason is None
-    assert chosen(part, min_cleanable_dirty_ratio=0.49).reason is Reason.DIRTY_RATIO
-    assert chosen(part, min_cleanable_dirty_ratio=0.5, force=True).reason is Reason.FORCED
+    assert chosen(part, min_cleanable_dirty_ratio=0.49).reason is CompactionReason.DIRTY_RATIO
+    assert chosen(part, min_cleanable_dirty_ratio=0.5, force=True).reason is CompactionReason.FORCED
 
 
 def test_a_clean_log_is_not_cleaned_again() -> None:
@@ -71,7 +75,7 @@ def test_a_first_dirty_offset_outside_the_log_begins_again_at_its_start() -> Non
 def test_records_younger_than_the_lag_end_the_range() -> None:
     part = partition(segment(0), segment(10, age=50), segment(20), segment(30))
     plan = chosen(part, min_compaction_lag_ms=100)
-    assert (plan.first_uncleanable_offset, plan.bound) == (10, Bound.MIN_COMPACTION_LAG)
+    assert (plan.first_uncleanable_offset, plan.bound) == (10, CompactionBound.MIN_COMPACTION_LAG)
     assert [each.base_offset for each in plan.segments] == [0]
     assert chosen(part, min_compaction_lag_ms=50).first_uncleanable_offset == 30
     assert chosen(partition(segment(0, age=50), segment(10)), min_compaction_lag_ms=100).reason is None
@@ -81,7 +85,7 @@ def test_records_that_waited_too_long_are_cleaned_whatever_the_ratio() -> None:
     part = partition(segment(0, size=9000), segment(10), segment(20), segment(30), dirty=10)
     config = TopicConfig(cleanup_policy=frozenset({"compact"}), max_compaction_lag_ms=500)
     times = {"s10": NOW - 400, "s20": NOW - 501}
-    assert select(part, config, NOW, lambda each: times[each.name]).reason is Reason.MAX_COMPACTION_LAG
+    assert select(part, config, NOW, lambda each: times[each.name]).reason is CompactionReason.MAX_COMPACTION_LAG
     times["s20"] = NOW - 500
     assert select(part, config, NOW, lambda each: times[each.name]).reason is None
     assert select(part, config, NOW, lambda _: None).reason is None
@@ -95,7 +99,7 @@ def test_no_segment_is_opened_whose_first_timestamp_is_known_or_is_none() -> Non
     overdue = known[9_000]._replace(first_timestamp=NOW - 501)
     part = partition(*known[:9_000], overdue, *known[9_001:], dirty=10)
     reason = chosen(part, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=500).reason
-    assert reason is Reason.MAX_COMPACTION_LAG
+    assert reason is CompactionReason.MAX_COMPACTION_LAG
 
 
 def with_horizons(*horizons: int) -> PartitionState:
@@ -108,7 +112,7 @@ def test_a_clean_log_with_a_passed_horizon_is_due_only_where_that_is_asked_for()
     part = with_horizons(-1, NOW)
     assert chosen(part).reason is None
     plan = chosen(part, cleaner_clean_expired_horizons=True)
-    assert plan.reason is Reason.EXPIRED_HORIZONS
+    assert plan.reason is CompactionReason.EXPIRED_HORIZONS
     assert [each.base_offset for each in plan.segments] == [0, 10]
     assert (plan.first_dirty_offset, plan.dirty_bytes) == (20, 0)
     assert chosen(with_horizons(-1, NOW + 1), cleaner_clean_expired_horizons=True).reason is None
@@ -123,13 +127,13 @@ def test_a_horizon_in_what_cannot_be_cleaned_yet_makes_nothing_due() -> None:
 def test_a_passed_horizon_counts_only_where_no_consumer_holds_it() -> None:
     config = TopicConfig(cleanup_policy=frozenset({"compact"}), cleaner_clean_expired_horizons=True)
 
-    def reason(hold_offset: int, max_hold_ms: int) -> Reason | None:
+    def reason(hold_offset: int, max_hold_ms: int) -> CompactionReason | None:
         part = with_horizons(-1, NOW - 100)
         return select(part, config, NOW, never_asked, hold_offset=hold_offset, max_hold_ms=max_hold_ms).reason
 
-    assert reason(hold_offset=20, max_hold_ms=1000) is Reason.EXPIRED_HORIZONS
+    assert reason(hold_offset=20, max_hold_ms=1000) is CompactionReason.EXPIRED_HORIZONS
     assert reason(hold_offset=19, max_hold_ms=101) is None
-    assert reason(hold_offset=19, max_hold_ms=100) is Reason.EXPIRED_HORIZONS
+    assert reason(hold_offset=19, max_hold_ms=100) is CompactionReason.EXPIRED_HORIZONS
 
 
 def grouped(
@@ -173,9 +177,9 @@ def with_open_transaction(part: PartitionState, first_offset: int) -> PartitionS
 def test_an_open_transaction_ends_the_range_at_its_segment() -> None:
     part = partition(segment(0), segment(10), segment(20), segment(30))
     plan = chosen(with_open_transaction(part, 15))
-    assert (plan.first_uncleanable_offset, plan.bound) == (10, Bound.OPEN_TRANSACTION)
+    assert (plan.first_uncleanable_offset, plan.bound) == (10, CompactionBound.OPEN_TRANSACTION)
     assert [each.base_offset for each in plan.segments] == [0]
-    assert chosen(with_open_transaction(part, 35)).bound is Bound.ACTIVE_SEGMENT
+    assert chosen(with_open_transaction(part, 35)).bound is CompactionBound.ACTIVE_SEGMENT
 
 
 def test_a_transaction_below_the_log_start_ends_the_range_at_the_next_batch() -> None:

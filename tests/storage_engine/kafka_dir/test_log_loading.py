@@ -18,7 +18,7 @@ from storage_engine.clock import ManualClock
 from storage_engine.config.kafka_dir_keys import LogManagerConfig
 from storage_engine.errors import CorruptionError, ExitStatus, StorageFullError
 from storage_engine.kafka_dir.partition_log import PartitionLog
-from storage_engine.kafka_dir.recovery_report import Fate
+from storage_engine.kafka_dir.recovery_report import CutReason
 from storage_engine.log.isolation import Isolation
 from storage_engine.record.batch import scan_batches
 from storage_engine.record.encoding import encode_records
@@ -84,7 +84,7 @@ def test_a_torn_tail_is_cut_kept_and_named() -> None:
     storage.damage(last, len(whole), whole[:100])
     log = open_log(storage)
     (cut,) = log.report.cuts
-    assert (cut.file, cut.position, cut.size, cut.fate) == (last, len(whole), 100, Fate.TORN_TAIL)
+    assert (cut.file, cut.position, cut.size, cut.fate) == (last, len(whole), 100, CutReason.TORN_TAIL)
     assert cut.kept_as == f"{last.removesuffix('.log')}.{len(whole)}.corrupt"
     assert storage.files()[cut.kept_as] == whole[:100]
     assert storage.files()[last] == whole
@@ -98,7 +98,7 @@ def test_zeros_behind_a_log_are_cut_without_a_copy() -> None:
     last = logs(storage)[-1]
     storage.damage(last, len(storage.files()[last]), bytes(500))
     log = open_log(storage)
-    assert [(cut.size, cut.kept_as, cut.fate) for cut in log.report.cuts] == [(500, "", Fate.TORN_TAIL)]
+    assert [(cut.size, cut.kept_as, cut.fate) for cut in log.report.cuts] == [(500, "", CutReason.TORN_TAIL)]
     assert not [name for name in storage.files() if name.endswith(".corrupt")]
 
 
@@ -133,7 +133,7 @@ def test_a_damaged_batch_is_taken_out_alone(what: str, place: str) -> None:
     damaged = storage.files()[second][position : position + size]
     log = open_log(storage)
     (cut,) = log.report.cuts
-    assert (cut.file, cut.position, cut.size, cut.fate) == (second, position, size, Fate.QUARANTINED)
+    assert (cut.file, cut.position, cut.size, cut.fate) == (second, position, size, CutReason.QUARANTINED)
     assert storage.files()[cut.kept_as] == damaged
     assert storage.files()[second] == before[:position] + before[position + size :]
     assert log.report.exit_status is ExitStatus.PARTIAL
@@ -168,7 +168,7 @@ def test_bytes_that_were_durable_are_a_loss_at_the_end_too() -> None:
     table = scan_batches(np.frombuffer(storage.files()[last], np.uint8), last)
     storage.damage(last, int(table.positions[-1]) + 70, b"\xff")
     log = open_log(storage, recovery_point=END)
-    assert [cut.fate for cut in log.report.cuts] == [Fate.QUARANTINED]
+    assert [cut.fate for cut in log.report.cuts] == [CutReason.QUARANTINED]
     assert log.log_end_offset == END - 2
 
 
@@ -180,7 +180,7 @@ def test_a_torn_batch_before_an_empty_segment_takes_it_along() -> None:
     log.abandon()
     storage.damage(f"{FOLDER}/{0:020d}.log", 65, b"\xff")
     log = open_log(storage)
-    assert [cut.fate for cut in log.report.cuts] == [Fate.TORN_TAIL]
+    assert [cut.fate for cut in log.report.cuts] == [CutReason.TORN_TAIL]
     assert log.log_end_offset == 0
     assert len(log.state().segments) == 1
 

@@ -75,10 +75,10 @@ def test_a_group_gets_what_it_has_not_read_and_moves_only_with_commit(lakelog: L
 
 def test_what_aborted_transactions_left_is_behind_the_group_after_a_read(lakelog: Lakelog, t: None, tmp_path) -> None:
     from lakelog.given_records import record_batches
-    from storage_engine.topic.append.transaction_writer import Transaction
+    from storage_engine.topic.append.transaction_writer import TransactionWriter
 
     (batch,) = record_batches([{"value": "aborted"}], 5)
-    with Transaction(open_topics(str(tmp_path / "root"), None, print), 10**9) as transaction:
+    with TransactionWriter(open_topics(str(tmp_path / "root"), None, print), 10**9) as transaction:
         transaction.append("t", batch, 1)
         assert len(lakelog(*COMMIT).records) == 5
         assert positions(lakelog) == [(3, 0, ""), (2, 1, "")]

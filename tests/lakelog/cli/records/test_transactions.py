@@ -9,7 +9,7 @@ import pytest
 from storage_engine.clock import ManualClock, SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.append.transaction_writer import Transaction, finish_transactions
+from storage_engine.topic.append.transaction_writer import TransactionWriter, finish_transactions
 from storage_engine.topic.chain import transaction_files
 from storage_engine.topic.topics import Topics
 from tests.lakelog.cli.conftest import Lakelog, line, text
@@ -24,8 +24,8 @@ def topics(lakelog: Lakelog, tmp_path: Path) -> Topics:
     return Topics(PosixStorage(tmp_path / "root"), BrokerConfig(), SystemClock())
 
 
-def begun(topics: Topics) -> Transaction:
-    transaction = Transaction(topics)
+def begun(topics: Topics) -> TransactionWriter:
+    transaction = TransactionWriter(topics)
     for topic in ("a", "b"):
         transaction.append(topic, to_table([Row(b"k", b"within", timestamp=2)]))
     return transaction
@@ -181,7 +181,7 @@ def test_a_damaged_begun_record_is_found_and_holds_up_no_transaction(
 def test_a_damaged_decision_is_an_error_of_its_topics_and_log_is_settled_all_the_same(
     lakelog: Lakelog, topics: Topics, tmp_path: Path
 ) -> None:
-    transaction = Transaction(topics)
+    transaction = TransactionWriter(topics)
     transaction.append("a", to_table([Row(b"k", b"within", timestamp=2)]))
     record = tmp_path / f"root/meta/@transactions/{transaction.producer_id:020d}.ended.json"
     record.write_bytes(b"{}")
@@ -192,7 +192,7 @@ def test_a_damaged_decision_is_an_error_of_its_topics_and_log_is_settled_all_the
     assert (verified.status, "1 problem (1 state)" in verified.out) == (4, True)
     assert str(record) in verified.out
 
-    further = Transaction(topics)
+    further = TransactionWriter(topics)
     further.append("b", to_table([Row(b"k", b"within", timestamp=2)]))
     assert further.commit() == ()
     assert lakelog("read", "--topic", "b").status == 0
@@ -206,7 +206,7 @@ def test_a_damaged_decision_is_an_error_of_its_topics_and_log_is_settled_all_the
 
 
 def test_only_a_damaged_decision_is_put_on_record_again(lakelog: Lakelog, topics: Topics) -> None:
-    transaction = Transaction(topics)
+    transaction = TransactionWriter(topics)
     transaction.append("a", to_table([Row(b"k", b"within", timestamp=2)]))
     assert transaction.producer_id is not None
     decide = ("transactions", "decide", str(transaction.producer_id))

@@ -39,7 +39,7 @@ from storage_engine.storage import NewFile, Storage, StoredFile
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.append.transaction_writer import (
-    Transaction,
+    TransactionWriter,
     abort_transaction,
     finish_transactions,
     open_transactions,
@@ -73,8 +73,8 @@ class Root:
     def through(self, storage: Storage) -> Topics:
         return Topics(storage, BrokerConfig(), self.clock)
 
-    def transaction(self, storage: Storage | None = None) -> Transaction:
-        return Transaction(self.through(storage or self.storage), TIMEOUT_MS)
+    def transaction(self, storage: Storage | None = None) -> TransactionWriter:
+        return TransactionWriter(self.through(storage or self.storage), TIMEOUT_MS)
 
     def append(self, topic: str, *values: int, partition: int = 0) -> None:
         config = self.topics.config(self.topics.state(topic))
@@ -104,7 +104,7 @@ def rows(*values: int):
     return to_table([Row(b"k", b"%d" % value, timestamp=NOW_MS + value) for value in values])
 
 
-def fill(transaction: Transaction, first: int = 1) -> list[int]:
+def fill(transaction: TransactionWriter, first: int = 1) -> list[int]:
     """Records for all three partitions, one of them twice; returns their values in the order of partitions."""
     transaction.append("a", rows(first), 0)
     transaction.append("b", rows(first + 3, first + 4))
@@ -600,7 +600,7 @@ def test_readers_that_follow_a_commit_never_see_half_of_it(root: Root) -> None:
         transaction.append("a", rows(call), 0)
         transaction.append("b", rows(call))
 
-        def commit_at(at: int = call, storage: Mortal = storage, transaction: Transaction = transaction) -> None:
+        def commit_at(at: int = call, storage: Mortal = storage, transaction: TransactionWriter = transaction) -> None:
             if storage.calls == at + 1:
                 transaction.commit()
 
@@ -623,7 +623,7 @@ def test_readers_that_follow_a_commit_never_see_half_of_it(root: Root) -> None:
 def test_random_interleavings_show_whole_transactions_or_nothing(root: Root, seed: int) -> None:
     """Transactions, plain appends and finishing at random, against a plain list of what was committed."""
     random_ = random.Random(seed)
-    open_: list[tuple[Transaction, dict[str, list[int]]]] = []
+    open_: list[tuple[TransactionWriter, dict[str, list[int]]]] = []
     committed: dict[str, set[int]] = {"a": set(), "b": set()}
     value = 0
     for _ in range(60):

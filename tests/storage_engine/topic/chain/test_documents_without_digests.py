@@ -16,7 +16,7 @@ from storage_engine.kafka_dir.log_directory import LogDirectory
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.staged_list import StagedBatch, pending_lists, put_list
 from storage_engine.topic.append.topic_writer import BatchIdentity
-from storage_engine.topic.append.transaction_writer import Transaction
+from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.broker_settings import put_broker_settings, read_broker_settings
 from storage_engine.topic.chain.transaction_files import decide, read_begun, read_ended
 from storage_engine.topic.kafka.kafka_import import import_topic
@@ -66,7 +66,7 @@ def test_a_document_without_its_digest_is_damage_in_a_root_of_today_and_none_in_
     storage = PosixStorage(tmp_path / "root")
     topics = Topics(storage, BrokerConfig(), CLOCK)
     topics.create("t", 1, {})
-    transaction = Transaction(topics)
+    transaction = TransactionWriter(topics)
     transaction.append("t", to_table([Row(b"k", b"v")]))
     assert transaction.producer_id is not None
     decide(storage, CLOCK, transaction.producer_id, committed=True)

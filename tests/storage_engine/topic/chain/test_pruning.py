@@ -28,7 +28,7 @@ from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter
 from storage_engine.topic.chain import history_file
 from storage_engine.topic.chain.history_file import history_key, is_rolled_up
-from storage_engine.topic.chain.history_reader import History
+from storage_engine.topic.chain.history_reader import HistoryReader
 from storage_engine.topic.chain.pruning import KEPT_VERSIONS, Pruned, PruningShare, prune, pruning_steps
 from storage_engine.topic.chain.state_chain import StateChain, encode_state, version_key
 from storage_engine.topic.chain.topic_state import TopicState
@@ -87,7 +87,7 @@ def versions(storage) -> list[int]:
 
 def told(storage) -> list[tuple[int, str]]:
     chain = chain_of(storage)
-    return [(each.version, each.id) for each in History(storage, chain).changes(0, chain.newest().version)]
+    return [(each.version, each.id) for each in HistoryReader(storage, chain).changes(0, chain.newest().version)]
 
 
 def everything_holds(storage: PosixStorage, ids: dict[int, str]) -> None:
@@ -120,7 +120,7 @@ def test_three_thousand_versions_leave_a_thousand_and_a_whole_history(storage: P
     commit_fast(storage, 3_050)
     assert prune(storage, chain_of(storage)) == Pruned(rolled_up=3_000, versions=2_050, lists=0)
     assert versions(storage) == [0, *range(3_051 - KEPT_VERSIONS, 3_051)]
-    changes = list(History(storage, chain_of(storage)).changes(0, 3_050))
+    changes = list(HistoryReader(storage, chain_of(storage)).changes(0, 3_050))
     assert [each.version for each in changes] == list(range(3_051))
     assert [each.change for each in changes] == ["created with 1 partitions", *(f"c{n}" for n in range(1, 3_051))]
     assert chain_of(storage).newest().version == 3_050
@@ -141,9 +141,9 @@ def test_history_says_what_became_more_and_who_did_it(storage: PosixStorage, sma
     topics.delete("t")
     topics.create("t", 1, {})
     commit(storage, 6)
-    before = list(History(storage, chain_of(storage)).changes(0, 12))
+    before = list(HistoryReader(storage, chain_of(storage)).changes(0, 12))
     prune(storage, chain_of(storage), KEEP)
-    after = list(History(storage, chain_of(storage)).changes(0, 12))
+    after = list(HistoryReader(storage, chain_of(storage)).changes(0, 12))
     assert after == before
     partitions = [tuple(part.model_dump(exclude_defaults=True) for part in each.partitions) for each in after]
     one_more = ({"partition": 0, "records": 1, "bytes": 10, "segments": 1},)
@@ -161,7 +161,7 @@ def test_history_says_what_became_more_and_who_did_it(storage: PosixStorage, sma
 def test_history_is_read_in_part(storage: PosixStorage, small_files) -> None:
     commit(storage, 14)
     prune(storage, chain_of(storage), KEEP)
-    read = [each.version for each in History(storage, chain_of(storage)).changes(6, 13)]
+    read = [each.version for each in HistoryReader(storage, chain_of(storage)).changes(6, 13)]
     assert read == list(range(6, 14))
 
 
@@ -556,7 +556,7 @@ def test_when_a_version_was_written_is_found_in_history_and_in_the_chain(storage
         clock.advance(1000)
         chain.commit(grow, "append of 1 records")
     prune(storage, chain, KEEP)
-    found = History(storage, chain)
+    found = HistoryReader(storage, chain)
     start = CLOCK.now_ms()
     assert [found.written_before(start + at) for at in (-1, 0, 999, 1000, 7500, 13_999, 14_000, 99_000)] == [
         0, 0, 0, 1, 7, 13, 14, 14,
@@ -589,7 +589,7 @@ def test_a_writer_that_slept_behind_its_put_learns_that_its_version_counted(stor
     assert sleeping.slept
     assert committed.version == 1
     assert newest.partitions[0].high_watermark == 2 * KEEP + 5  # once, and not once more
-    assert [change.id for change in History(storage, others).changes(1, 1)] == [committed.id]
+    assert [change.id for change in HistoryReader(storage, others).changes(1, 1)] == [committed.id]
 
 
 def test_a_writer_that_slept_before_its_put_commits_behind_the_others(storage, small_files) -> None:
@@ -613,14 +613,14 @@ def test_history_that_is_damaged_is_made_anew_before_its_versions_go(
     storage: PosixStorage, small_files, damage
 ) -> None:
     commit(storage, 14)
-    before = list(History(storage, chain_of(storage)).changes(0, 14))
+    before = list(HistoryReader(storage, chain_of(storage)).changes(0, 14))
     prune(storage, chain_of(storage), keep=14)  # rolls up, and deletes nothing yet
     for start in (0, 4, 8):
         path = storage.path(history_key("t", start))
         path.write_bytes(damage(path.read_bytes()))
     prune(storage, chain_of(storage), KEEP)
     assert versions(storage) == [0, 11, 12, 13, 14]
-    assert list(History(storage, chain_of(storage)).changes(0, 14)) == before
+    assert list(HistoryReader(storage, chain_of(storage)).changes(0, 14)) == before
 
 
 def test_versions_whose_damaged_history_cannot_be_made_anew_are_kept(storage: PosixStorage, small_files) -> None:

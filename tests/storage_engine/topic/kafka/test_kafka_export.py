@@ -21,7 +21,7 @@ from storage_engine.record.crc import check_crcs
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.storage.storage_opening import new_directory
 from storage_engine.topic.append.topic_writer import take_over
-from storage_engine.topic.append.transaction_writer import Transaction
+from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.chain.transaction_files import decide
 from storage_engine.topic.clean.topic_compaction import compact_topic
 from storage_engine.topic.dropped_files import delete_dropped
@@ -120,11 +120,11 @@ def test_transactions_that_were_open_at_a_roll_are_known_there_behind_a_compacti
 
 def test_what_a_broker_goes_by_is_written_for_transactions_that_are_decided(root: Root, tmp_path: Path) -> None:
     for committed in (True, False):
-        transaction = Transaction(root.topics)
+        transaction = TransactionWriter(root.topics)
         transaction.append("t", root.records(10), 1)
         assert transaction.producer_id is not None
         decide(root.storage, root.topics.clock, transaction.producer_id, committed=committed)  # and then it dies
-    still_open = Transaction(root.topics)
+    still_open = TransactionWriter(root.topics)
     still_open.append("t", root.records(3), 1)
     exported = LogDirectory(root.export(tmp_path / "exported"))
     found = exported.inspect(exported.partitions[1])
@@ -162,7 +162,7 @@ def test_damage_is_not_handed_out(root: Root, tmp_path: Path) -> None:
 
 
 def test_a_topic_whose_open_transaction_may_have_timed_out_is_not_handed_out(root: Root, tmp_path: Path) -> None:
-    transaction = Transaction(root.topics)
+    transaction = TransactionWriter(root.topics)
     transaction.append("t", root.records(3), 1)
     record = root.path / f"meta/@transactions/{transaction.producer_id:020d}.begun.json"
     whole = record.read_bytes()

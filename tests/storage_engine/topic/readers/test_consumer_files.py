@@ -11,7 +11,7 @@ from storage_engine.log.holds import Holds
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.chain.history_file import VersionChange
-from storage_engine.topic.chain.history_reader import History
+from storage_engine.topic.chain.history_reader import HistoryReader
 from storage_engine.topic.chain.topic_state import Removal, TopicState
 from storage_engine.topic.clean.topic_compaction import CompactionResult, cleaning_tasks, compact_topic
 from storage_engine.topic.clean.topic_retention import HIGH_WATERMARK, RetentionResult, delete_records, retain_topic
@@ -56,7 +56,7 @@ class Log:
         return retain_topic(self.topics.chain("t"), BrokerConfig())
 
     def history(self) -> list[VersionChange]:
-        return list(History(self.storage, self.topics.chain("t")).changes(0, self.state.version))
+        return list(HistoryReader(self.storage, self.topics.chain("t")).changes(0, self.state.version))
 
     def compact(self) -> CompactionResult:
         """With something new each time, or there would be nothing to do."""

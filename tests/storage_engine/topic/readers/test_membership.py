@@ -21,7 +21,7 @@ from storage_engine.topic.readers.consumer_files import (
     EXPORT_KIND,
     STREAM_KIND,
     Consumer,
-    Sample,
+    PositionSample,
     consumer_key,
     forget,
     group_folder,
@@ -80,7 +80,7 @@ def test_the_file_has_everything_about_the_group(topics: Topics) -> None:
     assert found == Consumer(
         name="g", kind="group", topic_id=state_of(topics).topic_id, positions={0: 3}, registered_ms=START,
         updated_ms=START + 5, holds_back=False, generation=1, member="m", host="host", seen_ms=START + 5,
-        samples=(Sample(START, 0, 5), Sample(START + 5, 3, 5)),
+        samples=(PositionSample(START, 0, 5), PositionSample(START + 5, 3, 5)),
     )  # fmt: skip
 
 

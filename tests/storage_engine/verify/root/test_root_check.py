@@ -20,7 +20,7 @@ from storage_engine.record.record_columns import TO_APPEND
 from storage_engine.storage import FolderEntry
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
-from storage_engine.topic.append.transaction_writer import Transaction
+from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.chain import history_file
 from storage_engine.topic.chain.pruning import prune
 from storage_engine.topic.kafka.kafka_import import import_topic, topics_in
@@ -150,11 +150,11 @@ def test_an_index_of_the_view_that_lacks_entries_is_found(root, suffix: str) -> 
 
 
 def test_transactions_committed_aborted_and_open_are_no_problem_and_damage_to_what_tells_of_them_is(root) -> None:
-    for end in (Transaction.commit, Transaction.abort):
-        transaction = Transaction(root.topics)
+    for end in (TransactionWriter.commit, TransactionWriter.abort):
+        transaction = TransactionWriter(root.topics)
         transaction.append("t", root.records(30))
         end(transaction)
-    still_open = Transaction(root.topics)
+    still_open = TransactionWriter(root.topics)
     still_open.append("t", root.records(30))
     settle(root.topics)
     assert root.problems() == []

@@ -24,7 +24,7 @@ from storage_engine.topic.clean.topic_retention import delete_records
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.consumer_files import put_positions
 from storage_engine.topic.topics import Topics
-from storage_engine.topic.witnesses import Shown, shown_offsets
+from storage_engine.topic.witnesses import ShownOffsets, shown_offsets
 from storage_engine.verify.findings import Restored, problems
 from storage_engine.verify.root import proven_state
 from storage_engine.verify.root.damaged_documents import damaged_documents
@@ -212,7 +212,7 @@ def test_a_writer_that_puts_the_next_version_while_a_repair_is_under_way_is_foll
     newest = query.batch(1, rows(13), "0" * 63).state
     damage(storage, version_key("t", newest.version), lambda data: data[:-200])
 
-    def meanwhile(storage: PosixStorage) -> Shown:
+    def meanwhile(storage: PosixStorage) -> ShownOffsets:
         monkeypatch.setattr(proven_state, "shown_offsets", shown_offsets)
         chain = another(storage).chain("t")
         chain._seen = newest  # as a process has it that read the version before it was damaged
