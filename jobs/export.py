@@ -23,9 +23,9 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pipeline.delta.export_plan import NO_WISH, Export, PartitionOffsets
+from pipeline.delta.export_plan import NO_BOUNDS, Export, PartitionOffsets
 from pipeline.delta.export_report import export_report, export_warnings, gap_warnings, replay_report
-from pipeline.delta.export_request import add_export_options, nothing_new, offset_ranges, wanted_export, wish_of
+from pipeline.delta.export_request import add_export_options, bounds_of, nothing_new, offset_ranges, wanted_export
 from pipeline.job import JobContext, JobReport, run_job, say
 from pipeline.topic_model import changed_model, record_model
 from storage_engine.errors import LogError
@@ -56,8 +56,8 @@ def export(context: JobContext) -> JobReport:
     newly_accepted = changed if accepted else None
     if vars(context.arguments).get("replay"):
         return _replay(context, state, target, ranges, newly_accepted)
-    wish = wish_of(context, state)
-    if wish == NO_WISH and (nothing := nothing_new(context, target, ranges)) is not None:
+    bounds = bounds_of(context, state)
+    if bounds == NO_BOUNDS and (nothing := nothing_new(context, target, ranges)) is not None:
         register(nothing.plan.before)
         if newly_accepted is not None:
             record_model(context.topics, state, newly_accepted)
@@ -80,7 +80,7 @@ def export(context: JobContext) -> JobReport:
             ranges,
             lambda first, end, known: read_topic(spark, context.storage, state, first, end, known, progress),
             register,
-            wish,
+            bounds,
             wanted.max_dead_letter_share,
             lambda line: say(f"{context.name}: {line}"),
         )

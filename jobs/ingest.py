@@ -63,14 +63,19 @@ def ingest(context: JobContext) -> JobReport:
 def _topic_and_epoch(result: IngestResult) -> dict[str, Value]:
     if len(result.topics) > 1:
         return {"topics": ", ".join(result.topics)}
-    ((topic, fed),) = result.topics.items()
-    return {"topic": topic, "epoch": fed.epoch}
+    ((topic, topic_result),) = result.topics.items()
+    return {"topic": topic, "epoch": topic_result.epoch}
 
 
 def _topics(result: IngestResult) -> list[dict[str, Value]]:
     rows: list[dict[str, Value]] = [
-        {"topic": topic, "epoch": fed.epoch, "records": fed.records, **_counted(fed.dead_letters)}
-        for topic, fed in result.topics.items()
+        {
+            "topic": topic,
+            "epoch": topic_result.epoch,
+            "records": topic_result.records,
+            **_counted(topic_result.dead_letters),
+        }
+        for topic, topic_result in result.topics.items()
     ]
     if result.without_topic:
         rows.append({"topic": None, "epoch": None, "records": 0, **_counted(result.without_topic)})

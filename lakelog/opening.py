@@ -75,7 +75,7 @@ def open_root(
     """
     section: dict[str, str] = {}
     places: dict[str, str] = {}
-    told: dict[str, str] = {}
+    run_settings: dict[str, str] = {}
     try:
         if conf is not None:
             from storage_engine.config.settings_document import read_broker, read_broker_section, read_document
@@ -92,7 +92,7 @@ def open_root(
             VARIABLE
         ):  # the only setting that a process without a settings file reads from there
             places[KEY] = f"environment variable {VARIABLE}"
-            told[KEY] = as_text(BROKER_KEYS[KEY].parse(value, places[KEY]))
+            run_settings[KEY] = as_text(BROKER_KEYS[KEY].parse(value, places[KEY]))
         if not root:
             raise ConfigError(
                 "--root", "no root is given, so the place of the topics is unknown", "Give --root or LAKELOG_ROOT."
@@ -105,7 +105,7 @@ def open_root(
     settings = BrokerSettings(
         kept=read_broker_settings(storage) if kept else None,
         section=section,
-        told=section | told,
+        run_settings=section | run_settings,
         places=places,
         makes_topics=makes_topics,
     )

@@ -44,7 +44,7 @@ def check_schemas(settings: Settings) -> None:
     Raises:
         ConfigError: a setting names no model that has columns.
     """
-    for topic in settings.required_ingest().fed_topics:
+    for topic in settings.required_ingest().ingest_topics:
         topic_schema(settings, topic)
     named = settings.source_schema()
     if named is not None and not EventSchema(named).is_ddl:

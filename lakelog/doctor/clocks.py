@@ -14,16 +14,16 @@ _MOST_SKEW_MS = 30_000
 _MOMENT_NS = 1_700_000_000_123_000_000
 
 
-def storage_clock(bench: Workspace) -> Result:
+def storage_clock(workspace: Workspace) -> Result:
     """Compare the time of a new file with this host's clock."""
-    return _judged(skew_ms(bench.storage, bench.folder), "times of new files", "this host's clock")
+    return _judged(skew_ms(workspace.storage, workspace.folder), "times of new files", "this host's clock")
 
 
-def host_clocks(bench: Workspace) -> Result:
+def host_clocks(workspace: Workspace) -> Result:
     """Compare the other side's clock with this host's clock, by means of the storage's clock."""
-    here = skew_ms(bench.storage, bench.key("here/"))
-    there = bench.ask("skew", folder=bench.key("there/"))
-    return _judged(here - there, f"the clock of {bench.partner.name}", "this host's")
+    here = skew_ms(workspace.storage, workspace.key("here/"))
+    there = workspace.ask("skew", folder=workspace.key("there/"))
+    return _judged(here - there, f"the clock of {workspace.partner.name}", "this host's")
 
 
 def _judged(skew: float, one: str, other: str) -> Result:
@@ -32,14 +32,14 @@ def _judged(skew: float, one: str, other: str) -> Result:
     return ok(said) if abs(skew) <= _MOST_SKEW_MS else problem(said)
 
 
-def file_times(bench: Workspace) -> Result:
+def file_times(workspace: Workspace) -> Result:
     """A file's time can be set, and is stored to the millisecond."""
-    storage = bench.storage
+    storage = workspace.storage
     if storage.directory is None:
         return not_available("times of files cannot be set here")
-    storage.put_new(bench.key("dated"), b"x")
-    storage.directory.set_modified(bench.key("dated"), _MOMENT_NS)
-    (file,) = storage.list(bench.folder)
+    storage.put_new(workspace.key("dated"), b"x")
+    storage.directory.set_modified(workspace.key("dated"), _MOMENT_NS)
+    (file,) = storage.list(workspace.folder)
     if file.modified_ms != _MOMENT_NS // 1_000_000:
         return problem(f"a file's time was set to {_MOMENT_NS // 1_000_000} ms, but is read as {file.modified_ms}")
     return ok("a file's time can be set, to the millisecond")

@@ -19,24 +19,24 @@ _CHUNKS = 20
 _AGAIN_SECONDS = 0.05
 
 
-def syncing(bench: Workspace) -> Result:
+def syncing(workspace: Workspace) -> Result:
     """A file and its folder can be synced."""
-    storage = bench.storage
+    storage = workspace.storage
     if storage.growing is None:
         return not_available("the storage can only store whole files")
-    file = storage.growing.create(bench.key("synced/file"))
+    file = storage.growing.create(workspace.key("synced/file"))
     try:
         file.write_at(0, [b"x" * 4096])
         file.sync()
     finally:
         file.close()
-    storage.sync_names(bench.key("synced/"))
+    storage.sync_names(workspace.key("synced/"))
     return ok("fsync of a file and of its folder succeeds")
 
 
-def positions(bench: Workspace) -> Result:
+def positions(workspace: Workspace) -> Result:
     """Bytes are read at the positions where they were written, whatever the order of the writes."""
-    storage = bench.storage
+    storage = workspace.storage
     if storage.growing is None:
         return not_available("the storage can only store whole files")
     parts = [bytes([number % 256]) * (number % 7) for number in range(_BUFFERS)]
@@ -44,44 +44,44 @@ def positions(bench: Workspace) -> Result:
     expected = bytearray(_HOLE) + whole
     expected[: len(whole)] = whole
     expected[100:200] = b"\xff" * 100
-    file = storage.growing.create(bench.key("positions"))
+    file = storage.growing.create(workspace.key("positions"))
     try:
         file.write_at(_HOLE, parts)
         file.write_at(0, parts)
         file.write_at(100, [b"\xff" * 100])
-        unsynced = storage.read(bench.key("positions"))
+        unsynced = storage.read(workspace.key("positions"))
         file.sync()
     finally:
         file.close()
-    found = storage.read(bench.key("positions"))
-    middle = storage.read(bench.key("positions"), _HOLE - 10, 20)
+    found = storage.read(workspace.key("positions"))
+    middle = storage.read(workspace.key("positions"), _HOLE - 10, 20)
     if found != expected or unsynced != expected or middle != expected[_HOLE - 10 : _HOLE + 10]:
         return problem("the bytes read at a position are not the bytes written there")
     return ok(f"{_BUFFERS} buffers, a hole and an overwritten part are read back as written")
 
 
-def growing(bench: Workspace) -> Result:
+def growing(workspace: Workspace) -> Result:
     """While a file grows, it can be read up to the size that its writer has published."""
-    if bench.storage.growing is None:
+    if workspace.storage.growing is None:
         return not_available("the storage can only store whole files")
-    bench.partner.begin("extend", folder=bench.folder, chunks=_CHUNKS)
+    workspace.partner.begin("extend", folder=workspace.folder, chunks=_CHUNKS)
     expected, again = b"", 0
     for number in range(_CHUNKS):
         expected += chunk(number)
-        until = time.monotonic() + bench.partner.timeout_s
-        while not _is_there(bench.storage, bench.key(f"sizes/{number:06d}")):
-            if time.monotonic() > until or bench.partner.has_answered():
+        until = time.monotonic() + workspace.partner.timeout_s
+        while not _is_there(workspace.storage, workspace.key(f"sizes/{number:06d}")):
+            if time.monotonic() > until or workspace.partner.has_answered():
                 # The partner may have put the size just after the last attempt.
-                if _is_there(bench.storage, bench.key(f"sizes/{number:06d}")):
+                if _is_there(workspace.storage, workspace.key(f"sizes/{number:06d}")):
                     break
-                if bench.partner.has_answered():
-                    bench.partner.answer()
+                if workspace.partner.has_answered():
+                    workspace.partner.answer()
                 raise PartnerError(
-                    bench.partner.name,
+                    workspace.partner.name,
                     f"has not reported size number {number + 1} of a growing file before the timeout",
                 )
             time.sleep(_AGAIN_SECONDS / 10)
-        while len(found := bench.storage.read(bench.key("growing"), 0, len(expected))) < len(expected):
+        while len(found := workspace.storage.read(workspace.key("growing"), 0, len(expected))) < len(expected):
             again += 1
             if time.monotonic() > until:
                 return problem(
@@ -90,7 +90,7 @@ def growing(bench: Workspace) -> Result:
             time.sleep(_AGAIN_SECONDS)
         if found != expected:
             return problem(f"the bytes read from a growing file are not its {len(expected)} synced bytes")
-    bench.partner.answer()
+    workspace.partner.answer()
     often = f"after the file was opened again {again} times" if again else "each time at the first attempt"
     return ok(f"{_CHUNKS} times, {CHUNK} new bytes of a growing file were read, {often}")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from lakelog.doctor import clocks, contents, limits, locks, names, visibility
 from lakelog.doctor.check_report import CheckReport, Outcome, Promise, problem
 from lakelog.doctor.partner import ProcessPartner
-from lakelog.doctor.workspace import Check, Partner, PartnerGoneError, Workspace, workbench
+from lakelog.doctor.workspace import Check, Partner, PartnerGoneError, Workspace, temporary_folder
 from storage_engine.errors import LogError
 from storage_engine.storage import Storage
 
@@ -57,7 +57,7 @@ def examine(storage: Storage, report: Callable[[CheckReport], None]) -> list[Che
     Raises:
         StorageAccessError, StorageFullError: nothing can be written here at all.
     """
-    with workbench(storage) as folder, ProcessPartner(storage.uri) as partner:
+    with temporary_folder(storage) as folder, ProcessPartner(storage.uri) as partner:
         return examine_with(storage, f"{folder}/process", partner, (*ALONE, *TOGETHER), report)
 
 
@@ -73,15 +73,15 @@ def examine_with(
     findings = []
     for number, check in enumerate(checks):
         between = f"{host} and {partner.name}" if check in TOGETHER else host
-        bench = Workspace(storage, f"{folder}/{number}/", partner, host)
-        findings.append(_made(check, bench, between))
+        workspace = Workspace(storage, f"{folder}/{number}/", partner, host)
+        findings.append(_made(check, workspace, between))
         report(findings[-1])
     return findings
 
 
-def _made(check: Check, bench: Workspace, between: str) -> CheckReport:
+def _made(check: Check, workspace: Workspace, between: str) -> CheckReport:
     try:
-        result = check.run(bench)
+        result = check.run(workspace)
     except PartnerGoneError:
         raise
     except LogError as error:

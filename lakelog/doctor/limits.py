@@ -27,9 +27,9 @@ _PUTS = 20
 _PARTS = ("meta", "data", "staging", "checkpoints", "tables", "log")
 
 
-def mount(bench: Workspace) -> Result:
+def mount(workspace: Workspace) -> Result:
     """What kind of file system this is, and how it is mounted."""
-    path = bench.path("mount")
+    path = workspace.path("mount")
     if path is None or not _MOUNTS.exists():
         return not_available("it is not known how this storage is mounted")
     found: tuple[str, str, str] = "", "", ""
@@ -47,11 +47,11 @@ def mount(bench: Workspace) -> Result:
     return ok(f"{said}, mounted {options}")
 
 
-def permissions(bench: Workspace) -> Result:
+def permissions(workspace: Workspace) -> Result:
     """This user may read and write here, also in the folders that exist already."""
-    storage, root = bench.storage, bench.storage.root
-    storage.put_new(bench.key("own"), b"x")
-    storage.read(bench.key("own"))
+    storage, root = workspace.storage, workspace.storage.root
+    storage.put_new(workspace.key("own"), b"x")
+    storage.read(workspace.key("own"))
     if root is None:
         return ok("files can be written and read")
     closed = [
@@ -60,39 +60,39 @@ def permissions(bench: Workspace) -> Result:
     ]  # fmt: skip
     if closed:
         return problem(f"this user, {os.geteuid()}, may not write in {', '.join(f'{name}/' for name in closed)}")
-    owner = (root / bench.key("own")).stat().st_uid
+    owner = (root / workspace.key("own")).stat().st_uid
     if owner != os.geteuid():
         return ok(f"files can be written and read; this storage gives the files of user {os.geteuid()} to user {owner}")
     return ok(f"user {owner} can write and read")
 
 
-def room(bench: Workspace) -> Result:
+def room(workspace: Workspace) -> Result:
     """Free space."""
-    if bench.storage.root is None:
+    if workspace.storage.root is None:
         return not_available("the storage does not report its free space")
-    found = os.statvfs(bench.storage.root)
+    found = os.statvfs(workspace.storage.root)
     free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
     said = f"{shown_size(free)} of {shown_size(total)} are free"
     return ok(said) if free >= _LEAST_BYTES else problem(f"only {said}")
 
 
-def inodes(bench: Workspace) -> Result:
+def inodes(workspace: Workspace) -> Result:
     """Room for the names of files."""
-    found = os.statvfs(bench.storage.root) if bench.storage.root is not None else None
+    found = os.statvfs(workspace.storage.root) if workspace.storage.root is not None else None
     if not found or not found.f_files:
         return not_available("the storage has no limit on the number of files, or does not report it")
     said = f"{shown_number(found.f_favail)} of {shown_number(found.f_files)} files are free"
     return ok(said) if found.f_favail >= _LEAST_FILES else problem(f"only {said}")
 
 
-def speed(bench: Workspace) -> Result:
+def speed(workspace: Workspace) -> Result:
     """The time of a sync and of a commit. A long time is reported, but is never a problem."""
-    storage = bench.storage
-    puts = [_timed(partial(storage.put_new, bench.key(f"put/{number}"), bytes(2000))) for number in range(_PUTS)]
+    storage = workspace.storage
+    puts = [_timed(partial(storage.put_new, workspace.key(f"put/{number}"), bytes(2000))) for number in range(_PUTS)]
     said = f"put-if-absent of 2 kB {_median_ms(puts)}"
     if storage.growing is None:
         return ok(said)
-    file = storage.growing.create(bench.key("grown"))
+    file = storage.growing.create(workspace.key("grown"))
     try:
         file.sync()
         syncs = []

@@ -11,30 +11,32 @@ from storage_engine.errors import StorageError
 from storage_engine.storage import Directory
 
 
-def locking(bench: Workspace) -> Result:
+def locking(workspace: Workspace) -> Result:
     """One side holds the lock as an ingest does, and the other side requests it as a broker does. Then the sides swap
     roles."""
-    directory, key = bench.storage.directory, bench.key(".lock")
+    directory, key = workspace.storage.directory, workspace.key(".lock")
     if directory is None:
         return not_available("the storage has no locks")
     if refused := _refusal(directory, key, exclusive=True):
         cost = "You yourself must make sure that no broker starts on log/. Topics need no lock."
         return not_available(f"no process has the lock, but it is refused: {refused}", cost)
-    if refused := bench.ask("hold", key=key, exclusive=False):
+    if refused := workspace.ask("hold", key=key, exclusive=False):
         return problem(f"a shared lock is refused although no process has an exclusive lock: {refused}")
     try:
         if refused := _refusal(directory, key, exclusive=False):
             return problem(f"a second shared lock is refused: {refused}")
         if not _refusal(directory, key, exclusive=True):
-            return problem(f"an exclusive lock is granted here while {bench.partner.name} has a shared lock")
+            return problem(f"an exclusive lock is granted here while {workspace.partner.name} has a shared lock")
     finally:
-        bench.ask("let_go")
+        workspace.ask("let_go")
     with _exclusive(directory, key) as refused:
         if refused:
             return problem(f"a lock that was released is still refused: {refused}")
-        if not bench.ask("hold", key=key, exclusive=False):
-            bench.ask("let_go")
-            return problem(f"a shared lock is granted to {bench.partner.name} while this side has an exclusive lock")
+        if not workspace.ask("hold", key=key, exclusive=False):
+            workspace.ask("let_go")
+            return problem(
+                f"a shared lock is granted to {workspace.partner.name} while this side has an exclusive lock"
+            )
     return ok(
         "several processes can have a shared lock, and an exclusive lock excludes all other locks, in both directions"
     )

@@ -22,19 +22,19 @@ _LONGEST = 255
 """In bytes. The name of a topic has up to 249 bytes, and the number of the partition follows it."""
 
 
-def put_if_absent(bench: Workspace) -> Result:
+def put_if_absent(workspace: Workspace) -> Result:
     """Both sides, each with threads, put the same names at the same moments."""
     asked = time.monotonic()
-    there_ms = bench.ask("skew", folder=bench.key("skew-there/"))
+    there_ms = workspace.ask("skew", folder=workspace.key("skew-there/"))
     patience_ms = 200 + 2000 * (time.monotonic() - asked)  # long enough for the request to arrive at the other side
-    here_ms = skew_ms(bench.storage, bench.key("skew-here/"))
+    here_ms = skew_ms(workspace.storage, workspace.key("skew-here/"))
     starts_ms = time.time() * 1000 + here_ms + patience_ms
-    names = {"folder": bench.key("names/"), "names": _NAMES, "threads": _THREADS, "every_ms": _EVERY_MS}
-    bench.partner.begin("contend", **names, side="there", starts_ms=starts_ms - there_ms)
+    names = {"folder": workspace.key("names/"), "names": _NAMES, "threads": _THREADS, "every_ms": _EVERY_MS}
+    workspace.partner.begin("contend", **names, side="there", starts_ms=starts_ms - there_ms)
     here = contend(
-        bench.storage, bench.key("names/"), "here", _NAMES, _THREADS, starts_ms - here_ms, every_ms=_EVERY_MS
+        workspace.storage, workspace.key("names/"), "here", _NAMES, _THREADS, starts_ms - here_ms, every_ms=_EVERY_MS
     )
-    there: dict[str, list[int]] = bench.partner.answer()
+    there: dict[str, list[int]] = workspace.partner.answer()
     winners: dict[int, list[str]] = {number: [] for number in range(_NAMES)}
     for contestant, won in (here | there).items():
         for number in won:
@@ -45,7 +45,7 @@ def put_if_absent(bench: Workspace) -> Result:
         return problem(
             f"each of {_NAMES} names, tried by {2 * _THREADS} threads, must have one winner, but {found} winners"
         )
-    stored = [bench.storage.read(bench.key(f"names/{number:06d}")).decode() for number in range(_NAMES)]
+    stored = [workspace.storage.read(workspace.key(f"names/{number:06d}")).decode() for number in range(_NAMES)]
     others = sum(stored[number] != won[0] for number, won in winners.items())
     if others:
         return problem(f"of {_NAMES} names, {others} have the bytes of a thread that lost")
@@ -56,50 +56,50 @@ def put_if_absent(bench: Workspace) -> Result:
     )
 
 
-def second_name(bench: Workspace) -> Result:
+def second_name(workspace: Workspace) -> Result:
     """link() gives a file a second name, and never overwrites a file. The link count is the number of names."""
-    storage, links = bench.storage, bench.storage.links
+    storage, links = workspace.storage, workspace.storage.links
     if links is None:
         return not_available("the storage has no second names")
     for name in ("one", "other"):
-        with storage.new_file(bench.key(name)) as file:
+        with storage.new_file(workspace.key(name)) as file:
             file.write(name.encode())
-    links.link(bench.key("one"), bench.key("second"))
-    if storage.read(bench.key("second")) != b"one":
+    links.link(workspace.key("one"), workspace.key("second"))
+    if storage.read(workspace.key("second")) != b"one":
         return problem("a second name has other bytes than the first")
     try:
-        links.link(bench.key("other"), bench.key("second"))
+        links.link(workspace.key("other"), workspace.key("second"))
         return problem("a link replaced a file that had the name")
     except AlreadyExistsError:
         pass
-    if storage.read(bench.key("second")) != b"one":
+    if storage.read(workspace.key("second")) != b"one":
         return problem("a refused link has changed the file that had the name")
-    counts = [_links(bench, "one")]
-    storage.delete(bench.key("one"))
-    if storage.read(bench.key("second")) != b"one":
+    counts = [_links(workspace, "one")]
+    storage.delete(workspace.key("one"))
+    if storage.read(workspace.key("second")) != b"one":
         return problem("after the first name of a file was deleted, the second name is gone, too")
-    counts.append(_links(bench, "second"))
+    counts.append(_links(workspace, "second"))
     if counts not in ([2, 1], [None, None]):
         return problem(f"the link count was {counts[0]} with two names and {counts[1]} with one")
     return ok("a link to an existing name is refused, and the link count is 2 with two names and 1 with one name")
 
 
-def _links(bench: Workspace, name: str) -> int | None:
-    path = bench.path(name)
+def _links(workspace: Workspace, name: str) -> int | None:
+    path = workspace.path(name)
     return path.stat().st_nlink if path else None
 
 
-def replacing(bench: Workspace) -> Result:
+def replacing(workspace: Workspace) -> Result:
     """A file is replaced repeatedly while the other side reads it."""
-    key = bench.key("replaced")
-    bench.storage.replace(key, version_bytes(0))
-    bench.partner.begin("watch", key=key, seconds=_WATCH_SECONDS)
+    key = workspace.key("replaced")
+    workspace.storage.replace(key, version_bytes(0))
+    workspace.partner.begin("watch", key=key, seconds=_WATCH_SECONDS)
     version = 0
-    until = time.monotonic() + bench.partner.timeout_s
-    while not bench.partner.has_answered() and time.monotonic() < until:
+    until = time.monotonic() + workspace.partner.timeout_s
+    while not workspace.partner.has_answered() and time.monotonic() < until:
         version += 1
-        bench.storage.replace(key, version_bytes(version))
-    seen: dict[str, int] = bench.partner.answer()
+        workspace.storage.replace(key, version_bytes(version))
+    seen: dict[str, int] = workspace.partner.answer()
     wrong = {what: seen[what] for what in ("missing", "torn", "backwards") if seen[what]}
     reads = f"of {seen['reads']:,} reads during {counted(version, 'replacement')}"
     if wrong:
@@ -107,17 +107,17 @@ def replacing(bench: Workspace) -> Result:
     return ok(f"{reads} each found a whole file, and {counted(seen['versions'], 'version')} were seen in order")
 
 
-def listing(bench: Workspace) -> Result:
+def listing(workspace: Workspace) -> Result:
     """A name is listed as soon as it exists, and is not listed any more once it is deleted."""
-    storage, late = bench.storage, 0
-    keys = [bench.key(f"listed/{number:04d}") for number in range(_LISTED)]
+    storage, late = workspace.storage, 0
+    keys = [workspace.key(f"listed/{number:04d}") for number in range(_LISTED)]
     for number, key in enumerate(keys, 1):
         with storage.new_file(key) as file:
             file.write(b"x")
-        late += [file.key for file in storage.list(bench.key("listed/"))] != keys[:number]
+        late += [file.key for file in storage.list(workspace.key("listed/"))] != keys[:number]
     for number, key in enumerate(keys, 1):
         storage.delete(key)
-        late += [file.key for file in storage.list(bench.key("listed/"))] != keys[number:]
+        late += [file.key for file in storage.list(workspace.key("listed/"))] != keys[number:]
     if late:
         return problem(
             f"{late} of {2 * _LISTED} listings did not show a file that had just been created, or showed a deleted one"
@@ -125,20 +125,20 @@ def listing(bench: Workspace) -> Result:
     return ok(f"each of {_LISTED} new names was listed immediately, and no deleted name was listed")
 
 
-def letter_case(bench: Workspace) -> Result:
+def letter_case(workspace: Workspace) -> Result:
     """Names that differ only in case are two files."""
-    bench.storage.put_new(bench.key("name"), b"lower")
+    workspace.storage.put_new(workspace.key("name"), b"lower")
     try:
-        bench.storage.put_new(bench.key("NAME"), b"upper")
+        workspace.storage.put_new(workspace.key("NAME"), b"upper")
     except AlreadyExistsError:
         return problem("`name` and `NAME` are one file")
-    if bench.storage.read(bench.key("name")) != b"lower":
+    if workspace.storage.read(workspace.key("name")) != b"lower":
         return problem("`NAME` replaced `name`")
     return ok("`name` and `NAME` are two files")
 
 
-def length(bench: Workspace) -> Result:
+def length(workspace: Workspace) -> Result:
     """A file's name may be as long as the folder name of the longest topic name."""
     name = "n" * _LONGEST
-    bench.storage.put_new(bench.key(f"{name}/{name}"), b"x")
+    workspace.storage.put_new(workspace.key(f"{name}/{name}"), b"x")
     return ok(f"files and folders may have names of {_LONGEST} bytes")

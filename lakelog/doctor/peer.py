@@ -30,7 +30,7 @@ from lakelog.doctor.actions import Actor
 from lakelog.doctor.check_report import CheckReport
 from lakelog.doctor.examination import TOGETHER, examine_with
 from lakelog.doctor.partner import performed, unpacked
-from lakelog.doctor.workspace import TOKEN, PartnerGoneError, remove_folder, workbench
+from lakelog.doctor.workspace import TOKEN, PartnerGoneError, remove_folder, temporary_folder
 from storage_engine.errors import AlreadyExistsError, LogError, NotFoundError, StorageError
 from storage_engine.storage import GrowingFiles, Storage, needed
 from storage_engine.storage.storage_opening import open_directory
@@ -59,7 +59,7 @@ def examine_with_peer(
     """
     meeting = open_directory(file.absolute().parent)
     made = needed(meeting.growing, meeting, "meeting another host", "Name a file on a file system.")
-    with workbench(storage) as folder:
+    with temporary_folder(storage) as folder:
         invitation = {"folder": folder, "host": socket.gethostname(), "process": os.getpid()}
         if _put_invitation(made, file.name, invitation):
             try:

@@ -15,44 +15,44 @@ _MOST_SECONDS = 90.0
 """An NFS client may answer from its cache for a minute."""
 
 
-def new_name(bench: Workspace) -> Result:
+def new_name(workspace: Workspace) -> Result:
     """A file is created after the other side has looked for its name without success."""
-    key = bench.key("name")
-    skew = skew_ms(bench.storage, bench.key("skew/"))
-    there = bench.ask("skew", folder=bench.key("skew/"))
-    if bench.ask("exists", key=key):
+    key = workspace.key("name")
+    skew = skew_ms(workspace.storage, workspace.key("skew/"))
+    there = workspace.ask("skew", folder=workspace.key("skew/"))
+    if workspace.ask("exists", key=key):
         return problem("a file that was never created is seen")
-    bench.storage.put_new(key, b"content")
-    return _seen(bench, "a new name", key, "content", skew, there)
+    workspace.storage.put_new(key, b"content")
+    return _seen(workspace, "a new name", key, "content", skew, there)
 
 
-def replaced_file(bench: Workspace) -> Result:
+def replaced_file(workspace: Workspace) -> Result:
     """A file that the other side has read is replaced."""
-    key = bench.key("replaced")
-    return _changed(bench, "a replaced file", key, lambda: bench.storage.replace(key, b"now"), "now")
+    key = workspace.key("replaced")
+    return _changed(workspace, "a replaced file", key, lambda: workspace.storage.replace(key, b"now"), "now")
 
 
-def deleted_file(bench: Workspace) -> Result:
+def deleted_file(workspace: Workspace) -> Result:
     """A file that the other side has read is deleted."""
-    key = bench.key("deleted")
-    return _changed(bench, "a deletion", key, lambda: bench.storage.delete(key), None)
+    key = workspace.key("deleted")
+    return _changed(workspace, "a deletion", key, lambda: workspace.storage.delete(key), None)
 
 
-def _changed(bench: Workspace, what: str, key: str, change: Callable[[], None], content: str | None) -> Result:
+def _changed(workspace: Workspace, what: str, key: str, change: Callable[[], None], content: str | None) -> Result:
     """A file is created, read by the other side, and changed. content: its new content; None if it is deleted."""
-    skew = skew_ms(bench.storage, bench.key("skew/"))
-    there = bench.ask("skew", folder=bench.key("skew/"))
-    bench.storage.put_new(key, b"before")
-    if bench.ask("wait", key=key, content="before", seconds=_MOST_SECONDS, skew_ms=there) is None:
+    skew = skew_ms(workspace.storage, workspace.key("skew/"))
+    there = workspace.ask("skew", folder=workspace.key("skew/"))
+    workspace.storage.put_new(key, b"before")
+    if workspace.ask("wait", key=key, content="before", seconds=_MOST_SECONDS, skew_ms=there) is None:
         return problem(f"a new file is not read within {_MOST_SECONDS:g} s")
     change()
-    return _seen(bench, what, key, content, skew, there)
+    return _seen(workspace, what, key, content, skew, there)
 
 
-def _seen(bench: Workspace, what: str, key: str, content: str | None, skew: float, there: float) -> Result:
+def _seen(workspace: Workspace, what: str, key: str, content: str | None, skew: float, there: float) -> Result:
     done_ms = time.time() * 1000 + skew
-    seconds = min(_MOST_SECONDS, bench.partner.timeout_s / 2)
-    seen_ms = bench.ask("wait", key=key, content=content, seconds=seconds, skew_ms=there)
+    seconds = min(_MOST_SECONDS, workspace.partner.timeout_s / 2)
+    seen_ms = workspace.ask("wait", key=key, content=content, seconds=seconds, skew_ms=there)
     if seen_ms is None:
-        return problem(f"{what} is not seen by {bench.partner.name} within {seconds:g} s")
-    return ok(f"{what} is seen by {bench.partner.name} at most {max(0.0, seen_ms - done_ms):,.0f} ms later")
+        return problem(f"{what} is not seen by {workspace.partner.name} within {seconds:g} s")
+    return ok(f"{what} is seen by {workspace.partner.name} at most {max(0.0, seen_ms - done_ms):,.0f} ms later")

@@ -102,7 +102,7 @@ class Check:
 
 
 @contextmanager
-def workbench(storage: Storage) -> Iterator[str]:
+def temporary_folder(storage: Storage) -> Iterator[str]:
     """The folder of an examination, without a trailing `/`. The folder, and parent folders that were created for it,
     are removed at the end.
 

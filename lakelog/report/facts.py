@@ -44,7 +44,7 @@ SMALL_SHARE = 20
 """A segment is small if it has fewer bytes than segment.bytes divided by this number."""
 MOST_DAMAGED = 3
 """The number of damaged segments of a partition that are named. If a disk is lost, thousands are damaged."""
-_PATIENCE = 3
+_MOST_ATTEMPTS = 3
 """The most times that a topic is read again because a job has deleted some of its files meanwhile."""
 
 
@@ -229,7 +229,7 @@ def collect_topic(topics: Topics, name: str, now_ms: int) -> TopicFacts:
     chain = topics.chain(name)
     state = chain.newest()
     warnings = _held_against_files(topics.storage, state)
-    for _ in range(_PATIENCE):
+    for _ in range(_MOST_ATTEMPTS):
         again = chain.newest()
         if not warnings or again.id == state.id:
             break

@@ -83,20 +83,20 @@ def _rendered(meter: Meter) -> RenderableType:
     return row
 
 
-class _TellingMeter(Meter):
+class _LineMeter(Meter):
     """Writes a line of progress if the last line is ten seconds old and there is progress to report."""
 
     def __init__(self, work: str, stream: TextIO, clock: Clock) -> None:
         super().__init__(work, clock)
         self._stream = stream
-        self._told_ms = clock.now_ms()
+        self._printed_ms = clock.now_ms()
 
     def advance(self, records: int = 0, size: int = 0) -> None:
         with self._lock:
             super().advance(records, size)
             now_ms = self._clock.now_ms()
-            if now_ms - self._told_ms >= _LINE_EVERY_MS and (self.records or self.size or self.share is not None):
-                self._told_ms = now_ms
+            if now_ms - self._printed_ms >= _LINE_EVERY_MS and (self.records or self.size or self.share is not None):
+                self._printed_ms = now_ms
                 with suppress(OSError):  # the work continues even if standard error is closed
                     print(shown_line(self.line), file=self._stream, flush=True)
 
@@ -110,7 +110,7 @@ class PlainDisplay:
 
     @contextmanager
     def work(self, name: str, *, plain_lines: bool = True) -> Iterator[Meter]:
-        yield _TellingMeter(name, self._stream, self._clock) if plain_lines else Meter(name, self._clock)
+        yield _LineMeter(name, self._stream, self._clock) if plain_lines else Meter(name, self._clock)
 
 
 def display_on_stderr() -> ProgressDisplay:

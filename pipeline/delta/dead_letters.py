@@ -123,7 +123,7 @@ class Refusal(IntEnum):
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 """The form of the operating system's error number in deltalake's messages."""
-_PATIENCE = 10
+_MOST_ATTEMPTS = 10
 """The most attempts of an append if other processes commit at the same time."""
 
 
@@ -141,7 +141,7 @@ def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: s
         StorageError: the table cannot be read or written.
     """
     path = f"{storage.uri}/{table}"
-    for _ in range(_PATIENCE):
+    for _ in range(_MOST_ATTEMPTS):
         try:
             found = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
             committed = found.transaction_version(app_id) if found else None
@@ -167,7 +167,7 @@ def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: s
             ) from error
         return
     raise ConflictError(
-        path, f"was changed {_PATIENCE} times during one append", "Find the other writer of this table."
+        path, f"was changed {_MOST_ATTEMPTS} times during one append", "Find the other writer of this table."
     )
 
 

@@ -202,7 +202,7 @@ class ExportBounds:
     up_to: Mapping[int, int] | None = None
 
 
-NO_WISH = ExportBounds()
+NO_BOUNDS = ExportBounds()
 
 
 def decide_export(
@@ -210,7 +210,7 @@ def decide_export(
     head: TableHead | None,
     before: Mapping[int, int],
     ranges: Mapping[int, PartitionOffsets],
-    wish: ExportBounds = NO_WISH,
+    bounds: ExportBounds = NO_BOUNDS,
 ) -> ExportPlan:
     """Decide what the next run of an export does.
 
@@ -227,18 +227,18 @@ def decide_export(
     start, gaps = _starting_offsets(export, before, ranges)
     by_time = {
         partition: offset if head is None else min(offset, start[partition])
-        for partition, offset in wish.from_time.items()
+        for partition, offset in bounds.from_time.items()
     }
-    wanted = by_time | dict(wish.from_offsets)
+    wanted = by_time | dict(bounds.from_offsets)
     _check_from_offsets(export, head, start, ranges, wanted)
     replaced = tuple(each for each in sorted(wanted) if head is not None and wanted[each] < start[each])
     reread = _reread(before, ranges) if head is not None and export.mode is ExportMode.UPSERT else ()
     start |= wanted
     start |= {partition: ranges[partition].log_start_offset for partition in reread}
     end = {partition: offsets.last_stable_offset for partition, offsets in ranges.items()}
-    if wish.up_to is not None:
-        _check_up_to(export, start, end, wish.up_to)
-        end = {partition: wish.up_to.get(partition, start[partition]) for partition in end}
+    if bounds.up_to is not None:
+        _check_up_to(export, start, end, bounds.up_to)
+        end = {partition: bounds.up_to.get(partition, start[partition]) for partition in end}
         _check_whole_rows(export, before, end, (*reread, *replaced))
     return ExportPlan(head, before, start, end, gaps, reread, replaced)
 

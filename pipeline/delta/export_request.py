@@ -91,7 +91,7 @@ def offset_ranges(state: TopicState) -> dict[int, PartitionOffsets]:
     }
 
 
-def wish_of(context: JobContext, state: TopicState) -> ExportBounds:
+def bounds_of(context: JobContext, state: TopicState) -> ExportBounds:
     """The options of the command line for this run.
 
     Raises:

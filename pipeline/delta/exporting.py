@@ -63,7 +63,7 @@ from pipeline.delta.dead_letter_share import (
 )
 from pipeline.delta.delta_table import check_committed, named_conflicts
 from pipeline.delta.export_plan import (
-    NO_WISH,
+    NO_BOUNDS,
     Export,
     ExportBounds,
     ExportMode,
@@ -74,7 +74,7 @@ from pipeline.delta.export_plan import (
 )
 from pipeline.delta.export_rows import REASONS, decode, reduced, with_counts
 from pipeline.delta.table_position import look_at_table, stamp_of
-from pipeline.delta.table_schema import Tell, check_columns, fit_table
+from pipeline.delta.table_schema import Notify, check_columns, fit_table
 from pipeline.delta.table_stamp import Recent, Stamp
 from pipeline.delta.table_writing import (
     NOTHING_STALE,
@@ -104,9 +104,9 @@ def export_increment(
     ranges: Mapping[int, PartitionOffsets],
     read: ReadRecords,
     register: Register = lambda _: None,
-    wish: ExportBounds = NO_WISH,
+    bounds: ExportBounds = NO_BOUNDS,
     max_share: float = DEFAULT_MAX_SHARE,
-    tell: Tell = lambda _: None,
+    notify: Notify = lambda _: None,
 ) -> ExportResult:
     """Export the new records, up to the last stable offsets in `ranges`.
 
@@ -116,9 +116,9 @@ def export_increment(
         read: called at most once, with the partitions that have new records. The columns are key, value, topic,
             partition, offset, timestamp, timestampType, headers.
         register: called with the table's positions before any record is read.
-        wish: the options of the command line for this run.
+        bounds: the options of the command line for this run.
         max_share: the largest allowed share of dead letters, unless the command line accepts them.
-        tell: receives one line before a rewrite of the table.
+        notify: receives one line before a rewrite of the table.
 
     Raises:
         ExportRefusedError: the table does not fit the topic. Each subclass has a remedy.
@@ -126,7 +126,7 @@ def export_increment(
         ConflictError: another writer changed the table meanwhile. Nothing is lost.
         UnsupportedFieldError: the model has a field without a column type.
     """
-    plan = decide_export(export, *look_at_table(spark, export), ranges, wish)
+    plan = decide_export(export, *look_at_table(spark, export), ranges, bounds)
     register(plan.before)
     if not plan.waiting:
         return ExportResult(plan=plan, table_version=plan.table_version)
@@ -134,9 +134,9 @@ def export_increment(
     rows = _decoded(export, _read(read, plan)).persist()
     try:
         counts = _count(rows)
-        recent = _recent_after(export, plan, rows, counts, wish, max_share)
+        recent = _recent_after(export, plan, rows, counts, bounds, max_share)
         with named_conflicts(export.table, "export"):
-            head = fit_table(spark, export, plan, tell)
+            head = fit_table(spark, export, plan, notify)
             stamp = stamp_of(spark, export, head, plan.positions, recent)
             stale = _write(spark, export, plan, rows, counts, stamp)
     finally:
@@ -228,14 +228,14 @@ def _count(rows: DataFrame) -> _Counts:
 
 
 def _recent_after(
-    export: Export, plan: ExportPlan, rows: DataFrame, counts: _Counts, wish: ExportBounds, max_share: float
+    export: Export, plan: ExportPlan, rows: DataFrame, counts: _Counts, bounds: ExportBounds, max_share: float
 ) -> Recent:
     """The counts of the last records after this run.
 
     Raises:
         TooManyDeadLettersError: too many records cannot be decoded, and the command line does not accept them.
     """
-    if wish.up_to is not None:
+    if bounds.up_to is not None:
         return Recent()  # accepted dead letters do not count in later runs
     if is_too_much(plan.recent, counts.decodable, counts.not_decoded, max_share):
         raise _too_many(export, plan, rows, counts, max_share)

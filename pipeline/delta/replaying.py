@@ -35,7 +35,7 @@ from pipeline.delta.export_plan import Export, ExportMode, ExportRefusedError, P
 from pipeline.delta.export_rows import deciding, decode, is_newer, of_place, place, reduced, with_counts
 from pipeline.delta.exporting import ReadRecords
 from pipeline.delta.table_position import look_at_table, stamp_of
-from pipeline.delta.table_schema import Tell, fit_table
+from pipeline.delta.table_schema import Notify, fit_table
 from pipeline.delta.table_stamp import Stamp
 from pipeline.delta.table_writing import append_rows, letters_of, merge_rows, rows_changed
 
@@ -62,7 +62,7 @@ def replay(
     ranges: Mapping[int, PartitionOffsets],
     read: ReadRecords,
     log_starts: Callable[[], Mapping[int, int]],
-    tell: Tell = lambda _: None,
+    notify: Notify = lambda _: None,
 ) -> ReplayResult:
     """Decode the open dead letters of an export again.
 
@@ -71,7 +71,7 @@ def replay(
         read: called at most once.
         log_starts: returns the current log start offsets by partition. This is called after the records were read,
             because retention may have removed records since `ranges` were read.
-        tell: receives one line before a rewrite of the table.
+        notify: receives one line before a rewrite of the table.
 
     Raises:
         ExportRefusedError: there is no exported table, or it does not fit the topic.
@@ -88,7 +88,7 @@ def replay(
     if letters is None or letters.isEmpty():
         return ReplayResult(table_version=head.version)
     with named_conflicts(export.table, "replay"):
-        head = fit_table(spark, export, plan, tell)
+        head = fit_table(spark, export, plan, notify)
     stamp = stamp_of(spark, export, head, before, plan.recent)
     start, end = decide_replay(export.mode, before, ranges, _first_offsets(letters))
     rows = _decoded(export, read(start, end, {}), letters).persist()

@@ -44,7 +44,7 @@ from schemas.comparing import is_widened
 from storage_engine.errors import ConflictError
 from storage_engine.quantities import counted
 
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 """Receives a line for the operator."""
 
 _ITEM = "[]"
@@ -116,13 +116,13 @@ def fit_table(
     spark: SparkSession,
     export: Export,
     plan: ExportPlan,
-    tell: Tell,
+    notify: Notify,
 ) -> TableHead:
     """Give the table the columns of the model and of the mode.
 
     Args:
         plan: the plan of the run. A rewrite does not change the positions.
-        tell: receives a line before a rewrite.
+        notify: receives a line before a rewrite.
 
     Returns:
         The table's head after the change.
@@ -147,7 +147,7 @@ def fit_table(
         head = head_as_before(spark, export, head)
     if rewrite is None:
         return head
-    tell(f"table {export.table}: {rewrite}, in one commit")
+    notify(f"table {export.table}: {rewrite}, in one commit")
     stamp = stamp_of(spark, export, head, plan.before, plan.recent)
     version = _rewrite(spark, export, rewrite, head, stamp, last_known=rewrite.version + is_extended)
     return TableHead.of_stamp(version, stamp)

@@ -143,12 +143,12 @@ def take_over_all(topics: Topics, names: Sequence[str], claim: Claim) -> Mapping
         FencedError: another run of the query has started at the same time.
         WriterRefusedError: another query is the writer of a topic, and the claim does not allow this one to replace it.
     """
-    fed: dict[str, IngestTopic] = {}
+    taken_over: dict[str, IngestTopic] = {}
     for name in names:
-        for taken in fed.values():
+        for taken in taken_over.values():
             taken.check_fenced()
-        fed[name] = IngestTopic(topics, name, claim)
-    return fed
+        taken_over[name] = IngestTopic(topics, name, claim)
+    return taken_over
 
 
 def settle_lists(topics: Topics, query_id: str, names: Sequence[str], source: str | None) -> list[str]:

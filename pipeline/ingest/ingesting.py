@@ -134,24 +134,24 @@ class Ingest:
                 break
         query_id = query_id_of(storage, self._ingest.checkpoint, states)
         claim = self._claim(query_id, states, planned.files, source)
-        left = settle_lists(self._topics, query_id, self._ingest.fed_topics, claim.source)
-        self._fed = take_over_all(self._topics, self._ingest.fed_topics, claim)
+        left = settle_lists(self._topics, query_id, self._ingest.ingest_topics, claim.source)
+        self._ingest_topics = take_over_all(self._topics, self._ingest.ingest_topics, claim)
         for state in states:
             if (wanted := planned.models[state.topic]) is not None:
                 record_model(self._topics, state, wanted)
-        result = IngestResult(query_id, {name: TopicResult(fed.epoch) for name, fed in self._fed.items()})
+        result = IngestResult(query_id, {name: TopicResult(each.epoch) for name, each in self._ingest_topics.items()})
         result.dropped_fields = DroppedFields.of(self._settings, planned.read)
         result.notes += [note for topic in planned.topics for note in topic.notes] + left
-        patience = StorageRetry(self._ingest.storage_retry_timeout_ms, self._stop.wait, self._report)
+        storage_retry = StorageRetry(self._ingest.storage_retry_timeout_ms, self._stop.wait, self._report)
         self._batches = MicroBatches(
             self._topics,
             self._ingest,
             source,
-            self._fed,
+            self._ingest_topics,
             result,
             self._report,
             self._meter,
-            patience,
+            storage_retry,
             schemas,
             self._settings.source_schema_setting,
         )
@@ -160,8 +160,8 @@ class Ingest:
                 self._query = self._stream(planned.rows).start()
                 self._await(self._query)
         finally:
-            for fed in self._fed.values():
-                fed.close()
+            for ingest_topic in self._ingest_topics.values():
+                ingest_topic.close()
         result.notes += _notes_of_positions(result)
         return result
 
@@ -176,7 +176,7 @@ class Ingest:
 
     def _plan(self, source: PositionedSource | None) -> _Planned:
         """Plan and check the ingest with the current topics. Changes nothing."""
-        topics = [plan_topic(self._topics, self._settings, name) for name in self._ingest.fed_topics]
+        topics = [plan_topic(self._topics, self._settings, name) for name in self._ingest.ingest_topics]
         models = {topic.name: self._changed_model(topic) for topic in topics}
         files = checkpoint_files(self._topics.storage, self._ingest.checkpoint)
         # A new checkpoint continues after the stored positions. A stream from the latest offset would skip the rows in
@@ -203,7 +203,7 @@ class Ingest:
         if not self._ingest.validates:
             return {}
         schemas = {}
-        for name in self._ingest.fed_topics:
+        for name in self._ingest.ingest_topics:
             schema = topic_schema(self._settings, name)
             if schema is None:
                 setting = f"topics.{name}.schema"
@@ -288,8 +288,8 @@ class Ingest:
         )  # fmt: skip
 
     def _check_fenced(self) -> None:
-        for fed in self._fed.values():
-            fed.check_fenced()
+        for ingest_topic in self._ingest_topics.values():
+            ingest_topic.check_fenced()
 
     def _stop_after_this(self) -> None:
         """Make the current micro-batch the last one. Called in Spark's thread, at the end of the micro-batch.

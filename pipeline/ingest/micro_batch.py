@@ -133,21 +133,21 @@ class MicroBatches:
         topics: Topics,
         settings: IngestSettings,
         source: PositionedSource | None,
-        fed: Mapping[str, IngestTopic],
+        ingest_topics: Mapping[str, IngestTopic],
         result: IngestResult,
         report: Callable[[str], None],
         meter: Meter,
-        patience: StorageRetry,
+        storage_retry: StorageRetry,
         schemas: Mapping[str, EventSchema],
         schema_setting: str,
     ) -> None:
         """
         Args:
             source: the source whose positions are stored, or None.
-            fed: the topics by name, in the order of their commits.
+            ingest_topics: the topics by name, in the order of their commits.
             result: is updated after each step.
             report: receives a line after each micro-batch.
-            patience: waits while the storage is full or unreachable.
+            storage_retry: waits while the storage is full or unreachable.
             schemas: by topic, the schema that checks values; topics without checks are missing.
             schema_setting: the setting that gives the source's schema.
         """
@@ -156,15 +156,15 @@ class MicroBatches:
         self._clock = topics.clock
         self._settings = settings
         self._source = source
-        self._fed = fed
+        self._ingest_topics = ingest_topics
         self._result = result
         self._report = report
         self._meter = meter
-        self._patience = patience
+        self._storage_retry = storage_retry
         self._schemas = schemas
         self._schema_setting = schema_setting
         self._stager = BatchStager(topics.storage)
-        for each in fed.values():
+        for each in ingest_topics.values():
             each.writer.phases = result.phases
 
     def ingest(self, rows: DataFrame, batch_id: int) -> None:
@@ -175,7 +175,7 @@ class MicroBatches:
     def _ingest(self, rows: DataFrame, batch_id: int) -> None:
         started_ms = self._clock.now_ms()
         batch, states = self._attempt(batch_id, lambda: self._identify(batch_id))
-        waiting = [name for name, fed in self._fed.items() if not fed.writer.is_done(states[name], batch)]
+        waiting = [name for name, each in self._ingest_topics.items() if not each.writer.is_done(states[name], batch)]
         staged = self._attempt(batch_id, lambda: read_list(self._storage, batch))
         if not waiting:
             if staged is not None:
@@ -192,7 +192,7 @@ class MicroBatches:
         if staged is None:
             staged = self._stage(rows, batch, states, started_ms)
         else:
-            self._attempt(batch_id, partial(check_list, staged, self._topics, self._fed))
+            self._attempt(batch_id, partial(check_list, staged, self._topics, self._ingest_topics))
         refused = self._write_dead_letters(staged)
         records, size = self._commit(rows.sparkSession, staged)
         self._result.batches += 1
@@ -206,7 +206,7 @@ class MicroBatches:
 
     def _attempt(self, batch_id: int, work: Callable[[], _T]) -> _T:
         """Do a step of a micro-batch. If the storage is full or unreachable, wait and repeat the step."""
-        return self._patience.attempt(f"batch {batch_id}", work)
+        return self._storage_retry.attempt(f"batch {batch_id}", work)
 
     def _identify(self, batch_id: int) -> tuple[BatchIdentity, Mapping[str, TopicState]]:
         """The identity of the batch, and the states of the topics before it."""
@@ -221,7 +221,7 @@ class MicroBatches:
         Raises:
             FencedError: another run has taken a topic over.
         """
-        return {name: fed.newest() for name, fed in self._fed.items()}
+        return {name: each.newest() for name, each in self._ingest_topics.items()}
 
     def _stage(
         self, rows: DataFrame, batch: BatchIdentity, states: Mapping[str, TopicState], now_ms: int
@@ -238,7 +238,7 @@ class MicroBatches:
             root=self._storage.uri,
             topics=tuple(self._staging_topic(state, ends, now_ms) for state in states.values()),
             spreads=self._settings.topic_column is not None,
-            listed=len(self._fed) > 1,
+            listed=len(self._ingest_topics) > 1,
             positioned=self._source is not None,
             now_ms=now_ms,
             query_id=batch.query,
@@ -262,7 +262,7 @@ class MicroBatches:
             return staged
         found = self._attempt(batch.batch_id, partial(put_list, self._storage, staged))
         if found is not staged:
-            self._attempt(batch.batch_id, partial(check_list, found, self._topics, self._fed))
+            self._attempt(batch.batch_id, partial(check_list, found, self._topics, self._ingest_topics))
         return found
 
     def _ends(self, batch: BatchIdentity, states: Mapping[str, TopicState]) -> SourceEnds:
@@ -283,7 +283,7 @@ class MicroBatches:
         return ends.advance(self._source.name, positions_of(state, self._source.name), highest)
 
     def _staging_topic(self, state: TopicState, ends: SourceEnds, now_ms: int) -> StagingTopic:
-        config = self._fed[state.topic].config(state.configs)
+        config = self._ingest_topics[state.topic].config(state.configs)
         codec, size = self._settings.compression_type, self._settings.batch_size_bytes
         return StagingTopic(
             name=state.topic,
@@ -328,12 +328,12 @@ class MicroBatches:
         """Commit the staged runs on each topic that lacks the batch; returns the number of committed records and bytes."""
         records = size = 0
         for topic in staged.topics:
-            if topic.topic not in self._fed:
+            if topic.topic not in self._ingest_topics:
                 continue  # the topic already has the batch, and this ingest does not feed it any more
-            fed = self._fed[topic.topic]
-            fed.writer.config = fed.config(topic.configs)
+            ingest_topic = self._ingest_topics[topic.topic]
+            ingest_topic.writer.config = ingest_topic.config(topic.configs)
             topic_size = sum(run.size for run in topic.runs)
-            append = partial(self._append, spark, fed, topic, staged.batch, topic_size)
+            append = partial(self._append, spark, ingest_topic, topic, staged.batch, topic_size)
             committed = self._attempt(staged.batch.batch_id, append)
             if not committed.skipped:
                 self._result.topics[topic.topic].records += committed.records
@@ -345,8 +345,8 @@ class MicroBatches:
         return records, size
 
     def _append(
-        self, spark: SparkSession, fed: IngestTopic, topic: StagedTopic, batch: BatchIdentity, size: int
+        self, spark: SparkSession, ingest_topic: IngestTopic, topic: StagedTopic, batch: BatchIdentity, size: int
     ) -> Committed:
         """Commit the staged runs of one topic."""
         publisher = publisher_of(spark, self._storage, size, self._settings.publish_spark_bytes)
-        return fed.writer.append(by_partition(topic.runs), batch, topic.advance, publisher)
+        return ingest_topic.writer.append(by_partition(topic.runs), batch, topic.advance, publisher)

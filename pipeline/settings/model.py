@@ -207,7 +207,7 @@ class IngestSettings(Section):
         return self
 
     @property
-    def fed_topics(self) -> tuple[str, ...]:
+    def ingest_topics(self) -> tuple[str, ...]:
         """The topics to append to, in the order of their names."""
         return (self.topic,) if self.topic is not None else tuple(sorted(self.topics or ()))
 

@@ -73,14 +73,16 @@ def load_settings(
         raise UsageError(error.place, error.problem, error.remedy) from None
     kept = kept_by(settings.root)
     try:
-        told = read_broker_section(document)
-        places = {key: document.place(("broker", key)) for key in told}
+        run_settings = read_broker_section(document)
+        places = {key: document.place(("broker", key)) for key in run_settings}
         section = read_broker_section(file) if makes_topics and kept is None else {}
-        broker = BrokerSettings(kept=kept, section=section, told=told, places=places, makes_topics=makes_topics)
+        broker = BrokerSettings(
+            kept=kept, section=section, run_settings=run_settings, places=places, makes_topics=makes_topics
+        )
         BrokerConfig.from_mapping(section, document.place(("broker",)))
         if kept:
             for key, value in broker.in_force.items():
-                if key not in told:
+                if key not in run_settings:
                     document.put(("broker", key), value, f"broker settings stored in {settings.root}, {key}")
             settings = _settings(document)
     except ConfigError as error:
@@ -144,7 +146,7 @@ def _topic_key(key: str, value: object, place: str) -> ConfigKey:
 def _check_new_topics(settings: Settings, described: set[str]) -> None:
     """Refuse a topic that only --set names: it is a typing error. A topic that a section names is accepted."""
     named = {settings.export.topic} if settings.export else set()
-    named.update(settings.ingest.fed_topics if settings.ingest else ())
+    named.update(settings.ingest.ingest_topics if settings.ingest else ())
     for job in (settings.retention, settings.compaction, settings.maintenance):
         named.update(job.topics or ())
     for topic in settings.topics:

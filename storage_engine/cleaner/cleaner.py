@@ -193,9 +193,9 @@ class _UpTo:
         self._progress.expect(records, size)
 
     def advance(self, records: int = 0, size: int = 0) -> None:
-        told = min(size, self._left)
-        self._left -= told
-        self._progress.advance(records, told)
+        step = min(size, self._left)
+        self._left -= step
+        self._progress.advance(records, step)
 
 
 def groups_of(storage: Storage, task: CleaningTask) -> list[tuple[Segment, ...]]:

@@ -43,7 +43,7 @@ from storage_engine.kafka_dir.log_directory import (
     TopicPartition,
     refuse_view,
 )
-from storage_engine.kafka_dir.open_directory import OpenDirectory, refuse_twins
+from storage_engine.kafka_dir.open_directory import OpenDirectory, refuse_duplicate_logs
 from storage_engine.kafka_dir.partition_log import PartitionLog
 from storage_engine.kafka_dir.recovery_report import RecoveryReport
 from storage_engine.log.checkpoint import (
@@ -106,7 +106,7 @@ class LogManager:
             for each in directories:
                 self._open_directory(open_directory(each) if isinstance(each, Path | str) else each)
             self._settle_meta_properties()
-            refuse_twins(self._directories)
+            refuse_duplicate_logs(self._directories)
             self._load()
         except BaseException:
             self.abandon()

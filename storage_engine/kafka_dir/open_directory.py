@@ -201,7 +201,7 @@ class OpenDirectory:
         self.held.close()
 
 
-def refuse_twins(directories: Iterable[OpenDirectory]) -> None:
+def refuse_duplicate_logs(directories: Iterable[OpenDirectory]) -> None:
     """Check that no partition is in two directories.
 
     Raises:

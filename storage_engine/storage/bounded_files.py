@@ -88,16 +88,16 @@ class BoundedFile:
             raise self._error
         with _LOCK:
             _OPEN.pop(self, None)
-            victims = _victims()
+            victims = _longest_unused()
         for victim in victims:
-            victim.make_way()
+            victim.close_for_others()
         if self._file is None:
             self._file = self._storage.open(self._key)
         with _LOCK:
             _OPEN[self] = None
         return self._file
 
-    def make_way(self) -> None:
+    def close_for_others(self) -> None:
         """Close the file in favor of another one. The caller holds in_use; this call releases it."""
         try:
             assert self._file is not None, "only an open file can make way"
@@ -114,7 +114,7 @@ class BoundedFile:
             self.in_use.release()
 
 
-def _victims() -> list[BoundedFile]:
+def _longest_unused() -> list[BoundedFile]:
     """Choose the files that must be closed before one more is opened, and lock `in_use` of each."""
     too_many = len(_OPEN) + 1 - most_open()
     found: list[BoundedFile] = []

@@ -30,7 +30,7 @@ from typing_extensions import Buffer
 from storage_engine.errors import AmbiguousPutError, StorageAccessError
 from storage_engine.storage import TEMPORARY, FolderEntry, StoredFile
 from storage_engine.storage.posix_directories import check_directory, make_directory, remove_folder, sync_directory
-from storage_engine.storage.posix_errors import named, patiently
+from storage_engine.storage.posix_errors import named, with_retries
 from storage_engine.storage.posix_files import PosixFile, PosixNewFile, open_regular, write_all
 from storage_engine.storage.posix_view import show, show_bytes, show_copy, show_folders
 from storage_engine.storage.record_locks import acquire, release
@@ -78,9 +78,9 @@ class PosixStorage:
     def put_new(self, key: str, data: Buffer) -> None:
         path = self.path(key)
         with named(str(path)):
-            patiently(lambda: self._put_name(path, data))
+            with_retries(lambda: self._put_name(path, data))
             try:
-                patiently(lambda: sync_directory(path.parent))
+                with_retries(lambda: sync_directory(path.parent))
             except OSError as error:
                 problem = f"was written, but could not be made durable: {error.strerror}"
                 raise AmbiguousPutError(
@@ -104,7 +104,7 @@ class PosixStorage:
                 raise
         except OSError as error:
             try:
-                links = patiently(temporary.stat).st_nlink
+                links = with_retries(temporary.stat).st_nlink
             except OSError:
                 links = 0
             if links == 2:
@@ -143,7 +143,7 @@ class PosixStorage:
     def replace(self, key: str, data: Buffer) -> None:
         path = self.path(key)
         with named(str(path)):
-            patiently(lambda: self._replace(path, data))
+            with_retries(lambda: self._replace(path, data))
 
     def _replace(self, path: Path, data: Buffer) -> None:
         temporary = self._write_temporary(path, data)
@@ -224,7 +224,7 @@ class PosixStorage:
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         place = self._place(key)
         with named(place):
-            return patiently(lambda: _read(place, start, length))
+            return with_retries(lambda: _read(place, start, length))
 
     def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
         folder = self.path(prefix.rstrip("/"))
@@ -233,7 +233,7 @@ class PosixStorage:
 
     def _walk(self, folder: Path, key: str, after: str) -> Iterator[StoredFile]:
         try:
-            entries = patiently(lambda: _scanned(folder))
+            entries = with_retries(lambda: _scanned(folder))
         except FileNotFoundError:
             return
         for entry in entries:
@@ -244,7 +244,7 @@ class PosixStorage:
                 yield from self._walk(folder / entry.name, name, after)
             elif name > after and not entry.name.startswith(TEMPORARY):
                 try:
-                    stat = patiently(entry.stat)
+                    stat = with_retries(entry.stat)
                 except FileNotFoundError:
                     continue  # deleted since the directory was read
                 yield StoredFile(name, stat.st_size, stat.st_mtime_ns // 1_000_000)
@@ -252,29 +252,29 @@ class PosixStorage:
     def delete(self, key: str) -> None:
         path = self.path(key)
         with named(str(path)):
-            patiently(lambda: path.unlink(missing_ok=True))
+            with_retries(lambda: path.unlink(missing_ok=True))
 
     def sync_names(self, folder: str) -> None:
         path = self._folder(folder)
         with named(str(path)):
-            patiently(lambda: sync_directory(path))
+            with_retries(lambda: sync_directory(path))
 
     def sync_file(self, key: str) -> None:
         path = self.path(key)
         with named(str(path)):
-            descriptor = patiently(lambda: open_regular(path, os.O_RDONLY))
+            descriptor = with_retries(lambda: open_regular(path, os.O_RDONLY))
             try:
                 os.fsync(descriptor)
             finally:
                 with suppress(OSError):  # nothing was written through this descriptor
                     os.close(descriptor)
-            patiently(lambda: self._make_directory(path.parent))
-            patiently(lambda: sync_directory(path.parent))
+            with_retries(lambda: self._make_directory(path.parent))
+            with_retries(lambda: sync_directory(path.parent))
 
     def make_folder(self, folder: str) -> None:
         path = self._folder(folder)
         with named(str(path)):
-            patiently(lambda: self._make_directory(path))
+            with_retries(lambda: self._make_directory(path))
 
     def _folder(self, folder: str) -> Path:
         return self.path(folder.rstrip("/")) if folder else self.root
@@ -282,11 +282,11 @@ class PosixStorage:
     def entries(self, folder: str) -> Sequence[FolderEntry]:
         path = self._folder(folder)
         with named(str(path)):
-            return patiently(lambda: _entries(path))
+            return with_retries(lambda: _entries(path))
 
     def is_empty_folder(self) -> bool:
         with named(self.uri):
-            return self.root.is_dir() and not patiently(lambda: _entries(self.root))
+            return self.root.is_dir() and not with_retries(lambda: _entries(self.root))
 
     def show(self, key: str, name: str, modified_ns: int) -> None:
         show(self._place(key), self._place(name), modified_ns)

@@ -82,7 +82,7 @@ def too_many_open_files() -> str:
     )
 
 
-def patiently(work: Callable[[], _T]) -> _T:
+def with_retries(work: Callable[[], _T]) -> _T:
     """Call `work`, which must be idempotent, and call it again after a pause if a temporary error is raised."""
     for pause in _PAUSES:
         try:

@@ -99,21 +99,21 @@ class BrokerSettings:
     Attributes:
         kept: the settings that are stored in the root; None if there are none yet.
         section: the section `broker` of the settings file. It is stored if the root has no settings.
-        told: the settings of this run: the section, overridden by the environment and the command line.
-        places: the source of each key in `told`, for messages.
+        run_settings: the settings of this run: the section, overridden by the environment and the command line.
+        places: the source of each key in `run_settings`, for messages.
         makes_topics: whether the run may create topics. Only such a run stores the section.
     """
 
     kept: Mapping[str, str] | None = None
     section: Mapping[str, str] = field(default_factory=dict)
-    told: Mapping[str, str] = field(default_factory=dict)
+    run_settings: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
     makes_topics: bool = False
 
     @property
     def in_force(self) -> dict[str, str]:
         """The effective settings of this run."""
-        return over_broker_settings(self.kept or {}, self.told)
+        return over_broker_settings(self.kept or {}, self.run_settings)
 
     @property
     def to_keep(self) -> Mapping[str, str]:
@@ -124,8 +124,8 @@ class BrokerSettings:
         """A line for each setting of this run that differs from the stored settings."""
         kept = self.kept or self.to_keep
         ours, theirs = BrokerConfig.from_mapping(self.in_force), BrokerConfig.from_mapping(kept)
-        for key, value in self.told.items():
-            if acting_broker_key(self.told, key) == key and ours.value_of(key) != theirs.value_of(key):
+        for key, value in self.run_settings.items():
+            if acting_broker_key(self.run_settings, key) == key and ours.value_of(key) != theirs.value_of(key):
                 yield (
                     f"{self.places[key]}: {key}={value} is used in this run only. The root has {_shown(kept, key)};"
                     f" `lakelog broker alter --config {key}={value}` stores this value in the root"
@@ -140,8 +140,12 @@ def effective_settings(settings: BrokerSettings) -> Iterator[tuple[str, str, str
         acting = acting_broker_key(in_force, key)
         if acting is None and declared.default is not None:
             yield key, as_text(declared.default), "default"
-        elif acting == key and key in settings.told:
-            yield key, in_force[key], "file" if settings.told[key] == settings.section.get(key) else "environment"
+        elif acting == key and key in settings.run_settings:
+            yield (
+                key,
+                in_force[key],
+                "file" if settings.run_settings[key] == settings.section.get(key) else "environment",
+            )
         elif acting == key:
             yield key, in_force[key], "root"
 

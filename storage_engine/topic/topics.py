@@ -210,7 +210,7 @@ class Topics:
         try:
             return chain.create(first)
         except AlreadyExistsError:
-            return chain.commit(lambda state: _take_up_again(state, first, planned_at), what)
+            return chain.commit(lambda state: _recreated(state, first, planned_at), what)
 
     def alter(self, name: str, partitions: int | None = None, configs: Mapping[str, object | None] = {}) -> TopicState:
         """Add partitions, set overrides, or remove overrides whose value is None.
@@ -269,7 +269,7 @@ class Topics:
             raise UnknownTopicError(f"topic {state.topic}", "was deleted", "`lakelog topics list` shows the topics.")
 
 
-def _take_up_again(state: TopicState, first: TopicState, planned_at: int) -> TopicState:
+def _recreated(state: TopicState, first: TopicState, planned_at: int) -> TopicState:
     if not state.deleted:
         raise TopicExistsError(
             f"topic {state.topic}", f"already exists, with {counted(len(state.partitions), 'partition')}",

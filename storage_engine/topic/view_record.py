@@ -40,14 +40,14 @@ def claim_view(storage: Storage, folders: Folders) -> None:
     """
     if is_on_record(storage):
         return
-    if strangers := strangers_in_view(storage, folders):
-        raise StateError(f"{storage.uri}/{VIEW}", f"expected {OURS}, found {strangers}", NOT_OURS)
+    if foreign := foreign_files_in_view(storage, folders):
+        raise StateError(f"{storage.uri}/{VIEW}", f"expected {OURS}, found {foreign}", NOT_OURS)
     with suppress(AlreadyExistsError):
         body = json.dumps({"format": FORMAT, "view": VIEW}, separators=(",", ":")).encode()
         storage.put_new(_RECORD, encode_document(_RECORD, body))
 
 
-def strangers_in_view(storage: Storage, folders: Folders) -> str | None:
+def foreign_files_in_view(storage: Storage, folders: Folders) -> str | None:
     """A text about the files in log/, if they belong to another program; None if log/ is this root's view, empty or
     missing."""
     there = sum(entry.name != LOCK for entry in folders.entries(VIEW))

@@ -60,13 +60,13 @@ _LOST = (
 class AheadWitness:
     """A witness with a later offset than the state.
 
-    who: the file or the consumer.
+    witness: the file or the consumer.
     offset: the offset in the witness.
     what: whether the offset is a high watermark or a log start offset; the name of Kafka's checkpoint file.
     """
 
     partition: int
-    who: str
+    witness: str
     offset: int
     what: str
     remedy: str
@@ -194,7 +194,7 @@ def lost_versions(state: TopicState, ahead: AheadWitness) -> CorruptionError:
     return CorruptionError(
         f"meta/{state.topic}", 0,
         f"a version in which partition {ahead.partition} {begins_or_ends} at offset {ahead.offset} or later, because"
-        f" {ahead.who} has this offset",
+        f" {ahead.witness} has this offset",
         f"version {state.version} as the newest, {has}",
         ahead.remedy,
     )  # fmt: skip

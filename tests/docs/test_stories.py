@@ -198,7 +198,7 @@ def test_the_settings_of_several_topics_are_what_spark_can_run(spark: SparkSessi
     file = machine.folder / "router.yaml"
     file.write_text(machine.local(block.text))
     settings = load_settings(file)
-    fed = settings.required_ingest().fed_topics
+    fed = settings.required_ingest().ingest_topics
     assert {name: settings.topic_definition(name).partitions for name in fed} == {"clicks": 4, "orders": 2}
     configs = [topic_config(settings.broker, settings.topic_definition(name).overrides, name) for name in fed]
     rows = record_rows(source_rows(spark, settings), settings, configs)

@@ -73,9 +73,9 @@ from tests.faults.world import (
     Record,
     ViolatedError,
     World,
-    patiently,
     require,
     stages,
+    with_retries,
 )
 from tests.storage_engine.record_tables import Row, to_table
 
@@ -292,7 +292,7 @@ class Staging(Operation):
         return [StagedRun.from_json(run) for run in json.loads(report["runs"][0].as_py())["t"]]
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
-        patiently(lambda: self._stage(world))
+        with_retries(lambda: self._stage(world))
 
     def run_on(self, world: World) -> None:
         runs = self._stage(world)
@@ -367,7 +367,7 @@ class Retaining(Operation):
         return stages(naive, retain)
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
-        patiently(lambda: retain_topic(world.topics.chain("t"), BROKER))
+        with_retries(lambda: retain_topic(world.topics.chain("t"), BROKER))
         acknowledge(1)
 
 
@@ -383,7 +383,7 @@ class DeletingRecords(Retaining):
         return stages(naive, lambda naive: naive["t"].retain(0, 4))
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
-        patiently(lambda: delete_records(world.topics.chain("t"), 0, 4))
+        with_retries(lambda: delete_records(world.topics.chain("t"), 0, 4))
         acknowledge(1)
 
 
@@ -407,7 +407,7 @@ class MovingAConsumer(Operation):
         )
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
-        patiently(lambda: self._put(world, self.after))
+        with_retries(lambda: self._put(world, self.after))
         acknowledge(0)
 
     def check(self, world: World, acknowledged: int) -> None:
@@ -434,9 +434,9 @@ class JoiningAGroup(Operation):
         return join(world.storage, world.topics.state("t"), "g", "member", "host", START)
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
-        member = patiently(lambda: self._join(world))
+        member = with_retries(lambda: self._join(world))
         require(member.consumer.positions in (self.before, self.after), f"joined at {member.consumer.positions}")
-        patiently(lambda: member.commit(world.topics.state("t"), self.after, START))
+        with_retries(lambda: member.commit(world.topics.state("t"), self.after, START))
         acknowledge(0)
 
     def check(self, world: World, acknowledged: int) -> None:
@@ -458,7 +458,7 @@ class Deleting(Retaining):
     def act(self, world: World, acknowledge: Acknowledge) -> None:
         chain = world.topics.chain("t")
         config = world.topics.config(chain.newest())
-        patiently(lambda: delete_dropped(world.storage, chain, config, START + DAY_MS))
+        with_retries(lambda: delete_dropped(world.storage, chain, config, START + DAY_MS))
 
 
 class Compacting(Operation):
@@ -486,7 +486,7 @@ class Compacting(Operation):
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
         chain = world.topics.chain("t")
-        patiently(lambda: require_all_done(self.compact(world, chain)))
+        with_retries(lambda: require_all_done(self.compact(world, chain)))
         acknowledge(1)
 
     def compact(self, world: World, chain: StateChain) -> CompactionResult:
@@ -537,16 +537,16 @@ class ApplyingAPlan(Operation):
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
         topics, chain = world.topics, world.topics.chain("t")
-        plan = patiently(lambda: plan_topics(topics, [topics.state("t")], START, force=True))
-        patiently(lambda: check_current(plan, topics))
+        plan = with_retries(lambda: plan_topics(topics, [topics.state("t")], START, force=True))
+        with_retries(lambda: check_current(plan, topics))
         (planned,) = plan.topics
-        patiently(lambda: retain_as_planned(chain, BROKER, planned))
+        with_retries(lambda: retain_as_planned(chain, BROKER, planned))
         acknowledge(1)
 
         def compact() -> CompactionResult:
             return compact_partitions(world.storage, chain, cleaning_tasks_of(planned, topics, chain.newest()))
 
-        patiently(lambda: require_all_done(compact()))
+        with_retries(lambda: require_all_done(compact()))
         acknowledge(2)
 
 
@@ -597,7 +597,7 @@ class Merging(Operation):
         chain = world.topics.chain("t")
         config = world.topics.config(chain.newest())
 
-        patiently(lambda: require_all_done(merge_topic(world.storage, chain, config)))
+        with_retries(lambda: require_all_done(merge_topic(world.storage, chain, config)))
 
     def run_on(self, world: World) -> None:
         super().run_on(world)
@@ -627,7 +627,7 @@ class Pruning(Operation):
         return stages(naive)
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
-        patiently(lambda: prune(world.storage, world.topics.chain("t"), self.keep))
+        with_retries(lambda: prune(world.storage, world.topics.chain("t"), self.keep))
 
     def run_on(self, world: World) -> None:
         super().run_on(world)
@@ -678,7 +678,7 @@ class Sweeping(Operation):
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
         world.clock.advance(SWEEPING - START)
-        patiently(lambda: sweep_topic(world.storage, world.topics.chain("t"), BROKER))
+        with_retries(lambda: sweep_topic(world.storage, world.topics.chain("t"), BROKER))
 
     def run_on(self, world: World) -> None:
         super().run_on(world)
@@ -704,7 +704,7 @@ class Settling(Operation):
         return stages(naive)
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
-        patiently(lambda: settle(world.topics))
+        with_retries(lambda: settle(world.topics))
 
 
 def _abort(world: World) -> None:
@@ -795,7 +795,7 @@ class SpreadingOverTopics(Operation):
         storage, topics = world.storage, world.topics
         identity = BatchIdentity("q", 0, f"{0:064x}")
         feeds = {name: Feed(world, name) for name in self.parts}
-        listed = patiently(lambda: read_list(storage, identity))
+        listed = with_retries(lambda: read_list(storage, identity))
         if all(feed.last() == 0 for feed in feeds.values()):
             if listed is not None:
                 delete_list(storage, listed)
@@ -806,13 +806,13 @@ class SpreadingOverTopics(Operation):
             staged = []
             for name, rows in self.parts.items():
                 state = topics.state(name)
-                runs = patiently(lambda name=name, rows=rows: world.stage(name, rows, listed=True))  # type: ignore[misc]
+                runs = with_retries(lambda name=name, rows=rows: world.stage(name, rows, listed=True))  # type: ignore[misc]
                 staged.append(StagedTopic(name, state.topic_id, state.configs, runs))
             attempt = StagedBatch(identity, tuple(staged))
-            listed = patiently(lambda: put_list(storage, attempt))
+            listed = with_retries(lambda: put_list(storage, attempt))
         check_list(listed, topics, self.parts)
         for number, each in enumerate(listed.topics):
-            patiently(lambda each=each: feeds[each.topic].writer.append(by_partition(each.runs), identity))  # type: ignore[misc]
+            with_retries(lambda each=each: feeds[each.topic].writer.append(by_partition(each.runs), identity))  # type: ignore[misc]
             acknowledge(number + 1)
         delete_list(storage, listed)
         for feed in feeds.values():
@@ -851,11 +851,11 @@ class WritingThroughASink(Operation):
         topics, checkpoint = world.topics, CheckpointFolder(world.storage, "checkpoint")
         runs = {}
         for name, rows in self.parts.items():
-            staged = patiently(partial(world.stage, name, rows, listed=True))
+            staged = with_retries(partial(world.stage, name, rows, listed=True))
             runs[name, topics.state(name).topic_id] = tuple(staged)
-        patiently(lambda: commit_batch(topics, checkpoint, [StagedRows(self.query, runs)], 0, None))
+        with_retries(lambda: commit_batch(topics, checkpoint, [StagedRows(self.query, runs)], 0, None))
         acknowledge(2)
-        patiently(lambda: commit_batch(topics, checkpoint, [], 1, "t"))
+        with_retries(lambda: commit_batch(topics, checkpoint, [], 1, "t"))
 
     def run_on(self, world: World) -> None:
         topics = world.topics

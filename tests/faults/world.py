@@ -182,7 +182,7 @@ def read(
         )
 
 
-def patiently(step: Callable[[], _Result], tries: int = 3) -> _Result:
+def with_retries(step: Callable[[], _Result], tries: int = 3) -> _Result:
     """Do it again where the storage failed, as a process that does not give up at once."""
     for _ in range(tries - 1):
         try:
@@ -200,23 +200,25 @@ class Feed:
         self._topic = topic
         self._query = query
         self.chain = world.topics.chain(topic)
-        state = patiently(lambda: take_over(self.chain, query, take_over_others))
+        state = with_retries(lambda: take_over(self.chain, query, take_over_others))
         config = world.topics.config(state)
-        self.writer = patiently(lambda: TopicWriter(world.storage, self.chain, config, world.clock, state.writer.epoch))
+        self.writer = with_retries(
+            lambda: TopicWriter(world.storage, self.chain, config, world.clock, state.writer.epoch)
+        )
 
     def offer(self, number: int, batch: Batch) -> bool:
         """Commit a micro-batch; returns whether it was committed before."""
         identity = BatchIdentity(self._query, number, f"{number:064x}")
-        if self.writer.is_done(patiently(self.chain.newest), identity):
+        if self.writer.is_done(with_retries(self.chain.newest), identity):
             return True
-        runs = patiently(lambda: self._world.stage(self._topic, batch))
-        committed = patiently(lambda: self.writer.append(by_partition(runs), identity))
-        patiently(lambda: delete_staged(self._world.storage, runs))
+        runs = with_retries(lambda: self._world.stage(self._topic, batch))
+        committed = with_retries(lambda: self.writer.append(by_partition(runs), identity))
+        with_retries(lambda: delete_staged(self._world.storage, runs))
         return committed.skipped
 
     def last(self) -> int:
         """The last micro-batch that is committed; -1 for none."""
-        done = patiently(self.chain.newest).queries.get(self._query)
+        done = with_retries(self.chain.newest).queries.get(self._query)
         return -1 if done is None else done.batch_id
 
     def close(self) -> None:

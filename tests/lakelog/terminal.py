@@ -10,7 +10,7 @@ from typing import TextIO
 
 COLOUR = re.compile(r"\x1b\[(\d+;)*(3[0-8]|4[0-8]|9[0-7])[;m]")
 """A control sequence that sets a colour."""
-_PATIENCE = 60
+_MOST_SECONDS = 60
 
 
 class Terminal:
@@ -23,7 +23,7 @@ class Terminal:
 
     def see(self, text: str) -> None:
         """Wait until this is shown; fails where it never is."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _MOST_SECONDS
         while text not in self.shown:
             assert time.monotonic() < deadline, self.shown
             if select.select([self._master], [], [], 0.1)[0]:

@@ -32,7 +32,7 @@ def clean_each(
     named: list[str] | None,
     work: str,
     clean: Callable[[TopicState, Meter], Done],
-    tell: Callable[[str, Done], bool],
+    print_result: Callable[[str, Done], bool],
 ) -> bool:
     """Clean the topics of TopicsOption, and settle the view of the topics that have changed.
 
@@ -40,7 +40,7 @@ def clean_each(
         named: the topics; None for all.
         work: the name of the work, for the progress display.
         clean: cleans one topic.
-        tell: prints the result for a topic, and returns whether something could not be done.
+        print_result: prints the result for a topic, and returns whether something could not be done.
 
     Returns:
         Whether something could not be done.
@@ -56,7 +56,7 @@ def clean_each(
                 write_error(error)
                 failed = True
                 continue
-            failed |= tell(state.topic, done)
+            failed |= print_result(state.topic, done)
             idle += not (done.cleaned or done.changed_meanwhile or done.failed)
             changed += [state.topic] if done.cleaned else []
     for name in changed:
@@ -75,16 +75,16 @@ def only_plan(
     return failed
 
 
-def tell_compaction(topic: str, done: CompactionResult) -> bool:
+def print_compaction(topic: str, done: CompactionResult) -> bool:
     """Print the result for a topic's partitions. Returns whether a partition could not be compacted."""
     for each in done.cleaned:
-        write_line(told_compaction(f"topic {topic}, partition {each.partition}", each))
+        write_line(compaction_line(f"topic {topic}, partition {each.partition}", each))
     for warning in done.warnings:
         write_error(warning)
-    return _tell_not_done(topic, done)
+    return _print_not_done(topic, done)
 
 
-def told_compaction(place: str, cleaned: CleanedPartition) -> str:
+def compaction_line(place: str, cleaned: CleanedPartition) -> str:
     """The result of compacting a partition, as a line of text."""
     before, after = (counted(len(each), "segment") for each in (cleaned.replaced, cleaned.segments))
     return (
@@ -94,17 +94,17 @@ def told_compaction(place: str, cleaned: CleanedPartition) -> str:
     )
 
 
-def tell_merging(topic: str, done: MergeResult) -> bool:
+def print_merging(topic: str, done: MergeResult) -> bool:
     """Print the result for a topic's runs of segments. Returns whether a run could not be merged."""
     for each in done.cleaned:
         write_line(
             f"topic {topic}, partition {each.partition}: merged {counted(len(each.replaced), 'segment')} from offset"
             f" {each.replaced[0].base_offset} on, into one of {shown_size(each.bytes_after)}"
         )
-    return _tell_not_done(topic, done)
+    return _print_not_done(topic, done)
 
 
-def _tell_not_done(topic: str, done: CompactionResult | MergeResult) -> bool:
+def _print_not_done(topic: str, done: CompactionResult | MergeResult) -> bool:
     for changed_meanwhile in done.changed_meanwhile:
         write_line(
             f"topic {topic}, partition {changed_meanwhile.partition}: changed during the work, so nothing was done"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakelog.cli.clean.cleaning_commands import clean_each, only_plan, tell_compaction, told_compaction
+from lakelog.cli.clean.cleaning_commands import clean_each, compaction_line, only_plan, print_compaction
 from lakelog.cli.options import (
     ConfigOption,
     ConfOption,
@@ -82,7 +82,7 @@ def _compact_root(topics: Topics, named: list[str] | None, now: int | None, *, f
         chain, config = topics.chain(state.topic), topics.config(state)
         return compact_topic(topics.storage, chain, config, topics.broker, clock, force=force, progress=progress)
 
-    return clean_each(topics, named, "compact", clean, tell_compaction)
+    return clean_each(topics, named, "compact", clean, print_compaction)
 
 
 def _plan_root(topics: Topics, named: list[str] | None, now: int | None, *, force: bool) -> bool:
@@ -114,7 +114,7 @@ def _compact_directory(
             if isinstance(outcome, LogError):
                 write_error(f"{path / partition.folder}: {outcome}")
             else:
-                write_line(told_compaction(str(path / partition.folder), outcome))
+                write_line(compaction_line(str(path / partition.folder), outcome))
             logs.log(*partition).delete_due_files()
         if not outcomes:
             write_line(f"compact: there is nothing to compact in {path}")

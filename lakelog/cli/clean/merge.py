@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakelog.cli.clean.cleaning_commands import clean_each, only_plan, tell_merging
+from lakelog.cli.clean.cleaning_commands import clean_each, only_plan, print_merging
 from lakelog.cli.options import ConfOption, RootOption, TopicsOption, open_topics
 from storage_engine.errors import ExitStatus
 
@@ -53,4 +53,4 @@ def _merge(topics: Topics, named: list[str] | None) -> bool:
         bytes_per_second = topics.broker.log_cleaner_io_max_bytes_per_second
         return merge_topic(topics.storage, chain, config, progress, bytes_per_second)
 
-    return clean_each(topics, named, "merge", clean, tell_merging)
+    return clean_each(topics, named, "merge", clean, print_merging)

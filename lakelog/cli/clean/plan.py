@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakelog.cli.clean.cleaning_commands import tell_compaction, tell_merging
+from lakelog.cli.clean.cleaning_commands import print_compaction, print_merging
 from lakelog.cli.clean.plan_files import make_plan, read_plan, save_plan
 from lakelog.cli.clean.plan_tables import show_plan
 from lakelog.cli.options import (
@@ -113,13 +113,13 @@ def _apply(topics: Topics, file: Path) -> bool:
             before = chain.newest()
             try:
                 if any(step.action is Action.DELETE for part in each.partitions for step in part.steps):
-                    _tell_retention(retain_as_planned(chain, topics.broker, each))
+                    _print_retention(retain_as_planned(chain, topics.broker, each))
                 cleaning = cleaning_tasks_of(each, topics, chain.newest())
                 compacted = compact_partitions(topics.storage, chain, cleaning, progress)
-                failed |= tell_compaction(each.topic, compacted) | bool(compacted.changed_meanwhile)
+                failed |= print_compaction(each.topic, compacted) | bool(compacted.changed_meanwhile)
                 merging = merge_tasks_of(each, topics, chain.newest())
                 merged = merge_runs(topics.storage, chain, merging, progress)
-                failed |= tell_merging(each.topic, merged) | bool(merged.changed_meanwhile)
+                failed |= print_merging(each.topic, merged) | bool(merged.changed_meanwhile)
             except LogError as error:
                 write_error(error)
                 failed = True
@@ -128,7 +128,7 @@ def _apply(topics: Topics, file: Path) -> bool:
     return failed
 
 
-def _tell_retention(done: RetentionResult) -> None:
+def _print_retention(done: RetentionResult) -> None:
     for number, each in enumerate(done.plans):
         if each.deletions:
             write_line(

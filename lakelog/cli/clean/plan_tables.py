@@ -36,7 +36,7 @@ def _topic_lines(topic: TopicPlan) -> Iterator[RenderableType]:
         f"{topic.topic}: cleanup.policy {topic.settings['cleanup.policy'] or 'none'}, as of {shown_moment(topic.now_ms)},"
         f" version {topic.version}"
     )
-    lines = [f"  partition {each.partition}: {told_block(block)}" for each in topic.partitions for block in _said(each)]
+    lines = [f"  partition {each.partition}: {block_text(block)}" for each in topic.partitions for block in _said(each)]
     busy = any(each.steps for each in topic.partitions)
     if not busy and not lines:
         size = shown_size(sum(each.bytes_before for each in topic.partitions))
@@ -76,10 +76,10 @@ def _steps_table(topic: TopicPlan) -> Table:
 def _add_steps(table: Table, partition: int, steps: Sequence[SegmentStep]) -> None:
     for step in steps:
         offset, size = shown_number(step.base_offset), shown_size(step.bytes)
-        table.add_row(str(partition), offset, size, step.action, step.rule, *told_numbers(step))
+        table.add_row(str(partition), offset, size, step.action, step.rule, *found_and_limit(step))
 
 
-def told_numbers(step: SegmentStep) -> tuple[str, str]:
+def found_and_limit(step: SegmentStep) -> tuple[str, str]:
     """The number that was found, and the limit that it was compared with."""
     found, limit = step.found, step.limit
     match step.rule:
@@ -99,7 +99,7 @@ def told_numbers(step: SegmentStep) -> tuple[str, str]:
             return f"{found:.3f} dirty", f"min.cleanable.dirty.ratio {limit:g}"
 
 
-def told_block(block: Block) -> str:
+def block_text(block: Block) -> str:
     """One rule that keeps segments: how many segments, by which numbers, and until when."""
     kept = f"{counted(block.segments, 'segment')}, {shown_size(block.bytes)}, from offset {shown_number(block.from_offset)}"
     match block.kind:

@@ -70,7 +70,7 @@ def dump(
         except LogError as error:
             failures += 1
             write_error(error)
-    for told in findings.text():
-        print(shown_lines(told), file=sys.stderr)
+    for text in findings.text():
+        print(shown_lines(text), file=sys.stderr)
     if failures:
         raise typer.Exit(ExitStatus.PARTIAL if failures < len(files) else ExitStatus.ERROR)

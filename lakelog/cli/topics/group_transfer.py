@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from storage_engine.topic.topics import Topics
 
 
-def take_groups_along(topics: Topics, source: LogDirectory, arrived: Sequence[TopicState]) -> list[LogError]:
+def import_broker_groups(topics: Topics, source: LogDirectory, arrived: Sequence[TopicState]) -> list[LogError]:
     """Store the committed offsets of a broker's groups as positions on imported topics. Returns what failed."""
     from storage_engine.topic.kafka.kafka_import import import_groups
 
@@ -30,7 +30,7 @@ def take_groups_along(topics: Topics, source: LogDirectory, arrived: Sequence[To
     return []
 
 
-def give_groups_back(topics: Topics, exported: Sequence[TopicState], folder: Directory) -> bool:
+def export_groups(topics: Topics, exported: Sequence[TopicState], folder: Directory) -> bool:
     """Write the positions of groups into an export. Returns whether all could be read; standard error names the others."""
     from storage_engine.topic.kafka.broker_groups import OFFSETS_FILE, offsets_file
     from storage_engine.topic.readers.consumer_files import read_consumers

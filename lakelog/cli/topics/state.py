@@ -135,29 +135,29 @@ def _write_history(changes: Iterable[VersionChange]) -> None:
         parts = each.partitions
         table.add_row(
             str(each.version), shown_moment(each.written_ms), str(writer.epoch),
-            "-" if writer.query is None else f"{writer.host} ({writer.pid})", _told(each), _signed(len(parts)),
+            "-" if writer.query is None else f"{writer.host} ({writer.pid})", _change_text(each), _signed(len(parts)),
             _signed(sum(part.records for part in parts)), _signed(sum(part.bytes for part in parts)),
             _signed(sum(part.segments for part in parts)),
         )  # fmt: skip
     write_table(table)
 
 
-def _told(change: VersionChange) -> str:
+def _change_text(change: VersionChange) -> str:
     settings = [key if value is None else f"{key}={value}" for key, value in change.configs.items()]
     line = " ".join([change.change, *([f"({', '.join(settings)})"] if settings else [])])
-    return "\n".join([line, *map(_told_removal, change.removed)])
+    return "\n".join([line, *map(_removal_text, change.removed)])
 
 
-def _told_removal(removal: Removal) -> str:
+def _removal_text(removal: Removal) -> str:
     """A line with the offsets of the removal and what was removed there."""
     took = [f"{shown_number(count)} {cause}" for cause, count in removal.records.items()]
     if removal.segments > 0:
         took.append(counted(removal.segments, "segment"))
     if removal.bytes > 0:
         took.append(shown_size(removal.bytes))
-    told = f"partition {removal.partition}, {removal.by}, offsets {removal.from_offset:,} to {removal.to_offset - 1:,}"
+    text = f"partition {removal.partition}, {removal.by}, offsets {removal.from_offset:,} to {removal.to_offset - 1:,}"
     unread = f"; not read by {' and '.join(removal.unread_by)}" if removal.unread_by else ""
-    return f"{told}{': ' if took else ''}{', '.join(took)}{unread}"
+    return f"{text}{': ' if took else ''}{', '.join(took)}{unread}"
 
 
 def _signed(number: int) -> str:

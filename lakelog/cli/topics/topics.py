@@ -29,7 +29,7 @@ from lakelog.cli.options import (
 )
 from lakelog.cli.output import write_error, write_line, write_table
 from lakelog.cli.topics import reassign
-from lakelog.cli.topics.group_transfer import give_groups_back, take_groups_along
+from lakelog.cli.topics.group_transfer import export_groups, import_broker_groups
 from storage_engine.errors import ExitStatus, LogError, UsageError
 from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
 
@@ -213,7 +213,7 @@ def export(
     names = [state.topic for state in states] if topic else sorted(state.topic for state in states)
     with display_on_stderr().work("export") as progress, new_directory(directory) as folder:
         exported = export_topics(topics, names, folder, keep_epochs=keep_epochs, progress=progress)
-        failed |= not give_groups_back(topics, exported, folder)
+        failed |= not export_groups(topics, exported, folder)
     for state in exported:
         size = sum(part.size for part in state.partitions)
         write_line(f"exported topic {state.topic}: {counted(len(state.partitions), 'partition')}, {shown_size(size)}")
@@ -277,7 +277,7 @@ def import_(
                 )
     if failures and len(failures) == len(names):
         raise failures[0]
-    failures += take_groups_along(topics, source, arrived)
+    failures += import_broker_groups(topics, source, arrived)
     for failure in failures:
         write_error(failure)
     if failures:

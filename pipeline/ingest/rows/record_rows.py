@@ -95,7 +95,7 @@ def record_rows(
     # With `validate`, the tasks check the values later. So here any row may still be refused.
     may_be_refused = F.lit(True) if ingest.validates else _may_be_refused(key, value, timestamp, configs)
     if topic is not None:
-        may_be_refused |= ~F.coalesce(topic.isin(*ingest.fed_topics), F.lit(False))
+        may_be_refused |= ~F.coalesce(topic.isin(*ingest.ingest_topics), F.lit(False))
     if refused is not None:
         may_be_refused |= refused.isNotNull()
     for column in position.values():

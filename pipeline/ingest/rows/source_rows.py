@@ -269,7 +269,7 @@ def source_options(settings: Settings) -> dict[str, str]:
         options[_STARTING] = "earliest"
     if source_option(settings, "root") is None:
         options["root"] = settings.root
-        for topic in (topic for topic in ingest.fed_topics if may_read(options, topic)):
+        for topic in (topic for topic in ingest.ingest_topics if may_read(options, topic)):
             raise ConfigError(
                 settings.place_of("ingest.source.options"), f"the ingest would read topic {topic} and append to the same topic",
                 "Subscribe to another topic, or set the source's root to another root.",

@@ -62,7 +62,7 @@ class SegmentAppend:
     is_new: whether the files must be created. If not, this process has the files open.
     before: the segment before the append.
     after: the segment after the append.
-    pieces: the batches to copy.
+    slices: the batches to copy.
     seals: whether this is the last append to the segment.
     aborted: the transactions whose abort markers this part contains.
     """
@@ -71,7 +71,7 @@ class SegmentAppend:
     is_new: bool
     before: GrowingSegment
     after: GrowingSegment
-    pieces: list[BatchSlice] = field(default_factory=list)
+    slices: list[BatchSlice] = field(default_factory=list)
     seals: bool = False
     aborted: tuple[AbortedTransaction, ...] = ()
 
@@ -196,7 +196,7 @@ def _plan_partition(
             current = appends[-1] if appends else None
             if current is None or current.after.must_roll(config, size, last_offset, max_timestamp, now_ms):
                 if current is not None:
-                    source += _add_piece(current, run, first, batch, source, piece_offset)
+                    source += _add_slice(current, run, first, batch, source, piece_offset)
                     _seal(current)
                 first, piece_offset = batch, offset
                 appends.append(_new_segment(state, config, offset, now_ms, jitter))
@@ -205,7 +205,7 @@ def _plan_partition(
                 sequence = producer.base_sequence + offset - run_offset
                 appends[-1].aborted += _take_in(producers, producer, sequence, offset, last_offset, max_timestamp)
             offset += records
-        _add_piece(appends[-1], run, first, len(run.sizes), source, piece_offset)
+        _add_slice(appends[-1], run, first, len(run.sizes), source, piece_offset)
     return PartitionAppend(partition, base, tuple(appends), offset, producers.entries() if transactional else None)
 
 
@@ -259,15 +259,15 @@ def _new_segment(
     return SegmentAppend(new_segment_name(base_offset, state.version), True, growing.copy(), growing)
 
 
-def _add_piece(append: SegmentAppend, run: StagedRun, first: int, stop: int, source: int, base_offset: int) -> int:
-    """Add batches [first, stop) of a run to a segment's pieces; return their size in bytes. append.after includes these
+def _add_slice(append: SegmentAppend, run: StagedRun, first: int, stop: int, source: int, base_offset: int) -> int:
+    """Add batches [first, stop) of a run to a segment's slices; return their size in bytes. append.after includes these
     batches already."""
     if first == stop:
         return 0
     sizes = run.sizes[first:stop]
     size = int(sizes.sum())
     base_offsets = base_offset + np.cumsum(run.records[first:stop]) - run.records[first:stop]
-    append.pieces.append(BatchSlice(run.key, source, sizes, base_offsets, append.after.size - size))
+    append.slices.append(BatchSlice(run.key, source, sizes, base_offsets, append.after.size - size))
     return size
 
 
@@ -291,7 +291,7 @@ def appended(plan: PartitionAppend, current: PartitionState, leader_epoch: int, 
         segment = after.segment(append.name, now_ms, before + append.aborted, horizon_ms)
         if append.is_new:
             segments.append(segment)
-        elif append.pieces:
+        elif append.slices:
             segments[-1] = segment
     epochs = begin_epoch(current.leader_epochs, leader_epoch, current.high_watermark)
     return current.model_copy(

@@ -141,10 +141,10 @@ class AppendingPublisher:
                         log.has_place = previous.has_place
                         previous.file.close()
                 log = self._open[part.partition]
-                for piece in append.pieces:
-                    log.copy(self._storage, piece, plan.leader_epoch)
+                for batch_slice in append.slices:
+                    log.copy(self._storage, batch_slice, plan.leader_epoch)
                 log.write_indexes(self._storage, self._growing, append)
-                if append.pieces:
+                if append.slices:
                     with phases.phase(FSYNC):
                         log.file.sync()
             log = self._open[part.partition]
@@ -196,10 +196,10 @@ class _OpenLog:
         self._stem = data_key(topic_id, partition, name, "")
         self.file = files.create(self._stem + LOG)
 
-    def copy(self, storage: Storage, piece: BatchSlice, leader_epoch: int) -> None:
+    def copy(self, storage: Storage, batch_slice: BatchSlice, leader_epoch: int) -> None:
         """Copy staged batches to their position in the .log."""
-        position = piece.position
-        for parts in _stamped(storage, piece, leader_epoch):
+        position = batch_slice.position
+        for parts in _stamped(storage, batch_slice, leader_epoch):
             self.file.write_at(position, parts)
             position += sum(map(len, parts))
 
@@ -279,8 +279,8 @@ class NewSegments:
 
     def _write_segment(self, storage: Storage, append: SegmentAppend, name: str) -> None:
         with storage.new_file(f"{self.folder}{name}{LOG}") as log:
-            for piece in append.pieces:
-                for parts in _stamped(storage, piece, self.leader_epoch):
+            for batch_slice in append.slices:
+                for parts in _stamped(storage, batch_slice, self.leader_epoch):
                     log.write(b"".join(parts))
         sealed = append.after.copy()
         sealed.seal()  # no later publish appends to this segment
@@ -359,25 +359,25 @@ def _each_partition(
     return tuple(results)
 
 
-def _stamped(storage: Storage, piece: BatchSlice, leader_epoch: int) -> Iterator[list[bytes | memoryview]]:
-    """The batches of a piece with their base offsets and leader epoch, in chunks. The parts of a chunk are written in
+def _stamped(storage: Storage, batch_slice: BatchSlice, leader_epoch: int) -> Iterator[list[bytes | memoryview]]:
+    """The batches of a slice with their base offsets and leader epoch, in chunks. The parts of a chunk are written in
     one call.
 
     Raises:
         CorruptionError: a staged batch has changed. Staged files need not survive a power cut of the host that wrote
             them.
     """
-    starts = stamped_starts(piece.sizes, piece.base_offsets, leader_epoch)
-    ends = np.cumsum(piece.sizes)
+    starts = stamped_starts(batch_slice.sizes, batch_slice.base_offsets, leader_epoch)
+    ends = np.cumsum(batch_slice.sizes)
     first = 0
     while first < len(ends):
         done = int(ends[first - 1]) if first else 0
         stop = max(first + 1, int(np.searchsorted(ends, done + _CHUNK_BYTES, side="right")))
-        staged = storage.read(piece.key, piece.source + done, int(ends[stop - 1]) - done)
-        _check_staged(staged, piece.sizes[first:stop], piece.key, piece.source + done)
+        staged = storage.read(batch_slice.key, batch_slice.source + done, int(ends[stop - 1]) - done)
+        _check_staged(staged, batch_slice.sizes[first:stop], batch_slice.key, batch_slice.source + done)
         view = memoryview(staged)
         parts: list[bytes | memoryview] = []
-        for start, end, size in zip(starts[first:stop], ends[first:stop], piece.sizes[first:stop], strict=True):
+        for start, end, size in zip(starts[first:stop], ends[first:stop], batch_slice.sizes[first:stop], strict=True):
             stamp = start.tobytes()
             parts += [stamp, view[end - done - size + len(stamp) : end - done]]
         yield parts

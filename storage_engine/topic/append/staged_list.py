@@ -208,11 +208,11 @@ def _has(state: TopicState | None, topic: StagedTopic, batch: BatchIdentity) -> 
     return done is not None and done.batch_id >= batch.batch_id and not unmoved
 
 
-def check_list(staged: StagedBatch, topics: Topics, fed: Collection[str]) -> None:
+def check_list(staged: StagedBatch, topics: Topics, ingest_topics: Collection[str]) -> None:
     """Check that the runs of a list can be appended to the topics that do not have the batch yet.
 
     Args:
-        fed: the existing topics to which the query writes.
+        ingest_topics: the existing topics to which the query writes.
 
     Raises:
         BatchRefusedError: the query no longer writes to one of these topics, a topic was created again, or a staged
@@ -221,7 +221,7 @@ def check_list(staged: StagedBatch, topics: Topics, fed: Collection[str]) -> Non
     waiting = waiting_topics(staged, topics)
     for topic in waiting:
         place = f"{staged.key}, topic {topic.topic}"
-        if topic.topic not in fed:
+        if topic.topic not in ingest_topics:
             raise BatchRefusedError(
                 place, f"batch {staged.batch.batch_id} has records for a topic to which this query does not write",
                 f"Name the topic in ingest.topics until the batch is committed. {_FORGET}",

@@ -58,7 +58,7 @@ DEFAULT_TIMEOUT_MS = 900_000
 """Kafka's transaction.max.timeout.ms."""
 _COORDINATOR_EPOCH = 0
 _EPOCH = 0
-_PATIENCE = 100
+_MOST_ATTEMPTS = 100
 
 Decision = Callable[[int], bool | None]
 """Returns whether the transaction of a producer id is committed, or None if it is not decided."""
@@ -342,7 +342,7 @@ def _begun(topics: Topics, producer_id: int) -> TransactionBegin | None:
 def _end_on(topics: Topics, chain: StateChain, decision: Decision, writer: TopicWriter | None = None) -> int:
     """Append the markers of all decided transactions that are open on a topic's partitions, in one version."""
     storage, clock = topics.storage, topics.clock
-    for _ in range(_PATIENCE):
+    for _ in range(_MOST_ATTEMPTS):
         state = chain.newest()
         found = [
             (number, entry, committed)
@@ -374,6 +374,6 @@ def _end_on(topics: Topics, chain: StateChain, decision: Decision, writer: Topic
         return len(found)
     raise ConflictError(
         f"topic {chain.topic}",
-        f"other processes ended its transactions {_PATIENCE} times in a row",
+        f"other processes ended its transactions {_MOST_ATTEMPTS} times in a row",
         "Run fewer jobs on this topic at the same time.",
     )

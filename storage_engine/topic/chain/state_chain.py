@@ -59,7 +59,7 @@ from storage_engine.topic.chain.topic_state import ChangeNote, TopicState
 
 _ID_BYTES = 128  # enough to hold `{"id":"...","parent":"..."`
 _VERSION = re.compile(r"([0-9]{20})\.json")
-_PATIENCE = 1000
+_MOST_ATTEMPTS = 1000
 """After this many lost races or holes in a row, the caller gets an error."""
 
 
@@ -101,7 +101,7 @@ class StateChain:
 
     def newest_or_none(self) -> TopicState | None:
         """Like newest(), but None if there is no chain."""
-        for _ in range(_PATIENCE):
+        for _ in range(_MOST_ATTEMPTS):
             if self._seen is None:
                 self._seen = self._cold_start()
                 if self._seen is None and self._was_there:
@@ -151,7 +151,7 @@ class StateChain:
         Returns:
             The committed state, durable and visible to all processes; the newest state if there was nothing to do.
         """
-        for _ in range(_PATIENCE):
+        for _ in range(_MOST_ATTEMPTS):
             parent = newest or self.newest()
             newest = None
             changed = change(parent)
@@ -163,7 +163,7 @@ class StateChain:
                 return committed
         raise ConflictError(
             f"topic {self.topic}",
-            f"lost the race for the next version {_PATIENCE} times",
+            f"lost the race for the next version {_MOST_ATTEMPTS} times",
             "Run fewer jobs on this topic at the same time.",
         )
 
@@ -264,7 +264,7 @@ class StateChain:
             self.storage.replace(version_key(self.topic, 0), retired_version(self.topic))
 
     def _cold_start(self) -> TopicState | None:
-        for _ in range(_PATIENCE):
+        for _ in range(_MOST_ATTEMPTS):
             newest = max(self.versions(), default=-1)
             if newest < 0:
                 return None

@@ -60,7 +60,7 @@ TRANSACTIONS = "meta/@transactions"
 """The folder of the records."""
 _BEGUN = ".begun.json"
 _ENDED = ".ended.json"
-_PATIENCE = 1000
+_MOST_ATTEMPTS = 1000
 _WORDS = {True: "committed", False: "aborted"}
 _WHAT = "a record of a transaction"
 _REMEDIES = {
@@ -114,12 +114,12 @@ def begin(storage: Storage, clock: Clock, timeout_ms: int) -> int:
         StorageError: the storage refused or failed.
     """
     begun = TransactionBegin(begun_ms=clock.now_ms(), timeout_ms=timeout_ms, host=socket.gethostname(), pid=os.getpid())
-    for _ in range(_PATIENCE):
+    for _ in range(_MOST_ATTEMPTS):
         producer_id = secrets.randbelow(2**63 - 1) + 1
         if _put(storage, _key(producer_id, _BEGUN), begun) == begun:
             return producer_id
     raise ConflictError(
-        TRANSACTIONS, f"{_PATIENCE} randomly chosen producer ids are all in use", "Check the files in this folder."
+        TRANSACTIONS, f"{_MOST_ATTEMPTS} randomly chosen producer ids are all in use", "Check the files in this folder."
     )
 
 
@@ -298,7 +298,7 @@ def newest_decided(storage: Storage, chain: StateChain) -> TopicState:
         UnknownTopicError: there is no chain.
     """
     committed: dict[int, bool] = {}
-    for _ in range(_PATIENCE):
+    for _ in range(_MOST_ATTEMPTS):
         state = chain.newest()
         unknown = open_producers(state) - committed.keys()
         if not unknown:
@@ -308,7 +308,7 @@ def newest_decided(storage: Storage, chain: StateChain) -> TopicState:
         for producer_id in unknown:
             ended = read_ended(storage, producer_id)
             committed[producer_id] = ended is not None and ended.committed
-    raise ConflictError(f"topic {chain.topic}", f"had new transactions {_PATIENCE} times in a row", "Read again.")
+    raise ConflictError(f"topic {chain.topic}", f"had new transactions {_MOST_ATTEMPTS} times in a row", "Read again.")
 
 
 def _without(state: TopicState, committed: Mapping[int, bool]) -> TopicState:

@@ -24,7 +24,7 @@ from storage_engine.topic.topics import empty_partition
 
 
 def continue_topic(
-    intake: SegmentImporter, state: TopicState, found: Sequence[FoundPartition], configs: Mapping[str, object]
+    importer: SegmentImporter, state: TopicState, found: Sequence[FoundPartition], configs: Mapping[str, object]
 ) -> ImportedTopic:
     """Append the batches of a log directory that are beyond the end of an existing topic."""
     if configs:
@@ -33,16 +33,16 @@ def continue_topic(
             "`lakelog topics alter` changes the settings of a topic.",
         )  # fmt: skip
     epoch = state.writer.epoch
-    config = intake.topics.config(state)
+    config = importer.topics.config(state)
     more = tuple(empty_partition(epoch) for _ in found[len(state.partitions) :])
     parts = state.partitions + more
     additions: dict[int, tuple[Segment, ...]] = {}
     came = []
     for number, (part, each) in enumerate(zip(parts, found, strict=True)):
-        _check_continues(intake, state, part, each)
+        _check_continues(importer, state, part, each)
         end = part.high_watermark
         segments = tuple(
-            intake.take(state.topic_id, state.version, each, segment, config, end, epoch)._replace(
+            importer.take(state.topic_id, state.version, each, segment, config, end, epoch)._replace(
                 aborted=tuple(entry for entry in segment.aborted if entry.last_offset >= end)
             )
             for segment in each.state.segments
@@ -71,15 +71,15 @@ def continue_topic(
             number: _appended(now[number], segments, found[number].state, epoch)
             for number, segments in additions.items()
         }
-        dropped = _replaced(current.topic_id, now, additions, intake.topics.clock.now_ms())
+        dropped = _replaced(current.topic_id, now, additions, importer.topics.clock.now_ms())
         return current.model_copy(update={"partitions": now, "dropped": current.dropped + dropped}).with_partitions(
             longer
         )
 
-    chain = intake.topics.chain(state.topic)
-    what = f"imported later batches from {as_text(intake.directory.path)}"
-    state = intake.commit(lambda: chain.commit(change, what))
-    intake.show_snapshots(state, found)
+    chain = importer.topics.chain(state.topic)
+    what = f"imported later batches from {as_text(importer.directory.path)}"
+    state = importer.commit(lambda: chain.commit(change, what))
+    importer.show_snapshots(state, found)
     return ImportedTopic(state, False, tuple(came))
 
 
@@ -91,7 +91,7 @@ def _replaced(
     return tuple(DroppedFile(topic_id, number, empty.name, now_ms) for number, empty in ends if empty is not None)
 
 
-def _check_continues(intake: SegmentImporter, state: TopicState, part: PartitionState, found: FoundPartition) -> None:
+def _check_continues(importer: SegmentImporter, state: TopicState, part: PartitionState, found: FoundPartition) -> None:
     """Check that a log contains the same batches as the topic up to the topic's end.
 
     Raises:
@@ -101,7 +101,7 @@ def _check_continues(intake: SegmentImporter, state: TopicState, part: Partition
     def refused(problem: str) -> TopicExistsError:
         return TopicExistsError(
             f"topic {state.topic}, partition {found.name.number}",
-            f"already exists, and the log in {intake.directory.path} does not continue the topic: {problem}",
+            f"already exists, and the log in {importer.directory.path} does not continue the topic: {problem}",
             "Choose one: delete the topic first; import into another root; or name all other topics with --topic.",
         )
 
@@ -115,10 +115,10 @@ def _check_continues(intake: SegmentImporter, state: TopicState, part: Partition
         raise refused(
             f"the imported log begins at offset {theirs.log_start_offset}, but the topic ends at offset {end}"
         )
-    reader = intake.directory.reader(found)
+    reader = importer.directory.reader(found)
     ours = [segment_file(state.topic_id, found.name.number, segment) for segment in part.segments]
-    batches = _batches(intake.topics.storage, ours, start, end)
-    others = _batches(intake.directory.storage, map(reader.segment_file, theirs.segments), start, end)
+    batches = _batches(importer.topics.storage, ours, start, end)
+    others = _batches(importer.directory.storage, map(reader.segment_file, theirs.segments), start, end)
     for one, other in itertools.zip_longest(batches, others):
         if one != other:
             offset = min(batch.last_offset for batch in (one, other) if batch is not None)

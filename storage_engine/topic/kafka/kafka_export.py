@@ -62,7 +62,7 @@ from storage_engine.topic.topics import Topics
 from storage_engine.topic_id import new_topic_id
 
 _FIRST_EPOCH = 0
-_PATIENCE = 5
+_MOST_ATTEMPTS = 5
 """How often the export of a topic begins again because cleaning deleted a file."""
 
 
@@ -107,7 +107,7 @@ def export_topics(
 def _export_topic(
     topics: Topics, state: TopicState, directory: Directory, keep_epochs: bool, progress: Progress
 ) -> TopicState:
-    for _ in range(_PATIENCE):
+    for _ in range(_MOST_ATTEMPTS):
         try:
             for number in range(len(state.partitions)):
                 _export_partition(topics, state, number, directory, keep_epochs, progress)
@@ -120,7 +120,7 @@ def _export_topic(
                 directory.remove_folder(f"{state.topic}-{number}")
             state = newest
     raise NotFoundError(
-        f"topic {state.topic}", f"cleaning deleted needed files {_PATIENCE} times in a row",
+        f"topic {state.topic}", f"cleaning deleted needed files {_MOST_ATTEMPTS} times in a row",
         "Export the topic when no cleaning is running.",
     )  # fmt: skip
 

@@ -83,15 +83,15 @@ def import_topic(
         state = topics.find(name)
         found = _all_partitions(directory, name, len(state.partitions) if state else 0)
         progress.expect(size=sum(each.state.size for each in found))
-        intake = SegmentImporter(topics, directory, move, progress)
+        importer = SegmentImporter(topics, directory, move, progress)
         try:
             if state is None:
-                imported = make_topic(intake, name, found, configs)
+                imported = make_topic(importer, name, found, configs)
             else:
-                imported = continue_topic(intake, state, found, configs)
+                imported = continue_topic(importer, state, found, configs)
         except BaseException:
             with suppress(LogError):  # the first error is the more useful one
-                intake.forget()
+                importer.forget()
             raise
         if move:
             _remove(directory, found)

@@ -23,26 +23,26 @@ _RESERVED_ID = "A" * 22
 
 
 def make_topic(
-    intake: SegmentImporter, name: str, found: Sequence[FoundPartition], configs: Mapping[str, object]
+    importer: SegmentImporter, name: str, found: Sequence[FoundPartition], configs: Mapping[str, object]
 ) -> ImportedTopic:
     """Create a topic from the partitions of a log directory."""
-    config = topic_config(intake.topics.broker, normalise_overrides(configs), f"topic {name}")
-    deleted = intake.topics.chain(name).newest_or_none()
+    config = topic_config(importer.topics.broker, normalise_overrides(configs), f"topic {name}")
+    deleted = importer.topics.chain(name).newest_or_none()
     version = deleted.version if deleted else 0
-    topic_id = _choose_topic_id(intake, name, found)
+    topic_id = _choose_topic_id(importer, name, found)
     parts = []
     for each in found:
         segments = tuple(
-            intake.take(topic_id, version, each, segment, config)._replace(aborted=segment.aborted)
+            importer.take(topic_id, version, each, segment, config)._replace(aborted=segment.aborted)
             for segment in _worth_taking(each.state)
         )
         epochs = each.state.leader_epochs or (LeaderEpoch(0, each.state.log_start_offset),)
         parts.append(each.state.model_copy(update={"segments": segments, "leader_epochs": epochs}))
     # Appends get the writer's epoch. No batch in the log may have a larger epoch.
     writer = Writer(epoch=max(part.leader_epochs[-1].epoch for part in parts))
-    what = f"imported from {as_text(intake.directory.path)}"
-    state = intake.commit(lambda: intake.topics.begin(name, topic_id, parts, configs, writer, what, version))
-    intake.show_snapshots(state, found)
+    what = f"imported from {as_text(importer.directory.path)}"
+    state = importer.commit(lambda: importer.topics.begin(name, topic_id, parts, configs, writer, what, version))
+    importer.show_snapshots(state, found)
     came = (
         ImportedPartition(part.log_start_offset, part.high_watermark, part.size, each.torn)
         for part, each in zip(parts, found, strict=True)
@@ -50,10 +50,10 @@ def make_topic(
     return ImportedTopic(state, True, tuple(came))
 
 
-def _choose_topic_id(intake: SegmentImporter, name: str, found: Sequence[FoundPartition]) -> str:
+def _choose_topic_id(importer: SegmentImporter, name: str, found: Sequence[FoundPartition]) -> str:
     """The topic id in the directory, if it is free and could be reserved for this import; else a new id."""
-    topic_id = _free_topic_id(intake.topics, found)
-    return topic_id if topic_id is not None and intake.take_id(topic_id, name) else new_topic_id()
+    topic_id = _free_topic_id(importer.topics, found)
+    return topic_id if topic_id is not None and importer.take_id(topic_id, name) else new_topic_id()
 
 
 def _free_topic_id(topics: Topics, found: Sequence[FoundPartition]) -> str | None:

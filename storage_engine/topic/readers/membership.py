@@ -42,7 +42,7 @@ from storage_engine.topic.readers.consumer_files import (
     read_consumer,
 )
 
-_PATIENCE = 100
+_MOST_ATTEMPTS = 100
 _Positions = Callable[[Consumer], Mapping[int, int]]
 
 
@@ -187,7 +187,7 @@ def _claim(
     idle: bool = False,
 ) -> Consumer:
     """Put the file of the next generation, and delete the files of lower generations."""
-    for _ in range(_PATIENCE):
+    for _ in range(_MOST_ATTEMPTS):
         there = generations(storage, state.topic, name)
         newest = max(there, default=0)
         found = read_consumer(storage, there[newest]) if there else None
@@ -221,7 +221,7 @@ def _claim(
             return claimed
     raise ConflictError(
         f"group {name}, topic {state.topic}",
-        f"the group's member changed {_PATIENCE} times in a row while this process tried to join",
+        f"the group's member changed {_MOST_ATTEMPTS} times in a row while this process tried to join",
         "Try again later.",
     )
 

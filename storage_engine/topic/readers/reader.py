@@ -27,7 +27,7 @@ from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.readers.unread import Unread, count_unread
 
-_PATIENCE = 100
+_MOST_ATTEMPTS = 100
 _Found = TypeVar("_Found")
 
 
@@ -114,7 +114,7 @@ class PartitionReader:
         return self._read(first_offset, end, isolation, required_from)
 
     def _read(self, offset: int, end: int, isolation: Isolation, required_from: int) -> Iterator[pa.RecordBatch]:
-        for _ in range(_PATIENCE):
+        for _ in range(_MOST_ATTEMPTS):
             try:
                 for segment, stream in self._reader().read_segments(offset, end, isolation):
                     for records in stream:
@@ -168,7 +168,7 @@ class PartitionReader:
     def _looked_up(self, look: Callable[[], _Found]) -> _Found:
         """The result of a function that reads the log in the reader's version of the state, or in a newer version if a
         file of that version was deleted."""
-        for _ in range(_PATIENCE):
+        for _ in range(_MOST_ATTEMPTS):
             try:
                 return look()
             except NotFoundError as error:
@@ -194,7 +194,7 @@ class PartitionReader:
     def _too_busy(self) -> ConflictError:
         return ConflictError(
             f"topic {self._state.topic}, partition {self._partition}",
-            f"cleaning deleted needed files {_PATIENCE} times in a row", "Read again when no cleaning is running.",
+            f"cleaning deleted needed files {_MOST_ATTEMPTS} times in a row", "Read again when no cleaning is running.",
         )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ from storage_engine.verify.segment_check import CheckedSegment, Options, Segment
 
 
 @dataclass(frozen=True)
-class ViewFacts:
+class SharedFacts:
     """Facts that all partitions share, read once.
 
     dropped: names of dropped files that are not deleted yet, by topic id and partition.
@@ -46,7 +46,7 @@ class ViewFacts:
     shows_view: bool
 
     @classmethod
-    def of(cls, topics: Topics, states: Iterable[TopicState]) -> ViewFacts:
+    def of(cls, topics: Topics, states: Iterable[TopicState]) -> SharedFacts:
         dropped: dict[tuple[str, int], set[str]] = {}
         for state in states:
             for each in state.dropped:
@@ -58,7 +58,7 @@ class ViewFacts:
 
 
 def check_partition(
-    topics: Topics, state: TopicState, number: int, options: Options, beside: ViewFacts
+    topics: Topics, state: TopicState, number: int, options: Options, shared: SharedFacts
 ) -> tuple[list[CheckedSegment], list[Finding]]:
     storage = topics.storage
     folder = data_folder(state.topic_id, number)
@@ -97,19 +97,19 @@ def check_partition(
             )
         )  # fmt: skip
     findings += _wrong_epochs(state, number, segments, key)
-    waiting = beside.dropped.get((state.topic_id, number), set())
+    waiting = shared.dropped.get((state.topic_id, number), set())
     findings += _beyond(state, number, stored, waiting, f"{storage.uri}/{folder}")
-    if beside.shows_view:
+    if shared.shows_view:
         findings += check_view_folder(topics, state, number, segments, exact=exact)
     return segments, findings
 
 
 def _are_of(part: PartitionState, producers: Producers) -> bool:
     """Whether the state has these producers, except those that have expired."""
-    told = {entry.producer_id: entry for entry in part.producers}
+    recorded = {entry.producer_id: entry for entry in part.producers}
     known = {entry.producer_id: entry for entry in producers.entries()}
-    return all(known.get(producer_id) == entry for producer_id, entry in told.items()) and all(
-        producer_id in told for producer_id, entry in known.items() if entry.txn_first_offset >= 0
+    return all(known.get(producer_id) == entry for producer_id, entry in recorded.items()) and all(
+        producer_id in recorded for producer_id, entry in known.items() if entry.txn_first_offset >= 0
     )
 
 

@@ -25,7 +25,7 @@ from storage_engine.topic.witnesses import shown_offsets
 from storage_engine.verify.findings import Finding, Kind, of_error, placed, problems
 from storage_engine.verify.root.chain_check import check_chain
 from storage_engine.verify.root.damaged_documents import damaged_documents
-from storage_engine.verify.root.partition_check import ViewFacts, check_partition
+from storage_engine.verify.root.partition_check import SharedFacts, check_partition
 from storage_engine.verify.root.view_check import check_beside_folders
 from storage_engine.verify.segment_check import CheckedSegment, Options
 
@@ -108,7 +108,7 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
         found.segments += segments
         found.findings += findings
     if topic is None and partition is None:
-        found.findings += () if found.unreadable else _strangers(topics, found.states)
+        found.findings += () if found.unreadable else _foreign_files(topics, found.states)
         found.findings += _check_beside_partitions(topics, found.states)
     found.findings = list(dict.fromkeys(found.findings))  # a damaged newest version is found twice
     return found
@@ -124,7 +124,7 @@ def _check_partitions(
     def check(part: _Part) -> _Checked:
         state, number = part
         try:
-            return check_partition(topics, state, number, options, beside)
+            return check_partition(topics, state, number, options, shared)
         except LogError as error:
             return [], [placed(of_error(error, Kind.CORRUPT), topics.storage.uri)]
 
@@ -133,7 +133,7 @@ def _check_partitions(
     with ThreadPoolExecutor(threads) as pool:
         for _ in range(_LOOKS):
             options.progress.expect(size=sum(state.partitions[number].size for state, number in due))
-            beside = ViewFacts.of(topics, {id(state): state for state, _ in due}.values())
+            shared = SharedFacts.of(topics, {id(state): state for state, _ in due}.values())
             checked |= zip(((state.topic, number) for state, number in due), pool.map(check, due), strict=True)
             due = []
             wrong = {where: None for where, (_, findings) in checked.items() if problems(findings)}
@@ -192,7 +192,7 @@ def _no_root(storage: Storage) -> Iterator[Finding]:
     yield finding
 
 
-def _strangers(topics: Topics, states: Iterable[TopicState]) -> Iterator[Finding]:
+def _foreign_files(topics: Topics, states: Iterable[TopicState]) -> Iterator[Finding]:
     """Find folders under data/ that belong to no topic."""
     known = {state.topic_id for state in states}
     waiting = {each.topic_id for name in topics.names(with_deleted=True) for each in _dropped(topics.chain(name))}

@@ -190,7 +190,7 @@ class _Chain:
         except CorruptionError:  # the view shows more than its files prove, so the finding is kept
             return None
         update = {
-            "id": version_id, "parent": parent, "version": version, "change": _told(last, proven), "format": FORMAT,
+            "id": version_id, "parent": parent, "version": version, "change": _repair_text(last, proven), "format": FORMAT,
             "written_ms": self._topics.clock.now_ms(), "removed": (),
         }  # fmt: skip
         _replace(self._storage, key, data, encode_state(proven.state.model_copy(update=update)))
@@ -255,7 +255,7 @@ class _Chain:
                 )
             return proven.state
 
-        committed = chain.commit(change, _told(state, proven))
+        committed = chain.commit(change, _repair_text(state, proven))
         for file in list(self._storage.list(f"{history_folder(self._name)}/")):
             if file.key >= history_key(self._name, committed.version):  # it describes the lost versions
                 set_aside(self._storage, file.key, self._storage.read(file.key))
@@ -268,7 +268,7 @@ class _Chain:
         return Restored(key, what, proven.sources, is_loss=True)
 
 
-def _told(last: TopicState, proven: ProvenState) -> str:
+def _repair_text(last: TopicState, proven: ProvenState) -> str:
     more = f", and {counted(proven.records, 'record')} that the view proves" if proven.records else ""
     return f"{RESTORED} {last.version}{more}"
 

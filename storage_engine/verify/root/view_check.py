@@ -29,7 +29,7 @@ from storage_engine.topic.kafka.view import checkpoints
 from storage_engine.topic.kafka.view_folder import view_folder
 from storage_engine.topic.readers.reader import segment_file
 from storage_engine.topic.topics import Topics
-from storage_engine.topic.view_record import NOT_OURS, OURS, VIEW, strangers_in_view
+from storage_engine.topic.view_record import NOT_OURS, OURS, VIEW, foreign_files_in_view
 from storage_engine.verify.directory.directory_check import CHECKPOINTS
 from storage_engine.verify.findings import Finding, Kind, of_error
 from storage_engine.verify.index_check import IndexChecks
@@ -69,7 +69,7 @@ def is_shown(storage: Storage) -> bool:
         LogError: log/ cannot be read.
     """
     view = storage.view
-    return view is not None and bool(view.entries(VIEW)) and strangers_in_view(storage, view) is None
+    return view is not None and bool(view.entries(VIEW)) and foreign_files_in_view(storage, view) is None
 
 
 def check_view_folder(
@@ -201,8 +201,8 @@ def check_beside_folders(
     if not entries:
         yield replace(_view_finding(storage.uri, VIEW, "a view", _NONE), is_note=True)
         return
-    if strangers := strangers_in_view(storage, view):
-        yield Finding(Kind.VIEW, f"{storage.uri}/{VIEW}", 0, OURS, strangers, NOT_OURS)
+    if foreign := foreign_files_in_view(storage, view):
+        yield Finding(Kind.VIEW, f"{storage.uri}/{VIEW}", 0, OURS, foreign, NOT_OURS)
         return
     folders = {f"{state.topic}-{number}" for state in states for number in range(len(state.partitions))}
     files = {*CHECKPOINTS, META_PROPERTIES, LOCK}

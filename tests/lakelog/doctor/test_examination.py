@@ -12,7 +12,7 @@ from lakelog.doctor.actions import Actor
 from lakelog.doctor.check_report import CheckReport, Outcome
 from lakelog.doctor.examination import ALONE, TOGETHER, examine, examine_with, has_problems
 from lakelog.doctor.partner import ProcessPartner
-from lakelog.doctor.workspace import FOLDER, PartnerGoneError, workbench
+from lakelog.doctor.workspace import FOLDER, PartnerGoneError, temporary_folder
 from storage_engine.errors import UnsupportedError
 from storage_engine.storage.posix import PosixStorage
 from tests.lakelog.doctor.breaking.sitecustomize import BREAKS
@@ -60,7 +60,7 @@ def test_what_a_killed_examination_left_goes_when_it_is_old(storage) -> None:
         storage.put_new(f"{FOLDER}{name}/token", b"x")
     hour_ago = (storage.root / f"{FOLDER}new").stat().st_mtime - 3700
     os.utime(storage.root / f"{FOLDER}old", (hour_ago, hour_ago))
-    with workbench(storage):
+    with temporary_folder(storage):
         pass
     assert [path.name for path in storage.root.iterdir()] == [f"{FOLDER}new"], "another host may be working there"
 

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.delta import exporting
-from pipeline.delta.export_plan import NO_WISH, Export, ExportBounds, ExportResult, PartitionOffsets
+from pipeline.delta.export_plan import NO_BOUNDS, Export, ExportBounds, ExportResult, PartitionOffsets
 from pipeline.delta.exporting import export_increment
-from pipeline.delta.table_schema import Tell
+from pipeline.delta.table_schema import Notify
 
 KAFKA_ROWS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT, "
@@ -49,9 +49,11 @@ class Log:
 
 
 def run(
-    log: Log, export: Export, wish: ExportBounds = NO_WISH, max_share: float = 1, tell: Tell = lambda _: None
+    log: Log, export: Export, bounds: ExportBounds = NO_BOUNDS, max_share: float = 1, notify: Notify = lambda _: None
 ) -> ExportResult:
-    return export_increment(log.spark, export, log.ranges(), log.read, wish=wish, max_share=max_share, tell=tell)
+    return export_increment(
+        log.spark, export, log.ranges(), log.read, bounds=bounds, max_share=max_share, notify=notify
+    )
 
 
 def rows(path: str) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.delta.export_plan import (
-    NO_WISH,
+    NO_BOUNDS,
     Export,
     ExportBounds,
     ExportMode,
@@ -42,11 +42,11 @@ def decided(
     mode: ExportMode,
     positions: Mapping[int, int] | None,
     ranges: Mapping[int, PartitionOffsets],
-    wish: ExportBounds = NO_WISH,
+    bounds: ExportBounds = NO_BOUNDS,
 ) -> ExportPlan:
     """positions: None if there is no table."""
     head = None if positions is None else head_of(mode, positions)
-    return decide_export(export(mode), head, positions or {}, ranges, wish)
+    return decide_export(export(mode), head, positions or {}, ranges, bounds)
 
 
 ONE = {0: PartitionOffsets(0, 20)}
@@ -56,25 +56,25 @@ COMPACTED = {0: PartitionOffsets(0, 20, compacted_end=8)}
 
 
 @pytest.mark.parametrize(
-    ("mode", "positions", "ranges", "wish", "expected"),
+    ("mode", "positions", "ranges", "bounds", "expected"),
     [
-        pytest.param(APPEND, None, ONE, NO_WISH, ({0: 0}, {0: 20}, (), (), ()), id="no-table"),
-        pytest.param(APPEND, None, TRIMMED, NO_WISH, ({0: 15}, {0: 20}, (), (), ()), id="no-table-has-no-gap"),
-        pytest.param(APPEND, {0: 10}, ONE, NO_WISH, ({0: 10}, {0: 20}, (), (), ()), id="goes-on"),
-        pytest.param(APPEND, {0: 20}, ONE, NO_WISH, ({0: 20}, {0: 20}, (), (), ()), id="nothing-new"),
+        pytest.param(APPEND, None, ONE, NO_BOUNDS, ({0: 0}, {0: 20}, (), (), ()), id="no-table"),
+        pytest.param(APPEND, None, TRIMMED, NO_BOUNDS, ({0: 15}, {0: 20}, (), (), ()), id="no-table-has-no-gap"),
+        pytest.param(APPEND, {0: 10}, ONE, NO_BOUNDS, ({0: 10}, {0: 20}, (), (), ()), id="goes-on"),
+        pytest.param(APPEND, {0: 20}, ONE, NO_BOUNDS, ({0: 20}, {0: 20}, (), (), ()), id="nothing-new"),
         pytest.param(
-            APPEND, {0: 20}, ONE | {1: PartitionOffsets(3, 5)}, NO_WISH, ({0: 20, 1: 3}, {0: 20, 1: 5}, (), (), ()),
+            APPEND, {0: 20}, ONE | {1: PartitionOffsets(3, 5)}, NO_BOUNDS, ({0: 20, 1: 3}, {0: 20, 1: 5}, (), (), ()),
             id="new-partition",
         ),
         pytest.param(
-            APPEND, {0: 10}, TRIMMED, NO_WISH, ({0: 15}, {0: 20}, (Gap(0, 10, 15),), (), ()), id="gap-by-retention"
+            APPEND, {0: 10}, TRIMMED, NO_BOUNDS, ({0: 15}, {0: 20}, (Gap(0, 10, 15),), (), ()), id="gap-by-retention"
         ),
-        pytest.param(UPSERT, {0: 10}, NO_TOMBSTONES, NO_WISH, ({0: 2}, {0: 20}, (), (0,), ()), id="read-again"),
-        pytest.param(APPEND, {0: 10}, NO_TOMBSTONES, NO_WISH, ({0: 10}, {0: 20}, (), (), ()), id="append-never-again"),
-        pytest.param(UPSERT, {0: 12}, NO_TOMBSTONES, NO_WISH, ({0: 12}, {0: 20}, (), (), ()), id="tombstones-were-read"),
-        pytest.param(UPSERT, None, NO_TOMBSTONES, NO_WISH, ({0: 2}, {0: 20}, (), (), ()), id="no-table-reads-all-anyway"),
+        pytest.param(UPSERT, {0: 10}, NO_TOMBSTONES, NO_BOUNDS, ({0: 2}, {0: 20}, (), (0,), ()), id="read-again"),
+        pytest.param(APPEND, {0: 10}, NO_TOMBSTONES, NO_BOUNDS, ({0: 10}, {0: 20}, (), (), ()), id="append-never-again"),
+        pytest.param(UPSERT, {0: 12}, NO_TOMBSTONES, NO_BOUNDS, ({0: 12}, {0: 20}, (), (), ()), id="tombstones-were-read"),
+        pytest.param(UPSERT, None, NO_TOMBSTONES, NO_BOUNDS, ({0: 2}, {0: 20}, (), (), ()), id="no-table-reads-all-anyway"),
         pytest.param(
-            UPSERT, {0: 1}, {0: PartitionOffsets(3, 3, tombstones_end=3)}, NO_WISH, ({0: 3}, {0: 3}, (Gap(0, 1, 3),), (), ()),
+            UPSERT, {0: 1}, {0: PartitionOffsets(3, 3, tombstones_end=3)}, NO_BOUNDS, ({0: 3}, {0: 3}, (Gap(0, 1, 3),), (), ()),
             id="nothing-left-to-read-again",
         ),
         pytest.param(
@@ -106,18 +106,18 @@ COMPACTED = {0: PartitionOffsets(0, 20, compacted_end=8)}
     ],
 )  # fmt: skip
 def test_plan_says_where_an_export_begins_and_ends(
-    mode: ExportMode, positions: Mapping[int, int] | None, ranges: Mapping[int, PartitionOffsets], wish: ExportBounds,
+    mode: ExportMode, positions: Mapping[int, int] | None, ranges: Mapping[int, PartitionOffsets], bounds: ExportBounds,
     expected: tuple[object, ...],
 ) -> None:  # fmt: skip
-    plan = decided(mode, positions, ranges, wish)
+    plan = decided(mode, positions, ranges, bounds)
     assert (plan.start, plan.end, plan.gaps, plan.reread, plan.replaced) == expected
     assert plan.before == (positions or {})
 
 
 @pytest.mark.parametrize(
-    ("mode", "positions", "ranges", "wish", "error", "says"),
+    ("mode", "positions", "ranges", "bounds", "error", "says"),
     [
-        (APPEND, {0: 21}, ONE, NO_WISH, PositionAheadError, "up to offset 21, but the log ends at 20"),
+        (APPEND, {0: 21}, ONE, NO_BOUNDS, PositionAheadError, "up to offset 21, but the log ends at 20"),
         (APPEND, {0: 10}, ONE, ExportBounds(from_offsets={1: 0}), OffsetRefusedError, "has the partitions 0 to 0"),
         (APPEND, {0: 10}, ONE, ExportBounds(from_offsets={0: 11}), OffsetRefusedError, "would be missing"),
         (APPEND, {0: 10}, ONE, ExportBounds(from_offsets={0: 21}), OffsetRefusedError, "has the offsets 0 to 20"),
@@ -145,11 +145,11 @@ def test_plan_says_where_an_export_begins_and_ends(
     ],
 )
 def test_plan_is_refused_where_rows_would_be_lost_or_offsets_mean_nothing(
-    mode: ExportMode, positions: Mapping[int, int] | None, ranges: Mapping[int, PartitionOffsets], wish: ExportBounds,
+    mode: ExportMode, positions: Mapping[int, int] | None, ranges: Mapping[int, PartitionOffsets], bounds: ExportBounds,
     error: type[ExportRefusedError], says: str,
 ) -> None:  # fmt: skip
     with pytest.raises(error, match=says):
-        decided(mode, positions, ranges, wish)
+        decided(mode, positions, ranges, bounds)
 
 
 def test_table_of_another_topic_or_mode_is_refused_whatever_was_restored() -> None:

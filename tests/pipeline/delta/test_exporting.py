@@ -505,19 +505,19 @@ def test_append_from_an_earlier_offset_replaces_the_rows_in_one_commit(log: Log,
     assert (result.records, result.written, result.deleted) == (4, 4, 1)
     assert result.positions_after == {0: 4, 1: 2}
     assert run(log, mended, ExportBounds(from_time={0: 4, 1: 2})).records == 0  # nothing is that new
-    for wish, problem in [
+    for bounds, problem in [
         ({2: 0}, "has the partitions 0 to 1"),
         ({0: 5}, "has the offsets 0 to 4"),
     ]:
         with pytest.raises(OffsetRefusedError, match=problem):
-            run(log, mended, ExportBounds(from_offsets=wish))
+            run(log, mended, ExportBounds(from_offsets=bounds))
     log.add(b"k", 7)
     log.add(b"k", 8)
     with pytest.raises(OffsetRefusedError, match="up to offset 4, and the records between these two offsets would"):
         run(log, mended, ExportBounds(from_offsets={0: 5}))
     compacted = {0: PartitionOffsets(0, 6, compacted_end=3), 1: PartitionOffsets(0, 2)}
     with pytest.raises(OffsetRefusedError, match="compaction has removed records of orders-0 below offset 3"):
-        export_increment(log.spark, append, compacted, log.read, wish=ExportBounds(from_offsets={0: 2}))
+        export_increment(log.spark, append, compacted, log.read, bounds=ExportBounds(from_offsets={0: 2}))
 
 
 def test_upsert_from_an_earlier_offset_ends_as_a_whole_pass_does(log: Log, upsert: Export, tmp_path: Path) -> None:
@@ -533,7 +533,9 @@ def test_upsert_from_an_earlier_offset_ends_as_a_whole_pass_does(log: Log, upser
     table.update("_key = CAST('never' AS BINARY)", {"number": "99"})
     log.add(b"elsewhere", BAD, partition=1)
     ranges = {0: PartitionOffsets(0, 15), 1: PartitionOffsets(0, 2)}
-    result = export_increment(log.spark, mended, ranges, log.read, wish=ExportBounds(from_offsets={0: 0}), max_share=1)
+    result = export_increment(
+        log.spark, mended, ranges, log.read, bounds=ExportBounds(from_offsets={0: 0}), max_share=1
+    )
     at_once = replace(mended, table=str(tmp_path / "at once"), dead_letters=str(tmp_path / "their dead letters"))
     export_increment(log.spark, at_once, ranges, log.read, max_share=1)
     assert by_key(upsert) == by_key(at_once)

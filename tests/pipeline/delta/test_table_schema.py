@@ -135,7 +135,7 @@ def test_a_wider_model_makes_the_table_that_a_pass_with_it_makes(log: Log, upser
     log.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('team' = 'analysts')")
     log.add(b"b", trip(2**14, note="new", legs=[{"distance": 0.5, "stop": "here"}]))
     told: list[str] = []
-    result = run(log, replace(export, schema=schema_of(WideTrip)), tell=told.append)
+    result = run(log, replace(export, schema=schema_of(WideTrip)), notify=told.append)
     [line] = told
     assert line == (
         f"table {export.table}: column number is widened from bigint to double, column count is widened from bigint to"
@@ -230,7 +230,7 @@ def test_digits_are_not_lost_in_silence(log: Log, append: Export) -> None:
         TableSchemaError,
         match=r"column legs\[\].distance is bigint, .* now says double, but 2 rows of 7 would lose digits",
     ):
-        run(log, replace(other, schema=schema_of(WideTrip)), tell=told.append)
+        run(log, replace(other, schema=schema_of(WideTrip)), notify=told.append)
     assert (contents(other.table), version(other.table), told) == (before[0], before[1], [])
 
 
@@ -275,10 +275,10 @@ def test_a_run_that_is_killed_after_the_rewrite_is_gone_on_with(
     with monkeypatch.context() as patch:
         killed_in("append_undecodable", after=False, patch=patch)
         with pytest.raises(Killed):
-            run(log, wide(upsert), tell=told.append)
+            run(log, wide(upsert), notify=told.append)
     assert contents(upsert.table) == before
     assert column_types(upsert.table)["number"] == 'PrimitiveType("double")'
-    result = run(log, wide(upsert), tell=told.append)
+    result = run(log, wide(upsert), notify=told.append)
     assert (result.positions_before, result.records, len(told)) == ({0: 2}, 2, 1)
     assert contents(upsert.table) == contents(made_at_once(log, wide(upsert)).table)
 
@@ -292,7 +292,7 @@ def test_of_two_exports_at_once_one_widens_the_table(log: Log, append: Export) -
         run(log, wide(append))
 
     with pytest.raises(ConflictError, match="another export"):
-        run(log, wide(append), tell=let_another_export_run)
+        run(log, wide(append), notify=let_another_export_run)
     assert contents(append.table) == contents(made_at_once(log, wide(append)).table)
     operations = [each["operation"] for each in deltalake.DeltaTable(append.table).history()]
     assert operations == ["WRITE"] * 4  # columns, a, the rewrite, b
@@ -373,7 +373,7 @@ def test_what_another_writer_commits_during_the_rewrite_is_not_lost(
         other.start()
 
     with pytest.raises(ConflictError, match="another writer changed the table"):
-        run(log, wide(upsert), tell=hold_the_slots)
+        run(log, wide(upsert), notify=hold_the_slots)
     other.join()
     assert failed == []
     theirs = contents(upsert.table)
@@ -389,7 +389,7 @@ def test_what_another_writer_commits_just_before_the_rewrite_is_read_by_it(log: 
         log.add(key, number)
     run(log, upsert)
     log.add(b"d", 3)
-    run(log, wide(upsert), tell=lambda _: delete(deltalake.DeltaTable(upsert.table)))
+    run(log, wide(upsert), notify=lambda _: delete(deltalake.DeltaTable(upsert.table)))
     assert [(row["_key"], row["number"]) for row in contents(upsert.table)] == [(b"a", 0.0), (b"c", 2.0), (b"d", 3.0)]
 
 
@@ -415,7 +415,7 @@ def test_a_rewrite_that_meets_numbers_added_since_they_were_looked_at_commits_no
 
     refused = "column number is bigint, and the schema now says double, but {} would lose digits"
     with pytest.raises(TableSchemaError, match=refused.format("rows of another writer")):
-        run(log, wide(upsert), tell=let_another_writer_commit)
+        run(log, wide(upsert), notify=let_another_writer_commit)
     assert len(told) == 1
     assert version(upsert.table) == before + 1
     assert sorted(row["number"] for row in contents(upsert.table)) == [1, 2**53 + 1]
@@ -443,4 +443,4 @@ def test_a_rewrite_that_looked_at_other_columns_says_so(
     with pytest.raises(
         ConflictError, match=rf"another writer changed the table's columns.*Restore the table to version {before + 1}"
     ):
-        run(log, wide(upsert), tell=told.append)
+        run(log, wide(upsert), notify=told.append)

@@ -59,15 +59,15 @@ class Run:
         offsets = self.root / self.ingest.checkpoint / "offsets/0"
         offsets.parent.mkdir(parents=True)
         offsets.write_text(f"v1\n{{}}\n{json.dumps({'logOffset': 0})}")
-        self.fed = take_over_all(self.topics, NAMES, Claim(QUERY))
+        self.ingest_topics = take_over_all(self.topics, NAMES, Claim(QUERY))
         self.batch = batch_identity(self.storage, self.ingest.checkpoint, QUERY, 0, None)
-        self.result = IngestResult(QUERY, {name: TopicResult(fed.epoch) for name, fed in self.fed.items()})
+        self.result = IngestResult(QUERY, {name: TopicResult(each.epoch) for name, each in self.ingest_topics.items()})
         self.lines: list[str] = []
 
     def stage(self, batch: BatchIdentity, advance: Advance | None = None) -> StagedBatch:
         parts = []
-        for name, fed in self.fed.items():
-            state = fed.newest()
+        for name, each in self.ingest_topics.items():
+            state = each.newest()
             with StagingWriter(self.storage, staging_folder(state.topic_id, state.version), durable=True) as writer:
                 encoding = Encoding.of(self.topics.config(state), self.topics.clock.now_ms())
                 stage_records(writer, to_table([Row(b"k", name.encode())]), np.zeros(1, np.int32), encoding)
@@ -76,13 +76,22 @@ class Run:
 
     def commit(self, staged: StagedBatch) -> None:
         for topic in staged.topics:
-            self.fed[topic.topic].writer.append(by_partition(topic.runs), staged.batch)
+            self.ingest_topics[topic.topic].writer.append(by_partition(topic.runs), staged.batch)
 
     def begin(self, source: PositionedSource | None = None) -> None:
-        patience = StorageRetry(60_000, lambda _: False, self.lines.append)
+        storage_retry = StorageRetry(60_000, lambda _: False, self.lines.append)
         meter = Meter("ingest", self.topics.clock)
         MicroBatches(
-            self.topics, self.ingest, source, self.fed, self.result, self.lines.append, meter, patience, {}, ""
+            self.topics,
+            self.ingest,
+            source,
+            self.ingest_topics,
+            self.result,
+            self.lines.append,
+            meter,
+            storage_retry,
+            {},
+            "",
         ).ingest(NO_ROWS, 0)
 
     @property

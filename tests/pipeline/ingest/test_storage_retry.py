@@ -53,7 +53,7 @@ class Work:
         self.waits: list[float] = []
         self.lines: list[str] = []
         self._asked = asked_to_stop
-        self._patience = StorageRetry(timeout_ms, self._wait, self.lines.append)
+        self._storage_retry = StorageRetry(timeout_ms, self._wait, self.lines.append)
 
     def _wait(self, seconds: float) -> bool:
         self.waits.append(seconds)
@@ -65,7 +65,7 @@ class Work:
         return 42
 
     def attempt(self) -> int:
-        return self._patience.attempt("batch 7", self._work)
+        return self._storage_retry.attempt("batch 7", self._work)
 
 
 def test_work_that_succeeds_is_done_once_and_nothing_is_said() -> None:

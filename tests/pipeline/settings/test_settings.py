@@ -159,9 +159,9 @@ def test_topics_of_a_job_are_a_list_or_separated_by_commas(text: str, tmp_path: 
 @pytest.mark.parametrize("text", ["[b.2, a]", "b.2, a", "\n    - b.2\n    - a"])
 def test_an_ingest_of_several_topics_is_called_after_its_checkpoint(text: str, tmp_path: Path) -> None:
     ingest = load(SEVERAL.replace("[a, b]", text), tmp_path).required_ingest()
-    assert (ingest.fed_topics, ingest.topic_column, ingest.name) == (("a", "b.2"), "kind", "router")
+    assert (ingest.ingest_topics, ingest.topic_column, ingest.name) == (("a", "b.2"), "kind", "router")
     single = load(INGEST, tmp_path).required_ingest()
-    assert (single.fed_topics, single.topic_column, single.name) == (("t",), None, "t")
+    assert (single.ingest_topics, single.topic_column, single.name) == (("t",), None, "t")
 
 
 @pytest.mark.parametrize("name", ["root", "ingest", "topics"])

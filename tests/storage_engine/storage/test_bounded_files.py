@@ -16,7 +16,7 @@ def test_a_file_that_made_way_is_opened_again_and_a_closed_one_is_not(tmp_path: 
     file = BoundedFile(PosixStorage(tmp_path), "t-0/a.index")
     file.write_at(0, [b"one "])
     file.in_use.acquire()
-    file.make_way()
+    file.close_for_others()
     file.write_at(4, [b"two "])
     file.sync()
     file.close()

@@ -150,18 +150,18 @@ def test_every_batch_gets_one_place_in_the_order_given(runs) -> None:
         position = 0
         assert append.is_new
         assert append.before.base_offset == offset
-        for piece in append.pieces:
-            assert (piece.position, int(piece.base_offsets[0])) == (position, offset)
-            source = piece.source
-            batches = runs[int(piece.key[3:])]
-            starts = np.cumsum([0, *(size for size, _, _ in batches)]) + 1000 * int(piece.key[3:])
-            for size in piece.sizes.tolist():
+        for batch_slice in append.slices:
+            assert (batch_slice.position, int(batch_slice.base_offsets[0])) == (position, offset)
+            source = batch_slice.source
+            batches = runs[int(batch_slice.key[3:])]
+            starts = np.cumsum([0, *(size for size, _, _ in batches)]) + 1000 * int(batch_slice.key[3:])
+            for size in batch_slice.sizes.tolist():
                 batch = int(np.flatnonzero(starts == source)[0])
                 assert batches[batch][0] == size
-                copied.append((piece.key, batch))
+                copied.append((batch_slice.key, batch))
                 offset += batches[batch][1]
                 source += size
-            position += piece.size
+            position += batch_slice.size
         assert append.after.size == position <= CONFIG.segment_bytes
         assert append.after.end_offset == offset
     assert copied == [(run.key, batch) for run in staged for batch in range(len(run.sizes))]

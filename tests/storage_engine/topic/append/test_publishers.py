@@ -160,7 +160,7 @@ def test_new_files_of_a_publish_that_fails_are_gone(storage: PosixStorage, topic
 
 def test_staged_bytes_that_a_host_lost_are_an_error_and_leave_nothing(storage: PosixStorage, topics: Topics) -> None:
     plan = a_plan(topics)
-    staged = storage.path(plan.partitions[0].appends[0].pieces[0].key)
+    staged = storage.path(plan.partitions[0].appends[0].slices[0].key)
     data = staged.read_bytes()
     middle = len(data) // 2
     for publisher in (AppendingPublisher(storage, storage), NewFilesPublisher(storage)):
