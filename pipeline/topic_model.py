@@ -1,8 +1,8 @@
 """Compares a topic's event model with the model of the last ingest or export, before a run changes anything.
 
-The topic's state stores the fields of that model (storage_engine.topic.chain.topic_state). At their start, ingest and export
-compare the model of their settings with these stored fields. A compatible change, which breaks neither older records
-nor their readers, is accepted. Any other change is refused unless the operator accepts it (--accept-schema).
+The topic's state stores the fields of that model (storage_engine.topic.chain.topic_state). At their start, ingest and
+export compare the model of their settings with these stored fields. A compatible change, which breaks neither older
+records nor their readers, is accepted. Any other change is refused unless the operator accepts it (--accept-schema).
 
 An ingest records the new model at its start. An export records the new model after its commit. A replay, and an export
 with nothing to read, record a model only if the operator accepted its changes. A run whose model did not change adds no

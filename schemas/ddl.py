@@ -6,11 +6,11 @@ BIGINT>>`.
     type     = STRING | BIGINT | LONG | DOUBLE | BOOLEAN | BINARY | TIMESTAMP | DATE
              | DECIMAL ["(" digits ["," places] ")"] | ARRAY "<" type ">" | STRUCT "<" columns ">"
 
-Keywords may be written in any case, and a name may be quoted by backticks. `schemas.model_columns` can map all these types.
-Narrower types (INT, FLOAT) are refused, because a JSON number may be too large for them. The model follows the rules of
-every event model (`schemas.event_model`). A column may be null, and its field may be missing from the JSON, unless the
-column is NOT NULL. Spark's own parser cannot be used, because it needs a JVM, and settings are checked before the JVM
-starts.
+Keywords may be written in any case, and a name may be quoted by backticks. `schemas.model_columns` can map all these
+types. Narrower types (INT, FLOAT) are refused, because a JSON number may be too large for them. The model follows the
+rules of every event model (`schemas.event_model`). A column may be null, and its field may be missing from the JSON,
+unless the column is NOT NULL. Spark's own parser cannot be used, because it needs a JVM, and settings are checked
+before the JVM starts.
 """
 
 from __future__ import annotations

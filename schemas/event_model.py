@@ -1,8 +1,8 @@
 """Defines the base class of all event models, and the rules by which every event is checked.
 
 A subclass with annotated fields is the complete definition of an event type. Four things are derived from it: the check
-of a JSON value (`schemas.event_decoding`), the Arrow columns (`schemas.model_columns`), the Spark schema, and the columns of the
-Delta export. An event is one JSON object in UTF-8.
+of a JSON value (`schemas.event_decoding`), the Arrow columns (`schemas.model_columns`), the Spark schema, and the
+columns of the Delta export. An event is one JSON object in UTF-8.
 
 The rules are the same for every event:
 

@@ -1,5 +1,5 @@
-"""Checks Spark's checkpoint of an ingest before Spark starts (lakelog.spark.sink.streaming_checkpoint lists the files of a
-checkpoint).
+"""Checks Spark's checkpoint of an ingest before Spark starts (lakelog.spark.sink.streaming_checkpoint lists the files
+of a checkpoint).
 
 If the checkpoint has no query id, an id is written before Spark starts. So the query can take over topics, under this
 id, before its first batch.

@@ -11,8 +11,8 @@ error is raised if no usable directory is left, if another process holds a lock,
 directories.
 
 There is no background thread. The caller must call run_due regularly. run_due does the work that is due: flushes,
-checkpoints, retention, deletions. After a crash all logs are loaded as kafka_dir.log_loading describes. Any thread may call
-any method.
+checkpoints, retention, deletions. After a crash all logs are loaded as kafka_dir.log_loading describes. Any thread may
+call any method.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def test_workers_whose_jvm_has_closed_the_connection_end_without_a_word(
     assert (tmp_path / "stderr").read_text() == ""
 
 
-def test_what_fails_in_a_planner_s_worker_is_told_to_a_jvm_that_listens(tmp_path: Path) -> None:
+def test_what_fails_in_a_planner_s_worker_is_reported_to_a_jvm_that_listens(tmp_path: Path) -> None:
     with (
         started("pyspark.daemon", "pyspark.sql.worker.create_data_source", tmp_path) as (_, path),
         connected(path) as jvm,

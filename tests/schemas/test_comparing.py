@@ -99,7 +99,7 @@ def test_a_new_object_that_may_be_missing_goes_on_whatever_it_must_have_itself()
     assert (gone_again.breaking, gone_again.compatible) == (("address is removed", "stops is removed"), ())
 
 
-def test_what_would_break_readers_is_told() -> None:
+def test_what_would_break_readers_is_reported() -> None:
     assert compare(model_fields(Trip), model_fields(Narrower)).breaking == (
         "id was str and is int",
         "note is now required",

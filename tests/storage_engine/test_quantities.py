@@ -44,5 +44,5 @@ def test_counts_name_what_they_count() -> None:
         (2**63 - 1, "9223372036854775807"),
     ],
 )
-def test_a_moment_is_told_as_exactly_as_the_calendar_reaches(ms: int, text: str) -> None:
+def test_a_moment_is_reported_as_exactly_as_the_calendar_reaches(ms: int, text: str) -> None:
     assert shown_moment(ms) == text

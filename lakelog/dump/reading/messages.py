@@ -2,8 +2,8 @@
 format is in record.legacy_records).
 
 Messages are read one at a time in Python, which is slow; but only old logs contain messages of magic 0 and 1.
-record.legacy_records decodes these messages in columns, but only if every CRC and every offset is correct. Here a message is
-returned unchanged, as Kafka's DeepRecordsIterator returns it.
+record.legacy_records decodes these messages in columns, but only if every CRC and every offset is correct. Here a
+message is returned unchanged, as Kafka's DeepRecordsIterator returns it.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     1700000000000                              the same time for every partition
 
 There are three options for the start, and three for the end. If a user gives several of the three options, one time for
-all partitions overrides a time for each partition, and both override offsets. This module only reads text; read_topics.py
-finds the offsets in the topics.
+all partitions overrides a time for each partition, and both override offsets. This module only reads text;
+read_topics.py finds the offsets in the topics.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ A batch write is one commit per topic. If the commit to one topic fails, the err
 were committed before it have their rows. If the program repeats the write, these topics get their rows twice.
 
 A micro-batch of a stream is committed exactly once on each topic. Each topic stores the identity of the query's last
-batch: the query's id, the number of the batch and the hash of its offsets (lakelog.spark.sink.streaming_checkpoint). So a replay
-after a crash is skipped, and a batch of an earlier checkpoint is refused. If a micro-batch has rows for several topics,
-a list of the staged runs is stored before the first commit (topic.append.staged_list), and a replay commits the runs of
-the list.
+batch: the query's id, the number of the batch and the hash of its offsets (lakelog.spark.sink.streaming_checkpoint). So
+a replay after a crash is skipped, and a batch of an earlier checkpoint is refused. If a micro-batch has rows for
+several topics, a list of the staged runs is stored before the first commit (topic.append.staged_list), and a replay
+commits the runs of the list.
 
 The sink does not take over topics, so several queries may write to one topic, also while ingests and programs append to
 it. If two drivers run the same query, a batch that one driver has committed is skipped or refused for the other driver.

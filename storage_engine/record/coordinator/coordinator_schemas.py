@@ -1,5 +1,5 @@
-"""Lists the types of the records in a broker's topic __consumer_offsets, as Kafka 4.3.1 declares them (group-coordinator,
-messages *Key and *Value).
+"""Lists the types of the records in a broker's topic __consumer_offsets, as Kafka 4.3.1 declares them
+(group-coordinator, messages *Key and *Value).
 
 A type has a number that never changes. A value has versions, and a new version adds or removes fields. Versions after
 the first flexible version add only tagged fields, so that older programs can read the value.
@@ -17,8 +17,8 @@ class FieldSchema:
     """A field of a message.
 
     name: the name of the field in Kafka's JSON.
-    kind: int8, int16, uint16, int32, int64, uuid, string, bytes, or {} for a struct. A [] before the kind means an array of
-        this kind; a ? after the kind means that the field may be null.
+    kind: int8, int16, uint16, int32, int64, uuid, string, bytes, or {} for a struct. A [] before the kind means an
+        array of this kind; a ? after the kind means that the field may be null.
     fields: the fields of the struct.
     since, until: the first and the last version that has the field.
     tag: the number of a tagged field; None if the field is not tagged.
@@ -285,5 +285,5 @@ MEMBER_CONTENTS = {
         flexible_since=_ALWAYS,
     ),
 }
-"""The contents of two fields of a member in a GROUP_METADATA value. A consumer writes the subscription; the leader of the
-group writes the assignment."""
+"""The contents of two fields of a member in a GROUP_METADATA value. A consumer writes the subscription; the leader of
+the group writes the assignment."""

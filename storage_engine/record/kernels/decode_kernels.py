@@ -1,7 +1,7 @@
 """Kernels that decode the records of batches to columns, for record.decoding.
 
-kernels/encode_kernels.py has the table of a record's fields. A section is the decompressed records of one batch. Bytes from
-disk are never trusted: each length is checked against the end of its section before it is used.
+kernels/encode_kernels.py has the table of a record's fields. A section is the decompressed records of one batch. Bytes
+from disk are never trusted: each length is checked against the end of its section before it is used.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
 
 Each append of a transaction makes a new version of its topic's state. The appended batches are transactional and name a
 producer. Readers with read_uncommitted see the batches immediately; readers with read_committed stop before these
-batches. **One put** decides whether the transaction commits or aborts (topic.chain.transaction_files). After that, markers are
-appended to every partition: control batches like those of a broker.
+batches. **One put** decides whether the transaction commits or aborts (topic.chain.transaction_files). After that,
+markers are appended to every partition: control batches like those of a broker.
 
 What remains after a crash:
 

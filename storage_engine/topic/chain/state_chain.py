@@ -3,7 +3,7 @@ these versions.
 
     meta/<topic>/00000000000000000042.json     version 42, put once, never changed
     meta/<topic>/segments/<name>.json          older segments of one partition (topic.chain.segment_lists)
-    meta/<topic>/history/<version>.jsonl       the changes of versions, also of deleted ones (topic.chain.history_reader)
+    meta/<topic>/history/<version>.jsonl       the changes of versions, also of deleted ones (topic.chain.history_file)
 
 A change writes the whole state as the next version by put-if-absent. A writer that loses the race reads the new
 version, checks that its own change is still valid, and tries again. No process has a lock, so a crashed process leaves

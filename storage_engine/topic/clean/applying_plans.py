@@ -107,8 +107,8 @@ def cleaning_tasks_of(plan: TopicPlan, topics: Topics, state: TopicState, at_onc
 
 
 def merge_tasks_of(plan: TopicPlan, topics: Topics, state: TopicState, at_once: int = 1) -> list[MergeTask]:
-    """The tasks for the merges of a plan. They are run like those of topic.clean.topic_merging.merge_tasks. Arguments and
-    errors are those of cleaning_tasks_of."""
+    """The tasks for the merges of a plan. They are run like those of topic.clean.topic_merging.merge_tasks. Arguments
+    and errors are those of cleaning_tasks_of."""
     now = _check(plan, topics, state, {Work.MERGING}, {Action.MERGE})
     named = {each.partition for each in _of(plan, {Action.MERGE})}
     bytes_per_second = topics.broker.log_cleaner_io_max_bytes_per_second / at_once

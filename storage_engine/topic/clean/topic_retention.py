@@ -4,9 +4,9 @@
     delete_records   One version moves the log start offset of a partition. The next retention drops the segments
                      below this offset.
 
-With retention.respect.consumers, retention keeps segments that registered consumers (topic.readers.consumer_files) have not
-read. delete_records also deletes unread records. Consumers that had not read deleted records are listed in the result
-and in the topic's history.
+With retention.respect.consumers, retention keeps segments that registered consumers (topic.readers.consumer_files) have
+not read. delete_records also deletes unread records. Consumers that had not read deleted records are listed in the
+result and in the topic's history.
 
 A dropped segment remains on the storage, and in the state's list of dropped files, for readers that use an older
 version, until topic.dropped_files deletes it. Neither kind of deletion takes a topic over, so ingests continue. If

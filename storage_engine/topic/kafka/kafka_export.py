@@ -77,7 +77,8 @@ def export_topics(
     """Write topics into an empty directory, in the form in which a broker leaves its logs after a clean shutdown.
 
     Args:
-        directory: made by storage.storage_opening.new_directory, so that an incomplete export is never visible under its name.
+        directory: made by storage.storage_opening.new_directory, so that an incomplete export is never visible under
+        its name.
         keep_epochs: do not replace the leader epochs. Such an export can be read, but not used by a new cluster.
         progress: receives the bytes of the segments.
 

@@ -4,7 +4,8 @@ Only files with a problem in the findings change. Each file is replaced as a who
 name, synced and renamed. A crash leaves only whole files, and a second repair finishes the work. The caller locks the
 directory's .lock exclusively.
 
-Damaged bytes of a .log cannot be derived. kafka_dir.log_loading cuts out exactly these bytes and saves them beside the log.
+Damaged bytes of a .log cannot be derived. kafka_dir.log_loading cuts out exactly these bytes and saves them beside the
+log.
 """
 
 from __future__ import annotations

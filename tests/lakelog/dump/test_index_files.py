@@ -12,7 +12,7 @@ from storage_engine.errors import CorruptionError, NotFoundError
 from tests.lakelog.dump.dumping import BASE, GOLDEN, append, dumped, overwrite, segment
 
 
-def test_offsets_that_jump_are_told_and_an_index_that_misses_its_batch(tmp_path):
+def test_offsets_that_jump_are_reported_and_an_index_that_misses_its_batch(tmp_path):
     log = segment(tmp_path)
     overwrite(log, 1245, (13).to_bytes(8, "big"))  # was 12; outside the CRC
     _, told, error = dumped(log)

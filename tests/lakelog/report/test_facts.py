@@ -36,7 +36,7 @@ def test_a_topic_tells_what_its_state_says(root: Root) -> None:
     assert topic.warnings == ()
 
 
-def test_what_retention_takes_next_is_told_with_its_rule(root: Root) -> None:
+def test_what_retention_takes_next_is_reported_with_its_rule(root: Root) -> None:
     old = segments(10, 20, 30, newest=[NOW - 9 * DAY, NOW - 8 * DAY, NOW])
     root.topic("t", partition(*old, log_start_offset=10))
     assert fates(root) == [SegmentFate.DELETED_NEXT, SegmentFate.DELETED_NEXT, SegmentFate.ACTIVE]
@@ -45,7 +45,7 @@ def test_what_retention_takes_next_is_told_with_its_rule(root: Root) -> None:
     assert rules == ["start offset", "time"]
 
 
-def test_an_active_segment_that_retention_takes_is_told_as_both(root: Root) -> None:
+def test_an_active_segment_that_retention_takes_is_reported_as_both(root: Root) -> None:
     root.topic("t", partition(*segments(10, newest=[NOW - 9 * DAY])))
     (segment,) = collect(root).topics[0].partitions[0].segments
     assert (segment.fate, segment.active) == (SegmentFate.DELETED_NEXT, True)
@@ -75,7 +75,7 @@ def test_missing_and_short_files_are_damage_and_longer_ones_are_not(root: Root) 
     assert f"{second.name}.log has only 999 of 1,000 committed bytes" in warnings[1].text
 
 
-def test_thousands_of_missing_files_are_told_in_a_few_lines(root: Root) -> None:
+def test_thousands_of_missing_files_are_reported_in_a_few_lines(root: Root) -> None:
     state = root.topic("t", partition(*segments(*range(1, 19))))
     for segment in state.partitions[0].segments[:-1]:
         root.file(state, 0, segment).unlink()
@@ -84,7 +84,7 @@ def test_thousands_of_missing_files_are_told_in_a_few_lines(root: Root) -> None:
     assert warnings[-1].text == "14 more of 18 segments are missing or too short."
 
 
-def test_a_time_in_the_future_is_told_with_what_it_holds_back(root: Root) -> None:
+def test_a_time_in_the_future_is_reported_with_what_it_holds_back(root: Root) -> None:
     times = [NOW + 2 * DAY, NOW - 30 * DAY, NOW - 29 * DAY, NOW]
     root.topic("t", partition(*segments(10, 20, 30, 40, newest=times)))
     (warned,) = collect(root).warnings
@@ -94,7 +94,7 @@ def test_a_time_in_the_future_is_told_with_what_it_holds_back(root: Root) -> Non
     )
 
 
-def test_many_small_segments_are_told_and_few_are_not(root: Root) -> None:
+def test_many_small_segments_are_reported_and_few_are_not(root: Root) -> None:
     root.topic("few", partition(*segments(*range(10, 210, 10))))
     root.topic("many", partition(*segments(*range(10, 220, 10))))
     root.topic("large", partition(*segments(*range(10, 220, 10))), segment_bytes="2048")

@@ -73,7 +73,7 @@ def test_tables_say_what_the_state_says(root: Root) -> None:
     assert told["Settings of its own"] == [{"key": "retention.ms", "value": "2592000000"}]
 
 
-def test_what_maintenance_does_next_is_told_in_words(root: Root) -> None:
+def test_what_maintenance_does_next_is_reported_in_words(root: Root) -> None:
     old = segments(10, 20, 30, newest=[NOW - 9 * DAY, NOW - 8 * DAY, NOW])
     root.topic("events", partition(*old))
     root.topic("small", partition(*segments(10, 20, 30)))
@@ -89,7 +89,7 @@ def test_what_maintenance_does_next_is_told_in_words(root: Root) -> None:
     assert "Merging next makes 1 segment out of 2, 2.0 kB." in page
 
 
-def test_dead_letters_are_told_by_reason(root: Root) -> None:
+def test_dead_letters_are_reported_by_reason(root: Root) -> None:
     root.topic("t", partition(*segments(10)))
     facts = collect(root)
     letters = (
@@ -104,7 +104,7 @@ def test_dead_letters_are_told_by_reason(root: Root) -> None:
     ]
 
 
-def test_dead_letters_of_no_topic_are_told_beside_those_of_the_topics(root: Root) -> None:
+def test_dead_letters_of_no_topic_are_reported_beside_those_of_the_topics(root: Root) -> None:
     root.topic("t", partition(*segments(10)))
     letter = {"reason": "unknown_topic", "query_id": "q-1", "batch_id": 4}
     write_deltalake(root.folder / "tables/dead_letters/unknown_topic", pa.Table.from_pylist([letter] * 3))
@@ -120,7 +120,7 @@ def test_dead_letters_of_no_topic_are_told_beside_those_of_the_topics(root: Root
     assert "Dead letters whose topic is unknown" not in tables(render(collect_root(root.topics, ["t"], NOW)))
 
 
-def test_no_dead_letters_are_told_only_where_all_could_be_counted(root: Root) -> None:
+def test_no_dead_letters_are_reported_only_where_all_could_be_counted(root: Root) -> None:
     root.topic("t", partition(*segments(10)))
     facts = collect(root)
     uncounted = replace(facts, topics=(replace(facts.topics[0], all_dead_letters=False),))
@@ -129,7 +129,7 @@ def test_no_dead_letters_are_told_only_where_all_could_be_counted(root: Root) ->
     assert [text in render(uncounted) for text in (none, unknown)] == [False, True]
 
 
-def test_dropped_segments_are_told_until_their_files_go(root: Root) -> None:
+def test_dropped_segments_are_reported_until_their_files_go(root: Root) -> None:
     root.topic("t", partition(*segments(10, 20)), file_delete_delay_ms=str(HOUR))
     root.topics.delete("t")
     root.topic("t", partition(*segments(5)), file_delete_delay_ms=str(HOUR))
@@ -207,7 +207,7 @@ def test_the_page_asks_for_nothing_and_its_ids_are_its_own(root: Root) -> None:
 
 
 @pytest.mark.parametrize("ms", [0, 2**63 - 1])
-def test_any_time_is_told(root: Root, ms: int) -> None:
+def test_any_time_is_reported(root: Root, ms: int) -> None:
     root.topic("t", partition(*segments(10, 20, newest=[ms, -1])), partition())
     assert tables(render(collect_root(root.topics, (), ms)))["Topics"][0]["topic"] == "t"
 

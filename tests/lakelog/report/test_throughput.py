@@ -40,7 +40,7 @@ def test_a_steady_stream_has_a_steady_rate() -> None:
     assert max(each.appends for each in batch_sizes(stream)) == 1
 
 
-def test_one_append_is_told_over_a_second() -> None:
+def test_one_append_is_reported_over_a_second() -> None:
     (shown,) = rates([change(NOW + 700, 42)])
     assert (shown.end_ms - shown.start_ms, shown.records_per_second, shown.mean) == (1000, 42, 42)
 

@@ -40,7 +40,7 @@ def test_a_stream_that_cannot_start_names_its_topics_and_promises_nothing(spark:
         )
 
 
-def test_a_login_that_kafka_does_not_understand_is_told_with_the_topic_and_without_secrets(
+def test_a_login_that_kafka_does_not_understand_is_reported_with_the_topic_and_without_secrets(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     options = {

@@ -210,7 +210,7 @@ def test_a_topic_that_has_the_batch_may_be_taken_out_and_the_others_get_what_was
     assert router.staged() == []
 
 
-def test_who_takes_over_from_a_query_that_died_between_two_topics_is_told(router: Router) -> None:
+def test_who_takes_over_from_a_query_that_died_between_two_topics_is_reported(router: Router) -> None:
     router.dies_between_two_topics()
     died = topics_of(router.root).state("clicks").writer.query
 

@@ -13,7 +13,7 @@ from pipeline.spark.failures import SparkFailedError, spark_failures
 from storage_engine.errors import CorruptionError
 
 
-def test_an_error_of_ours_in_a_task_is_told_in_its_own_words(spark: SparkSession) -> None:
+def test_an_error_of_ours_in_a_task_is_reported_in_its_own_words(spark: SparkSession) -> None:
     def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         raise CorruptionError("data/x/0/1.log", 61, "magic 2", "7", "Restore it.")
 

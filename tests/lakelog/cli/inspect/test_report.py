@@ -76,7 +76,7 @@ def test_a_page_that_cannot_be_written_is_a_mistake_that_leaves_the_old_one(lake
 
 
 @pytest.mark.usefixtures("clicks")
-def test_storage_that_takes_no_more_is_told_and_leaves_the_old_page(lakelog, tmp_path) -> None:
+def test_storage_that_takes_no_more_is_reported_and_leaves_the_old_page(lakelog, tmp_path) -> None:
     out = tmp_path / "report.html"
     out.write_text("before")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -98,7 +98,7 @@ def test_a_root_is_verified_and_its_view_repaired(lakelog, tmp_path) -> None:
     assert checkpoint.read_bytes() == b"0\n1\nt 0 500\n"
 
 
-def test_what_is_repaired_is_told_without_advice_and_the_status_with_its_reason(lakelog, tmp_path) -> None:
+def test_what_is_repaired_is_reported_without_advice_and_the_status_with_its_reason(lakelog, tmp_path) -> None:
     for topic in ("t", "u"):
         lakelog("topics", "create", topic)
         lakelog("append", "--topic", topic, stdin=[line(b"k", b"v")])

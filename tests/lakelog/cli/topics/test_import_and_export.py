@@ -148,7 +148,7 @@ def test_moved_files_are_gone_there(lakelog, tmp_path: Path) -> None:
     assert len(lakelog("read", "--topic", "ooo").records) == 600
 
 
-def test_mistakes_are_told(lakelog, tmp_path: Path) -> None:
+def test_mistakes_are_reported(lakelog, tmp_path: Path) -> None:
     absent = lakelog("topics", "import", str(tmp_path / "absent"))
     assert absent.status == 1
     assert "is not a directory" in absent.err

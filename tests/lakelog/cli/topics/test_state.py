@@ -57,7 +57,7 @@ def test_pruned_versions_are_still_told(lakelog: Lakelog, root: PosixStorage) ->
     assert lakelog("read", "--topic", "t").records[1]["offset"] == 1
 
 
-def test_what_no_version_names_is_told_and_swept(lakelog: Lakelog, root: PosixStorage, tmp_path: Path) -> None:
+def test_what_no_version_names_is_reported_and_swept(lakelog: Lakelog, root: PosixStorage, tmp_path: Path) -> None:
     assert "unswept" not in lakelog("topics", "describe", "t").out
     topic_id = json.loads(root.read(version_key("t", 0)))["topic_id"]
     root.put_new(f"data/{topic_id}/0/{0:020d}.0.0123abcd.log", b"12345")

@@ -146,7 +146,9 @@ def test_a_column_that_is_called_so_is_the_sources_own(lines: Lines) -> None:
     ]  # fmt: skip
 
 
-def test_fields_that_the_schema_does_not_name_are_told_once_each(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fields_that_the_schema_does_not_name_are_reported_once_each(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dropped_fields, "SAMPLED_BYTES", 40_000)
     monkeypatch.setattr(dropped_fields, "_CHUNK", 10_000)
     rows: list[dict[str, Any]] = [{"k": "a", "n": number, "K": "another"} for number in range(2000)]
@@ -175,7 +177,7 @@ def test_fields_that_the_schema_does_not_name_are_told_once_each(lines: Lines, m
     assert result.records == 2002
 
 
-def test_where_names_are_data_few_are_told_and_the_rest_is_a_number(
+def test_where_names_are_data_few_are_reported_and_the_rest_is_a_number(
     lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dropped_fields, "MOST_FIELDS", 2)

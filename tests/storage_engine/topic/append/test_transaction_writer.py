@@ -236,7 +236,7 @@ def test_transactions_that_overlap_hold_each_other_back(root: Root) -> None:
     assert root.read("b") == [2]
 
 
-def test_an_open_transaction_that_timed_out_is_aborted_and_its_owner_is_told(root: Root) -> None:
+def test_an_open_transaction_that_timed_out_is_aborted_and_its_owner_is_reported(root: Root) -> None:
     with root.transaction() as transaction:
         fill(transaction)
         assert finish_transactions(root.topics) == 0

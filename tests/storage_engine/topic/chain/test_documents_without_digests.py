@@ -98,7 +98,7 @@ def test_a_root_is_told_to_be_of_today_by_whoever_puts_its_first_document(tmp_pa
         assert (document["format"], document["first"]) == (2, 2)
 
 
-def test_a_put_that_nobody_can_tell_of_is_told_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_put_that_nobody_can_tell_of_is_reported_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unclear(_storage: PosixStorage, key: str, _data: bytes) -> None:
         raise AmbiguousPutError(key, "no reply", "Try again.")
 

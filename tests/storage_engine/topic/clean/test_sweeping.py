@@ -358,7 +358,7 @@ def test_an_import_that_was_swept_in_the_middle_is_refused_or_whole(tmp_path: Pa
     assert _run_at_every_call(tmp_path, root, act, days_and_a_sweep, holds) > 8
 
 
-def test_unnamed_files_are_told_whatever_their_age(root: Root) -> None:
+def test_unnamed_files_are_reported_whatever_their_age(root: Root) -> None:
     assert list(unnamed_files(root.storage, root.state)) == []
     key = root.put("00000001.log", 9)
     (run,) = root.stage("under way")

@@ -244,7 +244,7 @@ def test_what_compaction_takes_away_meanwhile_is_taken_from_the_newest_state(roo
     assert (tmp_path / "exported" / "cleaner-offset-checkpoint").read_text().startswith("0\n1\nt 0 ")
 
 
-def test_a_file_that_is_lost_is_told(root: Root, tmp_path: Path) -> None:
+def test_a_file_that_is_lost_is_reported(root: Root, tmp_path: Path) -> None:
     state = root.topics.state("t")
     (root.path / data_key(state.topic_id, 0, state.partitions[0].segments[1].name)).unlink()
     with pytest.raises(NotFoundError):
