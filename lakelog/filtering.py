@@ -43,7 +43,7 @@ _FILES = pyarrow.fs.LocalFileSystem()
 _REMEDY = f"Give an expression of pyarrow.compute on the columns {', '.join(ROWS.names)}."
 
 
-class Stretch(NamedTuple):
+class OffsetSpan(NamedTuple):
     """A first offset, the offset after the last one, and what is known about the timestamps of the rows between them.
 
     smallest_ms, largest_ms: no row has a smaller timestamp, or a larger one; in milliseconds. None if it is not known.
@@ -104,7 +104,7 @@ def offsets_that_can_match(
         if segment.base_offset < offsets.stop and segment.end_offset > offsets.start
     ]
     stretches = [
-        Stretch(
+        OffsetSpan(
             max(segment.base_offset, offsets.start),
             min(segment.end_offset, offsets.stop),
             segment.smallest_timestamp,
@@ -125,7 +125,7 @@ def offsets_that_can_match(
     return range(start, max(start, stop))
 
 
-def _first_in_time(matching: _MatchingOffsets, stretch: Stretch, storage: Storage, file: SegmentFile) -> int:
+def _first_in_time(matching: _MatchingOffsets, stretch: OffsetSpan, storage: Storage, file: SegmentFile) -> int:
     """An offset before which all timestamps of a segment are too early to match."""
     earliest_ms = matching.earliest_ms(stretch)
     if earliest_ms is not None:
@@ -135,7 +135,7 @@ def _first_in_time(matching: _MatchingOffsets, stretch: Stretch, storage: Storag
 
 
 def _end_in_time(
-    matching: _MatchingOffsets, stretch: Stretch, lateness_ms: int | None, storage: Storage, file: SegmentFile
+    matching: _MatchingOffsets, stretch: OffsetSpan, lateness_ms: int | None, storage: Storage, file: SegmentFile
 ) -> int:
     """An offset from which on all timestamps of a segment are too late to match.
 
@@ -158,7 +158,7 @@ class _MatchingOffsets:
     topic: str
     partition: int
 
-    def among(self, stretches: Sequence[Stretch]) -> list[int]:
+    def among(self, stretches: Sequence[OffsetSpan]) -> list[int]:
         """The indexes of the stretches that have rows for which the expression may be true, in order."""
         fragments = [
             _FORMAT.make_fragment(str(index), _FILES, self._known(stretch)) for index, stretch in enumerate(stretches)
@@ -169,7 +169,7 @@ class _MatchingOffsets:
         except pa.ArrowException:  # for example a division by the number of the partition, which is 0
             return list(range(len(stretches)))
 
-    def first(self, stretch: Stretch) -> int:
+    def first(self, stretch: OffsetSpan) -> int:
         """An offset of a stretch before which no row can match."""
 
         def can_match(middle: int, impossible: int) -> bool:
@@ -177,7 +177,7 @@ class _MatchingOffsets:
 
         return _bisected(stretch.first, stretch.end, can_match, _EXACT_ENOUGH)[0]
 
-    def end(self, stretch: Stretch) -> int:
+    def end(self, stretch: OffsetSpan) -> int:
         """An offset of a stretch from which on no row can match."""
 
         def can_match(middle: int, impossible: int) -> bool:
@@ -185,7 +185,7 @@ class _MatchingOffsets:
 
         return _bisected(stretch.end, stretch.first, can_match, _EXACT_ENOUGH)[0]
 
-    def earliest_ms(self, stretch: Stretch) -> int | None:
+    def earliest_ms(self, stretch: OffsetSpan) -> int | None:
         """The earliest timestamp of a row of a stretch that can match; None if it may be the smallest timestamp."""
 
         def can_match(largest_ms: int, _: int) -> bool:
@@ -196,7 +196,7 @@ class _MatchingOffsets:
             return None
         return _bisected(smallest_ms, stretch.largest_ms, can_match)[1]
 
-    def latest_ms(self, stretch: Stretch) -> int | None:
+    def latest_ms(self, stretch: OffsetSpan) -> int | None:
         """The latest timestamp of a row of a stretch that can match; None if it may be the largest timestamp."""
 
         def can_match(smallest_ms: int, _: int) -> bool:
@@ -207,7 +207,7 @@ class _MatchingOffsets:
             return None
         return _bisected(largest_ms, NO_TIMESTAMP if stretch.smallest_ms is None else stretch.smallest_ms, can_match)[1]
 
-    def _known(self, stretch: Stretch) -> pc.Expression:
+    def _known(self, stretch: OffsetSpan) -> pc.Expression:
         """An expression that is true for every row of a stretch."""
         known = (
             (pc.field("topic") == pa.scalar(self.topic))

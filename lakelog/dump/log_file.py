@@ -16,7 +16,7 @@ from lakelog.dump.batch_lines import batch_lines
 from lakelog.dump.lines import DumpOptions, ShownEntries, encoded, json_line
 from lakelog.dump.message_lines import show_messages
 from lakelog.dump.mismatches import Mismatches
-from lakelog.dump.reading.decoded_batches import decode_whatever_holds, intact
+from lakelog.dump.reading.decoded_batches import decode_up_to_damage, intact
 from lakelog.dump.reading.dumped_file import DumpedFile
 from lakelog.dump.reading.entries import LogEntries, LogFile, read_entries
 from lakelog.dump.record_lines import record_lines
@@ -71,7 +71,7 @@ def _show_batches(batches: LogEntries, file: DumpedFile, wanted: DumpOptions) ->
         yield ShownEntries(batch_lines(batches, valid, file, wanted))
         return
     first = 0
-    for decoded in decode_whatever_holds(batches, valid):
+    for decoded in decode_up_to_damage(batches, valid):
         rows = slice(first, first + len(decoded.counts))
         part = batches.part(rows)
         lines, error = record_lines(part, decoded, file, wanted)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from pipeline.clean.budget import Limit
-from pipeline.clean.work_queue import Left, Task
+from pipeline.clean.work_queue import NotBegun, Task
 from pipeline.job import JobReport, Value
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
 from storage_engine.cleaner.replacement import Replacement
@@ -144,12 +144,12 @@ class CleaningReport:
             elif not merges:
                 self.warn(f"{line}; the next run plans it again")
 
-    def note_left(self, left: Sequence[Left], most: int | None) -> None:
+    def note_left(self, left: Sequence[NotBegun], most: int | None) -> None:
         """Report tasks for which the budget had no room. most: the byte limit of the budget, if it has one."""
         self.count("left", len(left))
         self.count("bytes left", sum(each.task.bytes_to_read for each in left))
 
-        def place(each: Left) -> tuple[str, int, str]:
+        def place(each: NotBegun) -> tuple[str, int, str]:
             return each.task.topic, each.task.partition, each.limit
 
         for (topic, number, limit), group in groupby(sorted(left, key=place), place):

@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Left:
+class NotBegun:
     """A task that was not begun, and the limit of the budget that forbade it."""
 
     task: Task
@@ -90,7 +90,7 @@ class WorkQueue(Generic[_Outcome]):
     it."""
 
     def __init__(self, tasks: Iterable[Task], budget: Budget, runner: Runner[_Outcome]) -> None:
-        self.left: list[Left] = []
+        self.left: list[NotBegun] = []
         self._waiting = deque(in_order(tasks))
         self._budget = budget
         self._runner = runner
@@ -126,7 +126,7 @@ class WorkQueue(Generic[_Outcome]):
             task = self._waiting.popleft()
             limit = self._budget.against(size + task.bytes_to_read)
             if limit:
-                self.left.append(Left(task, limit))
+                self.left.append(NotBegun(task, limit))
             else:
                 piece.append(task)
                 size += task.bytes_to_read

@@ -31,7 +31,7 @@ _Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Unended:
+class UnfinishedTransactions:
     """The transactions that a part of a log leaves open. Picklable.
 
     producers: by kind of marker, the producers that have batches after their last marker of this kind.
@@ -41,10 +41,10 @@ class Unended:
     producers: Mapping[ControlType, frozenset[int]] = field(default_factory=dict)
     ended: Mapping[ControlType, frozenset[int]] = field(default_factory=dict)
 
-    def then(self, behind: Unended) -> Unended:
+    def then(self, behind: UnfinishedTransactions) -> UnfinishedTransactions:
         """The transactions that this part and the next part, taken together, leave open."""
         nobody: frozenset[int] = frozenset()
-        return Unended(
+        return UnfinishedTransactions(
             {
                 kind: self.producers.get(kind, nobody) - behind.ended.get(kind, nobody)
                 | behind.producers.get(kind, nobody)
@@ -57,7 +57,7 @@ class Unended:
 class CleanedTransactions:
     """The transactions that were found, from the start of the range to the last batch that was examined."""
 
-    def __init__(self, aborted: Sequence[AbortedTransaction], carried: Unended | None = None) -> None:
+    def __init__(self, aborted: Sequence[AbortedTransaction], carried: UnfinishedTransactions | None = None) -> None:
         """
         Args:
             aborted: all aborted transactions that can have batches in the range, including those that end after it.
@@ -71,9 +71,9 @@ class CleanedTransactions:
         self._retained: list[AbortedTransaction] = []
 
     @property
-    def unended(self) -> Unended:
+    def unended(self) -> UnfinishedTransactions:
         """The transactions that the batches read so far leave open."""
-        return Unended(
+        return UnfinishedTransactions(
             {kind: frozenset(producers) for kind, producers in self._unended.items()},
             {kind: frozenset(producers) for kind, producers in self._ended.items()},
         )

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 
-from storage_engine.cleaner.cleaned_transactions import CleanedTransactions, Unended
+from storage_engine.cleaner.cleaned_transactions import CleanedTransactions, UnfinishedTransactions
 from storage_engine.cleaner.cleaner import (
     ChunkReader,
     CleanedPartition,
@@ -76,7 +76,7 @@ class SurveyedPart:
 
     key: str
     runs: KeyRuns
-    unended: Unended
+    unended: UnfinishedTransactions
 
 
 def parts_wanted(task: CleaningTask, bytes_of_all: int, slots: int) -> int:
@@ -145,7 +145,7 @@ def rewrite(
         RunFile(each.key, partial(storage.read, each.key), each.runs, base, judged=other == number)
         for other, (each, base) in enumerate(zip(surveyed, bases, strict=False))
     ]
-    carried = Unended()
+    carried = UnfinishedTransactions()
     for each in surveyed[:number]:
         carried = carried.then(each.unended)
     outdated = OutdatedByRuns(files, part.task.memory_bytes, part.seed, bases[number])

@@ -62,7 +62,7 @@ _LONGEST_NAME = 255
 
 
 @dataclass
-class _Duty:
+class _ScheduledTask:
     """An action to run every interval_ms."""
 
     interval_ms: int
@@ -114,7 +114,7 @@ class LogManager:
         now_ms = self._clock.now_ms()
         intervals = self._config
         self._duties = [
-            _Duty(interval_ms, now_ms + interval_ms, action)
+            _ScheduledTask(interval_ms, now_ms + interval_ms, action)
             for interval_ms, action in (
                 (intervals.flush_scheduler_interval_ms, OpenDirectory.flush_due),
                 (intervals.flush_offset_checkpoint_interval_ms, OpenDirectory.write_recovery_points),

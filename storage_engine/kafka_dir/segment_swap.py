@@ -95,7 +95,7 @@ def swap_in_cleaned(storage: Directory, folder: str, cleaned: CleanedPartition) 
 
 
 @dataclass(frozen=True)
-class _Due:
+class _ScheduledDeletion:
     """.deleted files, and the time at which they may be deleted."""
 
     due_ms: int
@@ -111,11 +111,11 @@ class DeletedFiles:
 
     def __init__(self, storage: Directory) -> None:
         self._storage = storage
-        self._waiting: list[_Due] = []
+        self._waiting: list[_ScheduledDeletion] = []
 
     def schedule(self, keys: Iterable[str], due_ms: int) -> None:
         """Schedule the deletion of files that have been renamed to .deleted."""
-        self._waiting.append(_Due(due_ms, tuple(keys)))
+        self._waiting.append(_ScheduledDeletion(due_ms, tuple(keys)))
 
     def delete_due(self, now_ms: int) -> int:
         """Delete the files that are due. Returns their number."""

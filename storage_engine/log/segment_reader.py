@@ -260,14 +260,14 @@ def first_record_at(
     if hint is not None and first_offset < (offset := segment.base_offset + hint[1]) < segment.end_offset:
         chunks = read_chunks(storage, segment, position_of(storage, segment, offset))
         first = next(chunks, None)
-        if first is not None and _brings(first.table, hint[0], offset):
+        if first is not None and _has_batch(first.table, hint[0], offset):
             return _first_reaching(itertools.chain((first,), chunks), segment, timestamp, first_offset)
     return _first_reaching(
         read_chunks(storage, segment, position_of(storage, segment, first_offset)), segment, timestamp, first_offset
     )
 
 
-def _brings(table: BatchTable, timestamp: int, offset: int) -> bool:
+def _has_batch(table: BatchTable, timestamp: int, offset: int) -> bool:
     """Whether a batch in the table has this offset and this largest timestamp."""
     at = (table.base_offsets <= offset) & (table.last_offsets >= offset)
     return bool((table.max_timestamps[at] == timestamp).any())

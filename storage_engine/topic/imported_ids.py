@@ -24,7 +24,7 @@ IMPORTED_IDS = "meta/@imported"
 """The folder of the records."""
 
 
-def take_id(storage: Storage, topic_id: str, topic: str) -> bool:
+def reserve_id(storage: Storage, topic_id: str, topic: str) -> bool:
     """Reserve an id for a topic, durably; return False if the id is already reserved, or may be.
 
     Raises:
@@ -40,7 +40,7 @@ def take_id(storage: Storage, topic_id: str, topic: str) -> bool:
     return True
 
 
-def give_back_id(storage: Storage, topic_id: str) -> None:
+def release_id(storage: Storage, topic_id: str) -> None:
     """Remove the reservation of an id. Only the import that reserved the id may call this, if no file and no state uses
     it."""
     storage.delete(_key(topic_id))

@@ -36,7 +36,9 @@ def _topic_lines(topic: TopicPlan) -> Iterator[RenderableType]:
         f"{topic.topic}: cleanup.policy {topic.settings['cleanup.policy'] or 'none'}, as of {shown_moment(topic.now_ms)},"
         f" version {topic.version}"
     )
-    lines = [f"  partition {each.partition}: {block_text(block)}" for each in topic.partitions for block in _said(each)]
+    lines = [
+        f"  partition {each.partition}: {block_text(block)}" for each in topic.partitions for block in _note_lines(each)
+    ]
     busy = any(each.steps for each in topic.partitions)
     if not busy and not lines:
         size = shown_size(sum(each.bytes_before for each in topic.partitions))
@@ -52,7 +54,7 @@ def _topic_lines(topic: TopicPlan) -> Iterator[RenderableType]:
         yield ""
 
 
-def _said(plan: PartitionPlan) -> Iterator[Block]:
+def _note_lines(plan: PartitionPlan) -> Iterator[Block]:
     """The rules that keep segments. The active segment is always kept, so this rule is omitted if there is more to say."""
     return (block for block in plan.blocks if block.kind != "active segment" or not (plan.steps or plan.blocks[1:]))
 

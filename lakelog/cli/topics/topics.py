@@ -248,11 +248,11 @@ def import_(
     topics = open_topics(root, conf, creates=True, makes_topics=True)
     from lakelog.terminal.progress_display import display_on_stderr
     from storage_engine.kafka_dir.log_directory import LogDirectory
-    from storage_engine.topic.kafka.kafka_import import folders_left_out, import_topic, topics_in
+    from storage_engine.topic.kafka.kafka_import import import_topic, skipped_folders, topics_in
 
     source = LogDirectory(directory)
     if not topic:
-        for name in folders_left_out(source):
+        for name in skipped_folders(source):
             write_error(f"{directory / name}: not imported: it is not a partition of an imported topic")
     failures: list[LogError] = []
     arrived = []

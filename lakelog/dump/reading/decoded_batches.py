@@ -51,7 +51,7 @@ def intact(batches: LogEntries) -> npt.NDArray[np.bool_]:
     return valid
 
 
-def decode_whatever_holds(batches: LogEntries, valid: npt.NDArray[np.bool_]) -> Iterator[DecodedBatches]:
+def decode_up_to_damage(batches: LogEntries, valid: npt.NDArray[np.bool_]) -> Iterator[DecodedBatches]:
     """Decode all batches, some at a time, up to a record that cannot be decoded. Then the last item has the error.
 
     Args:

@@ -43,7 +43,7 @@ def topics_in(directory: LogDirectory) -> tuple[str, ...]:
     return tuple(name for name in names if not name.startswith(_INTERNAL))
 
 
-def folders_left_out(directory: LogDirectory) -> tuple[str, ...]:
+def skipped_folders(directory: LogDirectory) -> tuple[str, ...]:
     """The folders that are not imported by default: partitions of internal topics, and folders that are not partitions,
     for example those of deleted topics. The groups in CONSUMER_OFFSETS are imported (import_groups)."""
     folders = sorted(entry.name for entry in directory.storage.entries("") if entry.is_folder)

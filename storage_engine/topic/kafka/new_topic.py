@@ -34,7 +34,7 @@ def make_topic(
     for each in found:
         segments = tuple(
             importer.take(topic_id, version, each, segment, config)._replace(aborted=segment.aborted)
-            for segment in _worth_taking(each.state)
+            for segment in _segments_to_import(each.state)
         )
         epochs = each.state.leader_epochs or (LeaderEpoch(0, each.state.log_start_offset),)
         parts.append(each.state.model_copy(update={"segments": segments, "leader_epochs": epochs}))
@@ -53,7 +53,7 @@ def make_topic(
 def _choose_topic_id(importer: SegmentImporter, name: str, found: Sequence[FoundPartition]) -> str:
     """The topic id in the directory, if it is free and could be reserved for this import; else a new id."""
     topic_id = _free_topic_id(importer.topics, found)
-    return topic_id if topic_id is not None and importer.take_id(topic_id, name) else new_topic_id()
+    return topic_id if topic_id is not None and importer.reserve_id(topic_id, name) else new_topic_id()
 
 
 def _free_topic_id(topics: Topics, found: Sequence[FoundPartition]) -> str | None:
@@ -70,7 +70,7 @@ def _free_topic_id(topics: Topics, found: Sequence[FoundPartition]) -> str | Non
     return None if next(topics.storage.list(f"data/{topic_id}/"), None) else topic_id
 
 
-def _worth_taking(part: PartitionState) -> Sequence[Segment]:
+def _segments_to_import(part: PartitionState) -> Sequence[Segment]:
     """The segments to import: all of them, or none if the only segment is empty.
 
     Empty segments between others are imported, because they affect look-ups by time. An empty segment at the end is

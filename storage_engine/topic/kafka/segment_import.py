@@ -32,7 +32,7 @@ from storage_engine.record.decoding import check_unfolding
 from storage_engine.record.stamping import stamp_leader_epoch
 from storage_engine.storage import Links, NewFile, needed
 from storage_engine.topic.chain.topic_state import TopicState
-from storage_engine.topic.imported_ids import give_back_id, take_id
+from storage_engine.topic.imported_ids import release_id, reserve_id
 from storage_engine.topic.kafka.snapshots import show_snapshots
 from storage_engine.topic.topics import Topics
 
@@ -98,11 +98,11 @@ class SegmentImporter:
             for suffix in SEGMENT_SUFFIXES:
                 self.topics.storage.delete(data_key(topic_id, number, name, suffix))
         if self._taken_id is not None:
-            give_back_id(self.topics.storage, self._taken_id)
+            release_id(self.topics.storage, self._taken_id)
 
-    def take_id(self, topic_id: str, name: str) -> bool:
+    def reserve_id(self, topic_id: str, name: str) -> bool:
         """Reserve a topic's id for this import; return False if another import has reserved it."""
-        if not take_id(self.topics.storage, topic_id, name):
+        if not reserve_id(self.topics.storage, topic_id, name):
             return False
         self._taken_id = topic_id
         return True

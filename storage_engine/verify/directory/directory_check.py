@@ -147,10 +147,10 @@ def _checked_offsets(found: CheckedDirectory, file: str) -> Mapping[tuple[str, i
         return decode_offsets(data, _path(found, file))
     except CorruptionError as error:
         found.findings.append(of_error(error, Kind.CHECKPOINT, _STOPS))
-        return offsets_that_are_right(data)
+        return correct_offsets(data)
 
 
-def offsets_that_are_right(data: bytes) -> dict[tuple[str, int], int]:
+def correct_offsets(data: bytes) -> dict[tuple[str, int], int]:
     """The lines of a damaged checkpoint that are valid entries."""
     offsets: dict[tuple[str, int], int] = {}
     for line in data.split(b"\n"):

@@ -43,8 +43,8 @@ from storage_engine.verify.directory.directory_check import (
     CHECKPOINTS,
     CheckedDirectory,
     check_directory,
+    correct_offsets,
     in_range,
-    offsets_that_are_right,
 )
 from storage_engine.verify.directory.folder_check import CheckedPartition
 from storage_engine.verify.findings import Kind, problems
@@ -170,7 +170,7 @@ def _repair_checkpoints(found: CheckedDirectory) -> bool:
     if any(part.damaged or part.unread for part in found.partitions.values()):
         return False  # an offset that only seems to be above the end must not be lost together with the end
     for file in wrong & set(CHECKPOINTS):
-        lines = offsets_that_are_right(storage.read(file))
+        lines = correct_offsets(storage.read(file))
         for name, part in found.partitions.items():
             _, highest = in_range(file, part)
             if file in (RECOVERY_POINTS, HIGH_WATERMARKS):

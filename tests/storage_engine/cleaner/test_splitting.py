@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from storage_engine.cleaner.cleaned_transactions import CleanedTransactions, Unended
+from storage_engine.cleaner.cleaned_transactions import CleanedTransactions, UnfinishedTransactions
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
 from storage_engine.cleaner.splitting import (
     LEAST_BYTES,
@@ -65,16 +65,16 @@ def test_a_split_partition_becomes_the_same_bytes(tmp_path, memory: int) -> None
 
 
 def test_what_parts_leave_open_adds_up_in_any_grouping() -> None:
-    first = Unended({ABORT: frozenset({1, 2}), COMMIT: frozenset({3})}, {})
-    second = Unended({ABORT: frozenset({4})}, {ABORT: frozenset({1, 4}), COMMIT: frozenset({3})})
-    third = Unended({COMMIT: frozenset({3})}, {ABORT: frozenset({2})})
+    first = UnfinishedTransactions({ABORT: frozenset({1, 2}), COMMIT: frozenset({3})}, {})
+    second = UnfinishedTransactions({ABORT: frozenset({4})}, {ABORT: frozenset({1, 4}), COMMIT: frozenset({3})})
+    third = UnfinishedTransactions({COMMIT: frozenset({3})}, {ABORT: frozenset({2})})
     together = first.then(second).then(third)
     assert together == first.then(second.then(third))
     assert together.producers == {ABORT: {4}, COMMIT: {3}}
 
 
 def test_a_transaction_that_spans_parts_is_carried_over() -> None:
-    carried = Unended({COMMIT: frozenset({7})}, {})
+    carried = UnfinishedTransactions({COMMIT: frozenset({7})}, {})
     assert CleanedTransactions((), carried).unended.producers[COMMIT] == {7}
     assert not CleanedTransactions(()).unended.producers[COMMIT]
 

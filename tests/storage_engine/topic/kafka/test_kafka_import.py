@@ -40,7 +40,7 @@ from storage_engine.topic.clean.sweeping import sweep_topic
 from storage_engine.topic.clean.topic_compaction import compact_topic
 from storage_engine.topic.clean.topic_retention import retain_topic
 from storage_engine.topic.kafka.kafka_export import export_topics
-from storage_engine.topic.kafka.kafka_import import folders_left_out, import_topic, topics_in
+from storage_engine.topic.kafka.kafka_import import import_topic, skipped_folders, topics_in
 from storage_engine.topic.kafka.segment_import import ImportedTopic
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.reader import PartitionReader
@@ -298,7 +298,7 @@ def test_a_clusters_own_topics_and_what_brokers_put_aside_are_left_out(left) -> 
     (source / "not a partition").mkdir()
     directory = LogDirectory(source)
     assert topics_in(directory) == ("ooo",)
-    assert set(folders_left_out(directory)) == {*aside, "not a partition"}
+    assert set(skipped_folders(directory)) == {*aside, "not a partition"}
 
 
 def test_a_torn_tail_is_left_out_and_told(root: Root, left) -> None:
