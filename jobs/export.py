@@ -57,7 +57,7 @@ def export(context: JobContext) -> JobReport:
     if vars(context.arguments).get("replay"):
         return _replay(context, state, target, ranges, newly_accepted)
     bounds = bounds_of(context, state)
-    if bounds == NO_BOUNDS and (nothing := nothing_new(context, target, ranges)) is not None:
+    if bounds == NO_BOUNDS and (nothing := nothing_new(target, ranges)) is not None:
         register(nothing.plan.before)
         if newly_accepted is not None:
             record_model(context.topics, state, newly_accepted)

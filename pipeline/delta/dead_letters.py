@@ -181,8 +181,6 @@ def append_dead_letters(
 ) -> None:
     """Append `rows` to the table at `path`, unless this was done before. A missing table is created.
 
-    If there are no rows, nothing is written. `rows` is evaluated twice: up to its first row, and then completely.
-
     Args:
         rows: rows with the columns of the table.
         app_id: the application of the guard.
@@ -190,8 +188,6 @@ def append_dead_letters(
             of `app_id`.
         user_metadata: the user metadata of the commit.
     """
-    if rows.isEmpty():
-        return
     writer = rows.coalesce(1).write.format("delta").mode("append").options(**_TABLE_PROPERTIES)
     writer = writer.option("txnAppId", app_id).option("txnVersion", version)
     writer = writer.option("mergeSchema", "true")  # a table of an older Lakelog has fewer columns

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from lakelog.dead_letter_tables import export_dead_letters_key
-from pipeline.delta.delta_log import UnknownHeadError, head_in_log
 from pipeline.delta.export_plan import Export, ExportBounds, ExportMode, ExportResult, PartitionOffsets, decide_export
+from pipeline.delta.table_head import read_head
 from pipeline.delta.table_stamp import known_positions
 from pipeline.job import JobContext
 from pipeline.topic_model import topic_schema
@@ -107,14 +106,13 @@ def bounds_of(context: JobContext, state: TopicState) -> ExportBounds:
     )
 
 
-def nothing_new(context: JobContext, target: Export, ranges: Mapping[int, PartitionOffsets]) -> ExportResult | None:
+def nothing_new(target: Export, ranges: Mapping[int, PartitionOffsets]) -> ExportResult | None:
     """The outcome of an export that has nothing to read, decided without Spark; None if the export needs Spark."""
-    with suppress(UnknownHeadError):
-        head = head_in_log(context.storage, context.settings.required_export().table)
-        if (before := known_positions(head)) is not None:
-            plan = decide_export(target, head, before, ranges)
-            if not plan.waiting:
-                return ExportResult(plan=plan, table_version=plan.table_version)
+    head = read_head(target.table)
+    if (before := known_positions(head)) is not None:
+        plan = decide_export(target, head, before, ranges)
+        if not plan.waiting:
+            return ExportResult(plan=plan, table_version=plan.table_version)
     return None
 
 

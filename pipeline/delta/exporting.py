@@ -50,7 +50,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.delta.dead_letter_share import (
@@ -61,7 +61,8 @@ from pipeline.delta.dead_letter_share import (
     is_too_much,
     too_many_dead_letters,
 )
-from pipeline.delta.delta_table import check_committed, named_conflicts
+from pipeline.delta.delta_log import Commit
+from pipeline.delta.delta_table import named_conflicts
 from pipeline.delta.export_plan import (
     NO_BOUNDS,
     Export,
@@ -73,6 +74,7 @@ from pipeline.delta.export_plan import (
     decide_export,
 )
 from pipeline.delta.export_rows import REASONS, decode, reduced, with_counts
+from pipeline.delta.table_head import check_committed
 from pipeline.delta.table_position import look_at_table, stamp_of
 from pipeline.delta.table_schema import Notify, check_columns, fit_table
 from pipeline.delta.table_stamp import Recent, Stamp
@@ -141,7 +143,7 @@ def export_increment(
             stale = _write(spark, export, plan, rows, counts, stamp)
     finally:
         rows.unpersist()
-    commit = check_committed(spark, export.table, head.version, stamp)
+    commit = check_committed(export.table, head.version, stamp)
     return _result(plan, counts, stale, commit)
 
 
@@ -163,14 +165,14 @@ def _write(
 ) -> Stale:
     """Write the dead letters first, then the rows with the position in one commit."""
     if counts.dead_letters:
-        append_undecodable(spark, export, rows, stamp)
+        append_undecodable(spark, export, rows, stamp, plan.start)
     if export.mode is ExportMode.UPSERT:
         return merge_rows(spark, export, rows, stamp, plan.rebuilt, with_undecodable=counts.dead_letters > 0)
     append_rows(export, rows, stamp, plan.replaced_rows)
     return NOTHING_STALE
 
 
-def _result(plan: ExportPlan, counts: _Counts, stale: Stale, commit: Row) -> ExportResult:
+def _result(plan: ExportPlan, counts: _Counts, stale: Stale, commit: Commit) -> ExportResult:
     changed, deleted = rows_changed(commit)
     return ExportResult(
         records=counts.records,

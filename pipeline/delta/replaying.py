@@ -30,10 +30,11 @@ from pyspark.sql import functions as F
 
 from lakelog.spark.types import nullable, spark_struct
 from pipeline.delta.dead_letters import EXPORT_DEAD_LETTERS
-from pipeline.delta.delta_table import check_committed, is_table, named_conflicts, read_table_id
+from pipeline.delta.delta_table import is_table, named_conflicts, read_table_id
 from pipeline.delta.export_plan import Export, ExportMode, ExportRefusedError, PartitionOffsets, decide_export
 from pipeline.delta.export_rows import deciding, decode, is_newer, of_place, place, reduced, with_counts
 from pipeline.delta.exporting import ReadRecords
+from pipeline.delta.table_head import check_committed
 from pipeline.delta.table_position import look_at_table, stamp_of
 from pipeline.delta.table_schema import Notify, fit_table
 from pipeline.delta.table_stamp import Stamp
@@ -95,7 +96,7 @@ def replay(
     try:
         with named_conflicts(export.table, "replay"):
             _write(spark, export, rows, stamp)
-            commit = check_committed(spark, export.table, head.version, stamp)
+            commit = check_committed(export.table, head.version, stamp)
             counts = _mark(spark, export, table_id, letters, rows, log_starts())
     finally:
         rows.unpersist()

@@ -11,16 +11,17 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.delta.delta_table import is_table, read_head, read_table_id
+from pipeline.delta.delta_table import read_table_id
 from pipeline.delta.export_plan import Export, ExportMode, TableSchemaError
 from pipeline.delta.export_rows import COORDINATES
+from pipeline.delta.table_head import read_head
 from pipeline.delta.table_stamp import Recent, Stamp, TableHead, known_positions
 from storage_engine.errors import ConflictError
 
 
 def look_at_table(spark: SparkSession, export: Export) -> tuple[TableHead | None, Mapping[int, int]]:
     """The table's head and its positions. The head is None if there is no table yet."""
-    head = read_head(spark, export.table) if is_table(spark, export.table) else None
+    head = read_head(export.table)
     known = known_positions(head)
     return head, known if known is not None else _positions_of_rows(spark, export)
 
@@ -43,16 +44,16 @@ def _positions_of_rows(spark: SparkSession, export: Export) -> dict[int, int]:
     return {row["_partition"]: row["last"] + 1 for row in last}
 
 
-def head_as_before(spark: SparkSession, export: Export, before: TableHead | None) -> TableHead:
+def head_as_before(export: Export, before: TableHead | None) -> TableHead:
     """The table's head after its columns were changed.
 
     Raises:
         ConflictError: another export moved the positions meanwhile. With the guard of the new head, the records of the old
             plan would be written a second time.
     """
-    head = read_head(spark, export.table)
+    head = read_head(export.table)
     known = (before.current, before.newest) if before else (None, None)
-    if (head.current, head.newest) != known:
+    if head is None or (head.current, head.newest) != known:
         raise ConflictError(
             export.table, "another export changed the table meanwhile", "Nothing is lost: start this job again."
         )

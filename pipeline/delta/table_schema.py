@@ -34,9 +34,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DecimalType, DoubleType, LongType, StructField, StructType
 
 from lakelog.spark.types import nullable, quoted, spark_struct
-from pipeline.delta.delta_table import PLAIN_TABLE_PROPERTIES, check_committed, is_table
+from pipeline.delta.delta_table import PLAIN_TABLE_PROPERTIES, is_table
 from pipeline.delta.export_plan import Export, ExportPlan, TableSchemaError
 from pipeline.delta.export_rows import table_columns
+from pipeline.delta.table_head import check_committed
 from pipeline.delta.table_position import head_as_before, stamp_of
 from pipeline.delta.table_stamp import Stamp, TableHead
 from pipeline.spark.failures import SPARK_ERRORS, raised_in_query
@@ -136,7 +137,7 @@ def fit_table(
     changes = column_changes(export.table, found, _wanted(export))
     rewrite = None
     if changes.widenings:
-        head = head_as_before(spark, export, head)
+        head = head_as_before(export, head)
         rewrite = _plan_rewrite(spark, export.table, head.version, changes.widenings)
     is_extended = changes.extended != found
     if is_extended:
@@ -144,7 +145,7 @@ def fit_table(
         writer = empty.write.format("delta").mode("append").option("mergeSchema", "true")
         writer.options(**PLAIN_TABLE_PROPERTIES).save(export.table)
     if is_extended or head is None:
-        head = head_as_before(spark, export, head)
+        head = head_as_before(export, head)
     if rewrite is None:
         return head
     notify(f"table {export.table}: {rewrite}, in one commit")
@@ -279,7 +280,7 @@ def _rewrite(
             if raised_in_query(error, _mark(widening)):
                 raise _too_large(export.table, widening, "rows of another writer") from error
         raise
-    version: int = check_committed(spark, export.table, head.version, stamp).version
+    version: int = check_committed(export.table, head.version, stamp).version
     if version > last_known + 1:
         _check_version_before(spark, export, version, now.schema)
     return version

@@ -13,17 +13,16 @@ The release of Lakelog that introduced stale rows (decision 0037) also introduce
 neither `format` nor `recent`. If an older release finds a stamp with these fields, it stops with an error, so it cannot
 delete rows of a newer table.
 
-This module needs no Spark. So an export can find out without Spark, from Delta's own log, that there are no new
-records.
+This module needs no Spark. `pipeline.delta.table_head` finds the stamps in the table's history.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from storage_engine.errors import StateError
 
@@ -116,7 +115,7 @@ class TableHead:
     next_guard: int
     """The guard of the next export's commit, the same for all exports that continue from the same stamp."""
     table_id: str | None = None
-    """Delta's id of the table, if the newest version has it."""
+    """Delta's id of the table, if the commits that were read have it."""
 
     @classmethod
     def of_stamp(cls, version: int, stamp: Stamp) -> TableHead:
@@ -129,40 +128,3 @@ def known_positions(head: TableHead | None) -> Mapping[int, int] | None:
     if head is None:
         return {}
     return head.current.positions if head.current is not None else None
-
-
-class HistoryEntry(Protocol):
-    """The fields of an entry of Delta's history that are used here."""
-
-    @property
-    def version(self) -> int: ...
-    @property
-    def operation(self) -> str: ...
-    @property
-    def operationParameters(self) -> Mapping[str, Any]: ...  # noqa: N802 - Delta's name
-    @property
-    def userMetadata(self) -> str | None: ...  # noqa: N802 - Delta's name
-
-
-def find_head(history: Iterable[HistoryEntry], counts: Callable[[Stamp], bool]) -> TableHead:
-    """Find the head in a history, newest entry first.
-
-    A RESTORE to a timestamp does not record the restored version, so the position of the rows is then unknown.
-    """
-    entries = list(history)
-    newest = current = None
-    # If old history was deleted, an earlier guard may be as high as the table's version.
-    guard = 0 if entries[-1].version == 0 else entries[0].version + 1
-    counted_to: int | None = entries[0].version  # the newest version whose stamp counts; None: not known
-    for entry in entries:
-        stamp = Stamp.from_json(entry.userMetadata)
-        if stamp is not None and counts(stamp):
-            if newest is None:
-                newest, guard = stamp, entry.version + 1
-            if counted_to is not None and entry.version <= counted_to:
-                current = stamp
-                break
-        elif entry.operation == "RESTORE" and counted_to is not None and entry.version <= counted_to:
-            restored = entry.operationParameters.get("version")
-            counted_to = None if restored is None else int(restored)
-    return TableHead(entries[0].version, current, newest, guard)

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakelog.spark.types import nullable, spark_struct
 from pipeline.delta.dead_letters import append_dead_letters
-from pipeline.delta.delta_table import is_table, read_head
+from pipeline.delta.delta_log import Commit
 from pipeline.delta.export_plan import Export
 from pipeline.delta.export_rows import (
     STALE_SINCE,
@@ -30,31 +30,37 @@ from pipeline.delta.export_rows import (
     row_columns,
     table_columns,
 )
+from pipeline.delta.table_head import read_head
 from pipeline.delta.table_stamp import Stamp
 
 
-def append_undecodable(spark: SparkSession, export: Export, rows: DataFrame, stamp: Stamp) -> None:
+def append_undecodable(
+    spark: SparkSession, export: Export, rows: DataFrame, stamp: Stamp, start: Mapping[int, int]
+) -> None:
     """Append the dead letters of the rows to their table, except those that are in the table already.
 
     A killed run, or a run before a RESTORE, may have appended some of them already. The commits of the dead-letter
     table have positions, too. Only dead letters below these positions are searched in the table, because no others have
     been appended.
+
+    Args:
+        rows: at least one of them is a dead letter.
+        start: by partition, the first offset that was read.
     """
     bad = rows.where("_reason IS NOT NULL")
-    guard = 0
-    if is_table(spark, export.dead_letters):
-        head = read_head(spark, export.dead_letters, stamp.table_id)
-        guard = head.next_guard
+    head = read_head(export.dead_letters, stamp.table_id)
+    written = head.current.positions if head is not None and head.current is not None else {}
+    repeated = {each: position for each, position in written.items() if start.get(each, position) < position}
+    if repeated:
+        below = F.lit(False)
+        for partition, position in repeated.items():
+            below = below | ((F.col("_partition") == partition) & (F.col("_offset") < position))
         there = letters_of(spark, export, stamp.table_id).select(
             F.col("partition").alias("_partition"), F.col("offset").alias("_offset")
         )
-        written = head.current.positions if head.current is not None else {}
-        below = F.lit(False)
-        for partition_id, position in written.items():
-            below = below | ((F.col("_partition") == partition_id) & (F.col("_offset") < position))
-        old = bad.where(below)
-        if not old.isEmpty():
-            bad = bad.where(~below).unionByName(old.join(there, ["_partition", "_offset"], "left_anti"))
+        bad = bad.join(there.where(below), ["_partition", "_offset"], "left_anti")
+        if bad.isEmpty():
+            return
     letters = bad.select(
         F.col("_reason").alias("reason"),
         F.col("_detail").alias("detail"),
@@ -68,6 +74,7 @@ def append_undecodable(spark: SparkSession, export: Export, rows: DataFrame, sta
         F.lit(stamp.table_id).alias("table_id"),
         F.lit(None).cast("string").alias("outcome"),
     )
+    guard = head.next_guard if head is not None else 0
     append_dead_letters(letters, export.dead_letters, stamp.app_id, guard, stamp.to_json())
 
 
@@ -185,9 +192,9 @@ def _stale(first: DataFrame, table: DataFrame) -> Stale:
     return Stale(**found.asDict())
 
 
-def rows_changed(commit: Row) -> tuple[int, int]:
+def rows_changed(commit: Commit) -> tuple[int, int]:
     """The number of rows that a commit inserted or updated, and the number that it deleted."""
-    metrics: Mapping[str, str] = commit.operationMetrics
+    metrics = commit.metrics
     if commit.operation == "MERGE":
         upserted = int(metrics["numTargetRowsInserted"]) + int(metrics["numTargetRowsUpdated"])
         return upserted, int(metrics["numTargetRowsDeleted"])

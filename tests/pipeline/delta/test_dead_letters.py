@@ -100,12 +100,6 @@ def test_two_drivers_with_one_batch_add_it_once(storage: PosixStorage, monkeypat
     assert len(rows(storage)) == 2
 
 
-def test_nothing_to_write_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    nothing = spark.createDataFrame([UNDECODABLE], spark_struct(EXPORT_DEAD_LETTERS)).where("false")
-    append_dead_letters(nothing, str(tmp_path / "table"), "q", 0)
-    assert not (tmp_path / "table").exists()
-
-
 def test_plain_readers_can_read_the_table(spark: SparkSession, tmp_path: Path) -> None:
     table = str(tmp_path / "table")
     append_dead_letters(

@@ -18,10 +18,11 @@ import deltalake
 import duckdb
 import pytest
 from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 
 from pipeline.delta import exporting, replaying, table_schema
 from pipeline.delta.dead_letter_share import TooManyDeadLettersError, followed_by, is_too_much
+from pipeline.delta.delta_log import Commit
 from pipeline.delta.export_plan import (
     Export,
     ExportBounds,
@@ -37,7 +38,8 @@ from pipeline.delta.export_plan import (
 )
 from pipeline.delta.exporting import export_increment
 from pipeline.delta.replaying import ReplayResult, replay
-from pipeline.delta.table_stamp import NewerTableError, Recent, Stamp, TableHead, find_head
+from pipeline.delta.table_head import find_head
+from pipeline.delta.table_stamp import NewerTableError, Recent, Stamp, TableHead
 from schemas.event_model import EventModel
 from storage_engine.errors import ConflictError
 from tests.pipeline.delta.order_log import KAFKA_ROWS, Killed, Log, killed_in, rows, run
@@ -671,10 +673,12 @@ def test_restore_takes_the_position_back_and_the_next_export_is_not_skipped(log:
     DeltaTable.forPath(log.spark, append.table).restoreToVersion(first.table_version)
     assert numbers(append) == {b"a": 1}
     log.add(b"d", 4)
+    letters = deltalake.DeltaTable(append.dead_letters).version()
     again = run(log, append)
     assert again.positions_before == {0: 1}
     assert numbers(append) == {b"a": 1, b"b": 2, b"d": 4}
     assert dead_offsets(append) == [2]  # reported once, before the restore
+    assert deltalake.DeltaTable(append.dead_letters).version() == letters
 
 
 def test_restore_to_a_timestamp_lets_the_rows_tell_the_position(log: Log, append: Export) -> None:
@@ -738,10 +742,10 @@ def test_keys_whose_tombstones_are_gone_after_a_restore_are_deleted_all_the_same
     assert (done.plan.reread, done.records) == ((), 0)
 
 
-def entry(version: int, operation: str, restored: str | None = None, positions: int | None = None) -> Row:
+def entry(version: int, operation: str, restored: str | None = None, positions: int | None = None) -> Commit:
     parameters = {"version": restored} if operation == "RESTORE" else {}
     stamp = None if positions is None else Stamp("t", "id", "table", "append", {0: positions}, version).to_json()
-    return Row(version=version, operation=operation, operationParameters=parameters, userMetadata=stamp)
+    return Commit(version, operation, parameters, user_metadata=stamp)
 
 
 @pytest.mark.parametrize(
@@ -768,9 +772,9 @@ def entry(version: int, operation: str, restored: str | None = None, positions: 
     ],
 )
 def test_position_is_that_of_the_rows_and_the_guard_is_above_that_of_every_stamp(
-    history: list[Row], position: int | None, guard: int
+    history: list[Commit], position: int | None, guard: int
 ) -> None:
-    head = find_head(history, lambda _: True)
+    head = find_head(history, history[-1].version, lambda _: True)
     assert (head.current.positions[0] if head.current else None) == position
     assert head.next_guard == guard
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
@@ -303,7 +304,7 @@ def delete(table: deltalake.DeltaTable) -> None:
 
 
 def update(table: deltalake.DeltaTable) -> None:
-    table.update({"colour": "'blue'"}, predicate="number = 1")
+    table.update({"colour": "'blue'"}, predicate="number = 0")
 
 
 def compact(table: deltalake.DeltaTable) -> None:
@@ -311,8 +312,15 @@ def compact(table: deltalake.DeltaTable) -> None:
 
 
 def insert(table: deltalake.DeltaTable) -> None:
-    row = table.to_pyarrow_table().slice(0, 1)
+    row = table.to_pyarrow_table().filter(pc.field("number") == 0)
     deltalake.write_deltalake(table, row.set_column(0, "number", pa.array([9])), mode="append")
+
+
+def add_column(table: deltalake.DeltaTable) -> None:
+    table.alter.add_columns(deltalake.Field("checked", deltalake.schema.PrimitiveType("boolean")))
+
+
+Change = Callable[[deltalake.DeltaTable], None]
 
 
 class Slots:
@@ -346,21 +354,15 @@ class Slots:
         self._pool.shutdown()
 
 
-@pytest.mark.parametrize("change", [delete, update, compact, insert])
-def test_what_another_writer_commits_during_the_rewrite_is_not_lost(
-    log: Log, upsert: Export, tmp_path: Path, change: Callable[[deltalake.DeltaTable], None]
-) -> None:
-    for number, key in enumerate([b"a", b"b", b"c"]):
-        log.add(key, number)
-        run(log, upsert)
-    log.add(b"d", b'{"number": 3.5}')
-    slots = Slots(log.spark, tmp_path)
+def commit_while_rewriting(log: Log, export: Export, folder: Path, change: Change) -> None:
+    """Run an export that widens the table. Another writer commits a change after the rewrite has begun."""
+    slots = Slots(log.spark, folder)
     failed: list[BaseException] = []
 
     def commit_in_the_middle() -> None:
         try:
             slots.await_a_job()
-            add_column(deltalake.DeltaTable(upsert.table))
+            change(deltalake.DeltaTable(export.table))
         except BaseException as error:  # noqa: BLE001 - the slots are freed whatever happens
             failed.append(error)
         finally:
@@ -372,16 +374,38 @@ def test_what_another_writer_commits_during_the_rewrite_is_not_lost(
         slots.hold()
         other.start()
 
-    with pytest.raises(ConflictError, match="another writer changed the table"):
-        run(log, wide(upsert), notify=hold_the_slots)
-    other.join()
-    assert failed == []
+    try:
+        run(log, wide(export), notify=hold_the_slots)
+    finally:
+        other.join()
+        assert failed == []
+
+
+def test_what_another_writer_commits_during_the_rewrite_is_not_lost(log: Log, upsert: Export, tmp_path: Path) -> None:
+    for number, key in enumerate([b"a", b"b", b"c"]):
+        log.add(key, number)
+        if number:
+            run(log, upsert)
+    log.add(b"d", b'{"number": 3.5}')
     theirs = contents(upsert.table)
+    for change in (delete, update, compact, insert, add_column):
+        before = version(upsert.table), theirs
+        folder = tmp_path / change.__name__
+        folder.mkdir()
+        with pytest.raises(ConflictError, match="another writer changed the table"):
+            commit_while_rewriting(log, upsert, folder, change)
+        theirs = contents(upsert.table)
+        assert version(upsert.table) == before[0] + 1
+        assert (theirs == before[1]) is (change is compact)
+    assert sorted((row["_key"], row["number"], row["colour"]) for row in theirs) == [
+        (b"a", 0, "blue"), (b"a", 9, "blue"), (b"c", 2, "red")
+    ]  # fmt: skip
     assert column_types(upsert.table)["number"] == 'PrimitiveType("long")'
     run(log, wide(upsert))
     [row] = [row for row in contents(upsert.table) if row not in theirs]
     assert (row["_key"], row["number"]) == (b"d", 3.5)
-    assert [row for row in contents(upsert.table) if row["_key"] != b"d"] == theirs
+    kept = [row for row in contents(upsert.table) if row["_key"] != b"d"]
+    assert sorted(kept, key=lambda row: row["number"]) == sorted(theirs, key=lambda row: row["number"])
 
 
 def test_what_another_writer_commits_just_before_the_rewrite_is_read_by_it(log: Log, upsert: Export) -> None:
@@ -391,10 +415,6 @@ def test_what_another_writer_commits_just_before_the_rewrite_is_read_by_it(log: 
     log.add(b"d", 3)
     run(log, wide(upsert), notify=lambda _: delete(deltalake.DeltaTable(upsert.table)))
     assert [(row["_key"], row["number"]) for row in contents(upsert.table)] == [(b"a", 0.0), (b"c", 2.0), (b"d", 3.0)]
-
-
-def add_column(table: deltalake.DeltaTable) -> None:
-    table.alter.add_columns(deltalake.Field("checked", deltalake.schema.PrimitiveType("boolean")))
 
 
 def insert_too_large(table: deltalake.DeltaTable) -> None:

@@ -1,0 +1,78 @@
+"""Tests what the history of a table has: that which Delta's own DESCRIBE HISTORY has, read from the files of its log."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import deltalake
+import pytest
+from delta.tables import DeltaTable
+
+from pipeline.delta.delta_log import Commit, DeltaLog
+from pipeline.delta.export_plan import Export, ExportRefusedError
+from tests.pipeline.delta.order_log import Log, run
+
+
+def in_spark(log: Log, table: str) -> list[Commit]:
+    columns = "version", "operation", "operationParameters", "operationMetrics", "userMetadata"
+    rows = DeltaTable.forPath(log.spark, table).history().select(*columns).collect()
+    return [Commit(row[0], row[1], as_text(row[2]), as_text(row[3] or {}), row[4]) for row in rows]
+
+
+def as_text(fields: dict[str, object]) -> dict[str, str]:
+    """Spark gives each value of an action as text."""
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+        for name, value in fields.items()
+        if value is not None
+    }
+
+
+def in_files(table: str) -> list[Commit]:
+    return [
+        replace(each, parameters=as_text(dict(each.parameters)), metrics=as_text(dict(each.metrics)), table_id=None)
+        for each in DeltaLog(table).commits()
+    ]
+
+
+def test_the_history_is_that_of_spark(log: Log, upsert: Export) -> None:
+    for number in range(2):
+        log.add(b"a", number)
+        log.add(b"b", number)
+        run(log, upsert)
+    table = deltalake.DeltaTable(upsert.table)
+    table.optimize.compact()
+    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"})
+    DeltaTable.forPath(log.spark, upsert.table).restoreToVersion(1)
+    found = in_files(upsert.table)
+    assert found == in_spark(log, upsert.table)
+    assert found[0].operation == "RESTORE"
+    assert {each.table_id for each in DeltaLog(upsert.table).commits()} == {None, str(table.metadata().id)}
+    assert DeltaLog(f"{upsert.table} 2").versions == []
+
+
+def test_commits_that_delta_has_deleted_end_the_history(log: Log, append: Export) -> None:
+    log.add(b"a", 1)
+    run(log, append)
+    deltalake.DeltaTable(append.table).create_checkpoint()
+    listed = DeltaLog(append.table)
+    (Path(append.table) / "_delta_log" / f"{0:020}.json").unlink()
+    assert [each.version for each in listed.commits()] == [1]
+    log.add(b"b", 2)
+    assert run(log, append).positions_before == {0: 1}
+    assert in_files(append.table) == in_spark(log, append.table)
+
+
+def test_a_commit_that_is_none_is_refused_and_named(log: Log, append: Export) -> None:
+    log.add(b"a", 1)
+    run(log, append)
+    commit = Path(append.table) / "_delta_log" / f"{1:020}.json"
+    commit.write_bytes(commit.read_bytes()[:-20])
+    with pytest.raises(ExportRefusedError, match=rf"{commit}: is not a commit of a Delta table\. Restore the file"):
+        run(log, append)
+    for each in commit.parent.glob("*.json"):
+        each.unlink()
+    with pytest.raises(ExportRefusedError, match=r"has no commit in _delta_log/\. Restore the table"):
+        run(log, append)
