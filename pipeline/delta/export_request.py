@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lakelog.dead_letter_tables import export_dead_letters_key
 from pipeline.delta.export_plan import Export, ExportBounds, ExportMode, ExportResult, PartitionOffsets, decide_export
-from pipeline.delta.table_head import read_head
+from pipeline.delta.table_history import read_head
 from pipeline.delta.table_stamp import known_positions
 from pipeline.job import JobContext
 from pipeline.topic_model import topic_schema

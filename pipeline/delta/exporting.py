@@ -61,7 +61,6 @@ from pipeline.delta.dead_letter_share import (
     is_too_much,
     too_many_dead_letters,
 )
-from pipeline.delta.delta_log import Commit
 from pipeline.delta.delta_table import named_conflicts
 from pipeline.delta.export_plan import (
     NO_BOUNDS,
@@ -74,7 +73,7 @@ from pipeline.delta.export_plan import (
     decide_export,
 )
 from pipeline.delta.export_rows import REASONS, decode, reduced, with_counts
-from pipeline.delta.table_head import check_committed
+from pipeline.delta.table_history import Commit, check_committed
 from pipeline.delta.table_position import look_at_table, stamp_of
 from pipeline.delta.table_schema import Notify, check_columns, fit_table
 from pipeline.delta.table_stamp import Recent, Stamp

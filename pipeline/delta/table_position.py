@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pipeline.delta.delta_table import read_table_id
 from pipeline.delta.export_plan import Export, ExportMode, TableSchemaError
 from pipeline.delta.export_rows import COORDINATES
-from pipeline.delta.table_head import read_head
+from pipeline.delta.table_history import read_head
 from pipeline.delta.table_stamp import Recent, Stamp, TableHead, known_positions
 from storage_engine.errors import ConflictError
 

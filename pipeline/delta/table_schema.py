@@ -37,7 +37,7 @@ from lakelog.spark.types import nullable, quoted, spark_struct
 from pipeline.delta.delta_table import PLAIN_TABLE_PROPERTIES, is_table
 from pipeline.delta.export_plan import Export, ExportPlan, TableSchemaError
 from pipeline.delta.export_rows import table_columns
-from pipeline.delta.table_head import check_committed
+from pipeline.delta.table_history import check_committed
 from pipeline.delta.table_position import head_as_before, stamp_of
 from pipeline.delta.table_stamp import Stamp, TableHead
 from pipeline.spark.failures import SPARK_ERRORS, raised_in_query

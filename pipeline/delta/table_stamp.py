@@ -13,7 +13,7 @@ The release of Lakelog that introduced stale rows (decision 0037) also introduce
 neither `format` nor `recent`. If an older release finds a stamp with these fields, it stops with an error, so it cannot
 delete rows of a newer table.
 
-This module needs no Spark. `pipeline.delta.table_head` finds the stamps in the table's history.
+This module needs no Spark. `pipeline.delta.table_history` finds the stamps in the table's history.
 """
 
 from __future__ import annotations

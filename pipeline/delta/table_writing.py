@@ -18,7 +18,6 @@ from pyspark.sql import functions as F
 
 from lakelog.spark.types import nullable, spark_struct
 from pipeline.delta.dead_letters import append_dead_letters
-from pipeline.delta.delta_log import Commit
 from pipeline.delta.export_plan import Export
 from pipeline.delta.export_rows import (
     STALE_SINCE,
@@ -30,7 +29,7 @@ from pipeline.delta.export_rows import (
     row_columns,
     table_columns,
 )
-from pipeline.delta.table_head import read_head
+from pipeline.delta.table_history import Commit, read_head
 from pipeline.delta.table_stamp import Stamp
 
 

@@ -22,7 +22,6 @@ from pyspark.sql import DataFrame
 
 from pipeline.delta import exporting, replaying, table_schema
 from pipeline.delta.dead_letter_share import TooManyDeadLettersError, followed_by, is_too_much
-from pipeline.delta.delta_log import Commit
 from pipeline.delta.export_plan import (
     Export,
     ExportBounds,
@@ -38,7 +37,7 @@ from pipeline.delta.export_plan import (
 )
 from pipeline.delta.exporting import export_increment
 from pipeline.delta.replaying import ReplayResult, replay
-from pipeline.delta.table_head import find_head
+from pipeline.delta.table_history import Commit, find_head
 from pipeline.delta.table_stamp import NewerTableError, Recent, Stamp, TableHead
 from schemas.event_model import EventModel
 from storage_engine.errors import ConflictError

@@ -10,8 +10,8 @@ import deltalake
 import pytest
 from delta.tables import DeltaTable
 
-from pipeline.delta.delta_log import Commit, DeltaLog
 from pipeline.delta.export_plan import Export, ExportRefusedError
+from pipeline.delta.table_history import Commit, DeltaLog
 from tests.pipeline.delta.order_log import Log, run
 
 
