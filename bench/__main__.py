@@ -1,10 +1,29 @@
-"""Runs all benchmarks (`make bench`), or the named ones: `python -m bench codec logs`."""
+"""Runs all benchmarks (`make bench`), or the named ones: `python -m bench codec logs`.
+
+Some benchmarks have options for smaller runs, which print the figures and write no page. To give options, run the module
+itself: `python -m bench.reading.reads --records 100000`.
+
+    codec              encoding and decoding of record batches, compared with Kafka's Java classes and other libraries
+    commits            a commit: its time, syncs and storage calls
+    compaction         compaction, compared with Kafka's cleaner
+    decisions          decisions about a partition of many segments
+    compaction_memory  the memory of a compaction with many keys
+    ingest             the ingest, compared with Spark's Parquet writer and Kafka sink
+    sink               df.write.format("lakelog"), compared with the ingest
+    reads              spark.read.format("lakelog"), compared with Spark's Kafka source and Parquet scan
+    consumer           Topic.read into Arrow, compared with confluent-kafka's consumer
+    filtered_reads     the bytes that Topic.read(where=...) reads for 1% of a topic
+    following          the delay of Topic.follow after a commit
+    logs               verifying, recovering, opening and searching logs
+    partitions         thousands of partitions
+"""
 
 from __future__ import annotations
 
 import sys
 
-from bench import codec, commits, compaction, compaction_memory, decisions, ingest, logs, partitions
+from bench import codec, commits, compaction, compaction_memory, decisions, ingest, logs, partitions, sink
+from bench.reading import consumer, filtered_reads, following, reads
 
 BENCHMARKS = {
     "codec": codec.main,
@@ -13,6 +32,11 @@ BENCHMARKS = {
     "decisions": decisions.main,
     "compaction_memory": compaction_memory.main,
     "ingest": ingest.main,
+    "sink": sink.main,
+    "reads": reads.main,
+    "consumer": consumer.main,
+    "filtered_reads": filtered_reads.main,
+    "following": following.main,
     "logs": logs.main,
     "partitions": partitions.main,
 }

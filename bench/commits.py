@@ -151,14 +151,14 @@ def sync_milliseconds(folder: Path) -> float:
         return milliseconds(write)
 
 
-def write_input(folder: Path, rows: int) -> None:
+def write_input(folder: Path, rows: int, batches: int = BATCHES) -> None:
     """Write one Parquet file for each micro-batch, all with the same rows."""
     folder.mkdir()
     records = some_records().slice(0, rows)
     table = pa.table({"key": records["key"], "value": records["value"]})
     first = folder / "000.parquet"
     pq.write_table(table, first)
-    for number in range(1, BATCHES):
+    for number in range(1, batches):
         (folder / f"{number:03d}.parquet").hardlink_to(first)
 
 

@@ -69,15 +69,15 @@ def main() -> None:
     )
 
 
-def write_input(folder: Path) -> None:
+def write_input(folder: Path, rows: int = ROWS) -> None:
     """Write random bytes, so that no codec of Parquet makes the files smaller."""
     folder.mkdir()
     random = np.random.default_rng(1)
-    rows = ROWS // FILES
-    offsets = pa.py_buffer(np.arange(0, rows * VALUE_BYTES + 1, VALUE_BYTES, dtype=np.int32))
+    of_file = rows // FILES
+    offsets = pa.py_buffer(np.arange(0, of_file * VALUE_BYTES + 1, VALUE_BYTES, dtype=np.int32))
     for file in range(FILES):
         values = pa.Array.from_buffers(
-            pa.binary(), rows, [None, offsets, pa.py_buffer(random.bytes(rows * VALUE_BYTES))]
+            pa.binary(), of_file, [None, offsets, pa.py_buffer(random.bytes(of_file * VALUE_BYTES))]
         )
         pq.write_table(
             pa.table({"value": values}), folder / f"{file}.parquet", compression="none", use_dictionary=False,

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
-_PACKAGES = ("pyspark", "pyarrow", "numpy", "numba", "crc32c", "cramjam", "aiokafka", "kafka-python")
+_PACKAGES = ("pyspark", "pyarrow", "numpy", "numba", "crc32c", "cramjam", "aiokafka", "confluent-kafka", "kafka-python")
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,12 @@ def write_results(
         if not ratio.met:
             print(f"not met: {ratio.name} is {ratio.value:.2f}, wanted {ratio.wanted}")
     print(f"{sum(ratio.met for ratio in ratios)} of {len(ratios)} ratios met; written to bench/results/{name}.md")
+
+
+def print_ratios(ratios: Sequence[Ratio]) -> None:
+    """Print the ratios of a run with other sizes than those of the page, which does not write the page."""
+    for ratio in ratios:
+        print(f"{ratio.name}: {ratio.value:.2f}, wanted {ratio.wanted}", flush=True)
 
 
 def _ratio_rows(ratios: Sequence[Ratio]) -> list[list[str]]:

@@ -104,11 +104,16 @@ def touch_memory(folder: Path) -> None:
 PEERS = {"lakelog": lakelog, "parquet": parquet, "kafka": kafka}
 
 
-def measure(case: dict[str, Any]) -> float:
-    shutil.rmtree(case["folder"], ignore_errors=True)
-    Path(case["folder"]).mkdir(parents=True)
+def make_empty(folder: Path) -> None:
+    """Make a folder that is empty, while the disk has nothing left to write and the system has free memory."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     os.sync()
-    touch_memory(Path(case["folder"]))
+    touch_memory(folder)
+
+
+def measure(case: dict[str, Any]) -> float:
+    make_empty(Path(case["folder"]))
     return PEERS[sys.argv[1]](case)
 
 

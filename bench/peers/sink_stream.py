@@ -1,0 +1,35 @@
+"""The sink's peer in the sink benchmark, for a stream: `python -m bench.peers.sink_stream`, a process with its own
+Spark. The peer with the ingest is bench.peers.commits.
+
+A case has two folders: one with Parquet files, each of which is one micro-batch, and one to write to. The answer is the
+median time in milliseconds between the ends of two micro-batches that write to a topic of eight partitions with
+writeStream.format("lakelog"), after the stream has warmed up.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lakelog
+from bench.peers.commits import make_empty, micro_batch_ms
+from bench.turns import answer
+from pipeline.spark.session import spark_session
+
+TOPIC = "values"
+
+
+def measure(case: dict[str, Any]) -> float:
+    make_empty(Path(case["folder"]))
+    root, checkpoint = f"{case['folder']}/root", f"{case['folder']}/checkpoint"
+    topic = lakelog.open(root, create=True).create_topic(TOPIC, 8)
+    rows = spark.readStream.schema("key BINARY, value BINARY").option("maxFilesPerTrigger", 1).parquet(case["input"])
+    stream = rows.writeStream.format("lakelog").options(root=root, topic=TOPIC, checkpointLocation=checkpoint)
+    stream.trigger(availableNow=True).start().awaitTermination()
+    assert sum(map(len, topic.read().ranges.values())) == case["records"]
+    return micro_batch_ms(Path(checkpoint))
+
+
+if __name__ == "__main__":
+    spark = spark_session("bench sink stream")
+    answer(measure)
