@@ -22,7 +22,7 @@ import lakelog
 from bench.turns import answer
 from storage_engine.clock import SystemClock
 from storage_engine.errors import NotFoundError
-from storage_engine.storage.opening import open_storage
+from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.chain.state_chain import StateChain, version_key
 
 TOPIC = "values"

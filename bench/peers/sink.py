@@ -16,7 +16,7 @@ from bench.peers.ingest import make_empty  # this import also sets the memory of
 from bench.turns import answer
 from pipeline.spark.session import spark_session
 from storage_engine.clock import SystemClock
-from storage_engine.storage.opening import open_storage
+from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.chain.state_chain import StateChain
 
 TOPIC = "values"

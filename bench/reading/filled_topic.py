@@ -15,7 +15,7 @@ import pyarrow as pa
 import lakelog
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
-from storage_engine.storage.opening import new_directory, open_storage
+from storage_engine.storage.storage_opening import new_directory, open_storage
 from storage_engine.topic.kafka.kafka_export import export_topics
 from storage_engine.topic.topics import Topics
 from tests.kafka_broker import KafkaBroker
