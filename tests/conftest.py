@@ -1,7 +1,7 @@
-"""Fixtures of all tests: one Spark session for the whole run, with the settings of jobs, and one Kafka broker.
+"""Fixtures of all tests: Spark sessions with the settings of jobs, and one Kafka broker.
 
-`make test` runs two workers. All tests that use one of these fixtures run in the same worker, so each fixture exists
-only once.
+`make test` runs two workers. The modules that need the broker run in one worker, and the other modules that need Spark
+in the other worker. So there is one broker and there are two sessions, and both workers have work until the end.
 """
 
 from __future__ import annotations
@@ -40,16 +40,14 @@ for name in ("COLUMNS", "LINES"):  # a worker is told of a terminal of 80 column
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep together what shares a session or a broker, and what shares a fixture of its module: each is made once."""
+    """Let one worker run the tests of a module that share a fixture, and the tests that share a service."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return
-    sharing = {item for item in items if isinstance(item, pytest.Function) and _shares_with_module(item)}
-    served = {item.path for item in sharing if _needs_services(item)}
+    groups = {item.path: _SERVICES[each] for each in reversed(_SERVICES) for item in items if _uses(item, each)}
     for item in items:
-        if _needs_services(item) or (item in sharing and item.path in served):
-            _join_group(item, "services")
-        elif item in sharing:
-            _join_group(item, item.path.name)
+        shares = isinstance(item, pytest.Function) and _shares_with_module(item)
+        if shares or any(_uses(item, each) for each in _SERVICES):
+            _join_group(item, groups.get(item.path, item.path.name))
 
 
 def _join_group(item: pytest.Item, group: str) -> None:
@@ -60,8 +58,12 @@ def _join_group(item: pytest.Item, group: str) -> None:
     item._id = NodeId.parse(f"{item.nodeid}@{group}")
 
 
-def _needs_services(item: pytest.Item) -> bool:
-    return bool({"spark", "kafka_broker"} & set(getattr(item, "fixturenames", ())))
+_SERVICES = {"kafka_broker": "broker", "spark": "spark"}
+"""By fixture, the group of the modules that use it; a module that uses both is in the first one's group."""
+
+
+def _uses(item: pytest.Item, fixture: str) -> bool:
+    return fixture in getattr(item, "fixturenames", ())
 
 
 def _shares_with_module(item: pytest.Function) -> bool:
