@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs a container of Lakelog's image. With the argument `executor`, which Spark gives to the pods that it creates, this
-# script runs an executor. Otherwise it runs ./spark-submit.sh with all arguments.
+# script runs an executor. Otherwise this script runs ./spark-submit.sh with all arguments.
 #
-# Spark describes an executor in environment variables: SPARK_DRIVER_URL, SPARK_EXECUTOR_ID and so on, and one variable
-# SPARK_JAVA_OPT_<number> for each option of its JVM.
+# Spark describes an executor in environment variables: SPARK_DRIVER_URL, SPARK_EXECUTOR_ID and so on. For each option
+# of the executor's JVM, there is one variable SPARK_JAVA_OPT_<number>.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")"
