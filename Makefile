@@ -1,4 +1,5 @@
-# `make help` lists the targets. Each target first runs scripts/setup.sh, which creates .venv if it is missing or out of date.
+# `make help` lists the targets. Each target first runs scripts/setup.sh. If .venv is missing or out of date, setup.sh
+# creates it.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -17,7 +18,7 @@ help: ## list the targets
 venv: ## create .venv from requirements.lock
 	@$(SETUP)
 
-lint: ## check with ruff, its formatter and mypy --strict; changes no file
+lint: ## check the code with ruff, ruff's formatter and mypy --strict; change no file
 	@$(SETUP)
 	$(VENV_PYTHON) -m ruff check .
 	$(VENV_PYTHON) -m ruff format --check .
@@ -31,24 +32,24 @@ format: ## format the code, and let ruff fix what it can
 test: lint ## lint, then run the tests; TESTS="tests/storage_engine -k roll" selects tests
 	@$(SETUP); $(VENV_PYTHON) -m pytest -n 2 --dist loadgroup $(TESTS)
 
-test-browser: ## run the tests that open Chromium; they fail if Chromium is missing, while `make test` skips them
+test-browser: ## run the tests that open Chromium; fail if Chromium is missing (`make test` skips these tests)
 	@$(SETUP); found=$$(command -v chromium chromium-browser google-chrome google-chrome-stable | head -n 1 || true); \
 	    CHROMIUM=$${CHROMIUM:-$${found:-chromium}} $(VENV_PYTHON) -m pytest -m browser
 
-fuzz: ## read a million mutated files with every reader, 20,000 of them with bounds checks; MUTATIONS=100000 SEED=7
+fuzz: ## pass mutated files to every reader: 20,000 with bounds checks, then a million without; MUTATIONS=100000 SEED=7
 	@$(SETUP); checked=$$(mktemp -d); trap 'rm -rf "$$checked"' EXIT; \
 	    NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$$checked \
 	    $(VENV_PYTHON) -m tests.storage_engine.fuzz.fuzzing --mutations 20000 $(if $(SEED),--seed $(SEED)); \
 	    $(VENV_PYTHON) -m tests.storage_engine.fuzz.fuzzing --mutations $(MUTATIONS) $(if $(SEED),--seed $(SEED))
 
-soak: ## repeat the tests of faults, the model and the jobs' output for hours; SEED=7, KILLS=10, SCHEDULES=20000, RUNS=5
+soak: ## repeat the tests of faults, the model and the jobs' output, for hours; SEED=7, KILLS=10, SCHEDULES=20000, RUNS=5
 	@$(SETUP); KILLS=$(or $(KILLS),50) BATCHES=$(or $(BATCHES),200) BROKER=1 $(if $(SEED),SEED=$(SEED)) \
 	    $(VENV_PYTHON) -m pytest -s -m "slow or soak" tests/faults/processes tests/pipeline/ingest/test_ingest_processes.py
 	@$(SETUP); $(VENV_PYTHON) -m tests.model.soak --schedules $(or $(SCHEDULES),20000) $(if $(SEED),--seed $(SEED))
 	@$(SETUP); $(VENV_PYTHON) -m tests.faults $(if $(SHARE),--share $(SHARE)) $(if $(SEED),--seed $(SEED))
 	@$(SETUP); $(VENV_PYTHON) -m tests.jobs.quiet_runs --runs $(or $(RUNS),20) --burners 4
 
-judge: ## compare compaction and retention with Kafka's own, on random logs; LOGS=1000, SEED=7
+judge: ## compare Lakelog's compaction and retention with Kafka's, on random logs; LOGS=1000, SEED=7
 	@$(SETUP); $(VENV_PYTHON) -m tests.kafka.judge --logs $(or $(LOGS),1000) $(if $(SEED),--seed $(SEED)); \
 	    $(VENV_PYTHON) -m tests.kafka.judge --retention --logs $(or $(LOGS),1000) $(if $(SEED),--seed $(SEED))
 
@@ -58,13 +59,13 @@ bench: ## run the benchmarks and write bench/results/
 sources: ## ingest sample data from every source in conf/ into a new root, ./lakelog-sources
 	@$(SETUP); $(VENV_PYTHON) -m scripts.try_sources
 
-dist: ## build the archive for the executors of a cluster, and a zip for spark-submit --py-files, in dist/
+dist: ## write two files to dist/: the archive for the executors of a cluster, and a zip for spark-submit --py-files
 	@$(SETUP); $(VENV_PYTHON) -m scripts.executor_archive --py-files
 
 docs: ## write the generated pages of docs/
 	@$(SETUP); $(VENV_PYTHON) -m docs.generate
 
-lock: ## resolve pyproject.toml into requirements.lock again; UPGRADE=1 chooses newer versions
+lock: ## write requirements.lock again from pyproject.toml; UPGRADE=1 chooses newer versions
 	@scripts/lock.sh $(if $(UPGRADE),--upgrade)
 
 clean: ## delete .venv and the caches of tools

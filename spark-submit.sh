@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
-# Runs the job jobs/NAME.py in the environment of .venv, which is created if it is missing. The Spark settings are those of
-# conf/spark-defaults.conf. Arguments after `--` are spark-submit options, which override these settings. In place of a
-# job's name, a path that ends with .py runs a program of your own in the same way.
+# Runs the job jobs/NAME.py in the environment of .venv. If .venv is missing, this script first creates .venv. The Spark
+# settings are those of conf/spark-defaults.conf. Arguments after `--` are spark-submit options, which override these
+# settings. If you give a path that ends with .py instead of a job's name, the script runs this program in the same way.
 #
-# With --ship, Spark sends the archive of `make dist` to the executors, and the executors run the Python of this archive.
-# The archive is built if it is missing or out of date; --ship=ARCHIVE sends another one. docs/CLUSTER.md describes this.
+# With --ship, Spark sends the archive of `make dist` to the executors, and the executors run the Python of this
+# archive. The archive is built if it is missing or out of date. --ship=ARCHIVE sends the archive ARCHIVE instead.
+# docs/CLUSTER.md describes --ship.
 #
-# This script becomes the Python process of the job, and Python starts the JVM as its child with those options. So the exit
-# status is that of the job, Ctrl-C and SIGTERM reach the job, and the JVM ends when its Python ends. (With
-# bin/spark-submit, Python is the child of the JVM: SIGTERM ends the JVM, and Python waits for it.) Only
-# --deploy-mode cluster uses bin/spark-submit, because the driver then runs on another host.
+# The process of this script becomes the Python process of the job. Python then starts the JVM as a child process, with
+# the spark-submit options. So the exit status is that of the job, Ctrl-C and SIGTERM reach the job, and the JVM ends
+# when the Python process ends. With bin/spark-submit, Python would be the child of the JVM: SIGTERM would end the JVM,
+# and Python would wait for the JVM. Only --deploy-mode cluster uses bin/spark-submit, because the driver then runs on
+# another host.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 
-# Prints each job with the first line of its docstring. Files that begin with _ are not jobs.
+# Prints each job with the first line of the job's docstring. Files whose names begin with _ are not jobs.
 list_jobs() {
     local file
     for file in "$here"/jobs/[!_]*.py; do
@@ -26,7 +28,7 @@ list_jobs() {
 usage() {
     echo "Usage: ./spark-submit.sh [--ship[=ARCHIVE]] JOB [job arguments...] [-- spark-submit options...]"
     echo
-    echo "Jobs (./spark-submit.sh JOB --help describes each):"
+    echo "Jobs (./spark-submit.sh JOB --help describes the job JOB):"
     list_jobs
     echo
     echo "For example:"
@@ -34,7 +36,7 @@ usage() {
     echo "  ./spark-submit.sh --ship ingest --conf my.yaml -- --master spark://host:7077"
 }
 
-# $1 as one word for Python's shlex, which reads PYSPARK_SUBMIT_ARGS.
+# Prints $1 with quotes, so that Python's shlex reads $1 as one word. PySpark reads PYSPARK_SUBMIT_ARGS with shlex.
 quoted() {
     printf "'%s' " "${1//\'/\'\"\'\"\'}"
 }
@@ -93,7 +95,8 @@ for option in "$@"; do
     previous=$option
 done
 
-# A --properties-file of the user overrides conf/spark-defaults.conf key by key, and does not replace the file.
+# If the user gives --properties-file, the keys in that file override the same keys in conf/spark-defaults.conf. The
+# other keys of conf/spark-defaults.conf stay in effect.
 if [ $deploy_mode = cluster ]; then
     if [[ $master == spark://* ]]; then
         echo "spark-submit.sh: --deploy-mode cluster does not work with $master: Spark's standalone master runs only Java" \

@@ -1,13 +1,14 @@
 """Adds the jars of Delta and of Spark's Kafka source to the Spark of this environment, once.
 
-The alternative, the setting `spark.jars.packages`, has three disadvantages. Each start takes a second to resolve the
-jars, and prints eighty lines. A start needs a network if the cache is empty. If a user gives other packages with
---packages, Spark starts without Delta. The jars come from the same repositories as with that setting: Spark's own Ivy
-downloads them, with the user's proxies, mirrors and cache. The versions are those of PySpark and delta-spark in
-requirements.lock. Ivy's output is printed on standard error.
+The alternative would be the setting `spark.jars.packages`. It has three disadvantages. Each start resolves the jars
+again, which takes a second and prints eighty lines. A start needs a network if the cache is empty. If a user gives
+other packages with --packages, Spark starts without Delta. The jars come from the same repositories as with this
+setting: Spark's own Ivy downloads them, with the user's proxies, mirrors and cache. The versions are those of PySpark
+and delta-spark in requirements.lock. Ivy's output is printed on standard error.
 
-After the last jar, a list of the requested jars is written beside them. If that list has the requested jars, nothing is
-done. So an interrupted set-up is repeated.
+After the last jar is copied, this program writes a list of the requested packages into the folder of the jars. If the
+list in the folder already names the requested packages, the program does nothing. An interrupted set-up leaves no list,
+so the next set-up does the work again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pyspark.java_gateway import launch_gateway
 
 @dataclass(frozen=True)
 class Package:
-    """A package to resolve. excluded: patterns of dependencies that are not added; None: no dependency is added."""
+    """A package to resolve. excluded: patterns of dependencies that are not added. None: no dependency is added."""
 
     coordinate: str
     excluded: str | None = None
@@ -40,16 +41,16 @@ PACKAGES = [
         f"io.delta:delta-spark_{'.'.join(SPARK.split('.')[:2])}_{SCALA}:{version('delta-spark')}",
         "org.*:*,com.*:*,commons-*:*,javax.*:*,io.airlift:*",
     ),
-    # The Kafka source needs two libraries that Spark does not contain. Its module for delegation tokens cannot be
-    # resolved in every repository in the version of this Spark. Version 4.0.0 can be resolved, and has the same
-    # classes.
+    # The Kafka source needs two libraries that Spark does not contain. It also needs a module for delegation tokens.
+    # Some repositories do not have this module in the version of this Spark. Version 4.0.0 can be resolved, and has the
+    # same classes.
     Package(f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{SPARK}"),
     Package("org.apache.kafka:kafka-clients:3.9.2"),
     Package("org.apache.commons:commons-pool2:2.13.1"),
     Package(f"org.apache.spark:spark-token-provider-kafka-0-10_{SCALA}:4.0.0"),
 ]
 ADDED = "io.*_*.jar", "org.*_*.jar"
-"""The form of the file names that Ivy makes. Spark's own jars do not have the group in their names."""
+"""Patterns for the names that Ivy gives to jars: a name begins with the group. The names of Spark's own jars do not."""
 
 
 def main() -> None:
@@ -73,7 +74,7 @@ def main() -> None:
 
 
 def _resolved() -> list[Path]:
-    """The packages' jars in Ivy's cache. Missing jars are downloaded. One JVM resolves all packages."""
+    """The jars of the packages in Ivy's cache. Ivy downloads missing jars. One JVM resolves all packages."""
     os.environ["PYSPARK_SUBMIT_ARGS"] = "pyspark-shell"
     os.environ["SPARK_CONF_DIR"] = os.devnull  # the user's own spark-defaults.conf must not add packages
     gateway: JavaGateway = launch_gateway()  # no Spark context is needed

@@ -1,7 +1,7 @@
 """Compiles every kernel once: `python -m scripts.compile_kernels`.
 
-The import of a module with kernels compiles them, or loads them from numba's cache. The set-up runs this program, so
-that no job waits for the compiler.
+When Python imports a module with kernels, numba compiles the kernels or loads them from numba's cache. The set-up runs
+this program, so that no job waits for the compiler.
 """
 
 from __future__ import annotations

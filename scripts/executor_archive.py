@@ -1,21 +1,24 @@
 """Builds the archive that gives Spark's executors a Python with Lakelog: `make dist`, or `./spark-submit.sh --ship`.
 
-On a host, the archive needs only the libraries of the operating system. It contains:
+On a host, the archive needs only the libraries of the operating system. The archive contains:
 
     bin/python3.11          the interpreter of .venv, with its standard library in lib/
-    bin/lakelog-python      a shell script that starts the interpreter with packages/ on its path; Spark runs this program
-    packages/               Lakelog, and the pinned packages that it requires; without the tools of the tests
+    bin/lakelog-python      a shell script that starts the interpreter with packages/ on its path; Spark runs this
+                            script
+    packages/               Lakelog, and the pinned packages that Lakelog requires, but no tools for tests
     packages/.../__pycache__   the byte code and the compiled kernels, so that a host compiles nothing
-    jars/                   the jars of Delta and of Spark's Kafka source, for hosts on which the archive is unpacked by hand
+    jars/                   the jars of Delta and of Spark's Kafka source, for hosts on which somebody unpacks the
+                            archive by hand
 
-All paths inside are relative to the program, so the archive may be unpacked anywhere. Python normally compares the
-times of source files with the times in the byte code, but some programs that unpack an archive change the times of
-files. So the byte code is marked as valid without this comparison. Kernels are compiled for the processor of the host
-on which the archive is built; numba compiles them again on another kind of processor.
+All paths in the archive are relative to the program, so the archive may be unpacked anywhere. Python normally compares
+the times of source files with the times in the byte code. But some programs that unpack an archive change the times of
+files. So the byte code is marked as valid without this comparison. The kernels are compiled for the processor of the
+host on which the archive is built. On another kind of processor, numba compiles the kernels again.
 
-Before the archive is written, the Python in it imports the modules that Spark's daemon imports, with an empty
-environment. So an archive without one of these modules is never written. The file `<archive>.inputs` records the digest
-of all inputs. If it matches, the archive is current and is not built again.
+Before the archive is written, the Python of the archive is started with an empty environment, and imports the modules
+that Spark's daemon imports. If one of these modules is missing, no archive is written. The file `<archive>.inputs`
+contains the digest of all inputs. If the current inputs have the same digest, the archive is current and is not built
+again.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ LEFT_OUT_OF_PACKAGES = (
 )
 LAUNCHER = f"""#!/bin/sh
 # Runs the Python of this archive with the packages of this archive. Spark starts this program for its Python workers.
-# Like pipeline/spark/spark_python.py, it replaces the daemon that Spark starts to plan reads by the quiet daemon.
+# Spark starts a daemon to plan reads. Like pipeline/spark/spark_python.py, this script starts the quiet daemon instead.
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd -P) || exit 1
 export PYTHONPATH="$here/../packages${{PYTHONPATH:+:$PYTHONPATH}}"
 export LD_LIBRARY_PATH="$here/../lib${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"
@@ -81,7 +84,7 @@ fi
 exec "$here/{PYTHON}" "$@"
 """
 WARM_UP = "import pipeline.python_daemon, pipeline.job, pyspark.worker, pyspark.sql.worker.plan_data_source_read, delta"
-_UNCHECKED = (1).to_bytes(4, "little")  # bytes 4 to 7 of a .pyc, its flags: a hash, not compared with the source
+_UNCHECKED = (1).to_bytes(4, "little")  # the flags of a .pyc, bytes 4 to 7: hash, not compared with the source
 
 
 def main() -> None:
@@ -92,7 +95,7 @@ def main() -> None:
         "--to", type=Path, default=HOME / "dist", metavar="DIR", help="folder of the archive; default: dist/"
     )
     parser.add_argument(
-        "--level", type=int, choices=range(10), default=1, help="of gzip; 0 does not compress; default: 1"
+        "--level", type=int, choices=range(10), default=1, help="level of gzip; 0 does not compress; default: 1"
     )
     parser.add_argument(
         "--py-files", action="store_true", help="also write the project's code as a zip for spark-submit"
@@ -104,9 +107,9 @@ def main() -> None:
 
 
 def current_archive(folder: Path, level: int) -> Path:
-    """The archive in the folder; it is built first if it is missing or its inputs have changed.
+    """The archive in the folder. If the archive is missing, or its inputs have changed, this function first builds it.
 
-    The form is always .tar.gz, because Spark unpacks a .tar without the permission to execute its programs.
+    The form is always .tar.gz, because Spark unpacks a .tar without the execute permissions of its files.
     level: how much gzip compresses, 0 to 9.
     """
     if sys.platform != "linux":
@@ -135,7 +138,7 @@ def current_archive(folder: Path, level: int) -> Path:
 
 
 def write_py_files(folder: Path) -> Path:
-    """Write the project's packages, without the packages that they require, as spark-submit --py-files takes them."""
+    """Write a zip for spark-submit --py-files, with the project's packages but without the packages they require."""
     target = folder / f"lakelog-{distribution('lakelog').version}-py-files.zip"
     with tempfile.TemporaryDirectory(dir=folder, prefix=".building-") as made:
         partial = Path(made) / target.name
@@ -159,7 +162,7 @@ def digest_of_inputs() -> str:
 
 
 def stage(place: Path) -> None:
-    """Lay out the archive in a new folder. Files of .venv are linked, not copied, if both are on one file system."""
+    """Lay out the archive in a new folder. If .venv is on the same file system, its files are linked and not copied."""
     stdlib = Path(sysconfig.get_path("stdlib"))
     link(Path(sys.executable).resolve(), place / "bin" / PYTHON)
     for file in files_below(stdlib, LEFT_OUT_OF_STDLIB):
@@ -196,7 +199,7 @@ def stage(place: Path) -> None:
 
 
 def warm_up(place: Path) -> None:
-    """Import with the archive's own Python what executors import, which also writes missing byte code and kernels."""
+    """Import what executors import, in the archive's Python. The imports also write missing byte code and kernels."""
     done = subprocess.run(
         [place / "bin" / "lakelog-python", "-c", WARM_UP],
         cwd=place, env={"PATH": os.defpath, "HOME": str(place)}, capture_output=True, text=True, check=False,
@@ -210,7 +213,7 @@ def warm_up(place: Path) -> None:
 
 
 def required(found: Distribution, extras: tuple[str, ...] = ()) -> dict[str, Distribution]:
-    """The packages that this one needs with these extras, and those that they need, by name."""
+    """By name: the packages that a package needs with these extras, and all packages that those packages need."""
     names: dict[str, Distribution] = {}
     pending = [(found, extras)]
     while pending:
@@ -225,7 +228,7 @@ def required(found: Distribution, extras: tuple[str, ...] = ()) -> dict[str, Dis
 
 
 def files_below(folder: Path, left_out: Collection[str] = ()) -> Iterator[Path]:
-    """The files of a folder and of its folders, in a fixed order, without byte code."""
+    """The files of a folder and of its subfolders, in a fixed order, without byte code."""
     for path in sorted(folder.iterdir()):
         if path.name in left_out or path.name == "__pycache__":
             continue
@@ -236,13 +239,13 @@ def files_below(folder: Path, left_out: Collection[str] = ()) -> Iterator[Path]:
 
 
 def byte_code_of(source: Path) -> list[Path]:
-    """The byte code of a source, as the interpreter writes it without -O; empty for another file, or if there is none."""
+    """The .pyc of a source file, as Python writes it without -O. Empty for other files, and if there is no .pyc."""
     compiled = source.parent / "__pycache__" / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
     return [compiled] if source.suffix == ".py" and compiled.exists() else []
 
 
 def compiled_kernels(folder: Path) -> list[Path]:
-    """The kernels of a folder's modules in numba's cache, which set-up has compiled; empty if there are none."""
+    """The files in numba's cache with the compiled kernels of a folder's modules. Empty if there are no such files."""
     cache = os.environ.get("NUMBA_CACHE_DIR")
     subfolder = UserProvidedCacheLocator.get_suitable_cache_subpath(str(folder / "module.py"))
     return list(Path(cache, subfolder).glob("*.nb?")) if cache else []
@@ -254,7 +257,7 @@ def link(source: Path, target: Path) -> None:
         return
     try:
         os.link(source.resolve(), target)
-    except OSError:  # another file system, or one without links
+    except OSError:  # another file system, or a file system without links
         shutil.copy2(source, target)
 
 

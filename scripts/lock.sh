@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Writes requirements.lock from pyproject.toml: one set of versions, with hashes, for Python 3.11 to 3.13 on Linux and
-# macOS. uv chooses the versions, because pip can do this only for its own platform. If uv is not installed, it is
-# installed into a temporary environment. With `--upgrade` (make lock UPGRADE=1) the newest versions are chosen;
-# otherwise the locked versions stay if they still satisfy pyproject.toml.
+# macOS. uv chooses the versions, because pip can choose versions only for the platform on which pip runs. If uv is not
+# installed, this script installs uv into a temporary environment. With `--upgrade` (make lock UPGRADE=1), uv chooses
+# the newest versions. Otherwise uv keeps the locked versions that still satisfy pyproject.toml.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,7 +16,8 @@ if [ -z "$uv" ]; then
     uv=$scratch/venv/bin/uv
 fi
 
-# One version of each package must support all Pythons. Newer versions of these two packages do not support 3.11.
+# The lock has one version of each package, for all these Pythons. Newer versions of these two packages do not support
+# 3.11.
 printf '%s\n' 'numpy<2.5' 'deprecated<2' >"$scratch/constraints"
 
 cp requirements.lock "$scratch/requirements.lock" 2>/dev/null || true

@@ -1,11 +1,12 @@
 """Makes the files of tests/golden/groups again: `python -m scripts.make_golden_groups`, in about a minute.
 
-A broker of Kafka 4.3.1 runs during this program. The folder then has
+A broker of Kafka 4.3.1 runs during this program. At the end, the folder contains
 
     orders-0 to orders-3       a topic with twenty records, and with the markers of transactions
-    __consumer_offsets-0       the groups that have read this topic: classic, consumer, share and streams groups, and a
-                               deleted group; with commits that have metadata, have an expiry or are in transactions
-    every-type-0               records with random fields, of every type and every version of __consumer_offsets
+    __consumer_offsets-0       the groups that read this topic: classic, consumer, share and streams groups, and a
+                               deleted group; some commits have metadata or an expiry, and some are in transactions
+    every-type-0               records of every type and every version that __consumer_offsets can have, with random
+                               fields
     offsets_decoder.txt.gz     what Kafka's own dump tool prints for __consumer_offsets-0 and every-type-0
     described.txt              what kafka-consumer-groups prints for all groups
 """
@@ -62,7 +63,7 @@ OTHERS = (
     (b"\x00\x10\x00\x01g\x00\x01r", b"\x00\x00\x02\x81\x80\x02"),
     (GROUP_3, b"\x00\x00\x00\x00\x00\x01\x01\x00\xff\xff\xff\xff\xff"),
 )
-"""Keys and values of unknown types, with bytes after the fields, and damaged."""
+"""Keys and values that have an unknown type, have extra bytes after their fields, or are damaged."""
 TOOLS = "org.apache.kafka.tools"
 
 
@@ -135,7 +136,7 @@ def run_groups(broker: KafkaBroker) -> None:
 
 
 def end_with_an_open_transaction(broker: KafkaBroker) -> None:
-    """Leave a transaction open that has committed an offset, and let another group commit after it."""
+    """Commit an offset in a transaction, and leave this transaction open. Then let another group commit an offset."""
     producer = transactional(broker, "open")
     begin_commit(producer, "billing", 5)
     after = KafkaConsumer(bootstrap_servers=broker.bootstrap_servers, group_id="assigned é", enable_auto_commit=False)
@@ -151,7 +152,7 @@ def transactional(broker: KafkaBroker, transactional_id: str) -> KafkaProducer:
 
 
 def begin_commit(producer: KafkaProducer, group: str, offset: int) -> None:
-    """Append to partition 0 and commit its offset in a transaction, which stays open."""
+    """Begin a transaction, append to partition 0, and commit an offset of the group. The transaction stays open."""
     producer.begin_transaction()
     producer.send("orders", b"t", partition=0)
     producer.send_offsets_to_transaction({ORDERS[0]: OffsetAndMetadata(offset, "", -1)}, group)
@@ -159,7 +160,7 @@ def begin_commit(producer: KafkaProducer, group: str, offset: int) -> None:
 
 
 def run_tool(package: str, broker: KafkaBroker, tool: str, *arguments: str) -> str:
-    """What a tool of Kafka prints. Some tools end with an error when nothing more arrives."""
+    """Return what a tool of Kafka prints. Some tools end with an error when no more records arrive."""
     command = [*java(), f"{TOOLS}.{package}.{tool}", "--bootstrap-server", broker.bootstrap_servers, *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120, check=False).stdout
 
@@ -169,13 +170,13 @@ def java() -> list[str]:
 
 
 class RandomRecords:
-    """Records of __consumer_offsets with random fields; equal for equal seeds."""
+    """Records of __consumer_offsets with random fields. Equal seeds give equal records."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
     def all(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """Keys and values. After the random ones: records of unknown types, with bytes after the fields, and damaged."""
+        """Keys and values: first those of random records, then those in OTHERS."""
         for kind, (key, value) in RECORD_TYPES.items():
             for version in range(value.last_version + 1):
                 for _ in range(SAMPLES):
@@ -195,7 +196,7 @@ class RandomRecords:
         return struct.pack(">h", version) + self._fields(message.fields, version, flexible=flexible, given=given)
 
     def _consumers(self, group: MessageSchema, version: int) -> bytes:
-        """A group of consumers, whose members say what they read; some say it in another form."""
+        """A group of consumers. Each member has a subscription and an assignment; some assignments are random bytes."""
         flexible = version >= group.flexible_since
         subscription, assignment = (
             self._message(message, self._random.randrange(5)) for message in MEMBER_CONTENTS.values()

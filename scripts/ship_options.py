@@ -1,9 +1,9 @@
-"""Prints the spark-submit options of a job whose archive is sent to the executors (`./spark-submit.sh --ship`).
+"""Prints the spark-submit options that send the archive to a job's executors (`./spark-submit.sh --ship`).
 
     python -m scripts.ship_options ARCHIVE [spark-submit options...]
 
-The words are quoted for a shell. If the user also gives an option that takes a list, such as --jars, the user's list
-and Lakelog's list are joined, because spark-submit uses only the last list.
+Each word is quoted for a shell. An option such as --jars takes a list. If the user also gives such an option, this
+program joins the user's list and Lakelog's list, because spark-submit uses only the last list.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from scripts.add_jars import ADDED
 FOLDER = "lakelog"
 """The name under which Spark unpacks the archive, in the working folder of each executor."""
 SEARCH_PATH = f"./{FOLDER}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""PATH of the executors. Spark uses one name for Python in the driver and in the executors. So the name has no folder, and
-PATH decides which program it is: that of .venv in the driver, that of the archive in an executor."""
+"""PATH of the executors. Spark starts Python by the same name in the driver and in the executors. This name contains no
+folder, so PATH decides which program is started. In the driver, it is the program in .venv. In an executor, it is the
+program in the archive."""
 SETTINGS = {
     "spark.pyspark.python": NAME,
     "spark.executorEnv.PATH": SEARCH_PATH,
-    "spark.yarn.appMasterEnv.PATH": SEARCH_PATH,  # of the driver in YARN's cluster mode
+    "spark.yarn.appMasterEnv.PATH": SEARCH_PATH,  # for the driver in YARN's cluster mode
 }
 LISTS = {"--archives": "spark.archives", "--jars": "spark.jars"}
 
 
 def with_archive(archive: str, jars: Sequence[str], given: Sequence[str]) -> list[str]:
-    """The user's options, and those that send the archive and the jars. A setting of the user is not replaced."""
+    """The user's options, and the options that send the archive and the jars. No setting of the user is replaced."""
     lists: dict[str, list[str]] = {"--archives": [f"{archive}#{FOLDER}"], "--jars": list(jars)}
     rest: list[str] = []
     settings: set[str] = set()

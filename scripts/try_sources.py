@@ -1,8 +1,9 @@
 """Runs an ingest of sample data from every source that has a file in conf/: `make sources`.
 
-All files are created again below ./lakelog-sources: files with orders, a Delta table, and a topic on a Kafka broker
-that runs only during this program. Each ingest is the command that a user would type. The stream of conf/rate.yaml
-never ends, so it is stopped after its first micro-batches.
+This program first deletes ./lakelog-sources. Then the program writes files with orders and a Delta table below this
+folder. The program also starts a Kafka broker, writes orders to a topic on this broker, and stops the broker at the
+end. Each ingest runs as the command that a user would type. The stream of conf/rate.yaml never ends, so this ingest is
+stopped after its first micro-batches.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def main() -> int:
 
 
 def ingest(source: str, *options: str, seconds: float | None = None) -> int:
-    """Run ./spark-submit.sh ingest to its end, or stop it after so many seconds. Returns its exit status."""
+    """Run ./spark-submit.sh ingest. If the ingest still runs after `seconds`, stop it. Returns its exit status."""
     command = ["./spark-submit.sh", "ingest", "--conf", f"conf/{source}.yaml", *options]
     print(f"\n$ {' '.join(command)}", file=sys.stderr, flush=True)
     with subprocess.Popen(command, cwd=HOME) as job:

@@ -1,7 +1,7 @@
 """Adds the module pyspark_lakelog to a wheel, and not to the editable installation of a checkout.
 
-Spark finds a source by itself in a module whose name begins with `pyspark_`. A checkout registers its source, and Spark
-warns if a source is both found and registered.
+If the name of a module begins with `pyspark_`, Spark finds the data source in this module by itself. The code of a
+checkout registers the data source. If Spark both finds a data source and sees its registration, Spark prints a warning.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class WheelHook(BuildHookInterface[Any]):
-    """hatchling calls `initialize` before it builds: `version` is "standard" for a wheel that is to be published."""
+    """hatchling calls `initialize` before a build. `version` is "standard" if the build makes a wheel to publish."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "standard":
