@@ -29,7 +29,8 @@ def demo(context: JobContext) -> JobReport:
     import pipeline.spark.session  # noqa: F401
 
     with ThreadPoolExecutor(1) as meanwhile:
-        # Spark, the modules with compiled kernels and the files take seconds each, so they are loaded in parallel.
+        # Starting Spark takes seconds, and so does loading the compiled kernels and writing the files. So these steps
+        # run in parallel.
         spark = meanwhile.submit(lambda: context.spark)
         from jobs.export import export
         from jobs.ingest import ingest

@@ -25,7 +25,9 @@ from storage_engine.topic.clean.cleaning_plan import ALL_WORK
 
 
 def maintenance(context: JobContext) -> JobReport:
-    """Run the steps that copy no records first, because they free space and leave less to compact; then compact."""
+    """First run the steps that copy no records, because these steps free space and leave fewer records to compact. Then
+    compact.
+    """
 
     def steps(cleaning: CleaningJob) -> None:
         cleaning.end_transactions()

@@ -12,7 +12,9 @@ import re
 from storage_engine.errors import InvalidTopicNameError
 
 MAX_LENGTH = 249
-"""Kafka's limit. A directory name adds "-", a partition number and perhaps ".deleted", and must be below 255 bytes."""
+"""Kafka's limit. A directory name adds "-", a partition number and perhaps ".deleted", and must be shorter than 255
+bytes.
+"""
 
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
 
@@ -21,7 +23,8 @@ def check_topic_name(name: str) -> str:
     """Return the name if Kafka allows it.
 
     Raises:
-        InvalidTopicNameError: the name is empty, longer than 249 characters, "." or "..", or has an illegal character.
+        InvalidTopicNameError: the name is empty, is longer than 249 characters, is "." or "..", or contains an illegal
+            character.
     """
     illegal = _ILLEGAL.search(name)
     if not name:

@@ -102,8 +102,8 @@ class RunWriter:
         """
         Args:
             write: receives the bytes of the file in order.
-            memory_bytes: for a run, which needs memory twice: while it is collected and while it is sorted. A very
-                large batch can need more.
+            memory_bytes: the memory for one run. The keys of a run are in memory twice when they are sorted, so a run
+                can have half as many bytes. A very large batch can need more memory.
         """
         self._write = write
         self._first_dirty_offset = first_dirty_offset
@@ -121,8 +121,8 @@ class RunWriter:
         """Add the next batches of the log.
 
         Args:
-            has_keys: bool of shape (batches,), the batches whose keys count.
-            records: of the batches whose keys count.
+            has_keys: bool of shape (batches,), the batches whose keys are used.
+            records: the records of the batches whose keys are used.
 
         Raises:
             CorruptionError: the contents of a batch do not match its header.

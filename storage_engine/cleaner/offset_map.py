@@ -28,7 +28,7 @@ class KeyMap:
     def __init__(self, memory_bytes: int, seed: int | None = None) -> None:
         """
         Args:
-            memory_bytes: for slots and entries together, in bytes.
+            memory_bytes: the memory for slots and entries together, in bytes.
         """
         self.seed = secrets.randbits(63) if seed is None else seed
         self.scratch: Int64Array = np.empty(SCRATCH_WORDS, np.int64)

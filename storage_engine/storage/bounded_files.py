@@ -28,8 +28,8 @@ _OPEN: dict[BoundedFile, None] = {}
 
 
 def most_open() -> int:
-    """The largest number of open files. Files that are in use at a moment are not closed, so more files can be open for
-    a short time.
+    """The largest number of open files. A file that a thread is using is not closed, so more files can be open for a
+    short time.
     """
     return max(1, open_file_limit() // 4)
 
@@ -37,7 +37,8 @@ def most_open() -> int:
 class BoundedFile:
     """A DirectoryFile that may be closed between two calls.
 
-    in_use: a lock. Each call holds it, and so does a thread that closes the file in favor of another one.
+    in_use: a lock. Each call holds this lock. A thread also holds it while it closes the file because another file
+        needs a descriptor.
     """
 
     def __init__(self, storage: Directory, key: str) -> None:
@@ -98,7 +99,9 @@ class BoundedFile:
         return self._file
 
     def close_for_others(self) -> None:
-        """Close the file in favor of another one. The caller holds in_use; this call releases it."""
+        """Close the file, because another file needs a descriptor. The caller holds in_use; this call releases
+        in_use.
+        """
         try:
             assert self._file is not None, "only an open file can make way"
             try:
