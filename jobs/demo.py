@@ -3,9 +3,9 @@
     ./spark-submit.sh demo
 
 The job writes the 336,776 flights that left New York in 2013 as twelve files of JSON events. The job appends the
-flights month by month to the compacted topic `flights`. Then it cleans the topic, and exports it to a Delta table with
-the last flight of each aircraft. A second run finds no new flights and changes nothing. The settings are in
-conf/flights.yaml.
+flights month by month to the compacted topic `flights`. Then it cleans the topic, and exports the topic. The exported
+Delta table contains the last flight of each aircraft. A second run finds no new flights and changes nothing. The
+settings are in conf/flights.yaml.
 """
 
 from __future__ import annotations

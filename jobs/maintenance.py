@@ -43,7 +43,7 @@ def maintenance(context: JobContext) -> JobReport:
 
 
 def add_maintenance_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of all cleaning jobs, and those of the budget."""
+    """Add the options of all cleaning jobs, and the options of the budget."""
     add_cleaning_options(parser)
     add_budget_options(parser)
 

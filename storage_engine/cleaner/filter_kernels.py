@@ -173,8 +173,8 @@ def filter_batches(
         horizon = batches.base_timestamps[batch] if batches.attributes[batch] & DELETE_HORIZON else np.int64(-1)
         is_append_time = batches.attributes[batch] & LOG_APPEND_TIME != 0
         keeps_all = batches.treatment[batch] & KEEP_ALL != 0
-        # Tombstones below this offset are removed. -1 removes no tombstone, hold_offset those that are not held,
-        # end_offset all.
+        # Tombstones below this offset are removed. With -1, no tombstone is removed; with hold_offset, all tombstones
+        # that are not held; with end_offset, all tombstones.
         tombstones_end = limits.end_offset
         if horizon < 0 or limits.now_ms < horizon:
             tombstones_end = np.int64(-1)

@@ -156,7 +156,7 @@ def note(
     if the map has no room.
 
     Storing the same record twice changes nothing. Only records that have a bit in `outdated` are marked; the lowest bit
-    of its first byte belongs to ordinal `first`.
+    of the first byte of `outdated` belongs to ordinal `first`.
     """
     slot, place = find(table, arena, data, start, length, hashed)
     if place != 0:

@@ -136,8 +136,8 @@ class Storage(Protocol):
         """Delete a file. A missing file is no error."""
 
     def sync_names(self, folder: str) -> None:
-        """Make the names in this folder durable, whichever process created them. On a storage whose files are durable
-        as soon as other processes see them, this does nothing.
+        """Make the names in this folder durable, whichever process created them. This call does nothing on a storage
+        whose files are durable as soon as other processes see them.
         """
 
     def sync_file(self, key: str) -> None:
@@ -152,7 +152,7 @@ class Storage(Protocol):
 
 
 class AppendableFile(Protocol):
-    """A file to which the process that created it may write again and again."""
+    """A file that can be written again and again, by the process that created it."""
 
     def write_at(self, position: int, data: Sequence[Buffer]) -> None:
         """Write these bytes, one after another, beginning at this position."""
@@ -328,7 +328,7 @@ def needed(capability: _Capability | None, storage: Storage, operation: str, rem
     """Return the capability that an operation needs.
 
     Args:
-        operation: begins the problem, as in "moving files into it is not possible".
+        operation: the first words of the error's problem, for example "moving files into it".
         remedy: what to do instead.
 
     Raises:

@@ -1,10 +1,10 @@
 """Limits how many files of a plain Kafka log directory are open for writing at the same time.
 
-A Kafka broker has three files of each partition open, and its administrator raises the limit of open files for this. A
-Lakelog command may open a directory with thousands of partitions although the limit still has its default value. So
-when another file needs a descriptor, the least recently written file is synced and closed. The next write to this file
-opens it again. The sync comes before the close, because the operating system reports a lost write only to a process
-that has the file open. If that sync fails, the next call on the file raises the error.
+A Kafka broker has three files of each partition open, so its administrator raises the limit on open files. A Lakelog
+command may open a directory with thousands of partitions although the limit still has its default value. So when
+another file needs a descriptor, the least recently written file is synced and closed. The next write to this file opens
+it again. The sync comes before the close, because the operating system reports a lost write only to a process that has
+the file open. If that sync fails, the next call on the file raises the error.
 
 Only plain Kafka log directories use this module, because their files change in place, under a lock. A .log under a
 Lakelog root is never opened for writing again. All functions are thread-safe. Only one thread at a time may use one
@@ -37,8 +37,8 @@ def most_open() -> int:
 class BoundedFile:
     """A DirectoryFile that may be closed between two calls.
 
-    in_use: a lock. Each call holds this lock. A thread also holds it while it closes the file because another file
-        needs a descriptor.
+    in_use: a lock. Each call holds this lock. A thread that closes this file in favor of another file also holds this
+        lock.
     """
 
     def __init__(self, storage: Directory, key: str) -> None:
