@@ -103,7 +103,7 @@ def _model(schema: EventSchema) -> type[BaseModel]:
     except ddl.DdlError as error:
         raise UnknownSchemaError(
             f"schema {schema.text!r} is neither a model nor columns in Spark's DDL: {error}",
-            f"Write a model of schemas/ ({', '.join(names())}), module:Class, or columns such as `id BIGINT, name STRING`.",
+            f"Name a model in schemas/ ({', '.join(names())}), module:Class, or columns such as `id BIGINT, name STRING`.",
         ) from error
     return found
 

@@ -30,7 +30,7 @@ def check_topic_name(name: str) -> str:
     if not name:
         problem = "a topic's name may not be empty"
     elif name in (".", ".."):
-        problem = f"a topic may not be called {name!r}, which means a directory"
+        problem = f"a topic may not be called {name!r}, which is the name of a directory"
     elif len(name) > MAX_LENGTH:
         problem = f"a topic's name has at most {MAX_LENGTH} characters, found {len(name)}"
     elif illegal:

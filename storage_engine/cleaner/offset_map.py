@@ -46,7 +46,7 @@ class KeyMap:
 
     @property
     def arrays(self) -> MapArrays:
-        """The arrays for the kernels. They are replaced when the map grows."""
+        """The arrays for the kernels. The arrays are replaced when the map grows."""
         return MapArrays(self.seed, self.table, self.entries, self.used, self.scratch)
 
     def grow(self) -> bool:

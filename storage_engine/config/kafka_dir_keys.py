@@ -47,7 +47,7 @@ class LogConfig(TopicConfig):
 class LogManagerConfig:
     """The configuration of all log directories of a LogManager.
 
-    broker: the other keys of the broker, which a root has, too. They include the defaults of topics.
+    broker: the other keys of the broker, which a root has, too. These keys include the defaults of topics.
     """
 
     flush_interval_messages: int = declared_field(
