@@ -3,9 +3,9 @@
     ./spark-submit.sh demo
 
 The job writes the 336,776 flights that left New York in 2013 as twelve files of JSON events. The job appends the
-flights month by month to the compacted topic `flights`. Then it cleans the topic, and exports it to a Delta table with
-the last flight of each aircraft. A second run finds no new flights and changes nothing. The settings are in
-conf/flights.yaml.
+flights month by month to the compacted topic `flights`. Then it cleans the topic, and exports the topic. The exported
+Delta table contains the last flight of each aircraft. A second run finds no new flights and changes nothing. The
+settings are in conf/flights.yaml.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def demo(context: JobContext) -> JobReport:
     import pipeline.spark.session  # noqa: F401
 
     with ThreadPoolExecutor(1) as meanwhile:
-        # Spark, the modules with compiled kernels and the files take seconds each, so they are loaded in parallel.
+        # Starting Spark takes seconds, and so does loading the compiled kernels and writing the files. So these steps
+        # run in parallel.
         spark = meanwhile.submit(lambda: context.spark)
         from jobs.export import export
         from jobs.ingest import ingest

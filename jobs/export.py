@@ -5,16 +5,17 @@
     ./spark-submit.sh export --conf conf/flights.yaml --replay
 
 The job reads the records that the topic of the section `export` has received since the last run. Records of open or
-aborted transactions are not read. A compacted topic is upserted: for each key, the table has the newest value that can
-be decoded, and a tombstone deletes the row of its key. Any other topic is appended: each record becomes a row.
+aborted transactions are not read. For a compacted topic, the job upserts rows: for each key, the table has the newest
+value that can be decoded, and a tombstone deletes the row of its key. For any other topic, the job appends rows: each
+record becomes one row.
 
-Values are decoded by the topic's model in schemas/. Records that cannot be decoded are dead letters, written to
+Values are decoded with the topic's model in schemas/. Records that cannot be decoded become dead letters in
 tables/dead_letters/export/<topic>/. If the share of such records is larger than export.max.dead.letter.share, nothing
 is exported, and the error lists the choices.
 
 With --from-offset or --from-timestamp, the export begins at an earlier offset. In append mode, the export replaces the
-table's rows from that offset on. In upsert mode, it computes again the rows of the keys that have records from that
-offset on. --replay decodes the dead letters again after the model was fixed.
+table's rows from that offset on. In upsert mode, the export computes some rows again: the rows of all keys that have
+records from that offset on. --replay decodes the dead letters again. Use --replay after you have corrected the model.
 """
 
 from __future__ import annotations
@@ -103,8 +104,7 @@ def _replay(
     ranges: Mapping[int, PartitionOffsets],
     accepted: RecordedModel | None,
 ) -> JobReport:
-    """Replay dead letters. accepted: the model whose changes the operator has accepted and which is recorded, or
-    None."""
+    """Replay dead letters. accepted: the model to record, because the operator has accepted its changes; or None."""
     from lakelog.spark.splits import read_topic
     from lakelog.spark.task_progress import progress_of_tasks
     from pipeline.delta.replaying import replay

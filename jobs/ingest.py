@@ -88,13 +88,13 @@ def _counted(reasons: Counter[str]) -> dict[str, Value]:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--take-over", action="store_true", help="replace the topic's writer even if it is another query"
+        "--take-over", action="store_true", help="replace the topic's writer even if the writer is another query"
     )
     parser.add_argument(
         "--accept-new-checkpoint",
         action="store_true",
-        help="accept a checkpoint that is new to the topic, copied or rolled back; all rows that it reads are appended, and"
-        " the recorded batches and positions of earlier queries are dropped",
+        help="accept a checkpoint that is new to the topic, copied or rolled back; all rows that are read with this"
+        " checkpoint are appended, and the recorded batches and positions of earlier queries are deleted",
     )
     parser.add_argument(
         "--accept-schema",

@@ -25,7 +25,9 @@ from storage_engine.topic.clean.cleaning_plan import ALL_WORK
 
 
 def maintenance(context: JobContext) -> JobReport:
-    """Run the steps that copy no records first, because they free space and leave less to compact; then compact."""
+    """First run the steps that copy no records, because these steps free space and leave fewer records to compact. Then
+    compact.
+    """
 
     def steps(cleaning: CleaningJob) -> None:
         cleaning.end_transactions()
@@ -41,7 +43,7 @@ def maintenance(context: JobContext) -> JobReport:
 
 
 def add_maintenance_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of all cleaning jobs, and those of the budget."""
+    """Add the options of all cleaning jobs, and the options of the budget."""
     add_cleaning_options(parser)
     add_budget_options(parser)
 

@@ -87,7 +87,7 @@ def compare(before: Mapping[str, ModelField], after: Mapping[str, ModelField]) -
         elif old is not None:
             if old.type != new.type:
                 widened = is_widened(old.type, new.type)
-                (compatible if widened else breaking).append(f"{path} was {old.type} and is {new.type}")
+                (compatible if widened else breaking).append(f"{path} was {old.type} and is now {new.type}")
             if old.required != new.required:
                 (breaking if new.required else compatible).append(
                     f"{path} is now {'required' if new.required else 'optional'}"

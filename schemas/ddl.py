@@ -6,11 +6,11 @@ BIGINT>>`.
     type     = STRING | BIGINT | LONG | DOUBLE | BOOLEAN | BINARY | TIMESTAMP | DATE
              | DECIMAL ["(" digits ["," places] ")"] | ARRAY "<" type ">" | STRUCT "<" columns ">"
 
-Keywords may be written in any case, and a name may be quoted by backticks. `schemas.model_columns` can map all these
-types. Narrower types (INT, FLOAT) are refused, because a JSON number may be too large for them. The model follows the
-rules of every event model (`schemas.event_model`). A column may be null, and its field may be missing from the JSON,
-unless the column is NOT NULL. Spark's own parser cannot be used, because it needs a JVM, and settings are checked
-before the JVM starts.
+Keywords may have upper-case and lower-case letters, and a name may be quoted by backticks. `schemas.model_columns` can
+map all these types to columns. Narrower types (INT, FLOAT) are refused, because a JSON number may be too large for
+them. The model follows the rules of every event model (`schemas.event_model`). The field of a NOT NULL column must be
+present and not null. Any other column may be null, and its field may be missing from the JSON. Spark's own parser
+cannot be used, because it needs a JVM, and settings are checked before the JVM starts.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _Parser:
         except (NameError, PydanticUserError) as error:
             raise DdlError(str(error).splitlines()[0]) from error
         if unusable := fields.keys() - model.model_fields.keys():
-            raise DdlError(f"the column {min(unusable)} begins with an underscore, which a field's name must not do")
+            raise DdlError(f"the column {min(unusable)} begins with an underscore, which is not allowed")
         return model
 
     def _column(self) -> tuple[str, Any]:

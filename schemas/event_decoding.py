@@ -66,7 +66,9 @@ def decode_values(model: type[BaseModel], values: pa.BinaryArray) -> DecodedValu
 
 
 _CONVERSION_ERRORS = (ArithmeticError, ValueError, TypeError)
-"""Arrow's errors for a value that its type cannot hold, among them pa.ArrowInvalid and pa.ArrowTypeError."""
+"""Arrow's errors for a value that does not fit the type of its column. They include pa.ArrowInvalid and
+pa.ArrowTypeError.
+"""
 
 
 def _reason(error: ValidationError) -> str:

@@ -1,14 +1,14 @@
 """Defines the base class of all event models, and the rules by which every event is checked.
 
-A subclass with annotated fields is the complete definition of an event type. Four things are derived from it: the check
-of a JSON value (`schemas.event_decoding`), the Arrow columns (`schemas.model_columns`), the Spark schema, and the
-columns of the Delta export. An event is one JSON object in UTF-8.
+A subclass with annotated fields is the complete definition of an event type. Four things are derived from this
+definition: the check of a JSON value (`schemas.event_decoding`), the Arrow columns (`schemas.model_columns`), the Spark
+schema, and the columns of the Delta export. An event is one JSON object in UTF-8.
 
 The rules are the same for every event:
 
-- **A wrong type is an error.** For an int, neither "5" nor 5.0 is accepted. JSON has no type for dates or bytes. So ISO
-  8601 text is accepted as datetime and date (UTC if it has no zone), base64 text as bytes, and a number or text as
-  Decimal.
+- **A wrong type is an error.** For an int, neither "5" nor 5.0 is accepted. JSON has no type for dates or bytes. So
+  these JSON values are accepted: ISO 8601 text for a datetime or date (UTC if the text has no zone), base64 text for
+  bytes, and a number or text for a Decimal.
 - **A required field must be present.** A field with a default may be missing. Spark's to_json leaves out null fields, so
   declare a nullable field as `int | None = None`. You can add such a field to an event type at any time.
   `schemas.comparing` lists the changes that are refused.

@@ -73,7 +73,7 @@ class EventSchema:
 
     @property
     def model(self) -> type[BaseModel]:
-        """The model. The first call in a process imports its module.
+        """The model. The first call in a process imports the module of the model.
 
         Raises:
             UnknownSchemaError: the text names no model, or a field of the model has no column type.
@@ -82,7 +82,7 @@ class EventSchema:
 
 
 def names() -> list[str]:
-    """The names of all event models in schemas/, sorted. Imports each of them."""
+    """The names of all event models in schemas/, sorted. The call imports the module of each model."""
     return sorted(name for name in _module_names() if _model_in_schemas(name) is not None)
 
 
@@ -103,7 +103,7 @@ def _model(schema: EventSchema) -> type[BaseModel]:
     except ddl.DdlError as error:
         raise UnknownSchemaError(
             f"schema {schema.text!r} is neither a model nor columns in Spark's DDL: {error}",
-            f"Write a model of schemas/ ({', '.join(names())}), module:Class, or columns such as `id BIGINT, name STRING`.",
+            f"Name a model in schemas/ ({', '.join(names())}), module:Class, or columns such as `id BIGINT, name STRING`.",
         ) from error
     return found
 

@@ -60,7 +60,7 @@ class UnsupportedFieldError(TypeError):
 
 
 def arrow_schema(model: type[BaseModel]) -> pa.Schema:
-    """The columns of `model`, in the order of its fields; a field is nullable if its annotation admits None.
+    """The columns of `model`, in the order of its fields; a field is nullable if its annotation allows None.
 
     Raises:
         UnsupportedFieldError: if a field has no column type.

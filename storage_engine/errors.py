@@ -93,7 +93,7 @@ class TopicError(LogError):
 
 
 class InvalidTopicNameError(TopicError):
-    """Kafka refuses the name. It allows 1 to 249 characters of [a-zA-Z0-9._-], but not "." or ".."."""
+    """Kafka refuses the name. Kafka allows 1 to 249 characters of [a-zA-Z0-9._-], but not "." or ".."."""
 
 
 class UnknownTopicError(TopicError):
@@ -182,7 +182,7 @@ class PositionsError(StateError):
 
 
 class ConflictError(StateError):
-    """Another process changed the topic first, so this change is no longer valid. The work must be planned again."""
+    """Another process changed the topic first, so your change is no longer valid. The work must be planned again."""
 
 
 class StalePlanError(ConflictError):
@@ -190,7 +190,7 @@ class StalePlanError(ConflictError):
 
 
 class TransactionError(StateError):
-    """The transaction has ended, or one of its appends has failed and it can only be aborted."""
+    """The transaction has ended. Or one of its appends has failed, so the transaction can only be aborted."""
 
 
 class StorageError(LogError):
@@ -202,7 +202,7 @@ class NotFoundError(StorageError):
 
 
 class AlreadyExistsError(StorageError):
-    """A file under this key exists already. It was not changed."""
+    """A file under this key exists already. The existing file was not changed."""
 
 
 class AmbiguousPutError(StorageError):

@@ -50,8 +50,8 @@ class Phases:
 
     @contextmanager
     def together(self, parts: Mapping[str, float], otherwise: str) -> Iterator[None]:
-        """Divide the elapsed time of the block among the phases of `parts`, in proportion to the seconds that they have
-        counted.
+        """Divide the elapsed time of the block among the phases of `parts`, in proportion to the seconds that the parts
+        have counted.
 
         Args:
             otherwise: the phase that gets all the time if the parts have no seconds.

@@ -31,7 +31,7 @@ class Progress(Protocol):
     """Receives the reports of one piece of work. Several threads may call it."""
 
     def expect(self, records: int | None = None, size: int | None = None) -> None:
-        """Set the amount that remains to be done (None: not known). It replaces the earlier expectation."""
+        """Set the amount that remains to be done (None: not known). This amount replaces the earlier amount."""
 
     def advance(self, records: int = 0, size: int = 0) -> None:
         """Add an amount that is done."""
@@ -92,7 +92,7 @@ class Meter:
                     self._samples.popleft()
 
     def note(self, text: str) -> None:
-        """Set a text that `line` shows at its end. It replaces the note before."""
+        """Set a text that `line` shows at its end. This text replaces the earlier text."""
         with self._lock:
             self._note = text
 

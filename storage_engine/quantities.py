@@ -49,7 +49,9 @@ def shown_duration(seconds: float) -> str:
 
 
 def shown_moment(ms: int) -> str:
-    """A time, given in milliseconds since 1970. "none" for Kafka's -1; the number itself after the year 9999."""
+    """A time, given in milliseconds since 1970. The text is "none" for Kafka's -1, and the number itself for a time
+    after the year 9999.
+    """
     if ms < 0:
         return "none"
     try:

@@ -12,7 +12,9 @@ import re
 from storage_engine.errors import InvalidTopicNameError
 
 MAX_LENGTH = 249
-"""Kafka's limit. A directory name adds "-", a partition number and perhaps ".deleted", and must be below 255 bytes."""
+"""Kafka's limit. A directory name adds "-", a partition number and perhaps ".deleted", and must be shorter than 255
+bytes.
+"""
 
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
 
@@ -21,13 +23,14 @@ def check_topic_name(name: str) -> str:
     """Return the name if Kafka allows it.
 
     Raises:
-        InvalidTopicNameError: the name is empty, longer than 249 characters, "." or "..", or has an illegal character.
+        InvalidTopicNameError: the name is empty, is longer than 249 characters, is "." or "..", or contains an illegal
+            character.
     """
     illegal = _ILLEGAL.search(name)
     if not name:
         problem = "a topic's name may not be empty"
     elif name in (".", ".."):
-        problem = f"a topic may not be called {name!r}, which means a directory"
+        problem = f"a topic may not be called {name!r}, which is the name of a directory"
     elif len(name) > MAX_LENGTH:
         problem = f"a topic's name has at most {MAX_LENGTH} characters, found {len(name)}"
     elif illegal:

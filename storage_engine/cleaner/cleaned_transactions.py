@@ -60,7 +60,8 @@ class CleanedTransactions:
     def __init__(self, aborted: Sequence[AbortedTransaction], carried: UnfinishedTransactions | None = None) -> None:
         """
         Args:
-            aborted: all aborted transactions that can have batches in the range, including those that end after it.
+            aborted: all aborted transactions that can have batches in the range, including transactions that end after
+                the range.
             carried: the transactions that the part of the log before this range leaves open.
         """
         self._ranges = TransactionRanges(aborted)
@@ -87,7 +88,7 @@ class CleanedTransactions:
     def judge(
         self, data: ByteArray, table: BatchTable, file: str, file_position: int
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Judge the next batches.
+        """Decide which of the next batches may be deleted.
 
         Args:
             data: uint8, the bytes from which the table was scanned. The CRCs of control batches are checked already.
@@ -95,7 +96,8 @@ class CleanedTransactions:
             file_position: position of data in the file.
 
         Returns:
-            Two bool arrays of shape (batches,): data of aborted transactions; control batches that may be deleted.
+            Two bool arrays of shape (batches,). The first is True for data of aborted transactions, the second for
+            control batches that may be deleted.
 
         Raises:
             CorruptionError: a control record is damaged.

@@ -1,7 +1,7 @@
 """Compacts one partition, like Kafka's Cleaner: reads committed segments and writes new segments in their place.
 
-    1. passes.py finds the outdated records, which have a newer record with the same key in the dirty part. Its memory
-       is limited.
+    1. passes.py finds the outdated records, which have a newer record with the same key in the dirty part. The memory
+       of this step is limited.
     2. Neighbouring segments that together stay below segment.bytes form a group. Each group becomes one segment.
     3. In each group, batch by batch, records that are not outdated are kept. A tombstone is kept only until the
        delete horizon of its batch. The first compaction that keeps a tombstone of the batch sets this horizon.
@@ -12,10 +12,10 @@ sequence and codec. So no offset changes. The last batch of the range is kept ev
 each active producer is also kept, because it contains the producer's sequence. Messages of magic 0 and 1 become batches
 of magic 2 (legacy_conversion.py).
 
-A CleaningTask contains every value that a decision needs, so any process can run it: the driver, a Spark task, the
-command line. New files are durable when `clean_partition` returns. Readers use them only after a version of the topic's
-state names them (topic.clean.state_swap). If the process dies before this version is committed, the new files are never
-read.
+A CleaningTask contains every value that a decision needs, so any process can run the task: the driver, a Spark task,
+the command line. New files are durable when `clean_partition` returns. Readers use them only after a version of the
+topic's state names them (topic.clean.state_swap). If the process dies before this version is committed, the new files
+are never read.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class CleaningTask:
 
     @property
     def bytes_to_read(self) -> int:
-        """Bytes that the task reads in all: the dirty part is read twice, once for the key map and once to clean it."""
+        """Bytes that the task reads in total. The dirty part is read twice: for the key map, and to clean it."""
         return self.plan.clean_bytes + 2 * self.plan.dirty_bytes
 
 
@@ -166,12 +166,12 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
     """Compact a partition into new files.
 
     Args:
-        progress: receives the number of bytes after they are read (bytes_to_read in all), and the number of records
-            after they are examined.
+        progress: receives the number of bytes that were read (bytes_to_read in total), and the number of records that
+            were examined.
 
     Raises:
         CorruptionError: the contents of a batch do not match its header.
-        StorageError: the storage refused or failed. After either error no file remains.
+        StorageError: the storage refused a call, or failed. After either error, no new file remains.
     """
     throttle = Throttle(task.bytes_per_second)
     first = ChunkReader(storage, task, throttle, _UpTo(progress, task.plan.dirty_bytes))
@@ -224,7 +224,7 @@ def rewrite_groups(
         transactions: the state of the transactions at the end of the batches before these groups.
 
     Raises:
-        CorruptionError, StorageError: as clean_partition; no file remains.
+        CorruptionError, StorageError: as in clean_partition. No new file remains.
     """
     task = reading.task
     cleaning = _PartitionCleaning(reading, outdated, transactions)
@@ -268,7 +268,7 @@ class ChunkReader:
     def keyed(self, first_offset: int, segments: Sequence[Segment] | None = None) -> Iterator[KeyedChunk]:
         """The batches of some or all segments. They begin with the batch that has this offset, or a little earlier.
 
-        The keys of markers and of aborted data do not count.
+        The keys of markers and of aborted data are not used.
         """
         ranges = TransactionRanges(self.task.aborted)
         for segment in self.task.plan.segments if segments is None else segments:
@@ -364,7 +364,7 @@ class _PartitionCleaning:
 
     def _note_holds(self, table: BatchTable, pending: Int64Array, *, took_tombstones: bool, legacy: bool) -> None:
         """Count the batches whose tombstones or markers are kept after their delete horizon. Also note whether a
-        tombstone was deleted that a registered consumer may not have read.
+        deleted tombstone may be unread by a registered consumer.
 
         Batches made from messages of magic 0 and 1 have no delete horizon of their own, so they are never counted.
         """
@@ -396,8 +396,8 @@ class _PartitionCleaning:
         return treatment
 
     def _is_last_of_active_producer(self, table: BatchTable) -> npt.NDArray[np.bool_]:
-        """Which batches contain the last sequence of an active producer, or the producer's epoch if it has no data in
-        this epoch.
+        """Which batches contain the last sequence of an active producer, or the producer's epoch if the producer has no
+        data in this epoch.
         """
         if not len(self._producers):
             return np.zeros(len(table), np.bool_)

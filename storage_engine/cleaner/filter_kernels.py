@@ -1,7 +1,7 @@
 """Copies batches, without the records that compaction removes, in a compiled loop.
 
-As in record.kernels, a length that was read from disk is used only after a check that so many bytes are left in the
-section.
+As in record.kernels, a length that was read from disk is used only after a check that the section has enough bytes
+left.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ STAYS_EMPTY = 4
 WANTS_HORIZON = 8
 """The batch has a marker that may be deleted after a delete horizon. If the batch has no horizon, set one."""
 LEGACY = 16
-"""The batch was made of a message of magic 0 or 1 (legacy_conversion.py). Its delete horizon only decides whether its
+"""The batch was made from a message of magic 0 or 1 (legacy_conversion.py). Its delete horizon only decides whether its
 tombstones may be deleted. The batch is always written again, spans only the records that are kept, and gets a horizon
 of its own.
 """
@@ -113,8 +113,8 @@ class FilterLimits(NamedTuple):
 
 
 class RecordsKept(NamedTuple):
-    """Buffers for the records of one batch that stay: the end of each record, and the position after its timestamp
-    delta.
+    """Buffers for positions in the kept records of one batch: the end of each record, and the position after its
+    timestamp delta.
     """
 
     ends: Int64Array
@@ -156,11 +156,11 @@ class FilterResult(NamedTuple):
 def filter_batches(
     data: Any, batches: Any, sections: Any, limits: Any, outdated: Any, records: Any, out: Any, found: Any
 ) -> Any:
-    """Write the batches that stay, one after another (MemoryRecords.filterTo).
+    """Write all batches that are kept, one after another (MemoryRecords.filterTo).
 
-    A batch that keeps all its records and gets no delete horizon is copied. Any other batch that stays is encoded
-    again: uncompressed, whatever its attributes say, and without a CRC. Batches to discard need no section. Returns
-    (problem, batch, position of the problem or number of bytes in out, records kept).
+    A batch that keeps all its records and gets no delete horizon is copied. Any other batch that is kept is encoded
+    again, without a CRC. The new batch is uncompressed, whatever its attributes say. Batches to discard need no
+    section. Returns (problem, batch, position of the problem or number of bytes in out, records kept).
 
     outdated has one byte for each record of these batches; 1 means outdated.
     """
@@ -173,7 +173,8 @@ def filter_batches(
         horizon = batches.base_timestamps[batch] if batches.attributes[batch] & DELETE_HORIZON else np.int64(-1)
         is_append_time = batches.attributes[batch] & LOG_APPEND_TIME != 0
         keeps_all = batches.treatment[batch] & KEEP_ALL != 0
-        # Tombstones below this offset are removed: none of them, those that are not held, or all.
+        # Tombstones below this offset are removed. With -1, no tombstone is removed; with hold_offset, all tombstones
+        # that are not held; with end_offset, all tombstones.
         tombstones_end = limits.end_offset
         if horizon < 0 or limits.now_ms < horizon:
             tombstones_end = np.int64(-1)

@@ -4,9 +4,9 @@
               words:  int64, the entries of map_kernels; inside a bucket in the order of the log
 
 The bucket of a key is twelve bits of its seeded hash. In each run, the entries of neighbouring buckets are contiguous.
-So neighbouring buckets can be read together, and a map with only the keys of these buckets shows which of their records
-are outdated. If the keys of a part need more than the given memory, the part has several runs. Only the compaction that
-writes a run reads it, so the run is not synced, and the reader checks only the lengths in the run.
+So neighbouring buckets can be read together, and a map with only the keys of these buckets shows which records of these
+buckets are outdated. If the keys of a part need more than the given memory, the part has several runs. Only the
+compaction that writes a run reads it, so the run is not synced, and the reader checks only the lengths in the run.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RunFile:
     place: the name for error messages.
     read: returns the `length` bytes that begin at a position.
     base: ordinal of the first record of this part of the log.
-    judged: whether the records of this part are examined. If not, only its dirty keys are used.
+    judged: whether the records of this part are examined. If not, only the dirty keys of this part are used.
     """
 
     place: str
@@ -102,8 +102,8 @@ class RunWriter:
         """
         Args:
             write: receives the bytes of the file in order.
-            memory_bytes: for a run, which needs memory twice: while it is collected and while it is sorted. A very
-                large batch can need more.
+            memory_bytes: the memory for one run. The keys of a run are in memory twice when they are sorted, so a run
+                can have half as many bytes. A very large batch can need more memory.
         """
         self._write = write
         self._first_dirty_offset = first_dirty_offset
@@ -121,8 +121,8 @@ class RunWriter:
         """Add the next batches of the log.
 
         Args:
-            has_keys: bool of shape (batches,), the batches whose keys count.
-            records: of the batches whose keys count.
+            has_keys: bool of shape (batches,), the batches whose keys are used.
+            records: the records of the batches whose keys are used.
 
         Raises:
             CorruptionError: the contents of a batch do not match its header.

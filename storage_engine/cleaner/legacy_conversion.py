@@ -4,17 +4,16 @@ An entry is a message, or a wrapper that contains several messages. Each entry i
 before the cleaner examines it, so that the same code examines all keys, offsets and values. The records that remain are
 written with the entry's codec. The written batch has
 
-    base offset, last offset    those of the records that remain; a batch of magic 2 keeps its offsets
+    base offset, last offset    those of the records that remain; only a batch that was of magic 2 keeps its offsets
     producer, leader epoch      none
     timestamps                  unchanged; for magic 0 no timestamp, with the type CreateTime
     delete horizon              set as for any batch that keeps a tombstone for the first time
 
 A compacted segment therefore contains no entry of magic 0 or 1. A tombstone in an entry of magic 0 or 1 has no delete
-horizon yet. Kafka compares modification times of segments instead: a tombstone of magic 0 or 1 may be removed if more
-than delete.retention.ms lie between the modification time of its segment and the later modification time of the newest
-clean segment. To apply this rule, the delete horizon of such an entry is the segment's modification time +
-delete.retention.ms. This delete horizon is compared with the modification time of the newest clean segment, and not
-with the current time.
+horizon yet. Kafka compares modification times of segments instead. A tombstone of magic 0 or 1 may be removed if its
+segment was modified more than delete.retention.ms before the newest clean segment was modified. To apply this rule,
+Lakelog gives such an entry a delete horizon: the modification time of the segment + delete.retention.ms. This delete
+horizon is compared with the modification time of the newest clean segment, and not with the current time.
 
 An entry without remaining records is removed, even at the end of the cleaned range, because magic 0 and 1 have no empty
 batches. In this case, Kafka's cleaner stops with an error, and fails again at every later attempt.
@@ -68,7 +67,8 @@ def legacy_clock_ms(segments: Sequence[Segment], first_dirty_offset: int) -> int
 
 
 def as_modern(chunk: Chunk, horizon_ms: int, file: str) -> Iterator[Chunk]:
-    """Convert a chunk: its batches of magic 2 unchanged, its other entries as LegacyChunk, in order.
+    """Convert a chunk. The result contains the batches of magic 2 unchanged, and the other entries as LegacyChunk, in
+    order.
 
     Args:
         horizon_ms: the result of legacy_horizon_ms for the segment.
@@ -92,7 +92,9 @@ def as_modern(chunk: Chunk, horizon_ms: int, file: str) -> Iterator[Chunk]:
 
 
 def _written_as_batches(chunk: Chunk, horizon_ms: int, file: str) -> Iterator[LegacyChunk]:
-    """Convert entries in chunks of about the size that is read at a time, even if they decompress to much more."""
+    """Convert entries in chunks. Each chunk has about the size that is read at a time, even if its entries become much
+    larger when they are decompressed.
+    """
     table = chunk.table
     while len(table):
         messages = read_messages(chunk.data, table, file, chunk.position, Room(), READ_BYTES)
@@ -110,8 +112,8 @@ def _written_as_batches(chunk: Chunk, horizon_ms: int, file: str) -> Iterator[Le
 
 
 def _check_offsets(batches: BatchTable, entries: BatchTable, file: str, file_position: int) -> None:
-    """Refuse a wrapper of offset 0 whose messages have larger offsets. Readers accept any offsets in such a wrapper,
-    but in a log the wrapper's place has room for offset 0 only.
+    """Refuse a wrapper of offset 0 whose messages have larger offsets. Readers accept any offsets in such a wrapper.
+    But the next entry of the log begins after offset 0, so a wrapper with larger offsets could overlap that entry.
     """
     wrong = np.flatnonzero(batches.last_offsets > entries.last_offsets)
     if len(wrong):

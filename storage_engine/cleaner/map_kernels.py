@@ -19,7 +19,8 @@ nobody can choose keys that collide. With many keys, the table is larger than an
 hash a few records and prefetch their slots. Then the loops look up each record while the entries of the next records
 are loaded into the cache.
 
-As in record.kernels, a length that was read from disk is used only after a check that it ends inside its section.
+As in record.kernels, a length that was read from disk is used only after a check that the bytes of this length end
+inside their section.
 """
 
 from __future__ import annotations
@@ -151,11 +152,11 @@ def note(
     table: Any, arena: Any, used: Any, data: Any, start: Any, length: Any, hashed: Any, ordinal: Any, outdated: Any,
     first: Any,
 ) -> Any:  # fmt: skip
-    """Store that a key has a record with this ordinal, and mark the record that this makes outdated. Returns False if
-    the map has no room.
+    """Store that a key has a record with this ordinal, and mark the older record that becomes outdated. Returns False
+    if the map has no room.
 
     Storing the same record twice changes nothing. Only records that have a bit in `outdated` are marked; the lowest bit
-    of its first byte belongs to ordinal `first`.
+    of the first byte of `outdated` belongs to ordinal `first`.
     """
     slot, place = find(table, arena, data, start, length, hashed)
     if place != 0:
@@ -340,7 +341,7 @@ def index_keys(
 def find_outdated(sections: Any, records_counts: Any, ordinals: Any, places: Any, keys: Any, outdated: Any) -> Any:
     """Decide for each record whether the map has a newer record of its key. If so, its byte in outdated is set to 1.
 
-    The bytes of a batch begin at the batch's place in outdated. Returns the same as index_keys.
+    The bytes of a batch begin at the batch's place in outdated. Returns the same values as index_keys.
     """
     for batch in range(len(sections.starts)):
         position = sections.starts[batch]

@@ -28,7 +28,7 @@ class KeyMap:
     def __init__(self, memory_bytes: int, seed: int | None = None) -> None:
         """
         Args:
-            memory_bytes: for slots and entries together, in bytes.
+            memory_bytes: the memory for slots and entries together, in bytes.
         """
         self.seed = secrets.randbits(63) if seed is None else seed
         self.scratch: Int64Array = np.empty(SCRATCH_WORDS, np.int64)
@@ -46,7 +46,7 @@ class KeyMap:
 
     @property
     def arrays(self) -> MapArrays:
-        """The arrays for the kernels. They are replaced when the map grows."""
+        """The arrays for the kernels. The arrays are replaced when the map grows."""
         return MapArrays(self.seed, self.table, self.entries, self.used, self.scratch)
 
     def grow(self) -> bool:

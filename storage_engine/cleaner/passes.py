@@ -7,7 +7,7 @@ them.
 If the keys do not fit into memory, the keys of the whole range are first written to a temporary file, in runs that are
 sorted by hash bucket (key_runs). The range is then examined in portions. Each record of a portion needs a bit in
 memory, so the memory limits the size of a portion. Each portion takes one or more passes over the runs. A pass loads as
-many neighbouring buckets as fit into a map. It reads the dirty entries of these buckets first, then their clean
+many neighbouring buckets as fit into a map. The pass first reads the dirty entries of these buckets, then the clean
 entries, and sets the bits of the outdated records.
 
 Both methods, with and without the temporary file, find the same outdated records. So the result of a compaction does
@@ -42,7 +42,7 @@ from storage_engine.record.kernels.decode_kernels import INTACT
 from storage_engine.record.sections import Room
 
 _LONG_AGO = -(2**62)
-"""Ordinals of the dirty part count from 0. This ordinal marks the records of the clean part."""
+"""Ordinals of the dirty part begin at 0. All records of the clean part have this ordinal."""
 _WORDS_BESIDE = 4
 """Words that the table of a map needs for each entry, in addition to the words of the entry itself."""
 
@@ -51,7 +51,8 @@ _WORDS_BESIDE = 4
 class KeyedChunk:
     """Batches as input for the key map.
 
-    has_keys: bool of shape (batches,), the batches whose keys count. The CRCs of the other batches are checked already.
+    has_keys: bool of shape (batches,), the batches whose keys are used. The CRCs of the other batches are checked
+        already.
     file: the name for error messages.
     room: memory for the uncompressed records.
     """
@@ -81,18 +82,19 @@ class OutdatedRecords(Protocol):
     def keys(self) -> int: ...
 
     def whole(self, chunk: Chunk) -> npt.NDArray[np.bool_]:
-        """For each batch of the next chunk, whether all its records are already known to be outdated; bool of shape
-        (batches,).
+        """Return, for each batch of the next chunk, whether all its records are already known to be outdated; bool of
+        shape (batches,).
 
         The records themselves are not read. Call this method before `of`, for the same chunk.
         """
 
     def of(self, chunk: Chunk, judged: npt.NDArray[np.bool_], records: Sections, file: str) -> ByteArray:
-        """For each record of these batches 1 if it is outdated, otherwise 0; uint8 of shape (records,).
+        """Return one number for each record of these batches: 1 for an outdated record, otherwise 0; uint8 of shape
+        (records,).
 
         Args:
             judged: bool of shape (batches,): whether the answers for the batch's records are used.
-            records: of all batches; empty for batches that are not judged.
+            records: the records of all batches; empty for batches that are not judged.
 
         Raises:
             CorruptionError: the content of a batch differs from its header.
@@ -110,7 +112,7 @@ def outdated_records(
 
     Raises:
         CorruptionError: the contents of a batch do not match its header.
-        StorageError: the storage, or the folder for temporary files, refused or failed.
+        StorageError: the storage, or the folder for temporary files, refused a call, or failed.
     """
     found = _InOneMap(memory_bytes, first_dirty_offset)
     if all(map(found.add, read(first_dirty_offset))):
@@ -237,7 +239,7 @@ class OutdatedByRuns:
         return marked
 
     def _next(self, count: int) -> ByteArray:
-        """For each of the next `count` records 1 if it is outdated."""
+        """Return one number for each of the next `count` records: 1 for an outdated record, otherwise 0."""
         if self._asked + count > self._first + 8 * len(self._bits):
             self._first = self._asked
             bits = max(count, min(self._most_bits, self._end - self._first))
@@ -286,7 +288,7 @@ def _bits_to_bytes(bits: ByteArray, first: int, count: int) -> ByteArray:
 
 
 def _all_marked(marked: ByteArray, counts: Int64Array) -> npt.NDArray[np.bool_]:
-    """Which batches have records that are all marked. counts: number of records of each batch."""
+    """Which batches have only marked records. counts: number of records of each batch."""
     so_far = np.concatenate(([0], np.cumsum(marked, dtype=np.int64)))
     ends = np.cumsum(counts)
     found: npt.NDArray[np.bool_] = (counts > 0) & (so_far[ends] - so_far[ends - counts] == counts)

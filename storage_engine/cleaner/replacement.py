@@ -63,14 +63,14 @@ def finish_segment(
 
     Args:
         growing: describes the contents of the .log.
-        group: the segments from which it was made. As in Kafka, the new segment gets the modification time of the last
-            of them.
-        aborted: the aborted transactions for its .txnindex. The file is written only for a plain Kafka directory;
-            elsewhere the state contains them.
-        horizon_ms: the first delete horizon of the records and markers that are still to be deleted, -1 for none.
+        group: the segments from which the new segment was made. As in Kafka, the new segment gets the modification time
+            of the last segment of the group.
+        aborted: the aborted transactions of the new segment. In a plain Kafka directory, they are written into the
+            .txnindex. Under a root, the state contains them, and there is no .txnindex.
+        horizon_ms: the earliest delete horizon of the records and markers that will be deleted later, -1 for none.
 
     Raises:
-        StorageError: no file of the segment remains.
+        StorageError: the storage refused a call, or failed. After this error, no file of the segment remains.
     """
     growing.seal()
     segment = growing.segment(name, group[-1].modified_ms, aborted, horizon_ms)

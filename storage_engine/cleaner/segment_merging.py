@@ -15,10 +15,10 @@ neighbours becomes one segment only if the merged segment stays within these bou
     retention.bytes                                         its size is at most a tenth of this
 
 The merged segment must also be at least twice as large as the largest of the segments that it replaces. So a byte is
-copied at most log2(segment.bytes / size of the byte's first segment) times during the life of the topic, and
-neighbouring segments that remain unmerged have different sizes. The active segment and segments below the log start
-offset are not merged. Segments of compacted topics are not merged: compaction already joins small segments, and it
-would copy a merged segment once more.
+copied at most log2(segment.bytes / size of the byte's first segment) times during the life of the topic. Neighbouring
+segments that are not merged have different sizes. The active segment and segments below the log start offset are not
+merged. Segments of compacted topics are not merged: compaction already joins small segments, and it would copy a merged
+segment once more.
 
 New files are durable when `merge_segments` returns. Readers use them only after a version of the state names them in
 place of the old files (topic.clean.state_swap). If the process dies before this version is committed, the new files are
@@ -49,7 +49,9 @@ from storage_engine.storage import Storage
 _GAIN = 2
 """A merged segment is at least this many times as large as the largest of the segments that were merged."""
 _RETENTION_SHARE = 10
-"""Retention deletes whole segments. Merging delays the deletion of a record by at most this part of the retention."""
+"""Retention deletes whole segments. Merging delays the deletion of a record by at most the retention divided by this
+number.
+"""
 
 
 def plan_merges(part: PartitionState, config: TopicConfig) -> tuple[tuple[Segment, ...], ...]:
@@ -137,11 +139,11 @@ def merge_segments(storage: Storage, task: MergeTask, progress: Progress = NO_PR
     """Write a run as one new segment.
 
     Args:
-        progress: gets the number of bytes as they are copied, bytes_to_read in all.
+        progress: receives the number of bytes that were copied, bytes_to_read in total.
 
     Raises:
         CorruptionError: a batch does not match its CRC.
-        StorageError: the storage refused or failed. After either error no file remains.
+        StorageError: the storage refused a call, or failed. After either error, no new file remains.
     """
     files, base_offset = task.files, task.run[0].base_offset
     name = files.new_name(base_offset)
@@ -165,7 +167,9 @@ def merge_segments(storage: Storage, task: MergeTask, progress: Progress = NO_PR
 
 
 def _take_over(growing: GrowingSegment, run: tuple[Segment, ...]) -> None:
-    """Give a merged segment what the state knows about the timestamps of its run. The headers of batches do not have it."""
+    """Give a merged segment the facts about the timestamps of its run that the state stores. The headers of batches do
+    not contain these facts.
+    """
     smallest, largest, lateness = NO_SMALLEST, NO_TIMESTAMP, 0
     for segment in run:
         if segment.size:

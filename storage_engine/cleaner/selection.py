@@ -48,7 +48,7 @@ class CompactionReason(StrEnum):
 
 @dataclass(frozen=True)
 class CompactionPlan:
-    """The range that a compaction of a partition would clean, and whether it is due.
+    """The range that a compaction of a partition would clean, and whether the compaction is due.
 
     segments: those below the first uncleanable offset, oldest first.
     clean_bytes: bytes of the segments below the first dirty offset.
@@ -86,9 +86,10 @@ def select(
     """Select the range of a partition to clean now, and decide whether compaction is due.
 
     Args:
-        read_first_timestamp: reads the timestamp of a segment's first batch. It is called only if max.compaction.lag.ms
-            has to decide, for segments that have timestamps but whose first_timestamp is None.
-        force: clean what is dirty and cleanable even if compaction is not due.
+        read_first_timestamp: reads the timestamp of a segment's first batch. This function is called only if the
+            decision depends on max.compaction.lag.ms, and only for segments that have timestamps but whose
+            first_timestamp is None.
+        force: clean the dirty and cleanable segments even if compaction is not due.
         hold_offset, max_hold_ms: at and after hold_offset, tombstones and markers are kept max_hold_ms longer.
     """
     first_dirty = part.log_start_offset if part.first_dirty_offset is None else part.first_dirty_offset
@@ -149,9 +150,7 @@ def _first_uncleanable(
 
 
 def _between(segments: Sequence[Segment], offset: int, end: int) -> tuple[Segment, ...]:
-    """The segments from the one that contains `offset` up to, but not including, the first that begins at or after
-    `end`.
-    """
+    """The segment that contains `offset`, and all later segments that begin before `end`."""
     if offset >= end:
         return ()
     bases = [each.base_offset for each in segments]

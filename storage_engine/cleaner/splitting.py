@@ -2,8 +2,8 @@
 
     survey    Each part consists of whole groups of neighbouring segments. The task of a part writes the part's keys as
               sorted runs (key_runs), and reports the transactions that are still open at the end of the part.
-    rewrite   The task of each part compares the part's records with the keys of all parts, so it finds the outdated
-              records, and writes the new segments.
+    rewrite   The task of each part compares the part's records with the keys of all parts, finds the outdated records,
+              and writes the new segments.
 
 Each task also gets the transactions that are still open at the start of its part. So each task decides as if it had
 read the whole partition. The runs are in the topic's staging folder. The process that started the tasks deletes them;
@@ -62,7 +62,7 @@ class CompactionPart:
 
     @property
     def bytes_to_read(self) -> int:
-        """Bytes that the task reads in all: every part is read twice, once for its keys and once to write it again."""
+        """Bytes that the task reads in total. Every part is read twice: for its keys, and to write it again."""
         return 2 * sum(segment.size for segment in self.segments)
 
 
@@ -82,7 +82,7 @@ class SurveyedPart:
 def parts_wanted(task: CleaningTask, bytes_of_all: int, slots: int) -> int:
     """How many parts to split a partition into; 1 means that it is not split.
 
-    A part has at least LEAST_BYTES, and at least the share that each of `slots` parallel tasks has of all bytes.
+    A part has at least LEAST_BYTES to read. A part also has at least the average work of a task: bytes_of_all / slots.
 
     Args:
         bytes_of_all: bytes to read by all compaction tasks together, including this one.
@@ -95,7 +95,7 @@ def split(storage: Storage, task: CleaningTask, count: int, folder: str) -> tupl
     """Split a task into at most `count` parts of about the same size, in the order of the log.
 
     Args:
-        folder: for runs, ending in a slash. Files that a crash leaves in it must be swept.
+        folder: the folder for runs, ending in a slash. The sweep must delete files that a crash leaves in this folder.
     """
     groups = groups_of(storage, task)
     ends = list(accumulate(sum(segment.size for segment in group) for group in groups))
@@ -112,7 +112,7 @@ def survey(storage: Storage, part: CompactionPart, progress: Progress = NO_PROGR
 
     Raises:
         CorruptionError: the contents of a batch do not match its header.
-        StorageError: the storage refused or failed. After either error no file remains.
+        StorageError: the storage refused a call, or failed. After either error, no new file remains.
     """
     task = part.task
     key = f"{part.folder}{secrets.token_hex(8)}.keys"
@@ -137,7 +137,7 @@ def rewrite(
 
     Raises:
         CorruptionError: the contents of a batch do not match its header.
-        StorageError: the storage refused or failed. After either error no file of the part remains.
+        StorageError: the storage refused a call, or failed. After either error, no new file of the part remains.
     """
     part = parts[number]
     bases = [0, *accumulate(each.runs.records for each in surveyed)]

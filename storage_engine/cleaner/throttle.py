@@ -1,8 +1,9 @@
-"""Limits how fast cleaning reads and writes, to log.cleaner.io.max.bytes.per.second (Kafka's Throttler).
+"""Limits the rate at which cleaning reads and writes. The limit is log.cleaner.io.max.bytes.per.second (Kafka's
+Throttler).
 
-Each task counts the bytes that it reads and writes. At most every 300 ms it compares the count with the rate, and waits
-if the count is too high. Kafka has one count for all cleaner threads. In Lakelog, each task has its own count and its
-share of the rate, because tasks run in several processes.
+Each task counts the bytes that it reads and writes. At most once in 300 ms, the task compares the count with the rate,
+and waits if the count is too high. Kafka has one count for all cleaner threads. In Lakelog, each task has its own count and
+its share of the rate, because tasks run in several processes.
 
 One throttle serves one task, in one thread.
 """
@@ -16,7 +17,7 @@ _CHECK_SECONDS = 0.3
 
 
 class Throttle:
-    """Limits the bytes that one task reads and writes to a rate."""
+    """Limits the rate at which one task reads and writes bytes."""
 
     def __init__(
         self,
@@ -43,8 +44,8 @@ class Throttle:
             self.settle()
 
     def settle(self) -> None:
-        """Sleep until the counted bytes are within the rate. Every task calls this at its end, even one shorter than
-        300 ms.
+        """Sleep until the counted bytes are within the rate. Every task calls this method at its end, even a task that
+        took less than 300 ms.
         """
         ahead = self._bytes / self._rate - (self._monotonic() - self._began)
         if ahead > 0:

@@ -49,13 +49,13 @@ class BrokerConfig:
         "log.cleaner.dedupe.buffer.size", "long", 128 * 1024**2, unit="bytes", minimum=1024,
         doc="Memory in which compaction of a partition stores the newest offset of each key. If this memory is too"
         " small for all keys, the keys are written to a temporary file, and compaction needs several passes.",
-        cost=AT_NEXT_CLEANING + " Each Spark task that compacts needs this memory. With less of it, compaction takes longer"
+        cost=AT_NEXT_CLEANING + " Each Spark task that compacts needs this memory. With less memory, compaction takes longer"
         " and needs space in TMPDIR.",
     )  # fmt: skip
     log_cleaner_io_max_bytes_per_second: float = _key(
         "log.cleaner.io.max.bytes.per.second", "double", float_info.max, unit="bytes", minimum=1,
-        doc="Most bytes per second that compaction and merging may read and write. All tasks of a job together stay"
-        " below this limit.",
+        doc="Limit on the bytes per second of compaction and merging. Bytes that are read and bytes that are written count"
+        " together. All tasks of a job together stay below this limit.",
         cost=AT_NEXT_CLEANING + " With a lower value, maintenance takes longer, and uses less of the storage's"
         " bandwidth, so that ingests and readers are faster.",
     )  # fmt: skip
@@ -83,9 +83,9 @@ class BrokerConfig:
     )  # fmt: skip
     batch_max_uncompressed_bytes: int = _key(
         "batch.max.uncompressed.bytes", "int", DEFAULT_MOST_BATCH_BYTES, unit="bytes", minimum=1024,
-        doc="Most memory that reading one batch may take, for its decompressed bytes and the columns of its records."
-        " Readers, compaction, `verify --deep` and `topics import` refuse a batch that takes more. Kafka has no such"
-        " key.",
+        doc="Largest amount of memory that reading one batch may take. The memory includes the decompressed bytes of the"
+        " batch and the columns of its records. Readers, compaction, `verify --deep` and `topics import`"
+        " refuse a batch that takes more. Kafka has no such key.",
         cost="Takes effect at the next start. Readers may need twice this memory. With a smaller value, existing batches may"
         " be refused.",
     )  # fmt: skip
@@ -167,7 +167,7 @@ def topic_key(key: str, value: object, place: str) -> ConfigKey:
     """Return the declaration of a topic's key, found by its name or its alias.
 
     Raises:
-        ConfigError: at `place`: Lakelog has no such key. The message has the value and the most similar key.
+        ConfigError: at `place`: Lakelog has no such key. The message contains the value and the most similar key.
     """
     canonical = ALIASES.get(key, key)
     if canonical in TOPIC_KEYS:
@@ -182,7 +182,7 @@ def broker_key(key: str, value: object, place: str) -> ConfigKey:
     """Return the declaration of a broker's key.
 
     Raises:
-        ConfigError: at `place`: Lakelog has no such key. The message has the value and the most similar key.
+        ConfigError: at `place`: Lakelog has no such key. The message contains the value and the most similar key.
     """
     if key in BROKER_KEYS:
         return BROKER_KEYS[key]

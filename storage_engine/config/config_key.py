@@ -76,8 +76,9 @@ class ConfigKey:
         default: None if another broker's key gives the value when this key is not set.
         also: single values outside minimum and maximum that are allowed and have a special meaning.
         negative_is_unlimited: any negative number is allowed, and is read as -1.
-        synonyms: of a topic's key: the broker's keys that set its default. The first one that is set counts.
-        sets: of a broker's key: the topic's key whose default it sets.
+        synonyms: for a topic's key: the broker's keys that set its default. Only the first of them that is set has an
+            effect.
+        sets: for a broker's key: the topic's key whose default the broker's key sets.
     """
 
     key: str

@@ -1,8 +1,8 @@
 """Declares the keys that a plain Kafka log directory has, but a Lakelog root does not have.
 
 In a plain directory a LogManager syncs files, writes checkpoints and deletes segments on a schedule, as a broker does.
-Under a root every commit is synced and jobs do this work, so these keys are refused there. Names, defaults and
-precedence are Kafka's. All values are immutable.
+Under a root, every commit is synced, and jobs do the other work. So these keys are refused under a root. Names,
+defaults and precedence are Kafka's. All values are immutable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class LogConfig(TopicConfig):
     )  # fmt: skip
     flush_ms: int = declared_field(
         "flush.ms", "topic", "long", LONG_MAX, unit="ms", minimum=0,
-        doc="A partition's files are synced after this time. log.flush.scheduler.interval.ms sets how often this is checked.",
+        doc="A partition's files are synced when this time has passed after their last sync."
+        " log.flush.scheduler.interval.ms sets how often this is checked.",
         cost=_AT_NEXT_TURN,
     )  # fmt: skip
     preallocate: str = declared_field(
@@ -46,7 +47,7 @@ class LogConfig(TopicConfig):
 class LogManagerConfig:
     """The configuration of all log directories of a LogManager.
 
-    broker: the other keys of the broker, which a root has, too. They include the defaults of topics.
+    broker: the other keys of the broker, which a root has, too. These keys include the defaults of topics.
     """
 
     flush_interval_messages: int = declared_field(
@@ -72,7 +73,7 @@ class LogManagerConfig:
     flush_start_offset_checkpoint_interval_ms: int = declared_field(
         "log.flush.start.offset.checkpoint.interval.ms", "broker", "int", 60_000, unit="ms", minimum=0,
         doc="How often the log start offsets are written. After a crash, records that were deleted after the last"
-        " write of this file are visible again.",
+        " write of the log start offsets are visible again.",
         cost=_AT_NEXT_TURN,
     )  # fmt: skip
     high_watermark_checkpoint_interval_ms: int = declared_field(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 _NO_REPLICAS = "there is one copy of the log, and the storage protects this copy"
-_ALWAYS_SYNCED = "every commit is synced to storage before it counts"
+_ALWAYS_SYNCED = "every commit is synced to storage before it takes effect"
 _NO_TIERS = "there is one tier of storage, the root"
 _JOBS_CLEAN = "maintenance jobs do the cleaning, and Spark sets their threads and memory"
 

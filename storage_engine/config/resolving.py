@@ -53,13 +53,17 @@ def normalise_broker_settings(settings: Mapping[str, object], place: str = "brok
 
 
 def broker_synonyms(key: str) -> tuple[str, ...]:
-    """Return the broker's keys that set the same value, the key itself included. The first one that is set counts."""
+    """Return the broker's keys that set the same value, including the key itself. Only the first of them that is set
+    has an effect.
+    """
     sets = BROKER_KEYS[key].sets
     return tuple(synonym.key for synonym in TOPIC_KEYS[sets].synonyms) if sets else (key,)
 
 
 def acting_broker_key(settings: Mapping[str, object], key: str) -> str | None:
-    """Return the one of a key and its synonyms that counts in these settings; None if none of them is set."""
+    """Return the key that has an effect in these settings: the given key, or one of its synonyms. None if none of these
+    keys is set.
+    """
     return next((each for each in broker_synonyms(key) if each in settings), None)
 
 

@@ -24,7 +24,9 @@ _MOST_VALUES = 100_000
 """Limit for one file, after aliases are expanded. A few lines with nested aliases can expand to billions of values."""
 
 _NO_CHARACTER = re.compile(r"[\0\ud800-\udfff]")
-"""NUL, which no path can have, and surrogates, which UTF-8 cannot encode. Python uses them for undecodable bytes."""
+"""NUL, which no path can have, and surrogates, which UTF-8 cannot encode. Python uses surrogates for undecodable
+bytes.
+"""
 
 _MAP, _SEQ, _STR, _NULL = (f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "null"))
 
@@ -82,7 +84,7 @@ class Document:
         """Set one value, and create the sections around it if they are missing.
 
         Raises:
-            ConfigError: the value is text with a character that neither paths nor Spark can have.
+            ConfigError: the value is text with a character that paths and Spark cannot contain.
         """
         if isinstance(value, str):
             _check_text(value, place)
@@ -220,5 +222,5 @@ def _check_text(text: str, place: str) -> None:
         raise ConfigError(
             place,
             f"found U+{ord(found[0]):04X} at position {found.start()}; settings may not contain this character",
-            "Remove it.",
+            "Remove the character.",
         )

@@ -83,14 +83,14 @@ class TopicConfig:
             BrokerSynonym(key="log.retention.minutes", unit="minutes", kind="int", minimum=1, negative_is_unlimited=True),
             BrokerSynonym(key="log.retention.hours", unit="hours", kind="int", minimum=1, negative_is_unlimited=True),
         ),
-        doc="Retention deletes a segment when the segment's largest timestamp is this old, if cleanup.policy has"
-        " delete. -1: segments are never deleted by age.",
+        doc="If cleanup.policy contains delete, retention deletes a segment when the segment's largest timestamp is this"
+        " old. -1: segments are never deleted by age.",
         cost="Takes effect at the next retention run. With a lower value more data is deleted, permanently.",
     )  # fmt: skip
     retention_bytes: int = _key(
         "retention.bytes", "long", -1, unit="bytes", minimum=0, negative_is_unlimited=True, broker=_from("log.retention.bytes"),
-        doc="Size of a partition above which retention deletes its oldest segments, if cleanup.policy has delete. -1: no"
-        " limit.",
+        doc="If cleanup.policy contains delete, retention deletes the oldest segments of a partition that is larger than"
+        " this size. -1: no limit.",
         cost="Takes effect at the next retention run. With a lower value more data is deleted, permanently.",
     )  # fmt: skip
     cleanup_policy: frozenset[str] = _key(
@@ -177,8 +177,8 @@ class TopicConfig:
     )  # fmt: skip
     file_delete_delay_ms: int = _key(
         "file.delete.delay.ms", "long", 60_000, unit="ms", minimum=0, broker=_from("log.segment.delete.delay.ms"),
-        doc="How long a file is kept after the topic's state no longer names the file. Readers may still read it"
-        " during this time.",
+        doc="How long a file is kept after the topic's state no longer names the file. Readers may still read the"
+        " file during this time.",
         cost="Takes effect for files that are removed from the state after the change. With a longer delay, more bytes are"
         " stored.",
     )  # fmt: skip
@@ -192,10 +192,10 @@ class TopicConfig:
     )  # fmt: skip
     retention_respect_consumers: bool = _key(
         "retention.respect.consumers", "boolean", False, broker=_from("log.retention.respect.consumers"),
-        doc="Whether retention by age and size waits, for at most consumer.max.hold.ms, until registered consumers"
-        " (exports) have read a segment. Kafka has no such key.",
-        cost="Takes effect at the next retention run. If a consumer does not read, the segments that it has not read"
-        " use space during this time.",
+        doc="Whether retention by age and size waits until registered consumers (exports) have read a segment. Retention"
+        " waits for at most consumer.max.hold.ms. Kafka has no such key.",
+        cost="Takes effect at the next retention run. If a consumer does not read, its unread segments use space"
+        " during this time.",
     )  # fmt: skip
     consumer_max_hold_ms: int = _key(
         "consumer.max.hold.ms", "long", 7 * 24 * 3_600_000, unit="ms", minimum=0, broker=_from("log.consumer.max.hold.ms"),
@@ -220,7 +220,7 @@ TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = declared_keys(TopicConfig)
 """All of a topic's keys, by Kafka's name."""
 
 ALIASES: Final[Mapping[str, str]] = {"internal.segment.bytes": "segment.bytes"}
-"""Other names of a topic's keys. If both names are set, internal.segment.bytes counts, as in Kafka."""
+"""Other names of a topic's keys. If both names are set, internal.segment.bytes is used, as in Kafka."""
 
 
 def check_lags(config: TopicConfig, place: str) -> None:

@@ -30,7 +30,9 @@ from typing_extensions import Buffer
 from storage_engine.errors import UnsupportedError
 
 TEMPORARY = ".tmp-"
-"""The prefix of temporary names. A put may write under such a name first, and a crash may leave it. No listing shows it."""
+"""The prefix of temporary names. A put may first write a file under such a name, and a crash may leave this file. No
+listing shows the file.
+"""
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,12 @@ class NewFile(Protocol):
     def write(self, data: Buffer) -> None: ...
 
     def close(self) -> None:
-        """Complete the file, and make it durable if new_file was asked to. After an error no file has the key."""
+        """Complete the file. Also make the file durable, if new_file was called with durable=True. After an error, no
+        file has the key.
+        """
 
     def abort(self) -> None:
-        """Delete the written bytes. No file has the key then."""
+        """Delete the written bytes. After this call, no file has the key."""
 
     def __enter__(self) -> Self: ...
 
@@ -65,11 +69,11 @@ class NewFile(Protocol):
 
 
 class Storage(Protocol):
-    """The files under one root. Several threads may use it. Several hosts may use it, within the guarantees of the
-    verbs.
+    """The files under one root. Several threads and several hosts may use one root; the docstring of each verb says
+    what the verb guarantees.
 
-    Every verb raises StorageError or a subclass, with the key in `place`. A verb that can be repeated safely is
-    repeated for a while before it raises StorageUnavailableError.
+    All errors of the verbs are StorageErrors, with the key in `place`. A verb that can be repeated safely is repeated
+    for a while before it raises StorageUnavailableError.
     """
 
     @property
@@ -98,10 +102,10 @@ class Storage(Protocol):
         """Create a whole file. Other processes see all of the file or nothing, and the file is durable on return.
 
         Raises:
-            AlreadyExistsError: the name was taken, and that file is unchanged. If a reply was lost, that file can be
-                the caller's own. To find out, the caller reads the file.
-            AmbiguousPutError: only reading the file can show whether it was created. If it was, sync_names makes it
-                durable.
+            AlreadyExistsError: the name was taken, and the existing file is unchanged. If a reply was lost, the
+                existing file can be the caller's own. To find out, the caller reads the file.
+            AmbiguousPutError: only reading the file can show whether the file was created. If it was created,
+                sync_names makes the file durable.
         """
 
     def replace(self, key: str, data: Buffer) -> None:
@@ -116,28 +120,31 @@ class Storage(Protocol):
         """
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """Return `length` bytes, beginning at `start`; fewer if the file ends before. None: to the end.
+        """Return `length` bytes, beginning at `start`, or fewer bytes if the file ends earlier. If `length` is None,
+        return all bytes from `start` to the end.
 
         Raises:
             NotFoundError: no such file.
         """
 
     def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
-        """Every file whose key begins with `prefix` (a folder with `/` at its end) and is greater than `after`, in order."""
+        """Every file whose key begins with `prefix` and is greater than `after`, in the order of the keys. `prefix` is
+        a folder with `/` at its end.
+        """
 
     def delete(self, key: str) -> None:
         """Delete a file. A missing file is no error."""
 
     def sync_names(self, folder: str) -> None:
-        """Make the names in this folder durable, whichever process created them. On a storage whose files are durable
-        as soon as other processes see them, this does nothing.
+        """Make the names in this folder durable, whichever process created them. This call does nothing on a storage
+        whose files are durable as soon as other processes see them.
         """
 
     def sync_file(self, key: str) -> None:
-        """Make durable a file that another process has written and closed, with its name.
+        """Make a file and its name durable. Another process has written and closed the file.
 
-        After an error the caller must not use the file and sync it again: the second sync may report success although
-        the bytes that the first one could not write are lost.
+        After an error, the caller must neither use the file nor sync it again. A second sync may report success
+        although the bytes that the first sync could not write are lost.
 
         Raises:
             NotFoundError: no such file.
@@ -145,13 +152,13 @@ class Storage(Protocol):
 
 
 class AppendableFile(Protocol):
-    """A file to which the process that created it may write again and again."""
+    """A file that can be written again and again, by the process that created it."""
 
     def write_at(self, position: int, data: Sequence[Buffer]) -> None:
         """Write these bytes, one after another, beginning at this position."""
 
     def sync(self) -> None:
-        """Return when everything that was written is durable, and the file's name."""
+        """Make all written bytes durable, and also the file's name."""
 
     def close(self) -> None: ...
 
@@ -167,10 +174,11 @@ class GrowingFiles(Protocol):
         """
 
     def write_derivable(self, key: str, position: int, data: Buffer) -> None:
-        """Write bytes into a file that this process created and closed, and close it again. A power cut may lose them.
+        """Write bytes into a file that this process created and closed, then close the file again. A power cut may lose
+        the bytes.
 
-        Only for index files, which can be derived and are checked before they are used. So they need no open
-        descriptor. A .log is never opened for writing again.
+        Use this only for index files. An index can be derived, and is checked before it is used. So an index needs no
+        open descriptor. A .log is never opened for writing again.
 
         Raises:
             NotFoundError: no such file.
@@ -188,7 +196,7 @@ class Links(Protocol):
         """
 
     def adopt(self, path: Path, key: str) -> None:
-        """Give a file from outside the root a second name under it. File and name are durable on return.
+        """Give a file from outside the root a second name under the root. File and name are durable on return.
 
         Raises:
             AlreadyExistsError: the name is taken.
@@ -200,7 +208,7 @@ class FolderEntry:
     """A name in a folder: a file, a folder or something else.
 
     modified_ns: time of the last change, in nanoseconds since the epoch.
-    file_id: is equal for two names of one file.
+    file_id: the same for all names of one file.
     """
 
     name: str
@@ -211,7 +219,7 @@ class FolderEntry:
 
     @property
     def modified_ms(self) -> int:
-        """Milliseconds since the epoch; 0 for an earlier time, which a state cannot hold."""
+        """Milliseconds since the epoch; 0 for a time before the epoch, because a state cannot store such a time."""
         return max(0, self.modified_ns // 1_000_000)
 
 
@@ -251,23 +259,23 @@ class View(Folders, Protocol):
     def show_folders(self, files: Mapping[str, Buffer], folders: Sequence[str]) -> Sequence[str]:
         """Create several folders that contain the same files. Each folder appears with all its files, or not at all.
 
-        A file may be one file with a name in each folder.
+        The folders may share a file, which then has one name in each folder.
 
         Args:
             files: bytes by name.
             folders: have the same parent.
 
         Returns:
-            The folders that exist already and are not empty. They are unchanged.
+            The folders that existed already and were not empty. This call does not change these folders.
         """
 
     def hold_shared(self, key: str) -> AbstractContextManager[None]:
         """Keep other programs from locking this file exclusively, if the storage has locks. A missing file is created.
 
-        When the process ends, the lock ends, too. Several holders may share it, also in one process.
+        When the process ends, the lock ends, too. Several holders may share the lock, also in one process.
 
         Raises:
-            StorageError: another program has locked it exclusively.
+            StorageError: another program has locked the file exclusively.
         """
 
 
@@ -279,7 +287,8 @@ class DirectoryFile(AppendableFile, Protocol):
 
 
 class Directory(Storage, Folders, Protocol):
-    """A storage whose files one process changes in place while it holds a lock: a plain Kafka log directory.
+    """A plain Kafka log directory: a storage in which one process changes files in place, while the process holds a
+    lock.
 
     A change of a name (created, renamed, deleted) survives a power cut after sync_names of its folder. A change of a
     file's bytes survives a power cut after a sync of the file.
@@ -289,7 +298,7 @@ class Directory(Storage, Folders, Protocol):
         """Open a file for writing without changing it. A missing file is created empty."""
 
     def rename(self, key: str, name: str) -> None:
-        """Give a file or folder another name. It replaces a file of that name, atomically.
+        """Give a file or folder another name. If a file has that name already, that file is replaced, atomically.
 
         Raises:
             NotFoundError: no such file or folder.
@@ -308,7 +317,7 @@ class Directory(Storage, Folders, Protocol):
         """Lock this file against other programs and against other holders in this process. A missing file is created.
 
         Raises:
-            StorageError: it is locked.
+            StorageError: the file is locked already.
         """
 
 
@@ -319,7 +328,7 @@ def needed(capability: _Capability | None, storage: Storage, operation: str, rem
     """Return the capability that an operation needs.
 
     Args:
-        operation: begins the problem, as in "moving files into it is not possible".
+        operation: the first words of the error's problem, for example "moving files into it".
         remedy: what to do instead.
 
     Raises:

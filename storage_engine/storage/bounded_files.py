@@ -1,10 +1,10 @@
 """Limits how many files of a plain Kafka log directory are open for writing at the same time.
 
-A Kafka broker has three files of each partition open, and its administrator raises the limit of open files for this. A
-Lakelog command may open a directory with thousands of partitions although the limit still has its default value. So
-when another file needs a descriptor, the least recently written file is synced and closed. The next write to this file
-opens it again. The sync comes before the close, because the operating system reports a lost write only to a process
-that has the file open. If that sync fails, the next call on the file raises the error.
+A Kafka broker has three files of each partition open, so its administrator raises the limit on open files. A Lakelog
+command may open a directory with thousands of partitions although the limit still has its default value. So when
+another file needs a descriptor, the least recently written file is synced and closed. The next write to this file opens
+it again. The sync comes before the close, because the operating system reports a lost write only to a process that has
+the file open. If that sync fails, the next call on the file raises the error.
 
 Only plain Kafka log directories use this module, because their files change in place, under a lock. A .log under a
 Lakelog root is never opened for writing again. All functions are thread-safe. Only one thread at a time may use one
@@ -28,8 +28,8 @@ _OPEN: dict[BoundedFile, None] = {}
 
 
 def most_open() -> int:
-    """The largest number of open files. Files that are in use at a moment are not closed, so more files can be open for
-    a short time.
+    """The largest number of open files. A file that a thread is using is not closed, so more files can be open for a
+    short time.
     """
     return max(1, open_file_limit() // 4)
 
@@ -37,7 +37,8 @@ def most_open() -> int:
 class BoundedFile:
     """A DirectoryFile that may be closed between two calls.
 
-    in_use: a lock. Each call holds it, and so does a thread that closes the file in favor of another one.
+    in_use: a lock. Each call holds this lock. A thread that closes this file in favor of another file also holds this
+        lock.
     """
 
     def __init__(self, storage: Directory, key: str) -> None:
@@ -98,7 +99,9 @@ class BoundedFile:
         return self._file
 
     def close_for_others(self) -> None:
-        """Close the file in favor of another one. The caller holds in_use; this call releases it."""
+        """Close the file, because another file needs a descriptor. The caller holds in_use; this call releases
+        in_use.
+        """
         try:
             assert self._file is not None, "only an open file can make way"
             try:

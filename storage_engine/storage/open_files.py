@@ -17,8 +17,8 @@ from functools import cache
 from weakref import WeakKeyDictionary
 
 _WORTH_RAISING_TO = 65_536
-"""Lakelog never needs more. With a higher limit, some child programs start slowly, because they close every possible
-descriptor.
+"""Lakelog never needs more open files. With a higher limit, some child programs start slowly, because they close every
+possible descriptor.
 """
 
 
@@ -69,7 +69,9 @@ _POOL = _Pool()
 
 
 class OpenFileShare:
-    """The open files of one component, which calls `take` for each of them, and `give_back` after it closes one."""
+    """The open files of one component. For each file, the component calls `take` once, and `give_back` after it closes
+    the file.
+    """
 
     def __init__(self) -> None:
         self.taken = 0
@@ -83,7 +85,9 @@ class OpenFileShare:
             return _POOL.shares()[self]
 
     def take(self) -> bool:
-        """Count one more open file. False if that is too many for this share or for the process."""
+        """Count one more open file. Returns False, and counts nothing, if this share or the process would have too many
+        open files.
+        """
         with _POOL.lock:
             if _POOL.opened >= open_file_limit() // 2 or self.taken >= _POOL.shares()[self]:
                 return False
@@ -106,7 +110,7 @@ class OpenFileShare:
             self.taken -= 1
 
     def close(self) -> None:
-        """End the share. All of its files must be given back before."""
+        """End the share. All of its files must be given back before this call."""
         assert self.taken == 0, "every taken file is given back before the share is closed"
         with _POOL.lock:
             _POOL.wanted.pop(self, None)

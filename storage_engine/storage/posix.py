@@ -1,15 +1,15 @@
 """Stores files on a local or network file system (POSIX, NFS).
 
-put_new writes a temporary file, syncs it, links it to its final name and syncs the directory: link() never overwrites a
-file, and makes the whole file visible in one step. After an unclear error (a lost NFS reply), the link count of the
-temporary file shows the result: 2 means that the link was made. A crash may leave a temporary file. The name of a
-temporary file begins with `.tmp-`, no listing shows the file, and no document names it.
+put_new writes a temporary file, syncs it, links it to its final name and syncs the directory. The reason for link(): it
+never overwrites a file, and makes the whole file visible in one step. After an unclear error (a lost NFS reply), the
+link count of the temporary file shows the result: 2 means that the link was made. A crash may leave a temporary file.
+The name of a temporary file begins with `.tmp-`, no listing shows the file, and no document names it.
 
 If a mount is unavailable for a moment (EIO, ESTALE, ETIMEDOUT...), the idempotent methods are retried for about a
 second: read, list, entries, delete, sync_names and make_folder. put_new and replace are retried as a whole, each time
-with a new temporary file. write_at and sync are never retried: after a failed fsync the kernel has marked the dirty
-pages clean, and the next fsync reports success. If the mount stays unavailable, StorageUnavailableError is raised. A
-caller that can wait longer may repeat the call.
+with a new temporary file. write_at and sync are never retried. After a failed fsync, the kernel has marked the dirty
+pages as clean, so the next fsync would report success. If the mount stays unavailable, StorageUnavailableError is
+raised. A caller that can wait longer may repeat the call.
 
 O_APPEND is not used. Under a root, a .log is written only through the descriptor that created it, and an index file
 only by the process that created it. No guarantee under a root depends on a lock; hold_shared only makes a Kafka broker
@@ -64,8 +64,8 @@ class PosixStorage:
         return Path(self._place(key))
 
     def _place(self, key: str) -> str:
-        """Like path(), but returns text, which is ten times as fast: opening a partition reads four files of each
-        segment.
+        """Like path(), but returns text, which is ten times as fast. The speed matters because opening a partition
+        reads four files of each segment.
         """
         if not key or not {"", ".", ".."}.isdisjoint(key.split("/")):
             raise StorageAccessError(
@@ -116,10 +116,11 @@ class PosixStorage:
             ) from error
 
     def _make_directory(self, path: Path) -> None:
-        """Create a directory below the root and its parents if they are missing, and make their names durable.
+        """Create a directory below the root, and its missing parents. Make the names of all these directories durable.
 
         An existing directory may have been created by a process that died before the name was durable. A power cut
-        could then remove the directory with every synced file in it. So its name is synced, too, once for each storage.
+        could then remove the directory with every synced file in it. So the name of an existing directory is synced,
+        too, once by each PosixStorage.
         """
         with suppress(FileNotFoundError):
             if self._durable.get(path) == path.stat().st_ino:
@@ -177,7 +178,7 @@ class PosixStorage:
         """As in GrowingFiles.
 
         Args:
-            durable: False if the file will not be synced: then the names of its new directories are not synced either.
+            durable: False if the file will not be synced. Then the names of its new directories are not synced either.
         """
         path = self.path(key)
         with named(str(path)):
@@ -246,7 +247,7 @@ class PosixStorage:
                 try:
                     stat = with_retries(entry.stat)
                 except FileNotFoundError:
-                    continue  # deleted since the directory was read
+                    continue  # deleted after the directory was read
                 yield StoredFile(name, stat.st_size, stat.st_mtime_ns // 1_000_000)
 
     def delete(self, key: str) -> None:
@@ -370,7 +371,7 @@ def _entries(path: Path) -> Sequence[FolderEntry]:
         try:
             stat = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
-            continue  # removed since the directory was read
+            continue  # removed after the directory was read
         is_folder = entry.is_dir(follow_symlinks=False)
         file_id = stat.st_dev, stat.st_ino
         found.append(FolderEntry(entry.name, is_folder, stat.st_size, stat.st_mtime_ns, file_id))

@@ -41,8 +41,8 @@ def sync_directory(path: Path) -> None:
 def remove_folder(path: Path, tries: int = 3) -> None:
     """Remove a directory and its contents, even if other processes remove or add files in it meanwhile.
 
-    shutil.rmtree is not used: if the close of a descriptor fails, it closes the same number again, and by then that
-    number may be another thread's file.
+    shutil.rmtree is not used. If the close of a descriptor fails, rmtree closes the same number again. By then, another
+    thread may have opened a file with this number.
 
     Args:
         tries: how many attempts are made if other processes add files.

@@ -38,7 +38,7 @@ _MEANINGS: dict[int, tuple[type[StorageError], str]] = {
     errno.EDQUOT: (StorageFullError, "Raise the quota or free space."),
     errno.EMLINK: (
         StorageFullError,
-        "This folder is full of folders: spread the topics over several roots, or use a file system such as xfs.",
+        "This folder cannot contain more folders: spread the topics over several roots, or use a file system such as xfs.",
     ),
     errno.EFBIG: (StorageFullError, "Raise the limit on file sizes."),
     errno.EACCES: (StorageAccessError, "Give this user permission to read and write here."),

@@ -82,8 +82,8 @@ class PosixFile:
             self.close_unsynced()
 
     def close_unsynced(self) -> None:
-        """Close a file that was not synced. A network mount may write the bytes only now, and then reports its errors
-        here.
+        """Close a file that was not synced. A network mount may write the bytes only during this call, which then
+        reports the errors of the mount.
 
         Raises:
             StorageError: the written bytes may be lost. The file is closed in this case, too. The descriptor is not

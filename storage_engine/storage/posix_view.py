@@ -26,7 +26,7 @@ _COPY_BYTES = 4 * 1024**2
 
 
 def show(file: str, place: str, modified_ns: int) -> None:
-    """Make `place` a second name of a file, with this modification time if the file belongs to this user."""
+    """Make `place` a second name of a file. If the file belongs to this user, also set its modification time."""
     with _in_place_of(place) as temporary:
         os.link(file, temporary)
         with suppress(PermissionError):  # the file belongs to another user
@@ -61,7 +61,9 @@ def show_bytes(data: Buffer, place: str, modified_ns: int | None) -> None:
 
 
 def show_folders(files: Mapping[str, Buffer], places: Sequence[str]) -> Sequence[int]:
-    """Make sibling folders that all have these files; returns the numbers of those that have contents already."""
+    """Make sibling folders that all contain these files. Returns the positions, in `places`, of the folders that
+    already have contents.
+    """
     there = []
     parent = places[0].rpartition("/")[0]
     with named(parent):
@@ -91,7 +93,7 @@ def show_folders(files: Mapping[str, Buffer], places: Sequence[str]) -> Sequence
 
 @contextmanager
 def _in_place_of(place: str) -> Iterator[str]:
-    """Give the block a temporary path beside `place`, and rename what it writes there to `place` at the end."""
+    """Give the block a temporary path beside `place`. At the end, the file that the block wrote gets the name `place`."""
     with named(place):
         parent = place.rpartition("/")[0]
         if not os.path.isdir(parent):  # noqa: PTH112 - paths are text

@@ -16,15 +16,15 @@ from storage_engine.errors import StorageError
 from storage_engine.storage.posix_files import open_regular
 
 _EXCLUSIVE = -1
-_locks: dict[Path, tuple[int, int]] = {}  # descriptor, number of holders (_EXCLUSIVE: one, exclusive)
+_locks: dict[Path, tuple[int, int]] = {}  # descriptor, number of holders (_EXCLUSIVE: one exclusive holder)
 _locks_guard = threading.Lock()
 
 
 def acquire(path: Path, *, exclusive: bool) -> None:
     """Lock a file, shared or exclusively. The file is created if it is missing.
 
-    A record lock belongs to the process, and is lost when any descriptor of the file is closed. So all holders in this
-    process share one descriptor, and no other code in this process may open the file.
+    A record lock belongs to the process, and is lost when the process closes any descriptor of the file. So all holders
+    in this process share one descriptor, and no other code in this process may open the file.
 
     Raises:
         StorageError: the file is locked by another program or by this process.
@@ -46,7 +46,7 @@ def acquire(path: Path, *, exclusive: bool) -> None:
                     raise _locked(path, exclusive=exclusive) from error
                 if exclusive:
                     raise
-                # The file system has no locks, so other programs cannot check for one either.
+                # The file system has no locks, so other programs cannot check for a lock either.
         _locks[path] = descriptor, _EXCLUSIVE if exclusive else holders + 1
 
 

@@ -1,5 +1,6 @@
-"""Opens a storage: the one to which a root's URI points, a local directory, or a new local directory. Code outside this
-package opens storages only through this module, and never names a kind of storage."""
+"""Opens a storage: at a root's URI, in a local directory, or in a new local directory. Code outside this package opens
+storages only through this module, and never names a kind of storage.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def open_storage(uri: str) -> Storage:
 
 
 def open_directory(path: Path | str) -> Directory:
-    """The storage of a local directory, which is created with its first file."""
+    """The storage of a local directory. The directory is created with its first file."""
     return PosixStorage(path)
 
 
@@ -48,8 +49,9 @@ def open_directory(path: Path | str) -> Directory:
 def new_directory(path: Path) -> Iterator[Directory]:
     """Create a directory whose contents appear all together or not at all.
 
-    The block writes into a temporary directory beside `path`, which is renamed to `path` at the end. An error removes
-    the temporary directory. A crash leaves it; its name is that of `path` with a random suffix.
+    The block writes into a temporary directory beside `path`. At the end, this directory is renamed to `path`. After an
+    error, the temporary directory is removed. A crash leaves the temporary directory, whose name is the name of `path`
+    with a random suffix.
 
     Raises:
         AlreadyExistsError: the path already exists and is not an empty directory.

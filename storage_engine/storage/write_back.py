@@ -29,6 +29,8 @@ def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
 
 
 def begin_write_back(descriptor: int, position: int, size: int) -> None:
-    """Start to write these bytes of a file to the disk, if there are enough of them and the system can do that."""
+    """Start to write these bytes of a file to the disk, if there are enough bytes and the operating system can start
+    early.
+    """
     if size >= _WORTH_BYTES and (call := _sync_file_range()) is not None:
         call(descriptor, position, size, _SYNC_FILE_RANGE_WRITE)

@@ -73,11 +73,11 @@ def test_new_optional_fields_and_wider_numbers_go_on() -> None:
         "colour is new",
         "legs may now be null",
         "legs[] may now be null",
-        "legs[].distance was int and is float",
+        "legs[].distance was int and is now float",
         "legs[].stops is new",
         "legs[].via is new",
-        "price was Decimal(10,2) and is Decimal(12,3)",
-        "seats was int and is float",
+        "price was Decimal(10,2) and is now Decimal(12,3)",
+        "seats was int and is now float",
     )
     assert compare(model_fields(Trip), model_fields(Trip)).compatible == ()
 
@@ -101,21 +101,21 @@ def test_a_new_object_that_may_be_missing_goes_on_whatever_it_must_have_itself()
 
 def test_what_would_break_readers_is_reported() -> None:
     assert compare(model_fields(Trip), model_fields(Narrower)).breaking == (
-        "id was str and is int",
+        "id was str and is now int",
         "note is now required",
         "note may no longer be null",
-        "price was Decimal(10,2) and is Decimal(11,1)",
+        "price was Decimal(10,2) and is now Decimal(11,1)",
         "route is new and required",
     )
     assert compare(model_fields(Wider), model_fields(Trip)).breaking == (
         "colour is removed",
         "legs may no longer be null",
         "legs[] may no longer be null",
-        "legs[].distance was float and is int",
+        "legs[].distance was float and is now int",
         "legs[].stops is removed",
         "legs[].via is removed",
-        "price was Decimal(12,3) and is Decimal(10,2)",
-        "seats was float and is int",
+        "price was Decimal(12,3) and is now Decimal(10,2)",
+        "seats was float and is now int",
     )
 
 

@@ -110,7 +110,7 @@ def test_values_are_decoded_by_columns_as_by_a_model() -> None:
         ("id ARRAY<STRING", "after 'id ARRAY<STRING': found the end, expected >"),
         ("id STRUCT<>", "after 'id STRUCT<': found '>', expected the name of a column"),
         ("id DECIMAL(x)", "after 'id DECIMAL(': found 'x', expected a number"),
-        ("_id STRING", "the column _id begins with an underscore, which a field's name must not do"),
+        ("_id STRING", "the column _id begins with an underscore, which is not allowed"),
         ("id STRING; x", "found '; x', which is not part of DDL"),
         ("", "at the start: found the end, expected the name of a column"),
     ],

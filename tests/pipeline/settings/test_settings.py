@@ -496,7 +496,7 @@ def test_a_wrong_value_names_the_variable(conf: Path) -> None:
             "root: r\nbroker:\n  flush.ms: 5\n",
             (
                 "settings.yaml, line 3, broker.flush.ms: Kafka's key flush.ms (found with value '5') would have no effect in"
-                " Lakelog: every commit is synced to storage before it counts. Remove the key."
+                " Lakelog: every commit is synced to storage before it takes effect. Remove the key."
             ),
         ),
         (
