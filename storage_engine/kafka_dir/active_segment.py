@@ -46,7 +46,7 @@ class ActiveSegment:
 
         Args:
             growing: describes the contents of the files.
-            aborted: the entries of its .txnindex.
+            aborted: the entries of the segment's .txnindex.
         """
         self.growing = growing
         self._storage = storage
@@ -100,7 +100,9 @@ class ActiveSegment:
             self._written_times = len(growing.time_entries)
 
     def add_aborted(self, aborted: Sequence[AbortedTransaction]) -> None:
-        """Add transactions to the .txnindex, after their abort markers were appended. The first one creates the file."""
+        """Add transactions to the .txnindex, after their abort markers were appended. The first transaction creates the
+        file.
+        """
         if not aborted:
             return
         file = self._transaction_index()

@@ -25,7 +25,7 @@ class Cut:
     """Bytes that recovery cut out of a log.
 
     file: the .log.
-    position: of the first byte in the .log.
+    position: the position of the first byte in the .log.
     size: number of bytes.
     problem: what was expected and what was found at the position.
     kept_as: the file that now contains the bytes; empty if all bytes were zero.

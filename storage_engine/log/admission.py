@@ -81,7 +81,7 @@ def admit_records(
         codec: the codec to use if compression.type is `producer`.
 
     Raises:
-        RecordError: the topic does not allow a record. Names the first such record.
+        RecordError: the topic does not allow a record. The error names the first such record.
     """
     refused = np.flatnonzero(verdicts := judge_records(records, config, now_ms))
     if len(refused):

@@ -83,7 +83,8 @@ class SegmentFolder:
 
     folder: storage key, with a slash at its end.
     version: the version of the state on which new segments are planned; None in a plain Kafka directory. There, a new
-        segment has the name of the segment that it replaces, and its files end in .cleaned until it replaces it.
+        segment has the name of the segment that it replaces, and the names of its files end in .cleaned until the
+        replacement.
     """
 
     folder: str

@@ -2,8 +2,8 @@
 
 A batch is intact if its header has possible values, its CRC matches, and its offsets are in order: above the offsets of
 the batch before it, and below the base offset of the next segment. A damaged batch may still have the right length in
-its header. So if an intact batch begins at the end of that length, reading continues there. If none does, reading
-continues at the next byte at which an intact batch begins.
+its header. So if an intact batch begins at the end of that length, reading continues there. If no intact batch begins
+there, reading continues at the next byte at which an intact batch begins.
 
 Offsets are outside the CRC. If the offsets of a batch do not fit between those of its two neighbors, but the offsets of
 the neighbors fit each other, only the batch between them counts as damaged. Recovery uses this module. Only one thread
@@ -98,7 +98,8 @@ class DamagedLog:
                 taken, bad, end = table, position, None
                 found = "expected a complete batch, found a batch that ends after the file or has a wrong CRC"
             else:
-                # The last batch is read again with the one after it, which may show that its offsets are wrong.
+                # The last batch is read again with the batch after it: the next batch may show that the last one's
+                # offsets are wrong.
                 taken = table.select(slice(0, -1)) if len(table) > 1 else table
                 bad = end = position + taken.end
             if len(taken):

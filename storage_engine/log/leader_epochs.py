@@ -19,8 +19,8 @@ Epochs = tuple[LeaderEpoch, ...]
 def begin_epoch(epochs: Sequence[LeaderEpoch], epoch: int, start_offset: int) -> Epochs:
     """Return the entries after this epoch begins (LeaderEpochFileCache.assign).
 
-    Entries with the same or a higher epoch or start offset are removed. If the epoch is the newest one already, nothing
-    changes.
+    An entry is removed if its epoch is the same or higher, or if its start offset is the same or higher. If the epoch
+    is the newest one already, nothing changes.
     """
     if epochs and epochs[-1].epoch == epoch:
         return tuple(epochs)

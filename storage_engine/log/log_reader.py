@@ -46,7 +46,7 @@ class LogReader:
         return self.partition.end_offset(isolation)
 
     def check_offset(self, offset: int) -> None:
-        """Check that reading may begin here.
+        """Check that reading may begin at this offset.
 
         Raises:
             OffsetOutOfRangeError: the offset is below the log start offset or above the high watermark.
@@ -108,7 +108,7 @@ class LogReader:
 
         Returns:
             (offset, timestamp, leader epoch). The timestamp is -1 for LATEST and EARLIEST. None if there is no such
-            record, or the isolation does not allow it.
+            record, or if the isolation hides the record.
 
         Raises:
             CorruptionError, NotFoundError: as in read_segments.
@@ -136,7 +136,7 @@ def _newest_of(part: PartitionState) -> Segment | None:
 def _first_reaching(part: PartitionState, timestamp: int) -> Segment | None:
     """Return the first segment whose largest timestamp is at least this one.
 
-    As in Kafka, the time of its last change is used for a segment without timestamps. So a segment that compaction has
+    For a segment without timestamps, the time of its last change is used, as in Kafka. So a segment that compaction has
     emptied can be the result, although a later segment has the record.
     """
     for segment in part.segments:

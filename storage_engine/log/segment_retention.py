@@ -202,8 +202,8 @@ def _held_back(
         behind = holds.behind(next_starts[number])
         if not behind or rule is RetentionRule.START_OFFSET:
             continue
-        # The first moment at which the segment could be deleted. It is never before the time of the write, even if the
-        # timestamps are old.
+        # The first moment at which the segment could be deleted. This moment is never before the last write to the
+        # segment, even if the timestamps are old.
         if rule is RetentionRule.TIME:
             due_ms = max(segment.modified_ms, newest_time(segment) + config.retention_ms)
         else:
