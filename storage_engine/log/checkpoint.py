@@ -57,7 +57,7 @@ def decode_offsets(data: bytes, file: str) -> dict[tuple[str, int], int]:
     """Decode a checkpoint; returns the offset of each (topic, partition).
 
     Raises:
-        CorruptionError: a line is malformed, or the number of entries is wrong. Names the first such line.
+        CorruptionError: a line is malformed, or the number of entries is wrong. The error names the first such line.
     """
     offsets = {}
     for position, words in _decode_lines(data, file):
@@ -78,7 +78,7 @@ def decode_leader_epochs(data: bytes, file: str) -> list[tuple[int, int]]:
     """Decode a leader-epoch-checkpoint; returns (epoch, start offset) of each entry.
 
     Raises:
-        CorruptionError: a line is malformed, or the number of entries is wrong. Names the first such line.
+        CorruptionError: a line is malformed, or the number of entries is wrong. The error names the first such line.
     """
     epochs = []
     for position, words in _decode_lines(data, file):

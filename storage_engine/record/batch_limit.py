@@ -12,7 +12,7 @@ import os
 
 KEY = "batch.max.uncompressed.bytes"
 VARIABLE = "LAKELOG_BROKER_BATCH_MAX_UNCOMPRESSED_BYTES"
-"""The environment variable of the same setting, as jobs read it."""
+"""The environment variable of this setting. Jobs read the same variable."""
 DEFAULT = 256 * 1024**2
 
 _chosen: list[int] = []

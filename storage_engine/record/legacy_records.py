@@ -59,7 +59,7 @@ def read_messages(
         most_bytes: if the decompressed messages take more bytes, only the first entries are read, but at least one.
 
     Raises:
-        CorruptionError: an entry, or a message in a wrapper, is damaged. Names the entry.
+        CorruptionError: an entry, or a message in a wrapper, is damaged. The error names the entry.
     """
     places = file_position + table.positions
     wrappers = table.codecs != Codec.NONE

@@ -204,7 +204,9 @@ class TimeIndexCheck:
         self._last_offset = base_offset - 1
 
     def take(self, table: BatchTable, *, behind_damage: bool) -> None:
-        """Check the next batches. behind_damage: the bytes between the previous batches and these are damaged."""
+        """Check the next batches. behind_damage: whether the bytes between the previous batches and these batches are
+        damaged.
+        """
         seen = int(np.searchsorted(self._sorted, table.last_offsets[-1], side="right"))
         wanted = self._sorted[self._compared : seen]
         rows = np.searchsorted(table.last_offsets, wanted)
@@ -306,7 +308,7 @@ class IndexChecks:
         """Findings if these indexes do not begin with the entries of other indexes for bytes below `size` and relative
         offsets below `relative_end`.
 
-        Call it only after the last batch, and if neither set of indexes has findings.
+        Call this only after the last batch, and only if neither set of indexes has findings.
         """
         for suffix, own, other, end in (
             (INDEX, self.offsets.entries, others.offsets.entries, size),

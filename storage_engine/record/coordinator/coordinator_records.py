@@ -47,7 +47,7 @@ class UndecodableError(ValueError):
     """The bytes are not what a record of this topic has.
 
     Args:
-        reason: why, without contents. It is the message.
+        reason: why the bytes cannot be decoded, without contents of the record. This is the message of the error.
         words_of_kafka: what Kafka's dump tool prints as the reason.
     """
 
@@ -84,7 +84,7 @@ class CoordinatorRecord:
     key: the key's fields by name. A uuid is text in Kafka's form. Text and bytes that are null are
         None.
     version: the version of the value; None in a tombstone.
-    value: the value's fields by name; None in a tombstone. A tagged field with its default is missing.
+    value: the value's fields by name; None in a tombstone. A tagged field that has its default value is missing.
     """
 
     type: int
