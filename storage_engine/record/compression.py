@@ -169,7 +169,7 @@ def decompress_into(codec: int, data: memoryview, out: memoryview) -> int | None
     try:
         size = decompressor(data, out)
     except cramjam.DecompressionError as error:
-        reason = error.with_traceback(None)  # the traceback would keep `out` in memory until the next garbage collection
+        reason = error.with_traceback(None)  # the traceback keeps `out` until the next garbage collection
     if size is None and len(out) >= (most := decompress_bound(codec, data)):
         raise ValueError(f"{_name(codec)} bytes that are damaged, or decompress to more than {most}") from reason
     return size
