@@ -9,7 +9,7 @@ that, only `lakelog broker alter` changes the document, by one atomic replacemen
 same time, the last change wins. No topic's name contains `@`.
 
 The settings of one run (a file, the environment, --set) override the root's settings in that run, key by key. If a
-value differs, the run prints a line about it.
+value differs from the root's value, the run prints a line about this.
 """
 
 from __future__ import annotations

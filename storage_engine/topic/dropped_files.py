@@ -17,8 +17,8 @@ from storage_engine.topic.chain.topic_state import DroppedFile, TopicState
 def delete_dropped(storage: Storage, chain: StateChain, config: TopicConfig, now_ms: int) -> tuple[DroppedFile, ...]:
     """Delete the files of segments that were dropped at least file.delete.delay.ms ago. The topic may be deleted.
 
-    The files are deleted before the version that removes them from the list. After a crash between the two, the next
-    call deletes them again.
+    The files are deleted before the version that removes them from the list. After a crash between the two steps, the
+    next call deletes the files again.
 
     Returns:
         The segments whose files were deleted.

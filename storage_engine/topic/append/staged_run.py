@@ -1,4 +1,4 @@
-"""Writes staged runs. A staged run is a sequence of encoded batches for one partition, which is not committed yet.
+"""Writes staged runs. A staged run is a sequence of encoded batches for one partition. The run is not committed yet.
 
     staging/<topic id>/<version>/<attempt>.batches    the runs of several partitions, one after another
 
@@ -42,7 +42,7 @@ class StagedRun:
     partition: the partition of the topic.
     key: the staged file.
     position: the position of the first batch in the file.
-    sizes, records, max_timestamps, min_timestamps: of each batch; int64, shape (batches,).
+    sizes, records, max_timestamps, min_timestamps: one number for each batch; int64, shape (batches,).
     producer: the producer of the transaction; None outside of transactions.
     """
 

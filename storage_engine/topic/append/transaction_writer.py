@@ -1,4 +1,5 @@
-"""Runs transactions: appends to several topics that become visible together to readers of committed records.
+"""Runs transactions. A transaction appends to several topics, and readers of committed records see all its appends at
+the same moment.
 
     with TransactionWriter(topics) as transaction:
         transaction.append("orders", orders)
@@ -8,7 +9,7 @@
 Each append of a transaction makes a new version of its topic's state. The appended batches are transactional and name a
 producer. Readers with read_uncommitted see the batches immediately; readers with read_committed stop before these
 batches. **One put** decides whether the transaction commits or aborts (topic.chain.transaction_files). After that,
-markers are appended to every partition: control batches like those of a broker.
+markers are appended to every partition. Markers are control batches, like those of a broker.
 
 What remains after a crash:
 
@@ -140,8 +141,8 @@ class TransactionWriter:
 
         Raises:
             TransactionError: the transaction is over, one of its appends has failed, or another process has aborted it.
-            StorageError: it is unknown whether the transaction is committed. Call abort, which raises TransactionError
-                if it is.
+            StorageError: it is unknown whether the transaction is committed. Then call abort. It raises
+                TransactionError if the transaction is committed.
         """
         self._check_usable()
         storage, clock = self._topics.storage, self._topics.clock
@@ -202,7 +203,8 @@ class TransactionWriter:
                 _end_on(self._topics, chain, decision, producer.writer)
             except LogError as error:
                 problems.append(error)
-        # A failed append may still become visible later. Then other processes need the recorded decision to abort it.
+        # A failed append may still become visible later. So the abort is recorded, and other processes follow this
+        # decision.
         if self.producer_id is not None and not problems and (committed or not self._failed):
             try:
                 forget(self._topics.storage, self.producer_id)

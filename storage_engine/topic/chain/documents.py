@@ -6,9 +6,9 @@ valid only if the digest matches its bytes.
     ...
     {"digest":"<64 hex digits>"}
 
-The digest is SHA-256 over the key, a newline, and the document's body: the bytes of the object without the field
-`digest`, or of the lines before the digest's line. The digest covers the key, so a document that was moved or copied to
-another name is invalid, too. Keys are relative to the root, so a whole root can be moved.
+The digest is the SHA-256 of the key, a newline, and the document's body. The body of an object is its bytes without the
+field `digest`. The body of JSON lines is the lines before the digest's line. The digest covers the key, so a document
+that was moved or copied to another name is invalid, too. Keys are relative to the root, so a whole root can be moved.
 
 Documents of format 1 have no digest. A document without a digest is accepted only if every part of it has format 1. One
 changed byte cannot turn a document of format 2 into a document of format 1: the changed document would still have the
@@ -86,7 +86,7 @@ def _began_with_digests(storage: Storage, key: str) -> bool:
     """Whether every document of this root, including this one, was put with a digest.
 
     Raises:
-        CorruptionError: the root's record of this is damaged.
+        CorruptionError: the root's record (meta/@root/format.json) is damaged.
     """
     if key == ROOT_RECORD:  # never written without a digest: digests are older than this record
         return True

@@ -31,10 +31,10 @@ VERSIONS_PER_FILE = 100
 class PartitionChange(Frozen):
     """The change of a partition between two versions. All numbers are differences.
 
-    records: of the high watermark.
-    log_start: of the log start offset.
-    bytes: of the committed size.
-    segments: of the number of segments.
+    records: the difference of the high watermarks.
+    log_start: the difference of the log start offsets.
+    bytes: the difference of the committed sizes.
+    segments: the difference of the numbers of segments.
     """
 
     partition: Int

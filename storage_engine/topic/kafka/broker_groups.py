@@ -175,7 +175,8 @@ def take_groups(topics: Topics, state: TopicState, groups: Mapping[str, Mapping[
 
 
 def offsets_file(groups: Iterable[tuple[str, Consumer]]) -> bytes:
-    """The lines of OFFSETS_FILE. Only groups whose position is in their own file are in it, so no exports and no streams.
+    """The lines of OFFSETS_FILE. The lines contain only groups whose position is in the group's own file, so exports
+    and streams are not included.
 
     Args:
         groups: topics with their groups.

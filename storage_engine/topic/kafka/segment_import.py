@@ -121,7 +121,7 @@ class SegmentImporter:
 
         Args:
             version: the version of the state on which the import was planned; becomes a part of the file's name.
-            first_offset: batches that end below it are skipped.
+            first_offset: batches that end below this offset are skipped.
             epoch: replaces the leader epoch of each batch, if given.
         """
         number = found.name.number

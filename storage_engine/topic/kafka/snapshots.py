@@ -4,8 +4,8 @@ end of the log.
 A snapshot contains the producers at the time of the roll, and never changes. A snapshot that is derived again after a
 compaction could be different. So an existing snapshot remains as long as a segment begins at its offset. An up-to-date
 snapshot is recognised by its modification time: the digits below the millisecond are a hash of the topic's id, the
-snapshot's offset and its size. An imported snapshot is copied unchanged. The snapshot at the end is made from the
-state.
+snapshot's offset and its size. An imported snapshot is copied unchanged. The snapshot at the log end offset is made
+from the state.
 """
 
 from __future__ import annotations
@@ -93,8 +93,10 @@ def show_snapshots(
 
 
 def shown_snapshots(storage: Storage, state: TopicState, number: int) -> dict[int, tuple[ProducerEntry, ...]]:
-    """The producers of a partition at its rolls, by offset, for each snapshot in the view. They are from the time of
-    the roll. After a compaction they cannot be derived, because the first records of a transaction may be deleted."""
+    """The producers of a partition at its rolls, by offset, for each snapshot in the view. These are the producers at
+    the time of the roll. After a compaction they cannot be derived, because the first records of a transaction may be
+    deleted.
+    """
     if storage.view is None:
         return {}
     folder = view_folder(state.topic, number)
@@ -124,8 +126,9 @@ def _is_snapshot(state: TopicState, offset: int, entry: FolderEntry) -> bool:
 
 
 def _shown_producers(storage: Storage, state: TopicState, number: int, folder: str, segment: Segment) -> Producers:
-    """The producers at a segment's base offset: from its snapshot in the view, or if that is damaged, from all segments
-    before."""
+    """The producers at a segment's base offset: from the snapshot in the view, or, if that snapshot is damaged, from
+    all segments before.
+    """
     key = f"{folder}/{offset_name(segment.base_offset)}{SNAPSHOT}"
     try:
         return Producers(decode_snapshot(storage.read(key), key))

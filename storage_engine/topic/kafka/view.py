@@ -17,13 +17,13 @@ states.
 
 Settling makes log/ equal to the states, and changes only the files that differ. A .log is a hard link if the file under
 data/ has no bytes beyond its committed size. Any other .log is a copy of the committed bytes. A linked file grows when
-an ingest appends, so log/ is exact only until the next append. topic.kafka.shown_segment and topic.kafka.snapshots
-describe how settling recognises files that are up to date.
+an ingest appends, so log/ is equal to the states only until the next append. topic.kafka.shown_segment and
+topic.kafka.snapshots describe how settling recognises files that are up to date.
 
 After a crash each file is complete, but some files may be of an older state, and temporary files may remain. The next
-settle makes log/ exact. Several processes may settle in parallel, also while ingests run. At the end, each process
-checks whether the states have changed. If they have, the process settles again. If one process deletes a temporary file
-of another, the other process tries again. Storages without links have no view.
+settling makes log/ equal to the states again. Several processes may settle in parallel, also while ingests run. At the
+end, each process checks whether the states have changed. If they have, the process settles again. If one process
+deletes a temporary file of another, the other process tries again. Storages without links have no view.
 
 Settling deletes unknown files from log/, so it first makes sure that log/ is the view of this root (topic.view_record).
 If log/ contains more of a topic than the topic's state does, the state has lost versions (topic.witnesses). In this
@@ -79,16 +79,18 @@ from storage_engine.topic_id import new_topic_id
 _Offsets = dict[tuple[str, int], int]
 """Topic and partition to offset."""
 _PASSES = 3
-"""How often one settle begins again because states have changed meanwhile."""
+"""Settling begins again at most this often because states have changed meanwhile."""
 _MOST_PASSES = 12
-"""How often one settle begins again after errors. A parallel settle may delete files that this settle has just made."""
+"""Settling begins again at most this often after errors. Another process that settles at the same time may delete files
+that this process has just made.
+"""
 
 
 def settle_committed(topics: Topics, names: Iterable[str], warn: Callable[[str], None]) -> None:
     """Settle the view after a commit to these topics.
 
-    The commit is valid even if the view cannot be settled. So an error is only a warning, and the next settle corrects
-    the view.
+    The commit is valid even if the view cannot be settled. So an error is only a warning, and the next settling
+    corrects the view.
     """
     try:
         settle(topics, names)
@@ -268,7 +270,7 @@ def _ensure_meta_properties(storage: Storage) -> None:
         try:
             storage.put_new(key, fresh)
         except AlreadyExistsError:
-            return  # another settle has put a complete file
+            return  # another process that settles has put a complete file
     except CorruptionError:
         storage.replace(key, fresh)
 

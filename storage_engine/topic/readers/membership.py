@@ -1,8 +1,8 @@
 """Ensures that only one member at a time reads for a group and commits the group's positions.
 
 A member joins with the next generation: it puts a new file for that generation (topic.readers.consumer_files). The put
-fails if the file exists, so two members never have the same generation. Only the file of the highest generation counts.
-A member of a lower generation is fenced: if it commits later, it changes a file that no longer counts.
+fails if the file exists, so two members never have the same generation. Only the file of the highest generation is
+used. A member of a lower generation is fenced: if it commits later, it changes a file that is no longer used.
 
     join    put the file of generation g + 1 with the positions of g, read g again, delete g
     commit  check that no higher generation exists, replace the file, and check again
