@@ -5,7 +5,7 @@
        damaged bytes, and replaces the old .log by a swap (kafka_dir.segment_swap).
 
 After a crash between the two steps, the next load recognises the copy by its bytes. No damaged byte is deleted before
-it is saved. Only one thread may work on a log, and its directory must be locked.
+it is saved. Only one thread may work on a log, and the log's directory must be locked.
 """
 
 from __future__ import annotations

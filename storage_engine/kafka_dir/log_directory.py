@@ -10,7 +10,7 @@ plausible indexes are trusted, and only the end of each segment is read. After a
 plausible, the .log files are read, one batch header after another. A crash can leave a torn tail in the newest segment.
 This tail is ignored. Damage before the torn tail raises an error.
 
-Do not use this module for a directory while a broker or a LogManager uses it.
+Do not use this module for a directory while a broker or a LogManager uses the directory.
 """
 
 from __future__ import annotations

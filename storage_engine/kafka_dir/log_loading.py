@@ -17,8 +17,8 @@ expected. Damage before intact batches is not expected. Kafka would cut the log 
 segments. Lakelog cuts out only the damaged bytes and keeps everything after them. The cut leaves a gap in the offsets,
 as compaction does.
 
-Every step can be interrupted; the next load repeats it. Only one thread may load a log, and its directory must be
-locked.
+Every step can be interrupted; the next load repeats the step. Only one thread may load a log, and the log's directory
+must be locked.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@
       00000000000000052110.snapshot                      the producers at the base offset of the active segment
       leader-epoch-checkpoint  partition.metadata
 
-Other modules decide which records are admitted (admission, validator), when to roll (GrowingSegment), which segments
-retention deletes (retention), and what is found when a log is loaded (loading). LocalLog writes segments, BatchLookup
-finds batches, and segment_swap marks segments as deleted and swaps them. PartitionLog calls these modules in such an
-order that the log can be loaded after a crash at any point.
+Other modules decide which records are admitted (admission, validator), when to roll (growing_segment), which segments
+retention deletes (segment_retention), and which contents a loaded log has (log_loading). LocalLog writes segments,
+BatchLookup finds batches, and segment_swap marks segments as deleted and swaps them. PartitionLog calls these modules
+in such an order that the log can be loaded after a crash at any point.
 
 Appended records are durable below the recovery point. flush() and each roll move the recovery point to the log's end.
 There is one replica, so the high watermark is the log's end.

@@ -1,6 +1,6 @@
-"""Defines the report about loading the log of one partition. For each cut in a .log, the report gives the number of
-bytes, the reason, and the file that now contains these bytes. The report also lists the files that were derived again
-or removed. The report consists of plain values.
+"""Defines the report that is made when the log of one partition is loaded. For each cut in a .log, the report gives the
+number of bytes, the reason, and the file that now contains these bytes. The report also lists the files that were
+derived again or removed. The report consists of plain values.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 An index is trusted if three conditions are met: its size is a whole number of entries, its last entry is inside the
 .log, and it has an entry if the .log needs one. Readers check the batch at an entry's position, so a wrong entry costs
 only time. A .txnindex is derived again if it is damaged, or if it is missing although transactions may have been
-aborted. Only one thread may load a log, and its directory must be locked.
+aborted. Only one thread may load a log, and the log's directory must be locked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks records, and batches that a producer encoded, and prepares them for an append (Kafka's LogValidator).
+"""Checks records and encoded batches, and prepares both for an append (Kafka's LogValidator).
 
 The bytes of a batch change only if the topic's configuration requires it:
 

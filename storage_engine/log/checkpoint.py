@@ -1,4 +1,4 @@
-"""Encodes and decodes Kafka's small files beside the segments: offsets, leader epochs and ids.
+"""Encodes and decodes Kafka's small files beside the segments, which contain offsets, leader epochs and ids.
 
     in a log directory       recovery-point-offset-checkpoint   the offset up to which each log is known to be durable
                              replication-offset-checkpoint      high watermarks

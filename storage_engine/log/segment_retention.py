@@ -1,6 +1,6 @@
 """Selects the segments that retention deletes from a partition (Kafka's UnifiedLog.deleteOldSegments).
 
-There are three passes, one after another. Each starts at the oldest segment, and ends at the first segment that it
+There are three passes, one after another. Each pass starts at the oldest segment, and ends at the first segment that it
 keeps. A pass deletes a segment if:
 
     start offset   the next segment begins at or below the log start offset; this pass runs for every cleanup.policy

@@ -16,8 +16,8 @@ without copies. All functions are thread-safe.
               this is faster
 
 The library cramjam implements the codecs. The library zstandard is used for zstd frames that state the size of their
-content: zstandard reuses its contexts, which saves a fifth of the time for a batch of 16 KiB. The head of the snappy
-framing is the bytes 82 53 4e 41 50 50 59 00, then two int32: version 1, oldest compatible version 1.
+content. It reuses its contexts. For a batch of 16 KiB, this saves a fifth of the time. The head of the snappy framing
+is the bytes 82 53 4e 41 50 50 59 00, then two int32: the version (1) and the oldest compatible version (1).
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Batches are read once, in chunks. Each entry is checked when its batch is in the chunk, so a check needs memory for the
 index and one chunk. An entry that points to damaged bytes is skipped, because the damage itself is reported.
 
-Which batches have an entry depends on restarts in the middle of a segment, and on the key index.interval.bytes, whose
-value no file contains. The correct entries show which values the key can have had. One of these values is needed to
-derive an index again.
+Two things decide which batches have an entry: restarts in the middle of a segment, and the key index.interval.bytes. No
+file contains the value of this key. The correct entries show which values the key can have had. One of these values is
+needed to derive an index again.
 """
 
 from __future__ import annotations

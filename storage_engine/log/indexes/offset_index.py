@@ -1,4 +1,4 @@
-"""Reads the .index file (Kafka's OffsetIndex), which has the positions of some batches in the .log.
+"""Reads the .index file (Kafka's OffsetIndex), which contains the positions of some batches in the .log.
 
     offset size field
          0    4 relative_offset  the batch's last offset minus the segment's base offset

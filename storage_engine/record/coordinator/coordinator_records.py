@@ -12,8 +12,8 @@ coordinator_schemas.py has the fields of each type. The fields are encoded as in
                               struct is a tagged field, an unsigned varint comes first instead: 0 for null, else 1
 
 Lengths are int16 for a string, and int32 for bytes and arrays. In a flexible version, a length is stored as an unsigned
-varint: the length plus 1, or 0 for null. There, each struct ends with tagged fields: their number, then for each field
-the tag, the size and the contents. All these numbers are unsigned varints.
+varint: the length plus 1, or 0 for null. Each struct in a flexible version ends with tagged fields: their number, then
+for each field the tag, the size and the contents. All these numbers are unsigned varints.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ the topics have the batch. If a replay staged the batch again, its records could
 expression that chooses the topic may give another result, a timestamp may be too old by then, or the settings may have
 changed. So the list of staged runs is put once, before the first commit. A replay of the batch uses the listed runs: it
 skips the topics that have the batch, and appends the runs to the other topics. Dead letters are staged, too. They are
-written to their tables after the list is put, and before the commits. After the last commit, the files in the list are
-deleted first, and then the list itself.
+written to their tables after the list is stored, and before the commits. After the last commit, the files in the list
+are deleted first, and then the list itself.
 
 A micro-batch for one topic, without dead letters, has one commit and no list.
 

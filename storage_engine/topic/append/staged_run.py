@@ -7,9 +7,9 @@ position of each run. Only files that a report names are used, and no process se
 of a failed, retried or speculative task is not used. Offsets in a run begin at 0. <version> is the newest version of
 the topic's state when staging began. A sweep deletes the remaining files of old versions (topic.clean.sweeping).
 
-A power cut ends an append, and nobody uses its staged runs afterwards. So staged files are not synced by default, and
-the publisher checks each batch. A replay uses staged files only if a list names them (topic.append.staged_list); these
-files are synced.
+A power cut ends an append, and no process uses the append's staged runs afterwards. So staged files are not synced by
+default, and the publisher checks each batch. A replay uses staged files only if a list names them
+(topic.append.staged_list); these files are synced.
 """
 
 from __future__ import annotations

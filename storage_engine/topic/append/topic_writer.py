@@ -12,7 +12,7 @@ position of a file is ever written with two different values. If the publish its
 because no commit can name them. If the commit failed, the files are not deleted. If the process dies, no reader uses
 the bytes that it has written.
 
-A TopicWriter belongs to one thread. For each publish, its publisher starts threads for the partitions.
+A TopicWriter belongs to one thread. For each publish, the writer's publisher starts threads for the partitions.
 """
 
 from __future__ import annotations

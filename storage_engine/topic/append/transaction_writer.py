@@ -22,7 +22,8 @@ What remains after a crash:
 other transactions on the same topic call this function. `finish_transactions` needs no lock and no list: each topic's
 state contains the open transactions, and the decisions are recorded. Two processes may finish the same transaction,
 because a marker is accepted only while the transaction is open. If another process aborts a transaction, the abort
-stays recorded. So a paused process can never commit that transaction, and its later appends are aborted, too.
+stays recorded. So a paused process can never commit that transaction, and later appends in the transaction are aborted,
+too.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Encodes and checks the documents under meta/ and the lists under staging/. Each document ends with a digest, and is
-valid only if the digest matches its bytes.
+valid only if the digest matches the document's bytes.
 
     {"format":2, ... ,"digest":"<64 hex digits>"}       a JSON object; the digest is its last field
     {"format":2}                                        JSON lines; the digest is the last line
@@ -10,9 +10,9 @@ The digest is the SHA-256 of the key, a newline, and the document's body. The bo
 field `digest`. The body of JSON lines is the lines before the digest's line. The digest covers the key, so a document
 that was moved or copied to another name is invalid, too. Keys are relative to the root, so a whole root can be moved.
 
-Documents of format 1 have no digest. A document without a digest is accepted only if every part of it has format 1. One
-changed byte cannot turn a document of format 2 into a document of format 1: the changed document would still have the
-field `digest`, or would not be complete JSON.
+Documents of format 1 have no digest. A document without a digest is accepted only if every part of the document has
+format 1. One changed byte cannot turn a document of format 2 into a document of format 1: the changed document would
+still have the field `digest`, or would not be complete JSON.
 
     meta/@root/format.json                              {"format":2,"first":2,"digest":"<64 hex digits>"}
 

@@ -14,8 +14,9 @@ Ingests, readers, cleaners and other pruners may run during pruning, because the
 - **A history file is correct and complete.** The file of a hundred versions is put once, and none of these versions is
   deleted before the file exists. A paused process can put a version only under the name of a missing version. So until
   the history file is put, the versions under those hundred names are the valid versions. A second pruner finds that the
-  history file exists. A pruner that finds the file damaged reads all its versions, and then checks the file once more.
-  If the file is still damaged, no pruner has deleted any of these versions, and the versions that were read are valid.
+  history file exists. If a pruner finds that the file is damaged, it reads all versions of the hundred, and then checks
+  the file once more. If the file is still damaged, no pruner has deleted any of these versions, and the versions that
+  were read are valid.
 - **The deleted versions are consecutive: they form one hole, which begins directly after version 0.** A version in the
   hole is not valid, because the version before it is missing or has another id. The deleted versions are also
   consecutive after a power cut: the folder is synced before each deletion, so every earlier deletion is durable. A

@@ -1,6 +1,6 @@
-"""Makes the view: the folder log/ of a root as a Kafka log directory, derived from the states of all topics. Updating
-the view is called settling. People and Kafka's tools read the view. Other jobs never use the view in place of the
-states.
+"""Makes the view. The view is the folder log/ of a root: a Kafka log directory that is derived from the states of all
+topics. Updating the view is called settling. People and Kafka's tools read the view. Other jobs never use the view in
+place of the states.
 
     log/
       orders-0/                         one folder per partition
@@ -20,10 +20,11 @@ data/ has no bytes beyond its committed size. Any other .log is a copy of the co
 an ingest appends, so log/ is equal to the states only until the next append. topic.kafka.shown_segment and
 topic.kafka.snapshots describe how settling recognises files that are up to date.
 
-After a crash each file is complete, but some files may be of an older state, and temporary files may remain. The next
-settling makes log/ equal to the states again. Several processes may settle in parallel, also while ingests run. At the
-end, each process checks whether the states have changed. If they have, the process settles again. If one process
-deletes a temporary file of another, the other process tries again. Storages without links have no view.
+After a crash each file is complete, but some files may belong to an older state, and temporary files may remain. The
+next settling makes log/ equal to the states again. Several processes may settle in parallel, also while ingests run. At
+the end, each process checks whether the states have changed. If they have, the process settles again. If one process
+deletes a temporary file of another process, the other process tries again. A storage without links (second names of
+files) has no view.
 
 Settling deletes unknown files from log/, so it first makes sure that log/ is the view of this root (topic.view_record).
 If log/ contains more of a topic than the topic's state does, the state has lost versions (topic.witnesses). In this

@@ -1,5 +1,5 @@
-"""Checks a root: the state chain of each topic, the files under data/, which must match the chain, and the view, which
-must match both.
+"""Checks a root: the state chain of each topic, the files under data/ and the view. The files must match the chain, and
+the view must match both.
 
 If a file contradicts the chain, the file is wrong. Writers may append to a topic while it is checked. So if a check
 seems to find a problem and the topic's state has changed meanwhile, the check is repeated with the newest state.

@@ -1,4 +1,5 @@
-"""Restores lost versions, and documents under meta/ and lists under staging/ whose digests no longer match.
+"""Restores lost versions. It also restores documents under meta/, and lists under staging/, whose digests no longer
+match.
 
 A document is restored only if an undamaged document or its own digest proves the content. Documents are restored in
 this order:
