@@ -78,7 +78,7 @@ class DamagedParts:
             files.entries.pop(offset_name(base) + suffix, None)
 
     def settle_tail(self, newest_intact: int, *, torn: bool) -> bool:
-        """Distinguish torn tails from other damage, and delete the segments after the newest one that has an intact
+        """Distinguish torn tails from other damage, and delete the segments after the newest segment that has an intact
         batch.
 
         Args:

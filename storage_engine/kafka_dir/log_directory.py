@@ -252,7 +252,9 @@ class _Inspection:
         return bases
 
     def _believed(self, bases: Sequence[int]) -> _Contents | None:
-        """The contents according to indexes and snapshots. None if one of them is missing or not plausible."""
+        """The contents according to indexes and snapshots. None if an index or a snapshot is missing or not
+        plausible.
+        """
         epochs = self._checkpointed_epochs()
         segments = []
         for base, following in zip(bases, _following(bases), strict=True):

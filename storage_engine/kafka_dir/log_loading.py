@@ -208,7 +208,7 @@ class _Loading:
         return self._recover_from(number)
 
     def _recover_from(self, number: int) -> Producers:
-        """Read this segment and all later ones. Returns the producers at the log's end."""
+        """Read this segment and all later segments. Returns the producers at the log's end."""
         files, options = self._files, self._options
         producers = self._known.at(files.bases[number])
         for snapshot in files.snapshot_offsets():

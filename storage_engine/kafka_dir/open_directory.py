@@ -118,7 +118,7 @@ class OpenDirectory:
         """The contents of meta.properties; None if it is missing.
 
         Raises:
-            CorruptionError: it is damaged.
+            CorruptionError: the file is damaged.
         """
         try:
             return decode_meta_properties(self.storage.read(META_PROPERTIES), f"{self.path}/{META_PROPERTIES}")

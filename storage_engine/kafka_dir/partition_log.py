@@ -263,7 +263,7 @@ class PartitionLog:
 
         Raises:
             CorruptionError: the bytes are not batches.
-            RecordError: the topic does not admit one of the batches; none of them was appended.
+            RecordError: the topic does not admit one of the batches; none of the batches was appended.
             StorageError: the storage failed; the log can no longer be written.
         """
         now_ms = self._clock.now_ms()

@@ -92,7 +92,7 @@ class SegmentFolder:
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """The suffixes of the files that a new segment can have here, the .log last."""
+        """The suffixes of the files that a new segment can have in this folder, the .log last."""
         return SEGMENT_SUFFIXES if self.version is not None else (*INDEX_SUFFIXES, LOG)
 
     def key(self, name: str, suffix: str = LOG) -> str:

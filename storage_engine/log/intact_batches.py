@@ -98,8 +98,8 @@ class DamagedLog:
                 taken, bad, end = table, position, None
                 found = "expected a complete batch, found a batch that ends after the file or has a wrong CRC"
             else:
-                # The last batch is read again with the batch after it: the next batch may show that the last one's
-                # offsets are wrong.
+                # The last batch is read again together with the next batch, which may show that the last batch has
+                # wrong offsets.
                 taken = table.select(slice(0, -1)) if len(table) > 1 else table
                 bad = end = position + taken.end
             if len(taken):
@@ -127,7 +127,9 @@ class DamagedLog:
         )
 
     def _next_batch(self, position: int) -> int:
-        """Return the position of the next intact batch after the damaged one; the file's size if there is none."""
+        """Return the position of the next intact batch after the damaged bytes; the file's size if there is no intact
+        batch.
+        """
         header = self._storage.read(self.key, position, LOG_OVERHEAD)
         if len(header) == LOG_OVERHEAD:
             claimed = position + LOG_OVERHEAD + _big_endian(np.frombuffer(header, np.uint8), LENGTH_POSITION, 4)
@@ -156,7 +158,7 @@ class DamagedLog:
         return found[possible]
 
     def _is_batch(self, position: int) -> bool:
-        """Whether an intact batch begins here. The offsets of its neighbors are not considered."""
+        """Whether an intact batch begins at this position. The offsets of its neighbors are not considered."""
         data = np.frombuffer(self._storage.read(self.key, position, HEADER_BYTES), np.uint8)
         table = scan_header(data)
         if not len(table):

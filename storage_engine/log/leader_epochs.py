@@ -52,7 +52,8 @@ def cut_end(epochs: Sequence[LeaderEpoch], end_offset: int) -> Epochs:
 def cut_start(epochs: Sequence[LeaderEpoch], start_offset: int) -> Epochs:
     """Return the entries of a log that starts at this offset (LeaderEpochFileCache.truncateFromStartAsyncFlush).
 
-    Of the entries that began at or below the offset, only the last one is kept, and it now begins at the offset.
+    Of the entries that began at or below the offset, only the last entry is kept, and this entry now begins at the
+    offset.
     """
     later = tuple(each for each in epochs if each.start_offset > start_offset)
     begun = [each for each in epochs if each.start_offset <= start_offset]

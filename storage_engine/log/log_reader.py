@@ -103,8 +103,8 @@ class LogReader:
         """Return the offset for a time, as Kafka's ListOffsets does.
 
         Args:
-            time: LATEST, EARLIEST, MAX_TIMESTAMP, or a timestamp. For a timestamp, the first record is returned that
-                has this timestamp or a later one.
+            time: LATEST, EARLIEST, MAX_TIMESTAMP, or a timestamp. For a timestamp, the result is the first record that
+                has this timestamp or a later timestamp.
 
         Returns:
             (offset, timestamp, leader epoch). The timestamp is -1 for LATEST and EARLIEST. None if there is no such
@@ -134,7 +134,7 @@ def _newest_of(part: PartitionState) -> Segment | None:
 
 
 def _first_reaching(part: PartitionState, timestamp: int) -> Segment | None:
-    """Return the first segment whose largest timestamp is at least this one.
+    """Return the first segment whose largest timestamp is at least this timestamp.
 
     For a segment without timestamps, the time of its last change is used, as in Kafka. So a segment that compaction has
     emptied can be the result, although a later segment has the record.

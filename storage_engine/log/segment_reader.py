@@ -56,7 +56,7 @@ class SegmentFile:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Complete batches of a segment: their bytes, the position of the first one in the file, and their headers."""
+    """Complete batches of a segment: their bytes, the position of the first batch in the file, and their headers."""
 
     data: ByteArray
     position: int

@@ -136,7 +136,7 @@ def decide_retention(part: PartitionState, config: TopicConfig, now_ms: int, hol
     size = part.size
 
     def take(rule: RetentionRule, verdict: Callable[[Segment, Segment | None], tuple[int, int] | None]) -> None:
-        """Run one pass. `verdict` gets a segment and the next one, and returns the compared numbers, or None."""
+        """Run one pass. `verdict` gets a segment and the next segment. It returns the compared numbers, or None."""
         nonlocal size
         gone = 0
         for segment in segments:
@@ -195,7 +195,9 @@ def _future_timestamp(segments: Sequence[Segment], config: TopicConfig, now_ms: 
 def _held_back(
     deletions: Sequence[Deletion], part: PartitionState, config: TopicConfig, now_ms: int, holds: Holds
 ) -> HeldBack | None:
-    """Return the deletions that must wait for consumers: the first one that a consumer holds, and all after it."""
+    """Return the deletions that must wait for consumers: the first deletion that a consumer holds back, and all later
+    deletions.
+    """
     bytes_up_to = list(accumulate(segment.size for segment in part.segments))
     next_starts = [*(segment.base_offset for segment in part.segments[1:]), part.high_watermark]
     for number, (segment, rule) in enumerate((each.segment, each.rule) for each in deletions):

@@ -350,7 +350,7 @@ def _decompress_zstd(data: memoryview, out: memoryview) -> int | None:
             out[: len(content)] = content
             return len(content)
     except zstandard.ZstdError:
-        pass  # several frames or damaged ones: cramjam decompresses them, or raises an error
+        pass  # several frames or a damaged frame: cramjam decompresses them, or raises an error
     return int(cramjam.zstd.decompress_into(data, out))
 
 

@@ -163,7 +163,7 @@ def _with_records(table: BatchTable, first_offset: int, end_offset: int, *, cont
 def decode_until_damage(
     data: ByteArray, table: BatchTable, file: str, file_position: int = 0
 ) -> tuple[pa.RecordBatch, CorruptionError | None]:
-    """Decode the records of one batch up to the first damaged one, so that users can inspect the damage.
+    """Decode the records of one batch up to the first damaged record, so that users can inspect the damage.
 
     The CRC is not checked, and a control batch is decoded like any other batch.
 
@@ -226,7 +226,7 @@ def _new_rows(rows: int) -> RowColumns:
 
 
 def _with_room(rows: RowColumns, used: int, more: int) -> RowColumns:
-    """Return these rows in arrays that have space for `more` rows after the used ones."""
+    """Return these rows in arrays that have space for `more` rows after the used rows."""
     if used + more <= len(rows.offsets):
         return rows
     larger = _new_rows(max(2 * len(rows.offsets), used + more))
@@ -362,7 +362,8 @@ def damaged_batch(problem: int, byte: int, file: str, position: int) -> Corrupti
 
 
 def intact_sections(data: ByteArray, table: BatchTable, file: str, file_position: int, room: Room) -> Sections:
-    """Check batches of magic 2 and decompress their records into `room`; if none is compressed, they stay in `data`.
+    """Check batches of magic 2 and decompress their records into `room`; if no batch is compressed, the records stay in
+    `data`.
 
     The earlier contents of `room` are overwritten.
 

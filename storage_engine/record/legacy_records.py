@@ -56,7 +56,8 @@ def read_messages(
         data: uint8, the bytes from which the table was scanned. All entries have magic 0 or 1 and a checked CRC.
         file: the file to name in an error.
         file_position: the position of `data` in that file.
-        most_bytes: if the decompressed messages take more bytes, only the first entries are read, but at least one.
+        most_bytes: if the decompressed messages take more bytes, only the first entries are read, but at least one
+            entry.
 
     Raises:
         CorruptionError: an entry, or a message in a wrapper, is damaged. The error names the entry.

@@ -27,7 +27,9 @@ from storage_engine.record.encoding import NO_SEQUENCE
 from storage_engine.record.header import NO_PRODUCER_ID, TRANSACTIONAL
 
 SEQUENCES = 2**31
-"""The sequences of a producer on a partition are below this number. After the last one they start again at 0."""
+"""The sequences of a producer on a partition are below this number. After the largest sequence, they start again at
+0.
+"""
 _FIRST_BUCKETS = 16
 _NEVER_SEEN = ProducerEntry(NO_PRODUCER_ID, -1, NO_SEQUENCE, -1, 0, -1, -1, -1)
 

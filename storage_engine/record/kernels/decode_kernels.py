@@ -73,7 +73,7 @@ def decode_records(
     sections. Returns (problem, batch, position, rows, headers of these sections). If problem is not INTACT, batch and
     position are the place of the damage.
 
-    buffer is the number by which views refer to the bytes of the sections. CRCs can be checked here only if
+    buffer is the number by which views refer to the bytes of the sections. This call can check CRCs only if
     crc32c.IN_KERNELS is true and each section is directly after its batch's header.
     """
     headers = 0

@@ -369,7 +369,7 @@ def _end_on(topics: Topics, chain: StateChain, decision: Decision, writer: Topic
                     staging.stage(number, run)
             used.append(by_partition(staging.runs))
         except TransactionError:
-            continue  # another process has ended one of them meanwhile
+            continue  # another process has ended one of these transactions meanwhile
         finally:
             if writer is None:
                 used.close()

@@ -83,7 +83,7 @@ def begin_root(storage: Storage) -> None:
 
 
 def _began_with_digests(storage: Storage, key: str) -> bool:
-    """Whether every document of this root, including this one, was put with a digest.
+    """Whether every document of this root, including the given document, was put with a digest.
 
     Raises:
         CorruptionError: the root's record (meta/@root/format.json) is damaged.

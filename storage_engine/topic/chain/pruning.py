@@ -6,7 +6,7 @@ first.
     retire    Version 0 is replaced by a file without an id (state_chain gives the reason).
     delete    Versions 1, 2, 3 ... are deleted one by one, if they are rolled up, but never the newest thousand. Before
               the first version of a hundred is deleted, the history file of the hundred is read once. If the history
-              file is damaged and all its versions still exist, it is derived again from them.
+              file is damaged and all its versions still exist, the file is derived again from these versions.
     lists     A list file of segments is deleted if all versions that named it are deleted.
 
 Ingests, readers, cleaners and other pruners may run during pruning, because these rules hold:
@@ -215,8 +215,8 @@ def _delete_lists(storage: Storage, chain: StateChain, last: int, pruned: Pruned
 
 
 def derived_history(storage: Storage, chain: StateChain, start: int) -> bytes | None:
-    """The bytes of the history file that begins with this version, derived from the versions; None if one of them is
-    missing.
+    """The bytes of the history file that begins with this version, derived from the versions; None if one of the
+    versions is missing.
 
     Raises:
         CorruptionError: one of these versions is damaged.

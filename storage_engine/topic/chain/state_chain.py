@@ -184,8 +184,9 @@ class StateChain:
         return first
 
     def _put_next(self, changed: TopicState, parent: TopicState, note: ChangeNote) -> TopicState | None:
-        """Put a version. None if another process put it first, or if this version was put into a hole and does not
-        count."""
+        """Put a version. None if another process put this version first, or if the version was put into a hole and is
+        not valid.
+        """
         version = parent.version + 1
         changed = self._lists.spilled(changed, version).model_copy(
             update={

@@ -124,7 +124,7 @@ def retain_topic(
 def _removals(partition: int, plan: RetentionPlan, holds: Holds) -> Iterator[Removal]:
     """The removals of a partition, one per rule.
 
-    No consumers are named for records below the log start offset: they were named when that offset moved.
+    No consumers are named for records below the log start offset: the consumers were named when that offset moved.
     """
     for rule in RetentionRule:
         gone = [deletion.segment for deletion in plan.deletions if deletion.rule is rule]

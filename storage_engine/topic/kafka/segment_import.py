@@ -172,7 +172,7 @@ class SegmentImporter:
 
     def commit(self, commit: Callable[[], TopicState]) -> TopicState:
         """Commit a version that names the written files."""
-        # From here on a state may name the files, except after the errors that are caught here.
+        # After this point a state may name the files, except after the errors that this block catches.
         self._committed, self._written = self._written, []
         taken_id, self._taken_id = self._taken_id, None
         try:

@@ -51,8 +51,8 @@ def settle_snapshots(
                 producers = _shown_producers(storage, state, number, folder, before)
             _replay(storage, state, number, before, producers)
         data = encode_snapshot(producers.entries() if part.producers and producers else ())
-        # Snapshots are not synced one by one. A snapshot that a power cut emptied has another time, and is written
-        # again.
+        # Snapshots are not synced one by one. If a power cut has emptied a snapshot, the snapshot has another time, and
+        # is written again.
         view.show_bytes(data, f"{folder}/{name}", _snapshot_ns(state, before, segment.base_offset, len(data)))
     last = part.active_segment
     if part.producers or (last is not None and part.high_watermark > part.segments[0].base_offset):
@@ -111,8 +111,9 @@ def shown_snapshots(storage: Storage, state: TopicState, number: int) -> dict[in
 
 
 def _snapshot_ns(state: TopicState, before: Segment, offset: int, size: int) -> int:
-    """The modification time, in nanoseconds, of the snapshot at an offset. Its milliseconds are the time of change of
-    the segment that ends there."""
+    """The modification time, in nanoseconds, of the snapshot at an offset. The milliseconds of this time are the time
+    of change of the segment that ends at the offset.
+    """
     return before.modified_ms * 1_000_000 + _snapshot_digits(state, offset, size)
 
 

@@ -311,8 +311,8 @@ def _settle_partition(
     snapshots = settle_snapshots(storage, view, state, number, folder, there)
     small = _small_files(state, part)
     for name, data in small.items():
-        # These files are not synced one by one. Settling compares their bytes, so a file that a power cut emptied is
-        # written again.
+        # These files are not synced one by one. Settling compares their bytes. If a power cut has emptied a file, the
+        # file is written again.
         if not is_shown(storage, f"{folder}/{name}", data, there.get(name)):
             view.show_bytes(data, f"{folder}/{name}")
     expected = small.keys() | {

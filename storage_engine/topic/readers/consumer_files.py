@@ -184,8 +184,8 @@ def put_positions(
     *,
     holds_back: bool | None = None,
 ) -> None:
-    """Register a consumer without members, or replace its positions by higher or lower ones. If nothing changes, nothing
-    is written.
+    """Register a consumer without members, or replace its positions by higher or lower positions. If nothing changes,
+    nothing is written.
 
     A change is one read and one write. The folder is listed only when the consumer is registered: after that, no member can
     join under this name, because its join finds the file of this consumer.
@@ -275,7 +275,7 @@ def forget(storage: Storage, topic: str, name: str) -> None:
 
 
 def generations(storage: Storage, topic: str, name: str) -> dict[int, str]:
-    """The keys of a consumer's files by generation, the lowest first. After a crash there may be more than one."""
+    """The keys of a consumer's files by generation, the lowest first. After a crash there may be more than one file."""
     stem = _stem(topic, name)
     found = {}
     for file in storage.list(group_folder(topic)):

@@ -72,8 +72,8 @@ def first_offset_reaching(storage: Storage, segment: SegmentFile, timestamp: int
 
 def first_offset_beyond(storage: Storage, segment: SegmentFile, timestamp: int) -> int:
     """Return an offset of a segment. All records from this offset on are in or after a batch whose largest timestamp is
-    at least the given one. Usually, the result is the base offset of the first such batch. If the .timeindex names no
-    such batch, the result is the end offset.
+    at least the given timestamp. Usually, the result is the base offset of the first such batch. If the .timeindex
+    names no such batch, the result is the end offset.
 
     Raises:
         NotFoundError: the .log was deleted.

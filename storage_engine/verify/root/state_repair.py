@@ -203,7 +203,7 @@ class _Chain:
             self._chain.at(version)
         except CorruptionError:
             return True
-        except NotFoundError:  # it was pruned meanwhile
+        except NotFoundError:  # the version was pruned meanwhile
             pass
         return False
 
@@ -260,7 +260,7 @@ class _Chain:
 
         committed = chain.commit(change, _repair_text(state, proven))
         for file in list(self._storage.list(f"{history_folder(self._name)}/")):
-            if file.key >= history_key(self._name, committed.version):  # it describes the lost versions
+            if file.key >= history_key(self._name, committed.version):  # the file describes the lost versions
                 set_aside(self._storage, file.key, self._storage.read(file.key))
                 self._storage.delete(file.key)
         yield self._restored(version_key(self._name, committed.version), proven)

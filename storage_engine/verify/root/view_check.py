@@ -162,7 +162,7 @@ def _check_shown_log(
         if shown.size != segment.size or not _same_bytes(storage, file.key, key, segment.size):
             yield _view_finding(storage.uri, key, "the committed bytes", "other bytes")
     except LogError as error:
-        if file.key not in error.place:  # else the check of data/ has reported it
+        if file.key not in error.place:  # otherwise the check of data/ has reported this
             yield _unreadable_in_view(storage.uri, key, error)
 
 
