@@ -85,9 +85,8 @@ class TopicPartition(NamedTuple):
 
 
 def refuse_view(directory: Path) -> None:
-    """Raise an error if a directory is the view of a root (log/ in the root). A .log in the view is a second name of
-    the root's own file, so the view must not be changed. Call this before a plain Kafka directory is changed in place,
-    or its files are moved.
+    """Raise an error if a directory is the view of a root: a .log in the view is a second name of the root's own file.
+    Call this before a plain Kafka directory is changed in place, or its files are moved.
 
     Raises:
         UsageError: the directory is a view.
@@ -102,8 +101,7 @@ def refuse_view(directory: Path) -> None:
 
 def partition_of(folder: str) -> TopicPartition | None:
     """The partition of a folder with this name. None if the name is not that of a partition's folder, or if a broker
-    set the folder aside (-delete, -future, -stray).
-    """
+    set the folder aside (-delete, -future, -stray)."""
     found = _PARTITION_FOLDER.fullmatch(folder)
     return TopicPartition(found["topic"], int(found["number"])) if found and is_topic_name(found["topic"]) else None
 
@@ -357,8 +355,7 @@ class _Inspection:
     ) -> tuple[AbortedTransaction, ...]:
         """Add transactions that only the .txnindex has, because compaction deleted their batches. The first offsets of
         these transactions are also taken from the .txnindex. In a log that was closed cleanly, the .txnindex has all
-        transactions.
-        """
+        transactions."""
         try:
             indexed = self._aborted(base)
         except CorruptionError:

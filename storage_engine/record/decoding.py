@@ -354,9 +354,7 @@ def _headers(
 
 
 def damaged_batch(problem: int, byte: int, file: str, position: int) -> CorruptionError:
-    """Return the error for a kernel's problem. `byte` counts from the start of the records. `position` is the position
-    of the batch.
-    """
+    """Return the error for a kernel's problem at byte `byte` of the records, in the batch at `position`."""
     expected, found = DECODE_PROBLEMS[problem]
     return CorruptionError(file, position, expected, f"{found} at byte {byte} of its records")
 

@@ -302,8 +302,7 @@ def test_a_tombstone_waits_no_longer_than_it_may_and_who_missed_it_is_named(buri
     assert (b"a", None) in buried.records()
     (warning,) = buried.compact().warnings
     assert warning == (
-        "topic t, partition 0: after consumer.max.hold.ms, compaction removed tombstones that"
-        f" {NAME} may not have read"
+        f"topic t, partition 0: after consumer.max.hold.ms, compaction removed tombstones that {NAME} may not have read"
     )
     assert (b"a", None) not in buried.records()
     assert buried.history()[-1].removed[0].unread_by == (NAME,)
