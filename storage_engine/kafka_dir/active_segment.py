@@ -3,7 +3,7 @@
 The indexes of this segment are preallocated to segment.index.bytes. If the topic sets `preallocate`, the .log is
 preallocated to segment.bytes. All files are truncated to their contents when the segment is closed. GrowingSegment
 computes every change of the files before a byte is written. Bytes beyond GrowingSegment's size are not part of the log.
-After a crash, recovery cuts them off.
+After a crash, recovery cuts these bytes off.
 
 The class is not thread-safe: the PartitionLog that owns the segment makes one call at a time. After an error, nothing
 more may be written, because only loading the log again shows what is on the disk.
@@ -46,7 +46,7 @@ class ActiveSegment:
 
         Args:
             growing: describes the contents of the files.
-            aborted: the entries of its .txnindex.
+            aborted: the entries of the segment's .txnindex.
         """
         self.growing = growing
         self._storage = storage
@@ -100,7 +100,9 @@ class ActiveSegment:
             self._written_times = len(growing.time_entries)
 
     def add_aborted(self, aborted: Sequence[AbortedTransaction]) -> None:
-        """Add transactions to the .txnindex, after their abort markers were appended. The first one creates the file."""
+        """Add transactions to the .txnindex, after their abort markers were appended. The first transaction creates the
+        file.
+        """
         if not aborted:
             return
         file = self._transaction_index()

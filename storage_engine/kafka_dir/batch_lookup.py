@@ -1,8 +1,8 @@
-"""Finds the batch that contains an offset in an open log (as Kafka's LocalLog.read translates offsets to positions).
+"""Finds the batch that contains an offset in an open log. Kafka's LocalLog.read does this, too.
 
-A binary search finds the segment, and the .index of the segment gives a position. From this position on, batch headers
-are read. An index entry is used only if the batch at the entry's position ends at the entry's offset. If the entry is
-wrong, the segment is read from its start. Indexes that were used stay in memory. The segments are an argument of a
+A binary search finds the segment, and the .index of the segment gives a position. Batch headers are read from this
+position on. An index entry is used only if the batch at the entry's position ends at the entry's offset. If the entry
+is wrong, the segment is read from its start. Indexes that were used stay in memory. The segments are an argument of a
 lookup, and any thread may look up offsets.
 """
 

@@ -5,7 +5,7 @@
        damaged bytes, and replaces the old .log by a swap (kafka_dir.segment_swap).
 
 After a crash between the two steps, the next load recognises the copy by its bytes. No damaged byte is deleted before
-it is saved. Only one thread may work on a log, and its directory must be locked.
+it is saved. Only one thread may work on a log, and the log's directory must be locked.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DamagedParts:
         """Save the damaged bytes of a segment beside the log, and cut them out of the segment.
 
         Args:
-            damages: in order.
+            damages: the damaged parts, in the order of their positions.
             kept: start and end of each intact part.
         """
         files = self._files
@@ -78,14 +78,14 @@ class DamagedParts:
             files.entries.pop(offset_name(base) + suffix, None)
 
     def settle_tail(self, newest_intact: int, *, torn: bool) -> bool:
-        """Distinguish torn tails from other damage, and delete the segments after the newest one that has an intact
+        """Distinguish torn tails from other damage, and delete the segments after the newest segment that has an intact
         batch.
 
         Args:
             torn: whether a crash explains cuts at the log's end, so that no durable byte was lost.
 
         Returns:
-            Whether the log's end was cut, so that the newest intact segment is now the newest segment.
+            Whether the log's end was cut. If so, the newest intact segment is now the newest segment.
         """
         tail = [cut for cut in self._tail_cuts if cut.number >= newest_intact]
         if not tail:
@@ -125,7 +125,7 @@ class DamagedParts:
         return f"{files.folder}/{name}"
 
     def _free_name(self, base: int, position: int) -> str:
-        """A name for the cut out bytes that no other file has."""
+        """A name that no other file has, for a file with the bytes that were cut out."""
         name, number = f"{offset_name(base)}.{position}{CORRUPT}", 1
         while name in self._files.entries:
             number += 1

@@ -1,9 +1,9 @@
 """Defines LocalLog: the segments of an open log, the producers at the end of the log, and the offset up to which the
 log is durable.
 
-Like Kafka's LocalLog, it gives batches their offsets and writes them to the newest segment. When a roll is due, it
-syncs and closes this segment, writes a snapshot of the producers at the new base offset, and begins a new segment. The
-PartitionLog that owns the LocalLog decides what may be appended, and when anything is deleted.
+Like Kafka's LocalLog, this class gives batches their offsets and writes the batches to the newest segment. When a roll
+is due, LocalLog syncs and closes this segment, writes a snapshot of the producers at the new base offset, and begins a
+new segment. The PartitionLog that owns the LocalLog decides what may be appended, and when anything is deleted.
 
 The class is not thread-safe: the PartitionLog makes one call at a time. After an error nothing more may be written.
 """
@@ -80,7 +80,7 @@ class LocalLog:
         """Give batches their offsets and an epoch, and write them. Rolls before a batch if a roll is due.
 
         Args:
-            data: uint8, whole batches that may be appended; changed in place.
+            data: uint8, whole batches. The topic admits each of them. The array is changed in place.
 
         Raises:
             RecordError: a batch does not fit the state of its producer; none of the batches was appended.
@@ -105,7 +105,8 @@ class LocalLog:
                 ) from error
 
     def _append_until_full(self, data: ByteArray, table: BatchTable, row: int, now_ms: int) -> int:
-        """Write the batches from `row` on that fit into the newest segment. Rolls first if a roll is due.
+        """Write batches, beginning with the batch in `row`, as long as they fit into the newest segment. If a roll is
+        due, roll first.
 
         Returns:
             The row of the next batch to write.
@@ -141,7 +142,9 @@ class LocalLog:
         self._active = ActiveSegment(self._storage, self._folder, growing, self.config, modified_ms=now_ms)
 
     def _jitter_ms(self) -> int:
-        """Chosen at random for each segment, so that partitions which began at the same time roll at different times."""
+        """The jitter is chosen at random for each segment, so that partitions which began at the same time roll at
+        different times.
+        """
         most = min(self.config.segment_jitter_ms, self.config.segment_ms)
         return random.randrange(most) if most else 0
 
@@ -157,7 +160,7 @@ class LocalLog:
         self.recovery_point, self.flushed_ms = self.end_offset, now_ms
 
     def is_flush_due(self, now_ms: int) -> bool:
-        """Whether flush.ms have passed since the last flush and records were appended since then."""
+        """Whether flush.ms have passed, and records were appended, since the last flush."""
         return self.recovery_point < self.end_offset and now_ms - self.flushed_ms >= self.config.flush_ms
 
     def close(self) -> None:

@@ -8,9 +8,9 @@
 The contents of a partition are determined as in Kafka's LogLoader, but nothing is repaired. After an orderly stop,
 plausible indexes are trusted, and only the end of each segment is read. After a crash, or if an index is missing or not
 plausible, the .log files are read, one batch header after another. A crash can leave a torn tail in the newest segment.
-This tail is ignored. Damage before it raises an error.
+This tail is ignored. Damage before the torn tail raises an error.
 
-Do not use this module for a directory while a broker or a LogManager uses it.
+Do not use this module for a directory while a broker or a LogManager uses the directory.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class TopicPartition(NamedTuple):
 
 
 def refuse_view(directory: Path) -> None:
-    """Refuse to change the view of a root (its directory log/): a .log in it is a second name of the root's own file.
-    Called before a plain Kafka directory is changed in place or its files are moved.
+    """Raise an error if a directory is the view of a root: a .log in the view is a second name of the root's own file.
+    Call this before a plain Kafka directory is changed in place, or its files are moved.
 
     Raises:
         UsageError: the directory is a view.
@@ -100,8 +100,8 @@ def refuse_view(directory: Path) -> None:
 
 
 def partition_of(folder: str) -> TopicPartition | None:
-    """The partition that a folder's name means. None for other names, and for folders that a broker set aside (-delete,
-    -future, -stray)."""
+    """The partition of a folder with this name. None if the name is not that of a partition's folder, or if a broker
+    set the folder aside (-delete, -future, -stray)."""
     found = _PARTITION_FOLDER.fullmatch(folder)
     return TopicPartition(found["topic"], int(found["number"])) if found and is_topic_name(found["topic"]) else None
 
@@ -111,9 +111,10 @@ class FoundPartition:
     """A partition as found in its folder.
 
     topic_id: None if there is no partition.metadata.
-    torn: bytes at the end of the newest .log that are not a whole, intact batch. The state does not include them.
-    snapshots: the producers at each roll, by offset, if the log was closed cleanly. After a compaction only these
-        snapshots have them.
+    torn: the number of bytes at the end of the newest .log that are not a whole, intact batch. The state does not
+        include these bytes.
+    snapshots: the producers at each roll, by offset, if the log was closed cleanly. After a compaction, only these
+        snapshots have the producers at the earlier rolls.
     """
 
     name: TopicPartition
@@ -155,7 +156,7 @@ class LogDirectory:
         """The partitions of a topic, sorted.
 
         Raises:
-            UnknownTopicError: the topic has no partition here.
+            UnknownTopicError: the topic has no partition in this directory.
         """
         found = tuple(each for each in self.partitions if each.topic == topic)
         if not found:
@@ -249,7 +250,9 @@ class _Inspection:
         return bases
 
     def _believed(self, bases: Sequence[int]) -> _Contents | None:
-        """The contents according to indexes and snapshots. None if one of them is missing or not plausible."""
+        """The contents according to indexes and snapshots. None if an index or a snapshot is missing or not
+        plausible.
+        """
         epochs = self._checkpointed_epochs()
         segments = []
         for base, following in zip(bases, _following(bases), strict=True):
@@ -260,7 +263,7 @@ class _Inspection:
         producers = self._snapshot(segments[-1].end_offset) if segments else ()
         if epochs is None or producers is None:
             return None
-        # A segment needs no .txnindex if no producer is known at its start and at its end.
+        # A segment needs no .txnindex if no producer is known at its start, and none at its end.
         known = [self._snapshot(base) if number else () for number, base in enumerate(bases)]
         for segment, before, after in zip(segments, known, [*known[1:], producers], strict=True):
             if (before or after or before is None or after is None) and not self._has(
@@ -350,8 +353,9 @@ class _Inspection:
     def _with_indexed(
         self, base: int, growing: GrowingSegment, aborted: list[AbortedTransaction]
     ) -> tuple[AbortedTransaction, ...]:
-        """Add transactions that only the .txnindex has, because compaction deleted their batches. Also take their first
-        offsets from there. In a log that was closed cleanly, the .txnindex has all transactions."""
+        """Add transactions that only the .txnindex has, because compaction deleted their batches. The first offsets of
+        these transactions are also taken from the .txnindex. In a log that was closed cleanly, the .txnindex has all
+        transactions."""
         try:
             indexed = self._aborted(base)
         except CorruptionError:

@@ -2,7 +2,7 @@
 
 The folder is listed once. LogFiles then updates this listing with each change that it makes. The report names each file
 that was removed or derived again. Files are written in place and synced. If a crash damages a file, the next load
-derives it again. Only one thread may use a LogFiles, and the directory must be locked.
+derives the file again. Only one thread may use a LogFiles, and the directory must be locked.
 """
 
 from __future__ import annotations

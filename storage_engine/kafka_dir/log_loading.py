@@ -3,8 +3,9 @@
     1. An interrupted swap is undone or finished, and files that were marked as deleted are removed
        (kafka_dir.segment_swap).
     2. Indexes without a .log are removed.
-    3. A segment is trusted if its indexes are plausible (kafka_dir.trusted_segments), and if it is below the recovery
-       point or the last stop was orderly. All other segments are read, and their indexes are derived again.
+    3. A segment is trusted if two conditions are met. First, its indexes are plausible (kafka_dir.trusted_segments).
+       Second, the segment is below the recovery point, or the last stop was orderly. All other segments are read, and
+       their indexes are derived again.
     4. After a crash, the segment with the recovery point and all later segments are read. Every CRC and offset is
        checked. Indexes, leader epochs, producers and their snapshots are derived again.
     5. The producers are derived from the newest valid snapshot, and from the batches after the snapshot
@@ -16,8 +17,8 @@ expected. Damage before intact batches is not expected. Kafka would cut the log 
 segments. Lakelog cuts out only the damaged bytes and keeps everything after them. The cut leaves a gap in the offsets,
 as compaction does.
 
-Every step can be interrupted; the next load repeats it. Only one thread may load a log, and its directory must be
-locked.
+Every step can be interrupted; the next load repeats the step. Only one thread may load a log, and the log's directory
+must be locked.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class LoadedLog(NamedTuple):
 
     closed: all segments but the newest.
     active: the newest segment, with its indexes.
-    aborted: the entries of its .txnindex.
-    active_modified_ms: the last modification of its .log.
+    aborted: the entries of the newest segment's .txnindex.
+    active_modified_ms: the time of the last modification of the newest segment's .log.
     log_start_offset: records below it are not read.
     recovery_point: the log is known to be durable below this offset.
     leader_epochs: each epoch with its first offset.
@@ -207,7 +208,7 @@ class _Loading:
         return self._recover_from(number)
 
     def _recover_from(self, number: int) -> Producers:
-        """Read this segment and all later ones. Returns the producers at the log's end."""
+        """Read this segment and all later segments. Returns the producers at the log's end."""
         files, options = self._files, self._options
         producers = self._known.at(files.bases[number])
         for snapshot in files.snapshot_offsets():
@@ -231,7 +232,7 @@ class _Loading:
         """Read a segment, cut out its damaged bytes, and derive its other files.
 
         Returns:
-            The producers at its end, and its contents.
+            The producers at the segment's end, and the contents of the segment.
         """
         files = self._files
         base = files.bases[number]

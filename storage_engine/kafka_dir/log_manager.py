@@ -92,7 +92,7 @@ class LogManager:
             ConfigError: a topic's overrides are invalid.
             UsageError: a directory is the view of a root.
             ConflictError: a partition is in two directories, or the directories belong to different clusters.
-            StorageError: another process holds a lock; or no directory can be used (this is then the first error).
+            StorageError: another process holds a lock. Or no directory can be used; then the first error is raised.
         """
         self._config = config or LogManagerConfig()
         self._overrides = {topic: dict(overrides) for topic, overrides in (topics or {}).items()}
@@ -151,7 +151,9 @@ class LogManager:
         self.offline[path] = error
 
     def _settle_meta_properties(self) -> None:
-        """Write the missing meta.properties: a new directory id, with the cluster and node of the other directories."""
+        """Write each missing meta.properties, with a new directory id, and the cluster and node of the other
+        directories.
+        """
         known: dict[str, MetaProperties] = {}
         for directory in list(self._directories):
             try:
@@ -301,7 +303,7 @@ class LogManager:
             directory.deletions.append((self._clock.now_ms() + log.config.file_delete_delay_ms, name))
 
     def configure(self, topic: str, overrides: Mapping[str, object]) -> None:
-        """Change a topic's overrides. Its open logs use them from their next call on.
+        """Change a topic's overrides. The topic's open logs use the new overrides from their next call on.
 
         Raises:
             ConfigError: the overrides are invalid; nothing was changed.
@@ -341,12 +343,11 @@ class LogManager:
     def compact(
         self, names: Iterable[TopicPartition] | None = None, *, force: bool = False
     ) -> dict[TopicPartition, CleanedPartition | LogError]:
-        """Compact the partitions of compacted topics that are due, one after another, and record their first dirty
-        offsets.
+        """Compact the due partitions of compacted topics, one after another, and record their first dirty offsets.
 
         Args:
             names: only these partitions; by default all.
-            force: also partitions that are dirty but not due.
+            force: also compact partitions that are dirty but not due.
 
         Returns:
             The result for each partition: what was done, or the error. An error does not stop the other partitions.

@@ -3,7 +3,8 @@
     .lock                                  locked exclusively: no broker and no other process works here
     .kafka_cleanshutdown                   written by an orderly close, removed when the directory is opened
     meta.properties                        created if it is missing
-    recovery-point-offset-checkpoint       each log is durable below this offset; after a crash, reading starts here
+    recovery-point-offset-checkpoint       each log is durable below this offset; after a crash, reading starts at this
+                                           offset
     log-start-offset-checkpoint            log start offsets that are above the first segment's base offset
     replication-offset-checkpoint          high watermarks; with one replica they are the ends of the logs
     cleaner-offset-checkpoint              compacted logs are clean below this offset
@@ -55,7 +56,7 @@ class OpenDirectory:
     found: the partitions that existed then.
     aside: folders that a broker set aside; not touched.
     logs: the open logs.
-    deletions: folders to remove, each with the time from which it may be removed.
+    deletions: folders to remove, each with the earliest time at which it may be removed.
     """
 
     storage: Directory
@@ -117,7 +118,7 @@ class OpenDirectory:
         """The contents of meta.properties; None if it is missing.
 
         Raises:
-            CorruptionError: it is damaged.
+            CorruptionError: the file is damaged.
         """
         try:
             return decode_meta_properties(self.storage.read(META_PROPERTIES), f"{self.path}/{META_PROPERTIES}")
@@ -131,7 +132,7 @@ class OpenDirectory:
             return {}
 
     def _write_checkpoint(self, file: str, offset_of: Callable[[PartitionLog], int | None]) -> None:
-        """Write a checkpoint with the offset of each log that has one."""
+        """Write a checkpoint with the offset of each log that has an offset."""
         offsets = {each: offset_of(log) for each, log in self.logs.items()}
         self.storage.replace(file, encode_offsets({each: at for each, at in offsets.items() if at is not None}))
 

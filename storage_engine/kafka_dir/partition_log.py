@@ -6,10 +6,10 @@
       00000000000000052110.snapshot                      the producers at the base offset of the active segment
       leader-epoch-checkpoint  partition.metadata
 
-Other modules decide which records are admitted (admission, validator), when to roll (GrowingSegment), which segments
-retention deletes (retention), and what is found when a log is loaded (loading). LocalLog writes segments, BatchLookup
-finds batches, and segment_swap marks segments as deleted and swaps them. PartitionLog calls these modules in such an
-order that the log can be loaded after a crash at any point.
+Other modules decide which records are admitted (admission, validator), when to roll (growing_segment), which segments
+retention deletes (segment_retention), and which contents a loaded log has (log_loading). LocalLog writes segments,
+BatchLookup finds batches, and segment_swap marks segments as deleted and swaps them. PartitionLog calls these modules
+in such an order that the log can be loaded after a crash at any point.
 
 Appended records are durable below the recovery point. flush() and each roll move the recovery point to the log's end.
 There is one replica, so the high watermark is the log's end.
@@ -84,7 +84,7 @@ class PartitionLog:
         topic_id: str | None,
         first_dirty_offset: int | None,
     ) -> None:
-        """Use a log that is loaded already. `open` loads a log and calls this."""
+        """Use a log that is loaded already. `open` loads a log and calls this constructor."""
         self.report: RecoveryReport = loaded.report
         self.folder = folder
         self.topic_id = topic_id
@@ -120,12 +120,12 @@ class PartitionLog:
 
         Args:
             folder: storage key, without a slash at its end.
-            clean, recovery_point, log_start_offset, producer_expiration_ms: as in loading.LoadOptions.
+            clean, recovery_point, log_start_offset, producer_expiration_ms: as in log_loading.LoadOptions.
             first_dirty_offset: from the cleaner's checkpoint.
             topic_id: for a folder without partition.metadata.
 
         Raises:
-            CorruptionError: as loading.load_log; or the folder belongs to another topic id.
+            CorruptionError: as log_loading.load_log; or the folder belongs to another topic id.
             StorageError: the storage refused or failed.
         """
         options = LoadOptions(clock.now_ms(), clean, recovery_point, log_start_offset, producer_expiration_ms)
@@ -170,7 +170,7 @@ class PartitionLog:
 
     @property
     def leader_epoch(self) -> int:
-        """The newest leader epoch. Appended batches get it."""
+        """The newest leader epoch. Appended batches get this epoch."""
         return self._epochs[-1].epoch if self._epochs else 0
 
     @property
@@ -221,7 +221,8 @@ class PartitionLog:
 
     def locate(self, offset: int) -> BatchPlace | None:
         """The place of the first batch that ends at or after an offset; None at the log's end (the translation in
-        LocalLog.read). Takes logarithmic time in the numbers of segments and index entries, and reads a few headers.
+        LocalLog.read). The time grows with the logarithm of the numbers of segments and index entries. A few headers
+        are read.
 
         Raises:
             OffsetOutOfRangeError: the offset is outside the log.
@@ -262,7 +263,7 @@ class PartitionLog:
 
         Raises:
             CorruptionError: the bytes are not batches.
-            RecordError: the topic does not admit one of the batches; none of them was appended.
+            RecordError: the topic does not admit one of the batches; none of the batches was appended.
             StorageError: the storage failed; the log can no longer be written.
         """
         now_ms = self._clock.now_ms()
@@ -420,9 +421,9 @@ class PartitionLog:
 
     def close(self) -> None:
         """Close the log as a broker would: indexes are trimmed, everything is durable, and a .snapshot has the
-        producers at its end.
+        producers at the log's end.
 
-        As in a broker, an existing .snapshot is not replaced: it can have producers that have expired since.
+        As in a broker, an existing .snapshot is not replaced, even if some of its producers have expired meanwhile.
         """
         with self._lock, self._failing():
             self._log.close()

@@ -2,8 +2,8 @@
 and from the batches after the snapshot.
 
 A batch counts as damaged if its producer cannot have written this sequence number or epoch at this place. Such a batch
-is skipped, and reported to the code that recovers the segment. Only one thread may load a log, and its directory must
-be locked.
+is skipped, and reported to the code that recovers the segment. Only one thread may load a log, and the log's directory
+must be locked.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Defines the report about loading the log of one partition. For each cut in a .log, the report gives the number of
-bytes, the reason, and the file that now contains these bytes. The report also lists the files that were derived again
-or removed. The report consists of plain values.
+"""Defines the report that is made when the log of one partition is loaded. For each cut in a .log, the report gives the
+number of bytes, the reason, and the file that now contains these bytes. The report also lists the files that were
+derived again or removed. The report consists of plain values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Cut:
     """Bytes that recovery cut out of a log.
 
     file: the .log.
-    position: of the first byte in the .log.
+    position: the position of the first byte in the .log.
     size: number of bytes.
     problem: what was expected and what was found at the position.
     kept_as: the file that now contains the bytes; empty if all bytes were zero.

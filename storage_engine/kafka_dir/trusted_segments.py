@@ -1,9 +1,9 @@
 """Loads a segment from its indexes, without reading its batches.
 
 An index is trusted if three conditions are met: its size is a whole number of entries, its last entry is inside the
-.log, and it is empty only if the .log needs no entry. Readers check the batch at an entry's position, so a wrong entry
-costs only time. A .txnindex is derived again if it is damaged, or if it is missing although transactions may have been
-aborted. Only one thread may load a log, and its directory must be locked.
+.log, and it has an entry if the .log needs one. Readers check the batch at an entry's position, so a wrong entry costs
+only time. A .txnindex is derived again if it is damaged, or if it is missing although transactions may have been
+aborted. Only one thread may load a log, and the log's directory must be locked.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ class TrustedSegments:
         return False
 
     def _lacks_transaction_index(self, base: int, end_offset: int) -> bool:
-        """Whether a segment without .txnindex may contain aborted transactions: it may if a producer that has ended a
-        transaction is known at the segment's end.
+        """Whether a segment without .txnindex may contain aborted transactions. This is so if a producer that has ended
+        a transaction is known at the segment's end.
         """
         if self._files.has(base, TRANSACTION_INDEX) or not self._files.size(base):
             return False

@@ -1,4 +1,4 @@
-"""Checks records, and batches that a producer encoded, and prepares them for an append (Kafka's LogValidator).
+"""Checks records and encoded batches, and prepares both for an append (Kafka's LogValidator).
 
 The bytes of a batch change only if the topic's configuration requires it:
 
@@ -81,7 +81,7 @@ def admit_records(
         codec: the codec to use if compression.type is `producer`.
 
     Raises:
-        RecordError: the topic does not allow a record. Names the first such record.
+        RecordError: the topic does not allow a record. The error names the first such record.
     """
     refused = np.flatnonzero(verdicts := judge_records(records, config, now_ms))
     if len(refused):

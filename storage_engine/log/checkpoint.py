@@ -1,4 +1,4 @@
-"""Encodes and decodes Kafka's small files beside the segments: offsets, leader epochs and ids.
+"""Encodes and decodes Kafka's small files beside the segments, which contain offsets, leader epochs and ids.
 
     in a log directory       recovery-point-offset-checkpoint   the offset up to which each log is known to be durable
                              replication-offset-checkpoint      high watermarks
@@ -20,9 +20,9 @@ A checkpoint is text: a line with the version, a line with the number of entries
 partition.metadata is text without a newline at its end. meta.properties has the format of Java's Properties.
 
 This module encodes and decodes bytes; the callers read and write the files. If a checkpoint is malformed, a Kafka
-broker does not start. So Lakelog's error for a malformed checkpoint has the byte position and what was found there. The
-order of the lines has no meaning. The lines are written in sorted order, so that equal offsets give equal bytes. All
-functions are pure.
+broker does not start. So Lakelog's error for a malformed checkpoint names the byte position and the text that was found
+there. The order of the lines has no meaning. The lines are written in sorted order, so that equal offsets give equal
+bytes. All functions are pure.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
 _VERSION = 0
-_MOST_SHOWN = 100  # characters of a line in an error
+_MOST_SHOWN = 100  # an error shows at most so many characters of a line
 _REMEDY = "The file can be derived again: remove it, and run `lakelog topics settle`."
 
 
@@ -57,7 +57,7 @@ def decode_offsets(data: bytes, file: str) -> dict[tuple[str, int], int]:
     """Decode a checkpoint; returns the offset of each (topic, partition).
 
     Raises:
-        CorruptionError: a line is malformed, or the number of entries is wrong. Names the first such line.
+        CorruptionError: a line is malformed, or the number of entries is wrong. The error names the first such line.
     """
     offsets = {}
     for position, words in _decode_lines(data, file):
@@ -78,7 +78,7 @@ def decode_leader_epochs(data: bytes, file: str) -> list[tuple[int, int]]:
     """Decode a leader-epoch-checkpoint; returns (epoch, start offset) of each entry.
 
     Raises:
-        CorruptionError: a line is malformed, or the number of entries is wrong. Names the first such line.
+        CorruptionError: a line is malformed, or the number of entries is wrong. The error names the first such line.
     """
     epochs = []
     for position, words in _decode_lines(data, file):
@@ -95,7 +95,7 @@ def _encode_lines(lines: list[str]) -> bytes:
 
 
 def _decode_lines(data: bytes, file: str) -> Iterator[tuple[int, list[str]]]:
-    """Return position and words of each entry's line. An empty file, which Kafka may leave, has no entries."""
+    """Return the position and the words of each entry's line. An empty file, which Kafka may leave, has no entries."""
     if not data:
         return
     lines = []

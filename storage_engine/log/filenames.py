@@ -1,7 +1,7 @@
 """Builds and parses the names of a segment's files.
 
-Kafka's name of a segment is its base offset in 20 digits. Files in log/ have that name. In data/, the name also has the
-number of the state version from which the file was planned, and a random token. So no name is ever used twice:
+Kafka's name of a segment is its base offset in 20 digits. Files in log/ have that name. In data/, the name has two more
+parts: the number of the state version on which the file was planned, and a random token. So no name is ever used twice:
 
     00000000000000052110.log                  log/orders-0/
     00000000000000052110.42.9f3ac1d2.log      data/<topic id>/0/
@@ -83,7 +83,8 @@ class SegmentFolder:
 
     folder: storage key, with a slash at its end.
     version: the version of the state on which new segments are planned; None in a plain Kafka directory. There, a new
-        segment has the name of the segment that it replaces, and its files end in .cleaned until it replaces it.
+        segment has the name of the segment that it replaces, and the names of its files end in .cleaned until the
+        replacement.
     """
 
     folder: str
@@ -91,7 +92,7 @@ class SegmentFolder:
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """The suffixes of the files that a new segment can have here, the .log last."""
+        """The suffixes of the files that a new segment can have in this folder, the .log last."""
         return SEGMENT_SUFFIXES if self.version is not None else (*INDEX_SUFFIXES, LOG)
 
     def key(self, name: str, suffix: str = LOG) -> str:

@@ -1,9 +1,10 @@
 """Computes the size, the largest timestamp and the index entries of a segment while batches are appended to it.
 
 A GrowingSegment also decides when the segment is full (Kafka's LogSegment.append and shouldRoll). A GrowingSegment
-reads and writes no files. Planning uses a GrowingSegment to compute the positions of new batches. The cleaner, and code
-that derives indexes again, pass the batches of a file to a GrowingSegment. So every .index and .timeindex depends only
-on the bytes of the .log, and equal bytes have equal indexes. Only one thread at a time may use a GrowingSegment.
+neither reads nor writes files. Planning uses a GrowingSegment to compute the positions of new batches. The cleaner
+passes the batches of a file to a GrowingSegment. Code that derives indexes again does the same. So every .index and
+.timeindex depends only on the bytes of the .log, and equal bytes have equal indexes. Only one thread at a time may use
+a GrowingSegment.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MOST_RELATIVE_OFFSET = 2**31 - 1
 
 
 UNKNOWN_LATENESS = 2**63 - 1
-"""Stands for a lateness that is not known. The maximum of it and any other one is not known, either."""
+"""The value for a lateness that is not known. The maximum of this value and any other lateness is this value."""
 
 _PAIRS_OUT = types.Array(types.int64, 2, "C")
 
@@ -107,8 +108,10 @@ class GrowingSegment:
     end_offset: the offset after the last record.
     first_timestamp: the largest timestamp of the first batch.
     largest_timestamp_offset: the last offset of the first batch that has the largest timestamp.
-    smallest_timestamp: of all records; NO_SMALLEST or UNKNOWN_SMALLEST if there are none, or if it is not known.
-    largest_lateness_ms: of all records, in the sense of Segment; UNKNOWN_LATENESS if it is not known.
+    smallest_timestamp: the smallest timestamp of all records; NO_SMALLEST if there are no records, UNKNOWN_SMALLEST if
+        it is not known.
+    largest_lateness_ms: the largest lateness of all records, as defined in Segment; UNKNOWN_LATENESS if it is not
+        known.
     """
 
     base_offset: int
@@ -140,7 +143,7 @@ class GrowingSegment:
 
     def resumed(self, created_ms: int, jitter_ms: int) -> Self:
         """Return this segment for a process that did not write it. The bytes up to the next index entry are counted
-        from now on.
+        from this point on.
         """
         return dataclasses.replace(self, created_ms=created_ms, jitter_ms=jitter_ms, _bytes_since_entry=0)
 

@@ -1,11 +1,12 @@
 """Defines Holds: how far the registered consumers of a partition have read.
 
-Cleaning keeps records longer if a registered consumer has not read them, but for at most consumer.max.hold.ms:
+If a registered consumer has not read some records, cleaning keeps these records longer, but not longer than
+consumer.max.hold.ms:
 
-    tombstones, markers    those at or above the lowest position of a consumer are kept after their delete horizon
+    tombstones, markers    those at or above the lowest position of all consumers are kept after their delete horizon
     whole segments         with retention.respect.consumers, unread segments are kept when retention would delete them
 
-Without registered consumers cleaning is the same as Kafka's. All functions are pure.
+Without registered consumers, cleaning is the same as in Kafka. All functions are pure.
 """
 
 from __future__ import annotations

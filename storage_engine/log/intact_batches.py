@@ -1,13 +1,13 @@
 """Finds every intact batch in a damaged .log, and the byte ranges that are damaged.
 
-A batch is intact if its header has possible values, its CRC matches, and its offsets are in order: above the offsets of
-the batch before it, and below the base offset of the next segment. A damaged batch may still have the right length in
-its header. So if an intact batch begins at the end of that length, reading continues there. If none does, reading
-continues at the next byte at which an intact batch begins.
+A batch is intact if the values in its header are possible, its CRC matches, and its offsets are in order: above the
+offsets of the batch before it, and below the base offset of the next segment. A damaged batch may still have the right
+length in its header. So if an intact batch begins directly after that length, reading continues there. If no intact
+batch begins there, reading continues at the next byte at which an intact batch begins.
 
-Offsets are outside the CRC. If the offsets of a batch do not fit between those of its two neighbors, but the offsets of
-the neighbors fit each other, only the batch between them counts as damaged. Recovery uses this module. Only one thread
-at a time may use a DamagedLog.
+Offsets are outside the CRC. Sometimes the offsets of a batch do not fit between those of its two neighbors. If the
+offsets of the neighbors fit each other, only the batch between them counts as damaged. Recovery uses this module. Only
+one thread at a time may use a DamagedLog.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ class DamagedLog:
                 taken, bad, end = table, position, None
                 found = "expected a complete batch, found a batch that ends after the file or has a wrong CRC"
             else:
-                # The last batch is read again with the one after it, which may show that its offsets are wrong.
+                # The last batch is read again together with the next batch, which may show that the last batch has
+                # wrong offsets.
                 taken = table.select(slice(0, -1)) if len(table) > 1 else table
                 bad = end = position + taken.end
             if len(taken):
@@ -126,7 +127,9 @@ class DamagedLog:
         )
 
     def _next_batch(self, position: int) -> int:
-        """Return the position of the next intact batch after the damaged one; the file's size if there is none."""
+        """Return the position of the next intact batch after the damaged bytes; the file's size if there is no intact
+        batch.
+        """
         header = self._storage.read(self.key, position, LOG_OVERHEAD)
         if len(header) == LOG_OVERHEAD:
             claimed = position + LOG_OVERHEAD + _big_endian(np.frombuffer(header, np.uint8), LENGTH_POSITION, 4)
@@ -155,7 +158,7 @@ class DamagedLog:
         return found[possible]
 
     def _is_batch(self, position: int) -> bool:
-        """Whether an intact batch begins here. The offsets of its neighbors are not considered."""
+        """Whether an intact batch begins at this position. The offsets of its neighbors are not considered."""
         data = np.frombuffer(self._storage.read(self.key, position, HEADER_BYTES), np.uint8)
         table = scan_header(data)
         if not len(table):

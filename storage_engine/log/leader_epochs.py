@@ -19,8 +19,8 @@ Epochs = tuple[LeaderEpoch, ...]
 def begin_epoch(epochs: Sequence[LeaderEpoch], epoch: int, start_offset: int) -> Epochs:
     """Return the entries after this epoch begins (LeaderEpochFileCache.assign).
 
-    Entries with the same or a higher epoch or start offset are removed. If the epoch is the newest one already, nothing
-    changes.
+    An entry is removed if its epoch is the same or higher, or if its start offset is the same or higher. If the epoch
+    is the newest one already, nothing changes.
     """
     if epochs and epochs[-1].epoch == epoch:
         return tuple(epochs)
@@ -52,7 +52,8 @@ def cut_end(epochs: Sequence[LeaderEpoch], end_offset: int) -> Epochs:
 def cut_start(epochs: Sequence[LeaderEpoch], start_offset: int) -> Epochs:
     """Return the entries of a log that starts at this offset (LeaderEpochFileCache.truncateFromStartAsyncFlush).
 
-    Of the entries that began at or below the offset, only the last one is kept, and it now begins at the offset.
+    Of the entries that began at or below the offset, only the last entry is kept, and this entry now begins at the
+    offset.
     """
     later = tuple(each for each in epochs if each.start_offset > start_offset)
     begun = [each for each in epochs if each.start_offset <= start_offset]

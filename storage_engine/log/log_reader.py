@@ -46,7 +46,7 @@ class LogReader:
         return self.partition.end_offset(isolation)
 
     def check_offset(self, offset: int) -> None:
-        """Check that reading may begin here.
+        """Check that reading may begin at this offset.
 
         Raises:
             OffsetOutOfRangeError: the offset is below the log start offset or above the high watermark.
@@ -103,12 +103,12 @@ class LogReader:
         """Return the offset for a time, as Kafka's ListOffsets does.
 
         Args:
-            time: LATEST, EARLIEST, MAX_TIMESTAMP, or a timestamp. For a timestamp, the first record is returned that
-                has this timestamp or a later one.
+            time: LATEST, EARLIEST, MAX_TIMESTAMP, or a timestamp. For a timestamp, the result is the first record that
+                has this timestamp or a later timestamp.
 
         Returns:
             (offset, timestamp, leader epoch). The timestamp is -1 for LATEST and EARLIEST. None if there is no such
-            record, or the isolation does not allow it.
+            record, or if the isolation hides the record.
 
         Raises:
             CorruptionError, NotFoundError: as in read_segments.
@@ -134,9 +134,9 @@ def _newest_of(part: PartitionState) -> Segment | None:
 
 
 def _first_reaching(part: PartitionState, timestamp: int) -> Segment | None:
-    """Return the first segment whose largest timestamp is at least this one.
+    """Return the first segment whose largest timestamp is at least this timestamp.
 
-    As in Kafka, the time of its last change is used for a segment without timestamps. So a segment that compaction has
+    For a segment without timestamps, the time of its last change is used, as in Kafka. So a segment that compaction has
     emptied can be the result, although a later segment has the record.
     """
     for segment in part.segments:

@@ -20,7 +20,7 @@ from storage_engine.log.producers.producer_snapshot import ProducerEntry
 Long = Annotated[int, Field(ge=0, le=LONG_MAX)]
 """An offset, a size in bytes or a wall clock time in milliseconds. The bound prevents overflows of 64-bit numbers."""
 Timestamp = Annotated[int, Field(ge=-1, le=LONG_MAX)]
-"""Milliseconds since the epoch, -1 for none."""
+"""Milliseconds since the epoch; -1 if there is no timestamp."""
 Int = Annotated[int, Field(ge=0, le=INT_MAX)]
 
 
@@ -44,12 +44,14 @@ class Segment(NamedTuple):
     aborted: the aborted transactions whose markers are in the segment, or were in it before its compaction, in the
         order of the markers. These are the entries of its .txnindex.
     first_timestamp: the largest timestamp of its first batch; -1 if that batch has none, None if it is not known.
-    horizon_ms: the earliest delete horizon of a tombstone or marker in the segment, -1 without one.
-    smallest_timestamp: no record in the segment has a smaller timestamp, markers included; -1 if a record has none.
-        None if it is not known: the headers of foreign batches do not have it, and older versions did not store it.
-    largest_lateness_ms: how far timestamps go back, in milliseconds. If the headers of batches up to an offset have a
-        largest timestamp T, then no record after these batches, and no record of the last of them, has a timestamp below
-        T - largest_lateness_ms. None if it is not known, or if a record has no timestamp.
+    horizon_ms: the earliest delete horizon of a tombstone or marker in the segment; -1 if there is no delete horizon.
+    smallest_timestamp: a lower bound: no record and no marker in the segment has a smaller timestamp. -1 if a record
+        has no timestamp. None if the bound is not known: the headers of foreign batches do not have it, and older
+        versions did not store it.
+    largest_lateness_ms: how much lower a record's timestamp can be than a timestamp before it, in milliseconds. If the
+        headers of batches up to an offset have a largest timestamp T, then no record after these batches, and no record
+        of the last of these batches, has a timestamp below T - largest_lateness_ms. None if it is not known, or if a
+        record has no timestamp.
     """
 
     base_offset: Long
@@ -94,8 +96,8 @@ class PartitionState(Frozen):
     listed: the list file with the first segments and leader epochs, null if the document itself has all of them.
     producers: the idempotent and transactional producers at the high watermark, with their open transactions, as in a
         .snapshot.
-    tombstones_end: the offset below which compaction may have removed tombstones. A reader at a lower position that
-        keeps rows by key may miss deletions if it just continues.
+    tombstones_end: the offset below which compaction may have removed tombstones. If a reader at a lower position keeps
+        rows by key and just continues, it may miss deletions.
     """
 
     log_start_offset: Long = 0
@@ -114,7 +116,7 @@ class PartitionState(Frozen):
 
     @property
     def empty_end(self) -> Segment | None:
-        """The newest segment if it is empty, as a broker may leave it. The next new segment replaces it."""
+        """The newest segment, if it is empty. A broker may leave an empty segment. The next new segment replaces it."""
         active = self.active_segment
         return active if active is not None and active.base_offset == self.high_watermark else None
 

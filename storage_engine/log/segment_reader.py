@@ -56,7 +56,7 @@ class SegmentFile:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Complete batches of a segment: their bytes, the position of the first one in the file, and their headers."""
+    """Complete batches of a segment: their bytes, the position of the first batch in the file, and their headers."""
 
     data: ByteArray
     position: int
@@ -75,7 +75,7 @@ def read_chunks(
     Raises:
         CorruptionError: a header is impossible, a committed batch is incomplete, or offsets (which are outside the CRC)
             do not increase or are outside the segment.
-        NotFoundError: the file was deleted. A newer state names its replacement.
+        NotFoundError: the file was deleted. A newer state names the replacement of the file.
     """
     wanted = chunk_bytes
     lowest = segment.base_offset
@@ -102,7 +102,7 @@ def read_chunks(
 
 
 def unfoldable_parts(chunk: Chunk) -> Iterator[Chunk]:
-    """Divide a chunk into parts whose batches together decompress to at most the number of bytes that one batch may
+    """Divide a chunk into parts. The batches of a part, together, decompress to at most as many bytes as one batch may
     have.
     """
     most = most_batch_bytes()
@@ -213,8 +213,8 @@ def positions_of(storage: Storage, segment: SegmentFile, first_offset: int, end_
     """Return the position of a batch at which a scan for first_offset can start, and a position at which the scan has
     probably reached end_offset.
 
-    The first position is 0 if the index is missing or wrong. The second one is None without an entry for it, and it may
-    be wrong if the index is wrong.
+    The first position is 0 if the index is missing or wrong. The second position is None if the index has no entry for
+    it. If the index is wrong, the second position may be wrong.
     """
     from_start = first_offset <= segment.base_offset
     if from_start and end_offset >= segment.end_offset:
@@ -225,7 +225,8 @@ def positions_of(storage: Storage, segment: SegmentFile, first_offset: int, end_
         return 0, None
     entries = entries[entries["position"].astype(np.int64) < segment.size]
     positions, last_offsets = (entries[field].astype(np.int64) for field in ("position", "relative_offset"))
-    # The batch of the first entry at or after the last wanted offset may have that offset. The next entry's has not.
+    # The batch of the first entry at or after the last wanted offset may have that offset. The next entry's batch does
+    # not have it.
     after = int(np.searchsorted(last_offsets, end_offset - 1 - segment.base_offset)) + 1
     stop = int(positions[after]) if after < len(positions) else None
     position = 0 if from_start else position_before(entries, min(first_offset - segment.base_offset, 2**31 - 1))
@@ -240,7 +241,7 @@ def _batch_ends_at(storage: Storage, segment: SegmentFile, position: int, offset
 
 
 def header_at(storage: Storage, segment: SegmentFile, position: int) -> BatchTable:
-    """Read one header: a table of one row, or of none if no batch begins at this position."""
+    """Read one header: a table with one row, or with no row if no batch begins at this position."""
     data = storage.read(segment.key, position, min(HEADER_BYTES, segment.size - position))
     return scan_header(np.frombuffer(data, np.uint8))
 

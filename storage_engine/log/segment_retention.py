@@ -1,6 +1,6 @@
 """Selects the segments that retention deletes from a partition (Kafka's UnifiedLog.deleteOldSegments).
 
-There are three passes, one after another. Each starts at the oldest segment, and ends at the first segment that it
+There are three passes, one after another. Each pass starts at the oldest segment, and ends at the first segment that it
 keeps. A pass deletes a segment if:
 
     start offset   the next segment begins at or below the log start offset; this pass runs for every cleanup.policy
@@ -136,7 +136,7 @@ def decide_retention(part: PartitionState, config: TopicConfig, now_ms: int, hol
     size = part.size
 
     def take(rule: RetentionRule, verdict: Callable[[Segment, Segment | None], tuple[int, int] | None]) -> None:
-        """Run one pass. `verdict` gets a segment and the next one, and returns the compared numbers, or None."""
+        """Run one pass. `verdict` gets a segment and the next segment. It returns the compared numbers, or None."""
         nonlocal size
         gone = 0
         for segment in segments:
@@ -195,15 +195,17 @@ def _future_timestamp(segments: Sequence[Segment], config: TopicConfig, now_ms: 
 def _held_back(
     deletions: Sequence[Deletion], part: PartitionState, config: TopicConfig, now_ms: int, holds: Holds
 ) -> HeldBack | None:
-    """Return the deletions that must wait for consumers: the first one that a consumer holds, and all after it."""
+    """Return the deletions that must wait for consumers: the first deletion that a consumer holds back, and all later
+    deletions.
+    """
     bytes_up_to = list(accumulate(segment.size for segment in part.segments))
     next_starts = [*(segment.base_offset for segment in part.segments[1:]), part.high_watermark]
     for number, (segment, rule) in enumerate((each.segment, each.rule) for each in deletions):
         behind = holds.behind(next_starts[number])
         if not behind or rule is RetentionRule.START_OFFSET:
             continue
-        # The first moment at which the segment could be deleted. It is never before the time of the write, even if the
-        # timestamps are old.
+        # The first moment at which the segment could be deleted. This moment is never before the last write to the
+        # segment, even if the timestamps are old.
         if rule is RetentionRule.TIME:
             due_ms = max(segment.modified_ms, newest_time(segment) + config.retention_ms)
         else:

@@ -24,7 +24,7 @@ from storage_engine.record.kernels.columns import ByteColumn, RecordBuffers
 from storage_engine.record.kernels.encode_kernels import BatchPlan, plan_batches
 from storage_engine.record.record_columns import record_buffers
 
-_MOST_OVERHEAD = HEADER_BYTES + 64  # 64: more than the integers of a record take
+_MOST_OVERHEAD = HEADER_BYTES + 64  # the integers of a record take less than 64 bytes
 
 
 class Verdict(IntEnum):
@@ -72,7 +72,9 @@ def _bad_timestamps(buffers: RecordBuffers, config: TopicConfig, now_ms: int) ->
 
 
 def _longest(buffers: RecordBuffers) -> int:
-    """Return a cheap upper bound of the size of any record, which nearly always shows that all records fit."""
+    """Return an upper bound of the sizes of all records. The bound is cheap to compute, and nearly always shows that
+    all records fit.
+    """
     headers = 0
     if len(buffers.header_offsets):
         count = int(np.diff(buffers.header_offsets).max())

@@ -56,9 +56,13 @@ ByteArray = npt.NDArray[np.uint8]
 UNKNOWN_COUNT = -1
 """The records count of a wrapper, an entry with compressed messages inside. Only decompression shows their number."""
 UNKNOWN_SMALLEST = -(2**63)
-"""Stands for a smallest timestamp that is not known. The minimum of it and any other one is not known, either."""
+"""The value for a smallest timestamp that is not known. The minimum of this value and any other timestamp is this
+value.
+"""
 NO_SMALLEST = 2**63 - 1
-"""Stands for the smallest timestamp of no record. The minimum of it and any other one is the other one."""
+"""The value for the smallest timestamp if there is no record. The minimum of this value and another is the other
+value.
+"""
 
 _COLUMNS = 14
 (
@@ -93,10 +97,10 @@ class BatchTable:
     positions: from the start of the scanned bytes.
     sizes: in bytes, with the whole header.
 
-    Entries of magic 0 and 1 have no leader epoch, producer and sequence (-1). Their attributes are the codec and
-    LogAppendTime. Both timestamps are the entry's timestamp, or -1 with magic 0. An entry with a codec is a wrapper of
-    several messages. The last offset of a wrapper is exact. Its base offset is the lowest offset that is possible after
-    the entry before it. Its records count is UNKNOWN_COUNT.
+    Entries of magic 0 and 1 have no leader epoch, no producer and no sequence: these fields are -1. Their attributes
+    are the codec and LogAppendTime. Both timestamps are the entry's timestamp, or -1 with magic 0. An entry with a
+    codec is a wrapper of several messages. The last offset of a wrapper is exact. Its base offset is the lowest offset
+    that is possible after the entry before it. Its records count is UNKNOWN_COUNT.
     """
 
     positions: Int64Array
@@ -148,10 +152,10 @@ class BatchTable:
 
     @property
     def min_timestamps(self) -> Int64Array:
-        """The smallest timestamp of each batch, as far as its header tells it.
+        """The smallest timestamp of each batch, if the header of the batch shows it.
 
-        A header has only the largest timestamp. It is also the smallest one with LogAppendTime, with magic 0, and in a
-        batch of one record. Else the value is UNKNOWN_SMALLEST, and in a batch without records NO_SMALLEST.
+        A header has only the largest timestamp. This is also the smallest timestamp if the batch has LogAppendTime,
+        magic 0, or only one record. A batch without records gets NO_SMALLEST. All other batches get UNKNOWN_SMALLEST.
         """
         known = self.is_log_append_time | (self.magics == 0) | (self.records_counts == 1)
         found = np.where(known, self.max_timestamps, UNKNOWN_SMALLEST)
@@ -259,7 +263,8 @@ def _scan(data: Any, start: Any, end: Any, whole_end: Any, table: Any) -> Any:
 
 
 def scan_header(data: ByteArray) -> BatchTable:
-    """Read the header at the start of some bytes; returns a table of one row, or of none if no batch begins there.
+    """Read the header at the start of some bytes; returns a table with one row, or with no row if no batch begins
+    there.
 
     Args:
         data: uint8, shape (bytes,); HEADER_BYTES bytes, or fewer at the end of a file.

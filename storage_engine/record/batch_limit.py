@@ -1,8 +1,8 @@
 """Stores the limit of the memory that one compressed batch may take when it is decompressed and decoded.
 
 A zstd frame of 33 kB can decompress to two gigabytes, and a megabyte of records without keys and values takes ten
-megabytes as columns. So a batch that needs more memory than the limit is refused with BatchTooLargeError. The limit is
-the broker's key batch.max.uncompressed.bytes. The limit applies to the whole process. Code that has read the settings
+megabytes as columns. So a batch that needs more memory than the limit is refused with BatchTooLargeError. The broker's
+key batch.max.uncompressed.bytes sets the limit. The limit applies to the whole process. Code that has read the settings
 sets the limit. A process without settings, such as a Spark worker, reads the limit from the environment.
 """
 
@@ -12,7 +12,7 @@ import os
 
 KEY = "batch.max.uncompressed.bytes"
 VARIABLE = "LAKELOG_BROKER_BATCH_MAX_UNCOMPRESSED_BYTES"
-"""The environment variable of the same setting, as jobs read it."""
+"""The environment variable of this setting. Jobs read the same variable."""
 DEFAULT = 256 * 1024**2
 
 _chosen: list[int] = []

@@ -5,19 +5,19 @@ without copies. All functions are thread-safe.
 
     0 none    the records themselves
     1 gzip    RFC 1952
-    2 snappy  the stream framing of snappy-java ("xerial"): a 16-byte head, then blocks of at most 32 KiB, each an
+    2 snappy  the stream framing of snappy-java ("xerial"): a 16-byte head, then blocks of at most 32 KiB. A block is an
               int32 length (big-endian) and a raw snappy block
-    3 lz4     the LZ4 frame format with independent blocks of at most 64 KiB and no checksums, the only form that
-              Kafka's reader accepts: a 7-byte head, then blocks, then four zeros. A block is an int32 size
-              (little-endian; the highest bit is set if the block is not compressed) and the bytes
+    3 lz4     the LZ4 frame format with independent blocks of at most 64 KiB and no checksums. Kafka's reader accepts
+              only this form: a 7-byte head, then blocks, then four zeros. A block is an int32 size (little-endian; the
+              highest bit is set if the block is not compressed) and the bytes
     4 zstd    a Zstandard frame. Kafka's frames do not state the size of their content. They end with an empty block,
               because of a flush. `compress_as_kafka` writes such frames, because the cleaner must produce the same
-              bytes as Kafka: positions in an .index depend on sizes. `compress_into` omits the empty block, which is
-              faster
+              bytes as Kafka: positions in an .index depend on sizes. `compress_into` omits the empty block, because
+              this is faster
 
 The library cramjam implements the codecs. The library zstandard is used for zstd frames that state the size of their
-content: zstandard reuses its contexts, which saves a fifth of the time for a batch of 16 KiB. The head of the snappy
-framing is the bytes 82 53 4e 41 50 50 59 00, then two int32: version 1, oldest compatible version 1.
+content. It reuses its contexts. For a batch of 16 KiB, this saves a fifth of the time. The head of the snappy framing
+is the bytes 82 53 4e 41 50 50 59 00, then two int32: the version (1) and the oldest compatible version (1).
 """
 
 from __future__ import annotations
@@ -80,11 +80,13 @@ MOST_BYTES = 2**31 - 1
 _ZSTD_MAGIC = bytes.fromhex("28b52ffd")
 _ZSTD_BLOCK = 128 * 1024
 _ZSTD_COPIED = 1024**2
-"""For more bytes, the copy that zstandard makes costs more time and memory than its contexts save."""
+"""For more bytes, the copy that zstandard makes costs more time and memory than the reuse of its contexts saves."""
 _ZSTD_RLE, _ZSTD_COMPRESSED = 1, 2
 
 _MOST_EXPANSION = {Codec.NONE: 1, Codec.GZIP: 1032, Codec.SNAPPY: 22, Codec.LZ4: 255, LZ4_OF_MAGIC_0: 255}
-"""How many bytes one compressed byte can decompress to. For zstd (32 thousand) the block headers give a lower bound."""
+"""How many bytes one compressed byte can decompress to. For zstd (32 thousand), the block headers give a closer
+bound.
+"""
 
 Bytes = bytes | memoryview
 
@@ -167,7 +169,7 @@ def decompress_into(codec: int, data: memoryview, out: memoryview) -> int | None
     try:
         size = decompressor(data, out)
     except cramjam.DecompressionError as error:
-        reason = error.with_traceback(None)  # its frames would hold `out` until the next garbage collection
+        reason = error.with_traceback(None)  # the traceback keeps `out` until the next garbage collection
     if size is None and len(out) >= (most := decompress_bound(codec, data)):
         raise ValueError(f"{_name(codec)} bytes that are damaged, or decompress to more than {most}") from reason
     return size
@@ -348,7 +350,7 @@ def _decompress_zstd(data: memoryview, out: memoryview) -> int | None:
             out[: len(content)] = content
             return len(content)
     except zstandard.ZstdError:
-        pass  # several frames or damaged ones: cramjam decompresses them, or raises an error
+        pass  # several frames or a damaged frame: cramjam decompresses them, or raises an error
     return int(cramjam.zstd.decompress_into(data, out))
 
 

@@ -94,8 +94,8 @@ def markers(
 ) -> dict[int, tuple[TransactionMarker, int]]:
     """Return the marker and its timestamp for each control batch in the table, by the batch's position in `data`.
 
-    Control batches without a marker are not in the result: those whose record has another type, and those without
-    records, which compaction leaves after it has deleted a marker.
+    Control batches without a marker are not in the result. There are two kinds: batches whose record has another type,
+    and batches without records. Compaction leaves a batch without records after it has deleted a marker.
 
     Args:
         data: uint8, the bytes from which the table was scanned.

@@ -42,7 +42,7 @@ def check_crcs(data: ByteArray, table: BatchTable, file: str, file_position: int
     """Compare each batch with the CRC in its header.
 
     Raises:
-        CorruptionError: the bytes of a batch have changed. Names the first such batch.
+        CorruptionError: the bytes of a batch have changed. The error names the first such batch.
     """
     problem = first_changed_batch(data, table, file, file_position)
     if problem is not None:

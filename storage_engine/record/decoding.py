@@ -1,10 +1,11 @@
 """Decodes record batches to Arrow columns.
 
-The CRC of each batch is checked before the batch is decoded. Control batches, and batches that contain no requested
-offset, are recognised by their headers and skipped. Batches are decoded in groups that fit into the processor's cache:
-the CRCs are checked, all records of the group are decompressed into one buffer, and one kernel call decodes them.
-Compressed batches, uncompressed batches and entries of magic 0 and 1 may be mixed; entries of magic 0 and 1 form their
-own groups. If no batch is compressed, one kernel call checks and decodes each batch while the batch is in the cache.
+The CRC of each batch is checked before the batch is decoded. Two kinds of batches are recognised by their headers and
+skipped: control batches, and batches that contain no requested offset. The other batches are decoded in groups that fit
+into the processor's cache. For each group, the CRCs are checked, all records of the group are decompressed into one
+buffer, and one kernel call decodes them. Compressed batches, uncompressed batches and entries of magic 0 and 1 may be
+mixed; entries of magic 0 and 1 form their own groups. If no batch is compressed, one kernel call checks and decodes
+each batch while the batch is in the cache.
 
 Keys and values are not copied. The columns are views into the given bytes or into the decompressed bytes, and these
 bytes stay in memory as long as the columns. So the given bytes must not change afterwards.
@@ -55,7 +56,7 @@ ANY_OFFSET = np.iinfo(np.int64).min
 _EXPANSION = 2
 """The assumed ratio of decompressed to compressed size when batches are grouped."""
 _CHECKED = np.empty(0, np.int64)
-"""Passed in place of CRCs if none is to be checked."""
+"""This array takes the place of the CRCs if no CRC is to be checked."""
 _SMALLEST_RECORD = 7
 """In bytes: length, attributes, two deltas, null key, null value, number of headers."""
 _HEADER_BYTES = 9
@@ -72,7 +73,7 @@ def decode_batches(
     *,
     control: bool = False,
 ) -> pa.RecordBatch:
-    """Decode the records with first_offset <= offset < end_offset, which must all fit into an Arrow column of 2 GiB.
+    """Decode the records with first_offset <= offset < end_offset. All of them must fit into an Arrow column of 2 GiB.
 
     Args, Raises: as in decode_parts.
 
@@ -109,7 +110,7 @@ def decode_parts(
         Columns as in columns.RECORDS, in the order of the log.
 
     Raises:
-        CorruptionError: a CRC, codec, length or count is wrong. Names the batch.
+        CorruptionError: a CRC, codec, length or count is wrong. The error names the batch.
     """
     table = _with_records(table, first_offset, end_offset, control=control)
     in_one = IN_KERNELS and not table.codecs.any() and not table.is_legacy.any()
@@ -162,7 +163,7 @@ def _with_records(table: BatchTable, first_offset: int, end_offset: int, *, cont
 def decode_until_damage(
     data: ByteArray, table: BatchTable, file: str, file_position: int = 0
 ) -> tuple[pa.RecordBatch, CorruptionError | None]:
-    """Decode the records of one batch up to the first damaged one, so that users can inspect the damage.
+    """Decode the records of one batch up to the first damaged record, so that users can inspect the damage.
 
     The CRC is not checked, and a control batch is decoded like any other batch.
 
@@ -225,7 +226,7 @@ def _new_rows(rows: int) -> RowColumns:
 
 
 def _with_room(rows: RowColumns, used: int, more: int) -> RowColumns:
-    """Return these rows in arrays that have space for `more` rows after the used ones."""
+    """Return these rows in arrays that have space for `more` rows after the used rows."""
     if used + more <= len(rows.offsets):
         return rows
     larger = _new_rows(max(2 * len(rows.offsets), used + more))
@@ -260,7 +261,7 @@ class _DecodedPart:
         *,
         check: bool,
     ) -> None:
-        """Decode the batches of the table. If one is damaged, the records before the damage are added first.
+        """Decode the batches of the table. If a batch is damaged, the records before the damage are added first.
 
         Args:
             sections: the decompressed records of each batch.
@@ -341,7 +342,7 @@ class _DecodedPart:
 def _headers(
     sections: ByteArray, counts: npt.NDArray[np.int32], positions: Int64Array, headers: int, size: int
 ) -> tuple[pa.Array, pa.Array]:
-    """Decode the headers of some rows to a flat array of names and one of values."""
+    """Decode the headers of some rows to a flat array of names and a flat array of values."""
     key_offsets, value_offsets = np.empty(headers + 1, np.int32), np.empty(headers + 1, np.int32)
     keys, values = new_array(size + SLACK, np.uint8), new_array(size + SLACK, np.uint8)
     valid = np.empty(headers, np.uint8)
@@ -353,18 +354,19 @@ def _headers(
 
 
 def damaged_batch(problem: int, byte: int, file: str, position: int) -> CorruptionError:
-    """Return the error for a kernel's problem. `byte` counts from the records' start, `position` is the batch's."""
+    """Return the error for a kernel's problem at byte `byte` of the records, in the batch at `position`."""
     expected, found = DECODE_PROBLEMS[problem]
     return CorruptionError(file, position, expected, f"{found} at byte {byte} of its records")
 
 
 def intact_sections(data: ByteArray, table: BatchTable, file: str, file_position: int, room: Room) -> Sections:
-    """Check batches of magic 2 and decompress their records into `room`; if none is compressed, they stay in `data`.
+    """Check batches of magic 2 and decompress their records into `room`; if no batch is compressed, the records stay in
+    `data`.
 
     The earlier contents of `room` are overwritten.
 
     Raises:
-        CorruptionError: a CRC, codec or count is wrong. Names the batch.
+        CorruptionError: a CRC, codec or count is wrong. The error names the batch.
     """
     check_crcs(data, table, file, file_position)
     room.begin_again()
@@ -426,10 +428,10 @@ def check_unfolding(data: ByteArray, table: BatchTable, file: str, file_position
     """Check that readers can decompress each batch. Only batches whose bound exceeds the memory limit are decompressed.
 
     Args:
-        data, table, file, file_position: as in decode_parts. The CRCs are checked before.
+        data, table, file, file_position: as in decode_parts. The caller has checked the CRCs.
 
     Raises:
-        BatchTooLargeError, CorruptionError: a batch is too large or damaged. Names the batch.
+        BatchTooLargeError, CorruptionError: a batch is too large or damaged. The error names the batch.
     """
     most = most_batch_bytes()
     for row in np.flatnonzero((table.codecs != Codec.NONE) & (table.codecs <= Codec.ZSTD)).tolist():

@@ -1,12 +1,12 @@
 """Encodes Arrow columns as record batches.
 
-An encoded run has the batches of one append to one partition, as a producer sends them: offsets count from 0, and the
-leader epoch is -1. When the log appends the run, it writes the final offsets and leader epoch into the headers
-(record.stamping). Before that, the bytes do not depend on the position in the log, so a run can be stored first, and
-read and appended later.
+An encoded run contains the batches of one append to one partition, as a producer sends them: offsets count from 0, and
+the leader epoch is -1. When the log appends the run, it writes the final offsets and leader epoch into the headers
+(record.stamping). Before that, the bytes do not depend on the position in the log, so a run can be stored first and
+appended later.
 
-A run of a transaction names its producer. A run that consists of one control batch ends the transaction on a partition.
-All functions are pure.
+A run of a transaction names the transaction's producer. A run that consists of one control batch ends the transaction
+on a partition. All functions are pure.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class EncodedRun:
 
     data: uint8, the batches.
     sizes, records: int64, shape (batches,): bytes and record count of each batch.
-    max_timestamps, min_timestamps: likewise, its largest and its smallest timestamp.
+    max_timestamps, min_timestamps: int64, shape (batches,): the largest and the smallest timestamp of each batch.
     producer: None outside of transactions.
     """
 
@@ -101,7 +101,7 @@ def encode_records(
         records: columns as in columns.TO_APPEND.
         batch_bytes: the largest size of a batch before compression. Only a batch of a single record may be larger.
         codec: compresses the records of each batch. A batch is not compressed if compression does not change its size,
-            or makes it larger than both batch_bytes and its size before.
+            or if the compressed batch is larger than batch_bytes and larger than the batch without compression.
         level: the level of compression, Kafka's default if it is None.
         rows: int64, the rows to encode, in this order; all rows by default.
         append_time: if it is set, the batches get timestamp type LogAppendTime and this time, in milliseconds.

@@ -23,7 +23,7 @@ Brokers before 0.11 wrote entries of magic 0 or 1 (record.legacy_records has the
 first two fields, and the magic at the same position. Lakelog reads these entries, but never writes them. A log may
 contain batches of magic 2 and entries of magic 0 and 1.
 
-All other modules, also the kernels, import the positions of a header's fields from this module: numba compiles the
+All other modules, also the kernels, import the positions of a header's fields from this module. Numba compiles the
 integers of a module as constants. So this module must not import a compiled module.
 """
 
@@ -73,7 +73,7 @@ PRODUCER_EPOCH_POSITION = _position("producer_epoch")
 BASE_SEQUENCE_POSITION = _position("base_sequence")
 RECORDS_COUNT_POSITION = _position("records_count")
 CRC_START = ATTRIBUTES_POSITION
-"""The first byte under the CRC. All bytes from here to the end of the batch are under it."""
+"""The first byte that the CRC covers. The CRC covers all bytes from this byte to the end of the batch."""
 LOG_OVERHEAD = EPOCH_POSITION
 """The bytes of base_offset and batch_length, which show where a batch ends."""
 HEADER_BYTES_UP_TO_MAGIC = MAGIC_POSITION + 1
@@ -85,7 +85,9 @@ LEGACY_TIMESTAMP_POSITION = LEGACY_ATTRIBUTES_POSITION + 1
 
 MAGIC = 2
 SHORTEST = (14, 22, HEADER_BYTES - LOG_OVERHEAD)
-"""The smallest possible batch_length by magic. With magic 0 and 1 that is a message without key and value."""
+"""The smallest possible batch_length by magic. With magic 0 and 1, the smallest length is that of a message without key
+and value.
+"""
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME = 1 << 3

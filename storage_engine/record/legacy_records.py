@@ -15,8 +15,8 @@ Lakelog never writes them.
                 value
 
 All numbers are big-endian. A message with a codec is a wrapper. The value of a wrapper decompresses to a set of
-messages of this format, none of which may be a wrapper (AbstractLegacyRecordBatch.DeepRecordsIterator). The wrapper's
-magic decides what the offsets of these inner messages mean:
+messages of this format. No message in the set may be a wrapper (AbstractLegacyRecordBatch.DeepRecordsIterator). The
+wrapper's magic decides what the offsets of these inner messages mean:
 
 - 0: the inner offsets are the offsets in the log.
 - 1: the inner offsets are relative, and the wrapper's offset is the log offset of its last message. If the wrapper's
@@ -56,10 +56,11 @@ def read_messages(
         data: uint8, the bytes from which the table was scanned. All entries have magic 0 or 1 and a checked CRC.
         file: the file to name in an error.
         file_position: the position of `data` in that file.
-        most_bytes: if the decompressed messages take more bytes, only the first entries are read, but at least one.
+        most_bytes: if the decompressed messages take more bytes, only the first entries are read, but at least one
+            entry.
 
     Raises:
-        CorruptionError: an entry, or a message in a wrapper, is damaged. Names the entry.
+        CorruptionError: an entry, or a message in a wrapper, is damaged. The error names the entry.
     """
     places = file_position + table.positions
     wrappers = table.codecs != Codec.NONE

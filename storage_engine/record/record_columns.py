@@ -75,7 +75,9 @@ _NO_COLUMN = ByteColumn(_NO_OFFSETS, _NO_BYTES, _NO_BYTES, 0)
 
 
 def byte_column(column: pa.Array) -> ByteColumn:
-    """Return the buffers of a binary or string array, or slice, without a copy. A binary_view array is copied first."""
+    """Return the buffers of a binary or string array, or of a slice of an array, without a copy. A binary_view array is
+    copied first.
+    """
     if column.type == pa.binary_view():
         column = column.cast(pa.binary())
     validity, offsets, data = column.buffers()
@@ -144,7 +146,7 @@ def _header_buffers(headers: pa.ListArray) -> tuple[Int32Array, ByteColumn, Byte
 
 
 def with_binary(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the same columns with binary columns, which are copies, in place of binary_view columns."""
+    """Return the same columns, but copy each binary_view column to a binary column."""
     for number, field in enumerate(records.schema):
         if field.type == pa.binary_view():
             records = records.set_column(number, field.with_type(pa.binary()), records.column(number).cast(pa.binary()))

@@ -94,7 +94,8 @@ def uncompressed(
         stored: the sections as they are in the file.
         codecs: the codec of each section, as decompress_into takes it.
         positions: the positions of the batches in the file, for an error.
-        most_bytes: if the result would take more bytes, only the first sections are decompressed, but at least one.
+        most_bytes: if the result would take more bytes, only the first sections are decompressed, but at least one
+            section.
 
     Raises:
         CorruptionError: a codec is unknown, or the bytes are damaged.

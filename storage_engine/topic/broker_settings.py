@@ -2,14 +2,14 @@
 
     meta/@broker/settings.json    {"format":2,"settings":{"log.retention.hours":"24"},"digest":"..."}
 
-`settings` has Kafka's broker keys with their values as text. The document is put by the first run that creates a topic
-in the root and has a section `broker` in its settings file. This run puts the section as the document, before it
-creates the topic. If two such runs start together, the first put succeeds, and the other run uses this document. After
-that, only `lakelog broker alter` changes the document, by one atomic replacement. If two operators change it at the
-same time, the last change wins. No topic's name contains `@`.
+`settings` contains Kafka's broker keys with their values as text. One run writes the document: the first run that
+creates a topic in the root and has a section `broker` in its settings file. This run writes the section as the
+document, before it creates the topic. If two such runs start together, one of them writes the document first, and the
+other run uses this document. After that, only `lakelog broker alter` changes the document, by one atomic replacement.
+If two operators change the document at the same time, the last change wins. No topic's name contains `@`.
 
 The settings of one run (a file, the environment, --set) override the root's settings in that run, key by key. If a
-value differs, the run prints a line about it.
+value differs from the root's value, the run prints a line about this.
 """
 
 from __future__ import annotations

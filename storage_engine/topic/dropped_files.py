@@ -1,8 +1,8 @@
 """Deletes the files of dropped segments.
 
-A segment that retention, compaction or merging has dropped remains in the state's list of dropped files, and on
-storage, for readers that use an older version. After file.delete.delay.ms its files are deleted. Then a version removes
-the segment from the list. Deleting a file twice does no harm.
+After retention, compaction or merging has dropped a segment, the segment remains on storage and in the state's list of
+dropped files, because readers may use an older version. After file.delete.delay.ms its files are deleted. Then a
+version removes the segment from the list. Deleting a file twice does no harm.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from storage_engine.topic.chain.topic_state import DroppedFile, TopicState
 def delete_dropped(storage: Storage, chain: StateChain, config: TopicConfig, now_ms: int) -> tuple[DroppedFile, ...]:
     """Delete the files of segments that were dropped at least file.delete.delay.ms ago. The topic may be deleted.
 
-    The files are deleted before the version that removes them from the list. After a crash between the two, the next
-    call deletes them again.
+    The files are deleted before the version that removes them from the list. After a crash between the two steps, the
+    next call deletes the files again.
 
     Returns:
         The segments whose files were deleted.

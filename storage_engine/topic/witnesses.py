@@ -13,8 +13,8 @@ the witnesses, then contain later offsets than the state:
 
 A witness is written only after the version that it shows is committed. So a process that first reads the witnesses and
 then the state finds either a state with the same or later offsets, or a state that has lost versions. The two
-checkpoints with high watermarks normally have the same offsets. If the offsets differ, the lower offset counts, so that
-one damaged file of the view causes no false alarm. Settling writes the checkpoints before partition.metadata. If a
+checkpoints with high watermarks normally have the same offsets. If the offsets differ, the lower offset is used, so
+that one damaged file of the view causes no false alarm. Settling writes the checkpoints before partition.metadata. If a
 topic was deleted and created again, a process that first reads the id and then the checkpoints gets no offsets of the
 deleted topic.
 
@@ -144,7 +144,8 @@ def newest_state(storage: Storage, chain: StateChain, shown: ShownOffsets) -> To
     shown_id = shown_topic_id(storage, chain.topic)
     witnesses = Witnesses(shown_offsets(storage), all_consumers(storage, chain.topic))
     state = chain.newest()
-    # A settle that was paused may have written the offsets of a deleted topic of this name, but not that topic's files.
+    # A process that was paused while it settled may have written the offsets of a deleted topic of this name, but not
+    # that topic's files.
     shown = witnesses.shown if shown_id == state.topic_id else ShownOffsets()
     ends, starts = shown.ends.get(state.topic, {}), shown.starts.get(state.topic, {})
     ends = {number: offset for number, offset in ends.items() if _shows_more(storage, state, number)}

@@ -34,7 +34,7 @@ def check_leader_epochs(
 
     Args:
         data: the checkpoint, None if it is missing.
-        runs: of the whole log, in order.
+        runs: the runs of the whole log, in order.
         closed: whether the log was closed cleanly.
     """
     findings: list[Finding] = []
@@ -99,7 +99,9 @@ def _agrees(run: EpochRun, entries: Sequence[tuple[int, int]] | None) -> bool:
 def _rising(
     runs: Iterable[EpochRun], entries: Sequence[tuple[int, int]] | None
 ) -> tuple[list[EpochRun], list[EpochRun]]:
-    """Returns two lists: runs whose epochs never decrease, and the runs that would make them decrease."""
+    """Divide the runs into two lists. The epochs of the first list never decrease. The runs of the second list do not
+    fit between the runs of the first.
+    """
     kept: list[EpochRun] = []
     odd: list[EpochRun] = []
     for run in runs:

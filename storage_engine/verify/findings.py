@@ -18,7 +18,7 @@ RESTORE = "restore the file from a backup"
 
 
 class Kind(StrEnum):
-    """The kind of a finding: which kind of file it concerns, and so which remedies are possible."""
+    """The kind of a finding. It says which kind of file the finding concerns, and so which remedies are possible."""
 
     TORN = "torn"
     """The end of the newest .log is not a whole batch. A crash leaves such bytes; they were never durable."""
@@ -37,7 +37,7 @@ class Kind(StrEnum):
     LEFT_OVER = "left-over"
     """A file or folder that an interrupted step left, or that is unknown."""
     STATE = "state"
-    """A topic's state under a root, or a file that contradicts it."""
+    """A topic's state under a root, or a file that contradicts the state."""
     VIEW = "view"
     """The view, log/ under a root, does not match the state."""
     UNREADABLE = "unreadable"
@@ -79,7 +79,7 @@ class Restored:
 
     file: the restored file.
     what: the restored part, in words.
-    source: where it was taken from.
+    source: where the restored part was taken from.
     is_loss: whether something may be lost although the file was restored.
     """
 
@@ -100,7 +100,7 @@ class Restored:
 
 
 def of_error(error: LogError, kind: Kind, meaning: str = "") -> Finding:
-    """The finding for an error. If the storage refused, its kind is UNREADABLE, whatever `kind` says."""
+    """The finding for an error. If the storage refused, the kind of the finding is UNREADABLE, whatever `kind` says."""
     if isinstance(error, CorruptionError):
         return Finding(kind, error.file, error.position, error.expected, error.found, meaning or error.remedy)
     return Finding(Kind.UNREADABLE, error.place, 0, "a file that can be read", error.problem, error.remedy)

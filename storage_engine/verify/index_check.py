@@ -3,9 +3,9 @@
 Batches are read once, in chunks. Each entry is checked when its batch is in the chunk, so a check needs memory for the
 index and one chunk. An entry that points to damaged bytes is skipped, because the damage itself is reported.
 
-Which batches have an entry depends on restarts in the middle of a segment, and on the key index.interval.bytes, whose
-value no file contains. The correct entries show which values the key can have had. One of these values is needed to
-derive an index again.
+Two things decide which batches have an entry: restarts in the middle of a segment, and the key index.interval.bytes. No
+file contains the value of this key. The correct entries show which values the key can have had. One of these values is
+needed to derive an index again.
 """
 
 from __future__ import annotations
@@ -204,7 +204,9 @@ class TimeIndexCheck:
         self._last_offset = base_offset - 1
 
     def take(self, table: BatchTable, *, behind_damage: bool) -> None:
-        """Check the next batches. behind_damage: the bytes between the previous batches and these are damaged."""
+        """Check the next batches. behind_damage: whether the bytes between the previous batches and these batches are
+        damaged.
+        """
         seen = int(np.searchsorted(self._sorted, table.last_offsets[-1], side="right"))
         wanted = self._sorted[self._compared : seen]
         rows = np.searchsorted(table.last_offsets, wanted)
@@ -306,7 +308,7 @@ class IndexChecks:
         """Findings if these indexes do not begin with the entries of other indexes for bytes below `size` and relative
         offsets below `relative_end`.
 
-        Call it only after the last batch, and if neither set of indexes has findings.
+        Call this only after the last batch, and only if neither set of indexes has findings.
         """
         for suffix, own, other, end in (
             (INDEX, self.offsets.entries, others.offsets.entries, size),

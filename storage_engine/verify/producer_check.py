@@ -77,8 +77,8 @@ def check_transaction_index(
 def transactions_to_index(
     data: bytes | None, derived: Sequence[AbortedTransaction], base_offset: int, end_offset: int, *, exact: bool
 ) -> tuple[AbortedTransaction, ...]:
-    """The correct entries of a .txnindex: the entries of the replay, and, if the replay does not show everything, the
-    file's entries that no batch contradicts.
+    """The correct entries of a .txnindex: the entries of the replay. If the replay does not show everything, the file's
+    entries that no batch contradicts are also correct.
     """
     entries = {(each.producer_id, each.last_offset): each for each in derived}
     if not exact:
@@ -103,7 +103,8 @@ def _shown(entry: AbortedTransaction) -> str:
 def check_snapshot(
     data: bytes, file: str, offset: int, derived: Sequence[ProducerEntry], *, exact: bool
 ) -> tuple[list[Finding], tuple[ProducerEntry, ...] | None]:
-    """Check a .snapshot. Returns the findings and its entries; None instead of entries if the file is malformed.
+    """Check a .snapshot. Returns the findings and the entries of the file; None instead of entries if the file is
+    malformed.
 
     Args:
         offset: the offset in the file's name.
@@ -137,5 +138,7 @@ def check_snapshot(
 
 
 def _same(entry: ProducerEntry, derived: ProducerEntry) -> bool:
-    """Whether a broker can have written this entry. If a producer expired and came back, it has no coordinator epoch."""
+    """Whether a broker can have written this entry. If a producer expired and came back, its entry has no coordinator
+    epoch.
+    """
     return entry in (derived, derived._replace(coordinator_epoch=-1))

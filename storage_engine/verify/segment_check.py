@@ -50,7 +50,7 @@ class SegmentFiles(NamedTuple):
 
     stem: storage key without a suffix.
     shown: the stem as findings name it.
-    size: number of bytes of the .log that count.
+    size: the number of bytes at the start of the .log that belong to the segment.
     following: the base offset of the next segment, or a bound above every offset.
     """
 
@@ -65,7 +65,7 @@ class EpochRun(NamedTuple):
     """Neighbouring batches of one leader epoch.
 
     start_offset, last_offset: base offsets of the first and the last batch.
-    file, position: of the first batch.
+    file, position: the place of the first batch.
     """
 
     epoch: int
@@ -84,13 +84,13 @@ class EpochRun(NamedTuple):
 class CheckedSegment:
     """The result of checking a segment.
 
-    smallest_timestamp: of the records that were decoded; NO_SMALLEST if there are none.
-    largest_lateness_ms: of the records that were decoded, as in Segment.
+    smallest_timestamp: the smallest timestamp of the decoded records; NO_SMALLEST if no record was decoded.
+    largest_lateness_ms: the largest lateness of the decoded records, as defined in Segment.
     damages: bytes of the .log that are not an intact batch; the caller reports them.
     has_gaps: offsets or records are missing, perhaps because of compaction.
     aborted: the correct entries of its .txnindex.
     recordless: the aborted transactions without a remaining record.
-    producers: at its base offset.
+    producers: the producers at the segment's base offset.
     interval: the values that explain its .index; None if it has none.
     """
 
@@ -123,7 +123,7 @@ def check_segment(
 
     Args:
         indexes: the indexes of the segment.
-        producers: at the base offset; updated to the end of the segment.
+        producers: the producers at the base offset. The check updates them to the end of the segment.
         shown: other indexes of the same .log, which are checked in the same pass.
 
     Raises:
@@ -246,7 +246,7 @@ def _note_times(
     offsets: npt.NDArray[np.int64],
     timestamps: npt.NDArray[np.int64],
 ) -> None:
-    """Note the smallest timestamp of records, and how far their timestamps go back."""
+    """Note the smallest timestamp of the records, and the largest lateness of a timestamp."""
     if len(offsets):
         largest = np.maximum(np.maximum.accumulate(table.max_timestamps), largest_before)
         rows = np.minimum(np.searchsorted(table.last_offsets, offsets), len(table) - 1)
@@ -261,7 +261,7 @@ def _misplaced(
     file: str,
     file_position: int,
 ) -> Iterator[Finding]:
-    """Find batches whose records are outside the offsets of the header, or above its largest timestamp."""
+    """Find batches whose records are outside the header's offsets, or above the header's largest timestamp."""
     if not len(table):
         return
     ends = np.searchsorted(offsets, table.last_offsets, side="right")
@@ -274,8 +274,8 @@ def _misplaced(
     wrong = known & ((ends - starts != table.records_counts) | (some & (offsets[firsts] < table.base_offsets)))
     late = known & some & ~wrong & (largest != table.max_timestamps) & ~table.is_log_append_time
     for rows, expected, found in (
-        (wrong, "the number of records in the header, at offsets of the batch", "other records"),
-        (late, "the largest timestamp of its records in the header", "another timestamp"),
+        (wrong, "as many records as the header says, at offsets of the batch", "other records"),
+        (late, "a header with the largest timestamp of its records", "another timestamp"),
     ):
         for row in np.flatnonzero(rows).tolist():
             position = file_position + int(table.positions[row])

@@ -142,7 +142,7 @@ def test_records_that_were_deleted_unread_are_an_error_unless_they_may_be_skippe
     values(orders, start={0: 1, 1: 3})
     orders.append([{"value": "0.3"}, {"value": "0.4"}], partition=0)
     delete_records(engine(log).chain("orders"), 0, 4)
-    with pytest.raises(errors.OffsetOutOfRangeError, match="offset 3 is next to read, but the log now starts at 4"):
+    with pytest.raises(errors.OffsetOutOfRangeError, match="the next offset to read is 3, but the log now starts at 4"):
         values(orders)
     assert values(orders, skip_deleted=True) == ["0.4"]
 

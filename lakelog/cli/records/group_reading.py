@@ -66,7 +66,7 @@ class GroupReading:
         if position < start:
             raise OffsetOutOfRangeError(
                 f"group {self._name}, topic {self.topic}, partition {number}",
-                f"offset {position} is next to read, but the log now starts at {start}",
+                f"the next offset to read is {position}, but the log now starts at {start}",
                 "Retention deleted records before the group read them. To continue at the log's start: `lakelog groups"
                 f" reset-offsets --group {self._name} --topic {self.topic}:{number} --to-earliest --execute`.",
             )

@@ -1,1 +1,1 @@
-"""Reads and writes Kafka's three indexes of a segment: by offset, by time, and of aborted transactions."""
+"""Reads and writes Kafka's three indexes of a segment: the offset index, the time index and the transaction index."""

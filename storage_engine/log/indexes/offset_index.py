@@ -1,4 +1,4 @@
-"""Reads the .index file (Kafka's OffsetIndex), which has the positions of some batches in the .log.
+"""Reads the .index file (Kafka's OffsetIndex), which contains the positions of some batches in the .log.
 
     offset size field
          0    4 relative_offset  the batch's last offset minus the segment's base offset
@@ -20,9 +20,10 @@ OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
 
 def decode_offset_index(data: bytes) -> npt.NDArray[Any]:
-    """Return the entries of a file, dtype OFFSET_ENTRY, up to the first one that is negative or does not increase.
+    """Return the entries of a file, dtype OFFSET_ENTRY. The first entry that is negative or does not increase, and all
+    entries after it, are left out.
 
-    A preallocated file that was not truncated ends with zeros, which are such entries.
+    A preallocated file that was not truncated ends with zeros. These zeros are entries that do not increase.
     """
     entries = np.frombuffer(data[: len(data) // OFFSET_ENTRY.itemsize * OFFSET_ENTRY.itemsize], OFFSET_ENTRY)
     offsets, positions = (entries[field].astype(np.int64) for field in ("relative_offset", "position"))

@@ -19,7 +19,9 @@ TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
 
 
 def decode_time_index(data: bytes) -> npt.NDArray[Any]:
-    """Return the entries of a file, dtype TIME_ENTRY, up to the first one with a lower timestamp or offset."""
+    """Return the entries of a file, dtype TIME_ENTRY. The first entry with a lower timestamp or offset, and all entries
+    after it, are left out.
+    """
     entries = np.frombuffer(data[: len(data) // TIME_ENTRY.itemsize * TIME_ENTRY.itemsize], TIME_ENTRY)
     timestamps, offsets = (entries[field].astype(np.int64) for field in ("timestamp", "relative_offset"))
     steady = (timestamps[1:] >= timestamps[:-1]) & (offsets[1:] >= offsets[:-1])
@@ -29,9 +31,9 @@ def decode_time_index(data: bytes) -> npt.NDArray[Any]:
 def hint_before(entries: npt.NDArray[Any], timestamp: int) -> tuple[int, int] | None:
     """Return an entry before the first record with this timestamp, as (timestamp, relative offset), or None.
 
-    The result is the second to last of the entries with a smaller timestamp. With the last of them, a scan would read a
-    few batches less. But if that entry is damaged, its offset may be after the requested record. The entry before it is
-    safe unless both entries are damaged.
+    The result is the second to last of the entries with a smaller timestamp. With the last of these entries, a scan
+    would read a few batches less. But if the last entry is damaged, its offset may be after the requested record. The
+    entry before it is safe unless both entries are damaged.
     """
     row = int(np.searchsorted(entries["timestamp"].astype(np.int64), timestamp, side="left")) - 2
     return (int(entries["timestamp"][row]), int(entries["relative_offset"][row])) if row >= 0 else None

@@ -40,7 +40,7 @@ class AbortedTransaction(NamedTuple):
 
 
 def encode_transaction_index(aborted: Iterable[AbortedTransaction]) -> bytes:
-    """Return the bytes of the file. Without aborted transactions they are empty, and no file is written."""
+    """Return the bytes of the file. Without aborted transactions, there are no bytes, and no file is written."""
     return b"".join(ABORTED_ENTRY.pack(_VERSION, *each) for each in aborted)
 
 

@@ -27,7 +27,9 @@ from storage_engine.record.encoding import NO_SEQUENCE
 from storage_engine.record.header import NO_PRODUCER_ID, TRANSACTIONAL
 
 SEQUENCES = 2**31
-"""The sequences of a producer on a partition are below this number. After the last one they start again at 0."""
+"""The sequences of a producer on a partition are below this number. After the largest sequence, they start again at
+0.
+"""
 _FIRST_BUCKETS = 16
 _NEVER_SEEN = ProducerEntry(NO_PRODUCER_ID, -1, NO_SEQUENCE, -1, 0, -1, -1, -1)
 
@@ -78,8 +80,8 @@ class Producers:
         return twin
 
     def corrected(self, entries: Iterable[ProducerEntry]) -> Producers:
-        """Return the state of a snapshot at this point. The snapshot may include batches that were deleted after it was
-        made.
+        """Return the producers of a snapshot that was made at this point. The snapshot may include batches that were
+        deleted after the snapshot was made.
         """
         twin = Producers(entries)
         twin._with_records = set(self._with_records)
@@ -92,7 +94,7 @@ class Producers:
                 del self._entries[producer_id]
 
     def replay(self, data: ByteArray, table: BatchTable, file: str, file_position: int = 0) -> list[EndedTransaction]:
-        """Update the state with consecutive batches, which must come after those replayed before.
+        """Update the state with consecutive batches, which must follow the batches that were replayed before.
 
         Args:
             data: uint8, the bytes from which the table was scanned.
@@ -101,11 +103,11 @@ class Producers:
 
         Returns:
             The transactions that end in these batches, in the order of their markers. A marker without an open
-            transaction is not among them.
+            transaction ends no transaction.
 
         Raises:
             CorruptionError: a control record is damaged, or a producer with an open transaction has a batch outside of
-                it, which no broker accepts.
+                this transaction. No broker accepts such a batch.
         """
         theirs = table.select(table.producer_ids != NO_PRODUCER_ID)
         if not len(theirs):
@@ -209,8 +211,8 @@ class Producers:
 def active_producers(entries: Iterable[ProducerEntry], now_ms: int, expiration_ms: int) -> tuple[ProducerEntry, ...]:
     """Return the producers that a broker still knows if it starts now, in the order of its next snapshot.
 
-    A broker does not load a producer whose last timestamp is at least `expiration_ms` old, unless it has an open
-    transaction.
+    A broker does not load a producer whose last timestamp is at least `expiration_ms` old, unless the producer has an
+    open transaction.
     """
     return Producers(
         each for each in entries if each.txn_first_offset >= 0 or now_ms - each.timestamp < expiration_ms

@@ -12,8 +12,8 @@ coordinator_schemas.py has the fields of each type. The fields are encoded as in
                               struct is a tagged field, an unsigned varint comes first instead: 0 for null, else 1
 
 Lengths are int16 for a string, and int32 for bytes and arrays. In a flexible version, a length is stored as an unsigned
-varint: the length plus 1, or 0 for null. There, each struct ends with tagged fields: their number, then for each field
-the tag, the size and the contents. All these numbers are unsigned varints.
+varint: the length plus 1, or 0 for null. Each struct in a flexible version ends with tagged fields: their number, then
+for each field the tag, the size and the contents. All these numbers are unsigned varints.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class UndecodableError(ValueError):
     """The bytes are not what a record of this topic has.
 
     Args:
-        reason: why, without contents. It is the message.
+        reason: why the bytes cannot be decoded, without contents of the record. This is the message of the error.
         words_of_kafka: what Kafka's dump tool prints as the reason.
     """
 
@@ -84,7 +84,7 @@ class CoordinatorRecord:
     key: the key's fields by name. A uuid is text in Kafka's form. Text and bytes that are null are
         None.
     version: the version of the value; None in a tombstone.
-    value: the value's fields by name; None in a tombstone. A tagged field with its default is missing.
+    value: the value's fields by name; None in a tombstone. A tagged field that has its default value is missing.
     """
 
     type: int

@@ -264,7 +264,7 @@ RECORD_TYPES: dict[int, tuple[tuple[FieldSchema, ...], MessageSchema]] = {
     ),
     23: (_GROUP, _TOPOLOGY),
 }
-"""The fields of the key, and the value, of each type by its number."""
+"""The schemas of the key and of the value, by the number of the type."""
 
 _OWNED = (FieldSchema("topic", "string"), FieldSchema("partitions", "[]int32"))
 MEMBER_CONTENTS = {

@@ -7,7 +7,7 @@ computation. So if the processor has a CRC-32C instruction, kernels compute the 
   computed at the same time. Tables, which contain the effect of zero bytes on a CRC, join the three results (Gopal and
   others, "Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction", Intel 2011).
 - By folding, if the processor has carry-less multiplication of 512 bits. Bytes are replaced by fewer bytes with the
-  same remainder, which is several times as fast (Gopal and others, "Fast CRC Computation for Generic Polynomials Using
+  same remainder. This is several times as fast (Gopal and others, "Fast CRC Computation for Generic Polynomials Using
   PCLMULQDQ Instruction", Intel 2009).
 
 On other processors the library is called for each batch.
@@ -61,7 +61,8 @@ def _after(zeros: npt.NDArray[np.uint32], sums: npt.NDArray[np.uint32]) -> npt.N
 
 
 def _behind_zeros(count: int) -> npt.NDArray[np.uint32]:
-    """Return the effect of `count` zero bytes on a CRC, uint32 of shape (4, 256): row n for each value of its byte n.
+    """Return the effect of `count` zero bytes on a CRC, uint32 of shape (4, 256). Row n has the effect for each value
+    of the CRC's byte n.
 
     The count is a power of two.
     """
@@ -75,7 +76,9 @@ def _behind_zeros(count: int) -> npt.NDArray[np.uint32]:
 
 
 def _power(exponent: int) -> int:
-    """Return x to this power modulo the polynomial, with the coefficients in the order of a CRC: that of 1 highest."""
+    """Return x to this power modulo the polynomial. The coefficients are in the order of a CRC: the highest bit is the
+    coefficient of 1.
+    """
     value = 1 << 31
     for _ in range(exponent):
         value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
@@ -83,7 +86,8 @@ def _power(exponent: int) -> int:
 
 
 def _folding(distance: int) -> list[int]:
-    """Return the factors for the two halves of 16 bytes that move them by a distance in bytes without a new remainder.
+    """Return two factors, one for each half of 16 bytes. Multiplication by the factor moves a half by a distance in
+    bytes, and keeps the remainder.
 
     The lower half comes first in memory, so it moves 64 bits further. The product of two bit-reversed factors has one
     factor x too many, so 1 is subtracted from the exponent.
@@ -100,7 +104,9 @@ _INSTRUCTIONS = {
     "x86_64": ("crc32", "llvm.x86.sse42.crc32.64.64", 64),
     "aarch64": ("crc", "llvm.aarch64.crc32cx", 32),
 }
-"""By machine: the required processor feature, LLVM's name of the instruction for eight bytes, its result's bits."""
+"""By machine: the required processor feature, LLVM's name of the instruction for eight bytes, and the number of bits of
+the instruction's result.
+"""
 
 
 _FEATURES = llvm.get_host_cpu_features()
@@ -138,7 +144,9 @@ def _adding_eight(typing_context: Any, crc: Any, value: Any) -> Any:
 
 
 def _folding_steps(typing_context: Any, data: Any, start: Any, steps: Any, crc: Any) -> Any:
-    """The typing function of the CRC of some steps of bytes, at least one, after the CRC `crc`. Nothing is checked."""
+    """The typing function of an intrinsic that continues the CRC `crc` over at least one step of bytes. Nothing is
+    checked.
+    """
     word = ir.IntType(64)
     vector = ir.VectorType(word, _VECTOR // 8)
 

@@ -36,7 +36,7 @@ BAD_VALUE_LENGTH = 4
 BAD_HEADERS = 5
 BAD_COUNT = 6
 BAD_OFFSET = 7
-BAD_CRC = 8  # record.crc.check_crcs raises its error
+BAD_CRC = 8  # record.crc.check_crcs raises the error for this problem
 DECODE_PROBLEMS = {
     BAD_VARINT: ("a variable-length integer", "too many bytes, or the end of the batch"),
     BAD_RECORD_LENGTH: ("a record that has the length in its length field and ends inside its batch", "another length"),
@@ -73,7 +73,7 @@ def decode_records(
     sections. Returns (problem, batch, position, rows, headers of these sections). If problem is not INTACT, batch and
     position are the place of the damage.
 
-    buffer is the number by which views refer to the bytes of the sections. CRCs can be checked here only if
+    buffer is the number by which views refer to the bytes of the sections. This call can check CRCs only if
     crc32c.IN_KERNELS is true and each section is directly after its batch's header.
     """
     headers = 0

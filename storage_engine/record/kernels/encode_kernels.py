@@ -72,7 +72,8 @@ class BatchPlan(NamedTuple):
 class HeaderValues(NamedTuple):
     """Fields that the headers of all batches get.
 
-    append_time: -1, or the time for LogAppendTime. As in a broker, only the header gets it; records keep their deltas.
+    append_time: -1, or the time for LogAppendTime. As in a broker, only the header gets this time; records keep their
+        deltas.
     base_sequence: that of the first record, or -1 if records have no sequence. After 2^31 - 1 the sequence continues with 0.
     """
 
@@ -156,7 +157,7 @@ def write_batches(
 ) -> None:
     """Write the planned batches one after another: header, records. Base offsets count from 0.
 
-    seal: whether to write CRCs, which is possible only if crc32c.IN_KERNELS is true; otherwise they are 0.
+    seal: whether to write CRCs. It may be true only if crc32c.IN_KERNELS is true. If it is false, the CRCs are 0.
     max_timestamps: (batches,), gets the largest timestamp in each header.
     min_timestamps: (batches,), gets the smallest timestamp of each batch, which no header has.
     """

@@ -132,8 +132,9 @@ def find_values(data: Any, positions: Any, ends: Any, starts: Any) -> Any:
 def check_messages(sections: Any, wrapped: Any, counts: Any, first_offsets: Any, last_offsets: Any) -> Any:
     """Check and count the messages of each section.
 
-    The CRCs of messages from a wrapper are checked here; those of other messages are checked before. first_offsets and
-    last_offsets get the offsets in the messages, which may be relative. Returns (problem, section, position).
+    This call checks the CRCs of messages from a wrapper. The CRCs of other messages were checked before the call.
+    first_offsets and last_offsets get the offsets in the messages, which may be relative. Returns (problem, section,
+    position).
     """
     for section in range(len(sections.starts)):
         position = sections.starts[section]
@@ -196,7 +197,8 @@ _MESSAGES = columns(Messages, SECTIONS_IN, INT64_IN, INT64_IN, INT64_IN, INT64_I
 def decode_messages(messages: Any, first_offset: Any, end_offset: Any, buffer: Any, row: Any, rows: Any) -> Any:
     """Decode the messages with offsets in [first_offset, end_offset) from checked sections.
 
-    The rows are written after those of earlier calls, as in decode.decode_records. Returns the number of rows so far.
+    The rows are written after those of earlier calls, as in decode_kernels.decode_records. Returns the number of rows
+    so far.
     """
     sections, data = messages.sections, messages.sections.data
     for section in range(len(sections.starts)):
@@ -244,7 +246,7 @@ def _write_field(out: Any, position: Any, sections: Any, start: Any) -> Any:
 def write_as_batches(messages: Any, horizon_ms: Any, out: Any, sizes: Any) -> Any:
     """Write the messages of each checked section as a batch of magic 2; returns the number of bytes written.
 
-    The batches are not compressed, and have this delete horizon, no CRC and no producer.
+    The batches are not compressed. They have the given delete horizon, no CRC and no producer.
     """
     sections, data = messages.sections, messages.sections.data
     written = 0

@@ -1,8 +1,8 @@
 """Reads and writes varints and big-endian integers, and copies bytes, for the kernels of other modules.
 
 A varint is an unsigned integer in groups of seven bits, the lowest group first. The eighth bit is set in all groups but
-the last. Signed integers are zig-zag encoded first: 0, -1, 1, -2 become 0, 1, 2, 3. Only read_varint checks the end of
-its array.
+the last. Signed integers are zig-zag encoded first: 0, -1, 1, -2 become 0, 1, 2, 3. read_varint is the only function
+that checks the end of its array.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from storage_engine.record.kernels.compiled import BLOCK, BOUNDS_CHECKED, copy_block, inlined, load_32, load_64, memcpy
 
 SLACK = BLOCK
-"""Spare bytes at the end of an output array, with which copy_bytes can always copy in blocks."""
+"""Spare bytes at the end of an output array. Because of these bytes, copy_bytes can always copy whole blocks."""
 INLINE_BYTES = 12
 """An Arrow view stores up to this number of bytes in itself."""
 _SHORT = 128
@@ -69,8 +69,8 @@ def read_varint(data: Any, position: Any, end: Any, last_shift: Any) -> Any:
 def copy_bytes(out: Any, position: Any, data: Any, start: Any, end: Any) -> Any:
     """Copy data[start:end] to out[position:]; returns the position after the copied bytes.
 
-    A few bytes are copied in whole blocks, so up to a block of bytes after them in `out` may be overwritten. So outputs
-    must be written from front to back.
+    A small number of bytes is copied in whole blocks, so up to a block of bytes after them in `out` may be overwritten.
+    So outputs must be written from front to back.
     """
     length = end - start
     if BOUNDS_CHECKED:

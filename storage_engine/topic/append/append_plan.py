@@ -7,7 +7,7 @@ segments that the commit will name. So publishing only has to copy bytes, and th
 partitions are unchanged.
 
 Like a broker, this module compares the runs of a transaction with their producer's entry in the topic's state. If
-another process has ended the transaction, its runs are refused.
+another process has ended the transaction, the runs of the transaction are refused.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PartitionAppend:
     """The part of an append that is written to one partition.
 
     base: the partition before the append.
-    appends: in the order of offsets. The first may continue the open segment.
+    appends: the parts, in the order of offsets. The first part may continue the open segment.
     high_watermark: the high watermark after the append.
     producers: the partition's producers after the append; None if the append changes none of them.
     """
@@ -210,10 +210,11 @@ def _plan_partition(
 
 
 def _check_producer(producers: Producers, producer: BatchProducer, place: str) -> None:
-    """Check that a run continues its producer's sequence. Unless it is the first run, its transaction must be open.
+    """Check that a run continues its producer's sequence. Unless the run is the first run of its transaction, the
+    transaction must be open.
 
     A marker has the epoch after its transaction's epoch. So if another process has ended a transaction, later batches
-    of it have an old epoch and are refused (ProducerAppendInfo.checkProducerEpoch, checkSequence).
+    of the transaction have an old epoch and are refused (ProducerAppendInfo.checkProducerEpoch, checkSequence).
     """
     known = producers.get(producer.producer_id)
     is_open = known.txn_first_offset >= 0
@@ -281,8 +282,8 @@ def appended(plan: PartitionAppend, current: PartitionState, leader_epoch: int, 
 
     Args:
         current: the partition now. Its high watermark and active segment must be those of the plan. Older segments may
-            have been cleaned or dropped since the plan. If its newest segment is empty (empty_end), that segment is
-            removed.
+            have been cleaned or dropped since the plan. If the partition's newest segment is empty (empty_end), that
+            segment is removed.
     """
     segments = list(current.segments if current.empty_end is None else current.segments[:-1])
     for append in plan.appends:

@@ -1,7 +1,7 @@
 """Turns records into staged runs, and commits one append without Spark.
 
-A staged run is a sequence of encoded batches for one partition, which is not committed yet (topic.append.staged_run). A
-Spark task and `lakelog append` stage in the same way: they check the records, distribute them over partitions, and
+A staged run is a sequence of encoded batches for one partition. The run is not committed yet (topic.append.staged_run).
+A Spark task and `lakelog append` stage in the same way: they check the records, distribute them over partitions, and
 encode them in one pass. After staging, `lakelog append` immediately plans, publishes and commits the staged runs.
 """
 

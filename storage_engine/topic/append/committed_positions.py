@@ -1,16 +1,16 @@
 """Computes which rows of a source are committed to a topic, independently of the query's checkpoint and id.
 
-There are two requirements: each row names its partition of the source and its position in this partition, and positions
-only increase within a partition. The version that commits the rows stores the highest committed position of each
-partition in the topic's state, under the name of the source:
+There are two requirements. Each row must name its source partition and its position in this partition. Within a source
+partition, positions must only increase. The version that commits the rows also stores the highest committed position of
+each source partition. The positions are in the topic's state, under the name of the source:
 
     "positions": {"kafka b1:9092,b2:9092": {"orders/0": 52110, "orders/1": 48007}}
 
-Rows at or below that position are committed already, for any query that reads these rows: the same query with an older
-checkpoint, or another query with a new checkpoint.
+A row at or below the position of its source partition is committed already. This holds for any query that reads the
+row: the same query with an older checkpoint, or another query with a new checkpoint.
 
-A micro-batch is compared with the positions of one state, and committed only if the positions are still the same at the
-commit. An Advance contains the old and the new positions. All functions are pure.
+A micro-batch is compared with the positions of one state. The micro-batch is committed only if the positions are still
+the same at the commit. An Advance contains the old and the new positions. All functions are pure.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from storage_engine.quantities import shown_number
 from storage_engine.topic.chain.topic_state import TopicState
 
 MOST_SOURCE_PARTITIONS = 4_096
-"""The limit for one source. Each of the thousand versions of the state that are stored contains all positions, with
-about ten bytes each."""
+"""The most partitions that one source may have. A thousand versions of the state are stored, and each of them contains
+all positions. A position takes about ten bytes.
+"""
 LONGEST_SOURCE_PARTITION = 400
 
 
@@ -34,8 +35,8 @@ class Advance:
 
     source: the name of the source.
     compared_with: the committed positions before the micro-batch. Rows at or below them were skipped.
-    highest: the highest position in the micro-batch, by source partition, over all its rows, including skipped rows and
-        dead letters.
+    highest: the highest position in the micro-batch, by source partition. All rows of the micro-batch count, also
+        skipped rows and dead letters.
     """
 
     source: str

@@ -5,17 +5,18 @@ writes the base offset and the leader epoch into each batch, and writes the inde
 .log that was written is durable. Readers see the new bytes only after a commit names them. There are three publishers:
 
 AppendingPublisher   Used if files of the storage can grow. Threads of this process append to .log files, which remain
-                     open for the next publish. A .log is written only through the descriptor that created it. If these
-                     files are more than the process may have open, the publisher closes some of them permanently, as
-                     soon as they are durable. The next publish begins a new segment in the partitions of these files.
+                     open for the next publish. A .log is written only through the descriptor that created it. If there
+                     are more of these files than the process may have open, the publisher closes some of them
+                     permanently, as soon as they are durable. The next publish begins a new segment in the partitions
+                     of the closed files.
 NewFilesPublisher    Used if files cannot grow. Threads of this process write only new files.
 pipeline.ingest.spark_publisher
                      Used if one process is too slow. The tasks of a Spark job write only new files.
 
 No file name is used twice, and no position of a file is ever written with two different values. The thread or task that
-writes a new file chooses its name from the base offset, the version of the plan, and a random token of the attempt. So
-if an attempt fails, is repeated, or runs at the same time as another attempt, it leaves only files that no version
-names. Index files are not synced, and not left open: they can be derived again, and readers check them.
+writes a new file makes the file's name from the base offset, the version of the plan, and a random token of the
+attempt. So an attempt that fails, is repeated, or runs at the same time as another attempt can only leave files that no
+version names. Index files are not synced, and not left open: they can be derived again, and readers check them.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ from storage_engine.storage.open_files import OpenFileShare, threads_that_write
 from storage_engine.topic.append.append_plan import AppendPlan, BatchSlice, OpenSegment, PartitionAppend, SegmentAppend
 
 COPY = "publish"
-"""The phase in which staged bytes are copied, or in which a Spark job copies them."""
+"""The phase in which staged bytes are copied, by this process or by a Spark job."""
 
 _CHUNK_BYTES = 1024**2
 """The size of one read. It is small enough that the bytes are still in the processor's cache when they are written."""
 _THREADS = 16
-"""Threads mostly wait for the disk. A disk syncs many files at the same time in about the time of one file."""
+"""Threads mostly wait for the disk. A disk syncs many files together in about the time that one file takes."""
 
 
 class Publisher(Protocol):
@@ -78,10 +79,12 @@ class Publisher(Protocol):
         """
 
     def keep(self, plan: AppendPlan) -> None:
-        """Called after the commit of a published plan."""
+        """The caller calls this after the commit of a published plan."""
 
     def abandon(self, plan: AppendPlan) -> None:
-        """Called if a published plan was not committed. The publisher never writes to the files of the plan again."""
+        """The caller calls this if a published plan was not committed. The publisher never writes to the files of the
+        plan again.
+        """
 
     def close(self) -> None:
         """Close all files permanently."""
@@ -174,7 +177,7 @@ class AppendingPublisher:
         self._threads.shutdown()
 
     def _close(self, partition: int) -> None:
-        """Close a partition's file, if one is open. It is never opened for writing again."""
+        """Close a partition's file, if one is open. This file is never opened for writing again."""
         log = self._open.pop(partition, None)
         if log is not None:
             try:
@@ -222,7 +225,7 @@ class _OpenLog:
 
 @dataclass(frozen=True)
 class NewSegments:
-    """The segments of one partition in a plan that writes only new files. Small, and can be pickled.
+    """The segments of one partition in a plan that writes only new files. This object is small, and can be pickled.
 
     folder: the folder of the files, with a slash at its end.
     version: the version that the plan was made on.
@@ -247,8 +250,8 @@ class NewSegments:
         return cls(folder, plan.version, plan.leader_epoch, part.appends, word)
 
     def write(self, storage: Storage) -> tuple[str, ...]:
-        """Write the complete segments, durable, under new random names. The call can be repeated, also by another
-        process.
+        """Write the complete segments under new random names, and make them durable. The call can be repeated, also by
+        another process.
 
         Returns:
             The names, in the order of the segments.
@@ -396,9 +399,11 @@ def _check_staged(staged: bytes, sizes: Int64Array, key: str, position: int) -> 
 
 
 def _delete_new(storage: Storage, topic_id: str, part: PartitionAppend) -> None:
-    """Delete new segments that no commit has tried to name, because the storage may be full.
+    """Delete the new segments of a failed publish, because the storage may be full. No commit has tried to name these
+    segments.
 
-    After the first error the remaining files are left: the storage may be unavailable, and no reader uses them.
+    After the first error, the remaining files are not deleted: the storage may be unavailable, and no reader uses the
+    files.
     """
     with suppress(StorageError):
         for append in part.appends:

@@ -1,8 +1,8 @@
 """Stores the last batch of each query that writes to a topic through a sink, and deletes the entries of idle queries.
 
-An ingest takes a topic over from other writers. A sink does not, so several queries may write to one topic. The state
-has an entry for each of these queries, with the query's last batch (`TopicState.queries`). The entry is deleted some
-time after this batch.
+An ingest takes a topic over from other writers. A sink does not take the topic over, so several queries may write to
+one topic. The state has an entry for each of these queries, with the query's last batch (`TopicState.queries`). The
+entry is deleted some time after this batch.
 
 Even if an entry is deleted, no batch may be appended twice. So the state also contains the time at which the newest
 deleted entry was written (`TopicState.sinks_expired_ms`). A query without an entry is accepted only if its first batch
@@ -26,7 +26,8 @@ from storage_engine.topic.chain.topic_state import CommittedBatch, TopicState
 class SinkQuery:
     """A query that writes through a sink.
 
-    began_ms: the time of the query's first batch, from the query's checkpoint; -1 if the checkpoint no longer has it.
+    began_ms: the time of the query's first batch, from the query's checkpoint; -1 if the checkpoint no longer has this
+        time.
     idle_ms: the entries of queries that were idle for longer than this are deleted.
     """
 

@@ -8,15 +8,15 @@ the topics have the batch. If a replay staged the batch again, its records could
 expression that chooses the topic may give another result, a timestamp may be too old by then, or the settings may have
 changed. So the list of staged runs is put once, before the first commit. A replay of the batch uses the listed runs: it
 skips the topics that have the batch, and appends the runs to the other topics. Dead letters are staged, too. They are
-written to their tables after the list is put, and before the commits. After the last commit, the files in the list are
-deleted first, and then the list itself.
+written to their tables after the list is stored, and before the commits. After the last commit, the files in the list
+are deleted first, and then the list itself.
 
 A micro-batch for one topic, without dead letters, has one commit and no list.
 
-If two attempts process the same batch, both use the list that was put first, and the staged files of the other attempt
-are not used. Before its first commit, a process makes the list durable, because another process may have put the list
-without making it durable. After a crash, the list is complete or absent. If the list is absent, either all topics have
-the batch, or no topic has it.
+If two attempts process the same batch, both use the list that was stored earlier. The files that the later attempt
+staged are not used. Before its first commit, a process makes the list durable, because another process may have stored
+the list without making it durable. After a crash, the list is complete or absent. If the list is absent, either all
+topics have the batch, or no topic has it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ STAGED_LISTS = "staging/batches"
 """The folder of the lists, with a subfolder for each query."""
 _DIGITS = 16
 _WHAT = "a list of staged runs"
-_FORGET = "To discard these runs, delete this file. The micro-batch is then staged again for the topics that lack it."
+_FORGET = (
+    "To discard these runs, delete this file. The micro-batch is then staged again for the topics that do not have it"
+    " yet."
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class StagedTopic:
     """The part of a micro-batch that is appended to one topic.
 
     topic, topic_id: the topic when the runs were staged.
-    configs: the topic's overrides when the runs were staged. The commit uses these, too.
+    configs: the topic's overrides when the runs were staged. The commit uses the same overrides.
     runs: the staged runs.
     lineage: the lineage of the batch in this topic (CommittedBatch).
     advance: the change of the source's positions, if the topic stores positions.
@@ -89,7 +92,7 @@ class StagedDeadLetters:
 class StagedBatch:
     """A staged micro-batch, made from the reports of its tasks or from its list.
 
-    topics: in the order of their commits.
+    topics: the parts for each topic, in the order of their commits.
     """
 
     batch: BatchIdentity
@@ -98,7 +101,7 @@ class StagedBatch:
 
     @property
     def key(self) -> str:
-        """The key of its list, if it needs a list."""
+        """The key of the batch's list, if the batch needs a list."""
         return list_key(self.batch)
 
     @property
@@ -114,8 +117,9 @@ class StagedBatch:
 
 
 def list_key(batch: BatchIdentity) -> str:
-    """The key of the list of a micro-batch. The hash of the offsets distinguishes batches with the same number, which a
-    query has after its checkpoint was rolled back."""
+    """The key of the list of a micro-batch. After its checkpoint was rolled back, a query has several batches with the
+    same number. The hash of the offsets distinguishes these batches.
+    """
     return f"{STAGED_LISTS}/{batch.query}/{batch.batch_id}.{batch.offsets_hash[:_DIGITS]}.json"
 
 
@@ -123,8 +127,8 @@ def put_list(storage: Storage, staged: StagedBatch) -> StagedBatch:
     """Put the list of a micro-batch. Call this before the first commit of the batch.
 
     Returns:
-        The list that counts: this list, or the list of another attempt that was put before. In the second case the
-        staged files of this attempt are deleted.
+        The list to use: this list, or a list that another attempt stored earlier. In the second case, the staged files
+        of this attempt are deleted.
 
     Raises:
         AmbiguousPutError: it is unknown whether the list was put. Nothing may be committed.

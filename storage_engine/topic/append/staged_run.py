@@ -1,4 +1,4 @@
-"""Writes staged runs. A staged run is a sequence of encoded batches for one partition, which is not committed yet.
+"""Writes staged runs. A staged run is a sequence of encoded batches for one partition. The run is not committed yet.
 
     staging/<topic id>/<version>/<attempt>.batches    the runs of several partitions, one after another
 
@@ -7,9 +7,9 @@ position of each run. Only files that a report names are used, and no process se
 of a failed, retried or speculative task is not used. Offsets in a run begin at 0. <version> is the newest version of
 the topic's state when staging began. A sweep deletes the remaining files of old versions (topic.clean.sweeping).
 
-A power cut ends an append, and nobody uses its staged runs afterwards. So staged files are not synced by default, and
-the publisher checks each batch. A replay uses staged files only if a list names them (topic.append.staged_list); these
-files are synced.
+A power cut ends an append, and no process uses the append's staged runs afterwards. So staged files are not synced by
+default, and the publisher checks each batch. A replay uses staged files only if a list names them
+(topic.append.staged_list); these files are synced.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StagedRun:
     partition: the partition of the topic.
     key: the staged file.
     position: the position of the first batch in the file.
-    sizes, records, max_timestamps, min_timestamps: of each batch; int64, shape (batches,).
+    sizes, records, max_timestamps, min_timestamps: one number for each batch; int64, shape (batches,).
     producer: the producer of the transaction; None outside of transactions.
     """
 

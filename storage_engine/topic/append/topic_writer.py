@@ -12,7 +12,7 @@ position of a file is ever written with two different values. If the publish its
 because no commit can name them. If the commit failed, the files are not deleted. If the process dies, no reader uses
 the bytes that it has written.
 
-A TopicWriter belongs to one thread. For each publish, its publisher starts threads for the partitions.
+A TopicWriter belongs to one thread. For each publish, the writer's publisher starts threads for the partitions.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class BatchIdentity:
 
 @dataclass(frozen=True)
 class AcceptedCheckpoint:
-    """A new checkpoint that the operator has accepted. From now on, only this checkpoint counts, and earlier
+    """A new checkpoint that the operator has accepted. From now on, only this checkpoint is valid, and earlier
     checkpoints have no effect.
 
     at: the last batch that Spark recorded as done in this checkpoint, and the hash of its offsets; None if Spark has
@@ -108,8 +108,8 @@ def take_over(
         query: the id of the streaming query. The query that is recorded as the writer may always take over.
         take_over_others: also replace another query, even if it is running.
         source: the name of the source whose positions the topic stores. A query may also replace another query that
-            reads the same part of the same source, if the topic stores the positions of this source: these show which
-            rows are committed.
+            reads the same part of the same source, if the topic stores the positions of this source. The positions show
+            which rows are committed.
         selection: the part of the source that the query reads.
         accepted: delete the batches and positions of all earlier ingests, and begin with this checkpoint.
 
@@ -214,7 +214,7 @@ def check_epoch(state: TopicState, epoch: int) -> None:
             f"topic {state.topic}",
             f"query {writer.query} on {writer.host} (process {writer.pid}, since {shown_moment(writer.since_ms)}) took over"
             f" with epoch {writer.epoch}; this writer has epoch {epoch}",
-            "The topic accepts no more commits of this writer. Its earlier commits remain.",
+            "The topic accepts no more commits of this writer. This writer's earlier commits remain.",
         )
 
 
@@ -314,11 +314,11 @@ class TopicWriter:
 
         The last committed batch comes again after a crash between the topic's commit and Spark's commit, and is
         skipped. Any other batch with the same or a lower number shows that the topic was written from another
-        checkpoint. If the topic stores positions, these decide row by row what is committed. Otherwise the batch is
-        refused. A batch of a sink's query is also refused if the query's entry may have been deleted.
+        checkpoint. If the topic stores positions, the positions show for each row whether it is committed. Otherwise
+        the batch is refused. A batch of a sink's query is also refused if the query's entry may have been deleted.
         """
         _check_exists(state)
-        if state.topic_id != self._topic_id:  # must be checked before the epoch: a new topic counts epochs from 0 again
+        if state.topic_id != self._topic_id:  # before the check of the epoch: a new topic counts epochs from 0 again
             raise UnknownTopicError(
                 f"topic {state.topic}", "was deleted and created again after this writer began",
                 "Nothing was appended to the new topic. To append to it, start again.",

@@ -1,4 +1,5 @@
-"""Runs transactions: appends to several topics that become visible together to readers of committed records.
+"""Runs transactions. A transaction appends to several topics, and readers of committed records see all its appends at
+the same moment.
 
     with TransactionWriter(topics) as transaction:
         transaction.append("orders", orders)
@@ -8,7 +9,7 @@
 Each append of a transaction makes a new version of its topic's state. The appended batches are transactional and name a
 producer. Readers with read_uncommitted see the batches immediately; readers with read_committed stop before these
 batches. **One put** decides whether the transaction commits or aborts (topic.chain.transaction_files). After that,
-markers are appended to every partition: control batches like those of a broker.
+markers are appended to every partition. Markers are control batches, like those of a broker.
 
 What remains after a crash:
 
@@ -21,7 +22,8 @@ What remains after a crash:
 other transactions on the same topic call this function. `finish_transactions` needs no lock and no list: each topic's
 state contains the open transactions, and the decisions are recorded. Two processes may finish the same transaction,
 because a marker is accepted only while the transaction is open. If another process aborts a transaction, the abort
-stays recorded. So a paused process can never commit that transaction, and its later appends are aborted, too.
+stays recorded. So a paused process can never commit that transaction, and later appends in the transaction are aborted,
+too.
 """
 
 from __future__ import annotations
@@ -140,8 +142,8 @@ class TransactionWriter:
 
         Raises:
             TransactionError: the transaction is over, one of its appends has failed, or another process has aborted it.
-            StorageError: it is unknown whether the transaction is committed. Call abort, which raises TransactionError
-                if it is.
+            StorageError: it is unknown whether the transaction is committed. Then call abort. It raises
+                TransactionError if the transaction is committed.
         """
         self._check_usable()
         storage, clock = self._topics.storage, self._topics.clock
@@ -202,7 +204,8 @@ class TransactionWriter:
                 _end_on(self._topics, chain, decision, producer.writer)
             except LogError as error:
                 problems.append(error)
-        # A failed append may still become visible later. Then other processes need the recorded decision to abort it.
+        # A failed append may still become visible later. So the abort is recorded, and other processes follow this
+        # decision.
         if self.producer_id is not None and not problems and (committed or not self._failed):
             try:
                 forget(self._topics.storage, self.producer_id)
@@ -366,7 +369,7 @@ def _end_on(topics: Topics, chain: StateChain, decision: Decision, writer: Topic
                     staging.stage(number, run)
             used.append(by_partition(staging.runs))
         except TransactionError:
-            continue  # another process has ended one of them meanwhile
+            continue  # another process has ended one of these transactions meanwhile
         finally:
             if writer is None:
                 used.close()

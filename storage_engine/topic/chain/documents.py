@@ -1,18 +1,18 @@
 """Encodes and checks the documents under meta/ and the lists under staging/. Each document ends with a digest, and is
-valid only if the digest matches its bytes.
+valid only if the digest matches the document's bytes.
 
     {"format":2, ... ,"digest":"<64 hex digits>"}       a JSON object; the digest is its last field
     {"format":2}                                        JSON lines; the digest is the last line
     ...
     {"digest":"<64 hex digits>"}
 
-The digest is SHA-256 over the key, a newline, and the document's body: the bytes of the object without the field
-`digest`, or of the lines before the digest's line. The digest covers the key, so a document that was moved or copied to
-another name is invalid, too. Keys are relative to the root, so a whole root can be moved.
+The digest is the SHA-256 of the key, a newline, and the document's body. The body of an object is its bytes without the
+field `digest`. The body of JSON lines is the lines before the digest's line. The digest covers the key, so a document
+that was moved or copied to another name is invalid, too. Keys are relative to the root, so a whole root can be moved.
 
-Documents of format 1 have no digest. A document without a digest is accepted only if every part of it has format 1. One
-changed byte cannot turn a document of format 2 into a document of format 1: the changed document would still have the
-field `digest`, or would not be complete JSON.
+Documents of format 1 have no digest. A document without a digest is accepted only if every part of the document has
+format 1. One changed byte cannot turn a document of format 2 into a document of format 1: the changed document would
+still have the field `digest`, or would not be complete JSON.
 
     meta/@root/format.json                              {"format":2,"first":2,"digest":"<64 hex digits>"}
 
@@ -83,10 +83,10 @@ def begin_root(storage: Storage) -> None:
 
 
 def _began_with_digests(storage: Storage, key: str) -> bool:
-    """Whether every document of this root, including this one, was put with a digest.
+    """Whether every document of this root, including the given document, was put with a digest.
 
     Raises:
-        CorruptionError: the root's record of this is damaged.
+        CorruptionError: the root's record (meta/@root/format.json) is damaged.
     """
     if key == ROOT_RECORD:  # never written without a digest: digests are older than this record
         return True

@@ -4,10 +4,10 @@ the time, the micro-batch, and what was added or removed.
     meta/<topic>/history/00000000000000004200.jsonl     versions 4200 to 4299, one per line
 
 A version is a whole state, and is deleted when a thousand newer versions exist. The version's entry in the history file
-remains, and has a few hundred bytes. A file has a hundred versions. The name of the file is the number of its first
-version, which is a multiple of a hundred. So the number of a version determines its file, and no version can be missing
-or listed twice. Pruning (topic.chain.pruning) writes the file once, before it deletes the first version that the file
-contains. After that the file does not change. If versions were deleted by hand, the file begins with the first
+remains, and takes a few hundred bytes. A file contains a hundred versions. The name of the file is the number of its
+first version, which is a multiple of a hundred. So the number of a version determines its file, and no version can be
+missing or listed twice. Pruning (topic.chain.pruning) writes the file once, before it deletes the first version that
+the file contains. After that the file does not change. If versions were deleted by hand, the file begins with the first
 remaining version.
 """
 
@@ -31,10 +31,10 @@ VERSIONS_PER_FILE = 100
 class PartitionChange(Frozen):
     """The change of a partition between two versions. All numbers are differences.
 
-    records: of the high watermark.
-    log_start: of the log start offset.
-    bytes: of the committed size.
-    segments: of the number of segments.
+    records: the difference of the high watermarks.
+    log_start: the difference of the log start offsets.
+    bytes: the difference of the committed sizes.
+    segments: the difference of the numbers of segments.
     """
 
     partition: Int

@@ -46,7 +46,7 @@ class HistoryReader:
                 yield change
 
     def change(self, version: int) -> VersionChange | None:
-        """The change of a version that counts; None if the version was deleted by hand.
+        """The change of a valid version; None if the version was deleted by hand.
 
         Raises:
             CorruptionError: a file is damaged.

@@ -6,7 +6,7 @@ first.
     retire    Version 0 is replaced by a file without an id (state_chain gives the reason).
     delete    Versions 1, 2, 3 ... are deleted one by one, if they are rolled up, but never the newest thousand. Before
               the first version of a hundred is deleted, the history file of the hundred is read once. If the history
-              file is damaged and all its versions still exist, it is derived again from them.
+              file is damaged and all its versions still exist, the file is derived again from these versions.
     lists     A list file of segments is deleted if all versions that named it are deleted.
 
 Ingests, readers, cleaners and other pruners may run during pruning, because these rules hold:
@@ -14,12 +14,13 @@ Ingests, readers, cleaners and other pruners may run during pruning, because the
 - **A history file is correct and complete.** The file of a hundred versions is put once, and none of these versions is
   deleted before the file exists. A paused process can put a version only under the name of a missing version. So until
   the history file is put, the versions under those hundred names are the valid versions. A second pruner finds that the
-  history file exists. A pruner that finds the file damaged reads all its versions, and then checks the file once more.
-  If the file is still damaged, no pruner has deleted any of these versions, and the versions that were read are valid.
-- **The deleted versions form one hole, which begins after version 0 and has no gaps.** A version in the hole does not
-  count, because the version before it is missing or has another id. The hole has no gaps after a power cut, either: the
-  folder is synced before each deletion, so every earlier deletion is durable. A paused writer may leave its version in
-  the hole. The next pruning deletes it.
+  history file exists. If a pruner finds that the file is damaged, it reads all versions of the hundred, and then checks
+  the file once more. If the file is still damaged, no pruner has deleted any of these versions, and the versions that
+  were read are valid.
+- **The deleted versions are consecutive: they form one hole, which begins directly after version 0.** A version in the
+  hole is not valid, because the version before it is missing or has another id. The deleted versions are also
+  consecutive after a power cut: the folder is synced before each deletion, so every earlier deletion is durable. A
+  paused writer may leave its version in the hole. The next pruning deletes it.
 - **A reader** checks after its read whether the version still exists. If the version was deleted during the read, the
   reader begins again with a listing.
 - **A list file** belongs to consecutive versions, which all name it. Its file name contains the number of the first of
@@ -96,7 +97,8 @@ def pruning_steps(storage: Storage, chain: StateChain, pruned: Pruned, keep: int
     assert keep >= 2, "the newest version counts only if the version before it exists"
     newest = chain.newest().version
     end = yield from _roll_up(storage, chain, newest, pruned)
-    # The last version that is rolled up is not deleted: the first change of the next hundred is the difference to it.
+    # The last version that is rolled up is not deleted: the first change of the next hundred is the difference to this
+    # version.
     last = min(newest - keep, end - 2)
     if last < 1:
         return
@@ -213,8 +215,8 @@ def _delete_lists(storage: Storage, chain: StateChain, last: int, pruned: Pruned
 
 
 def derived_history(storage: Storage, chain: StateChain, start: int) -> bytes | None:
-    """The bytes of the history file that begins with this version, derived from the versions; None if one of them is
-    missing.
+    """The bytes of the history file that begins with this version, derived from the versions; None if one of the
+    versions is missing.
 
     Raises:
         CorruptionError: one of these versions is damaged.
@@ -238,10 +240,10 @@ class PruningShare:
     """Prunes a few versions with each commit of a writer, so that the number of versions stays bounded without
     maintenance.
 
-    A new pruning begins every 25 versions. Each commit does at most 3 steps of it, and the end of the writer at most
-    300. The steps at the end matter if each append runs in a process of its own. The cost per commit does not grow with
-    the length of the chain. An error here is ignored, so that no commit fails because of it. Maintenance gets the same
-    error and reports it. Only one thread may use a PruningShare.
+    A new pruning begins every 25 versions. Each commit does at most 3 steps of this pruning. Closing the writer does at
+    most 300 more steps. The steps at the end matter if each append runs in a process of its own. The cost per commit
+    does not grow with the length of the chain. An error during pruning is ignored, so that no commit fails because of
+    the error. Maintenance gets the same error and reports it. Only one thread may use a PruningShare.
     """
 
     def __init__(self, storage: Storage, chain: StateChain, keep: int = KEPT_VERSIONS) -> None:
@@ -261,7 +263,7 @@ class PruningShare:
         self._take(_STEPS_A_COMMIT)
 
     def close(self) -> None:
-        """Do more steps of the pruning that is in progress. It may remain incomplete."""
+        """Do more steps of the pruning that is in progress. The pruning may remain incomplete."""
         self._take(_STEPS_AT_THE_END)
         self._steps = None
 

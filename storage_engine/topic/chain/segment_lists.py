@@ -56,7 +56,7 @@ class SegmentLists:
         """By partition and by list name: the list that was read last, and the lists that were put after it."""
 
     def spilled(self, state: TopicState, version: int) -> TopicState:
-        """The state as it will be put as this version. The list files that it names are durable on return."""
+        """The state as it will be put as this version. The list files that the state names are durable on return."""
         parts = tuple(
             self._spill(f"{state.topic_id}.{number}.{version}", part) for number, part in enumerate(state.partitions)
         )
@@ -82,8 +82,8 @@ class SegmentLists:
         try:
             self._storage.put_new(key, data)
         except (AlreadyExistsError, AmbiguousPutError) as error:
-            # The name is random, so only this process has put it: an existing file is this list, and the reply was
-            # lost.
+            # The name is random, so only this process can have put the file. If the file exists, it is this list, and
+            # the reply of an earlier put was lost.
             try:
                 self._storage.read(key, 0, 1)
             except NotFoundError:

@@ -1,9 +1,9 @@
-"""Implements the state chain: the versions of a topic's state. With it, processes that share only the storage agree on
-these versions.
+"""Implements the state chain: the versions of a topic's state. With the state chain, processes that share only the
+storage agree on these versions.
 
     meta/<topic>/00000000000000000042.json     version 42, put once, never changed
     meta/<topic>/segments/<name>.json          older segments of one partition (topic.chain.segment_lists)
-    meta/<topic>/history/<version>.jsonl       the changes of versions, also of deleted ones (topic.chain.history_file)
+    meta/<topic>/history/<version>.jsonl       the changes of versions, also if deleted (topic.chain.history_file)
 
 A change writes the whole state as the next version by put-if-absent. A writer that loses the race reads the new
 version, checks that its own change is still valid, and tries again. No process has a lock, so a crashed process leaves
@@ -15,13 +15,13 @@ later check finds that the version before it still exists and has the id that th
 makes this check after its put, and a reader after its read. To know that a version is the newest, a process first finds
 that the next version does not exist, and then that the version itself still exists. A put whose reply was lost looks
 like a lost race; the id in the file shows whether the put succeeded. If a writer was paused between its put and its
-check, the version before its own may be pruned meanwhile, and perhaps also its own version. Then the history shows
-whether its own version counted.
+check, pruning may have deleted the version before the writer's version, and perhaps the writer's version too. Then the
+history shows whether the writer's version counted.
 
 Version 0 is never deleted. Without version 0, a process that was paused while it created the topic could begin the
-chain a second time. But an unchanged version 0 would still be a valid parent: if a paused process put a version 1 into
-the hole, this version would count. So before version 1 is deleted, version 0 is replaced by a file without an id, which
-is the parent of no version.
+chain a second time. But an unchanged version 0 would still be a valid parent. A paused process could then put a version
+1 into the hole, and readers would wrongly accept this version 1. So before version 1 is deleted, version 0 is replaced
+by a file without an id. This file is the parent of no version.
 
 Every document ends with a digest of its bytes (topic.chain.documents). If a version matches its digest but does not
 contain the expected id, its place in the chain counts as a hole. If a version does not match its digest, it is damaged,
@@ -143,8 +143,8 @@ class StateChain:
         Args:
             change: returns the new state for the newest state; called again after each lost race. It raises an error if
                 the change no longer makes sense, and returns None if nothing remains to be done.
-            what: one line for the topic's history. A function is called after each call of `change` that returned a
-                state.
+            what: one line for the topic's history, or a function that returns this line. The function is called after
+                each call of `change` that returned a state.
             newest: the newest version as this chain read it a moment ago. If it is still the newest, nothing has to be
                 read before the put. If not, the put fails, because the next version exists.
 
@@ -184,8 +184,9 @@ class StateChain:
         return first
 
     def _put_next(self, changed: TopicState, parent: TopicState, note: ChangeNote) -> TopicState | None:
-        """Put a version. None if another process put it first, or if this version was put into a hole and does not
-        count."""
+        """Put a version. None if another process put this version first, or if the version was put into a hole and is
+        not valid.
+        """
         version = parent.version + 1
         changed = self._lists.spilled(changed, version).model_copy(
             update={
@@ -226,11 +227,11 @@ class StateChain:
         return True
 
     def _is_rolled_up(self, state: TopicState) -> bool:
-        """Whether a version counted although the version before it was pruned, because its writer was paused between
-        its put and its check.
+        """Whether a version counted. Its writer was paused between the put and the check, and the version before it was
+        pruned meanwhile.
 
-        If it counted, the history contains it: a version is deleted only after the next version is rolled up into the
-        history.
+        If the version counted, the history contains it: a version is deleted only after the next version is rolled up
+        into the history.
         """
         changes = read_history_file(self.storage, self.topic, state.version)
         found = changes.get(state.version) if changes else None

@@ -1,8 +1,8 @@
 """Defines a topic's state: the document that says which partitions, segments and positions the topic has.
 
-Only the state decides what exists. A file that the state does not name does not count. If the state names a file, only
-the committed bytes of this file count. A state is an immutable value: a change makes a new state, which the state chain
-(topic.chain.state_chain) stores as the next version.
+Only the state decides what exists. A file that the state does not name is not part of the topic. If the state names a
+file, only the committed bytes of this file are part of the topic. A state is an immutable value: a change makes a new
+state, which the state chain (topic.chain.state_chain) stores as the next version.
 
 On storage each version is one JSON document. The document begins with `id` and `parent`, so a check of these two fields
 reads few bytes. The document contains the newest segments and leader epochs of each partition. Older segments and
@@ -39,7 +39,7 @@ class Writer(Frozen):
 
     epoch: Kafka's leader epoch.
     query: the id of the streaming query.
-    host, pid: the machine and process that the writer runs in.
+    host, pid: the machine and the process in which the writer runs.
     since_ms: the time at which this writer took over the topic.
     source: the name of the source whose positions the writer commits; null if it commits none.
     reads: the part of the source that the writer reads.
@@ -151,10 +151,10 @@ class TopicState(Frozen):
     change: what this version did, in one line for people.
     configs: the topic's overrides, by Kafka's key, as strings.
     queries: the last micro-batch of each streaming query that feeds the topic.
-    sinks_expired_ms: the sink_ms of the newest record that was dropped from `queries`; -1 if none was.
-    positions: the highest committed position, by the name of a source and by its partition.
+    sinks_expired_ms: the sink_ms of the newest record that was dropped from `queries`; -1 if no record was dropped.
+    positions: the highest committed positions, by the name of the source and by source partition.
     dropped: segments whose files are not deleted yet.
-    sweep_floor: no later version names a new file of a plan older than this version (topic.clean.sweeping).
+    sweep_floor: no later version names a new file whose plan is older than this version (topic.clean.sweeping).
     former: deleted topics of the same name, which may still have files that no version named.
     removed: the records that this version removed permanently. Earlier versions record their own removals.
     model: the model of the values that a job last used; null if no job had a model.

@@ -1,4 +1,4 @@
-"""Writes a file when a transaction has begun, and later a file with the decision to commit or to abort it.
+"""Writes a file when a transaction has begun, and later a file with the decision: commit or abort.
 
     meta/@transactions/<producer id, 20 digits>.begun.json   {"format":2,"begun_ms":...,"timeout_ms":...,"host":...,
                                                               "pid":...,"digest":...}
@@ -79,7 +79,7 @@ class TransactionBegin(Frozen):
 
     begun_ms: the time of the beginning, by the clock of the process that began it.
     timeout_ms: after this time other processes may abort the transaction.
-    host, pid: the process that began it.
+    host, pid: the process that began the transaction.
     """
 
     format: int = FORMAT
@@ -189,8 +189,8 @@ def _marker(state: TopicState, producer_id: int, is_ours: bool) -> bool | None:
     """Whether a transaction is committed according to a topic's markers; None if the topic has no marker of it.
 
     Args:
-        is_ours: whether a Lakelog process began the transaction. The producer id then has only this transaction; the
-            producer id of an imported transaction may have several.
+        is_ours: whether a Lakelog process began the transaction. If so, the producer id has only this transaction. The
+            producer id of an imported transaction may have several transactions.
     """
     aborted = (each.producer_id for part in state.partitions for each in part.aborted_transactions())
     if producer_id in aborted:

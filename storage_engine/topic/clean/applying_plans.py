@@ -11,7 +11,7 @@ deleted, or no segment is deleted. Segments are compared by name, and no two seg
     cleaning_tasks_of    after retention: repeats the check, and returns the tasks of the compactions
     merge_tasks_of       after retention: repeats the check, and returns the tasks of the merges
 
-If segments are replaced between these checks and the commit of new segments, that commit detects it
+If segments are replaced between these checks and the commit of new segments, that commit detects the replacement
 (topic.clean.state_swap).
 """
 
@@ -61,8 +61,8 @@ def check_current(plan: Plan, topics: Topics) -> None:
 
 
 def retain_as_planned(chain: StateChain, broker: BrokerConfig, plan: TopicPlan) -> RetentionResult:
-    """Apply the retention of a plan, with the time of the plan. Only segments that the plan names are dropped;
-    otherwise like topic.clean.topic_retention.retain_topic.
+    """Apply the retention of a plan, with the time of the plan. Only segments that the plan names are dropped. In all
+    other respects, this call does the same as topic.clean.topic_retention.retain_topic.
 
     Raises:
         StalePlanError: the log has changed.

@@ -171,8 +171,8 @@ def plan_topics(
     """Plan the cleaning of several topics.
 
     Args:
-        failures: receives the errors of topics that cannot be planned. The plan does not contain these topics. If it is
-            None, the errors are raised.
+        failures: receives the errors of topics that cannot be planned. The plan does not contain these topics. If
+            `failures` is None, the errors are raised.
     """
     planned = []
     for state in states:

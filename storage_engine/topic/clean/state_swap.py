@@ -2,9 +2,9 @@
 merging.
 
 The new files are written before this step. Then one version of the state names the new segments in place of the old
-ones, in every partition whose state still names all the old ones. In the other partitions the new files are deleted.
-The old segments remain in the list of dropped files of the state, and on storage, for readers that use an older version
-(topic.dropped_files).
+segments, in every partition whose state still names all the old segments. In the other partitions the new files are
+deleted. The old segments remain in the list of dropped files of the state, and on storage, for readers that use an
+older version (topic.dropped_files).
 
 After a crash, the log is either as it was before this version, or as it is after this version, never in between. New
 files are not part of the log until a version names them. Swapping does not take a topic over, so ingests continue.

@@ -1,8 +1,8 @@
 """Sweeps a root: deletes the files that no version names or will name, for example files of crashed processes.
 
     floor      The sweep first commits a floor (TopicState.sweep_floor): the newest version that is older than
-               lakelog.sweep.delay.ms, a day by default. A plan is below the floor if it was made at an older
-               version. From then on, no commit names new files of such a plan.
+               lakelog.sweep.delay.ms, a day by default. A plan is below the floor if it was made at a version older
+               than the floor. After this commit, no other commit names new files of a plan below the floor.
     data/      Deletes files of plans below the floor, unless the state names them or lists them as dropped.
     staging/   Deletes files that were staged below the floor, unless the list of an unfinished micro-batch names them.
     .tmp-*     Deletes temporary files of crashed puts after lakelog.sweep.delay.ms: under meta/<topic>/,
@@ -61,7 +61,7 @@ class Swept:
 
 def sweep_topic(storage: Storage, chain: StateChain, broker: BrokerConfig) -> Swept:
     """Delete the files of a topic that no version names or will name. The topic may be deleted. After an error, the
-    files that were deleted before it remain deleted.
+    files that were deleted before the error remain deleted.
 
     Raises:
         UnknownTopicError: there is no chain.
@@ -151,8 +151,9 @@ def _remove_staging_folders(storage: Storage, folders: Folders, state: TopicStat
 
 
 def _forget_former(storage: Storage, chain: StateChain, state: TopicState, floor: int) -> TopicState:
-    """Remove the entries of deleted topics if the topics have no files and were deleted before the floor. Only a process that
-    was paused since then could still write files for them."""
+    """Remove the entries of deleted topics if the topics have no files and were deleted before the floor. Only a
+    process that has been paused since that deletion could still write files for these topics.
+    """
     gone = {
         each
         for each in state.former

@@ -88,8 +88,9 @@ def cleaning_tasks(
 
     Args:
         force: also compact partitions that are not due.
-        at_once: how many tasks will run at the same time. They share log.cleaner.io.max.bytes.per.second.
-        failures: receives the errors of partitions that could not be planned. If it is None, they are raised.
+        at_once: how many tasks will run at the same time. The tasks share log.cleaner.io.max.bytes.per.second.
+        failures: receives the errors of partitions that could not be planned. If `failures` is None, the errors are
+            raised.
     """
     if not config.compact or state.deleted:
         return []
@@ -185,10 +186,11 @@ def _warnings(each: CleanedPartition, behind: Holds) -> Iterator[str]:
     if each.held_batches and behind:
         yield (
             f"{behind} {behind.verb('prevent')} the deletion of tombstones whose delete horizon has passed"
-            f" (batches: {shown_number(each.held_batches)}), the first batch until {shown_moment(each.held_until_ms)}"
+            f" (batches: {shown_number(each.held_batches)}); the first batch is kept until"
+            f" {shown_moment(each.held_until_ms)}"
         )
     if each.took_unread_tombstones and behind:
-        yield f"compaction removed tombstones after consumer.max.hold.ms that {behind.names} may not have read"
+        yield f"after consumer.max.hold.ms, compaction removed tombstones that {behind.names} may not have read"
 
 
 def compact_partitions(

@@ -31,7 +31,7 @@ def merge_tasks(state: TopicState, config: TopicConfig, bytes_per_second: float 
     """A task for each run of small neighbouring segments that the rules of cleaner.segment_merging select.
 
     Args:
-        bytes_per_second: the limit of each task for reading and writing: its share of
+        bytes_per_second: the limit of each task for reading and writing. It is the task's share of
             log.cleaner.io.max.bytes.per.second.
     """
     if state.deleted:

@@ -5,12 +5,12 @@
                      below this offset.
 
 With retention.respect.consumers, retention keeps segments that registered consumers (topic.readers.consumer_files) have
-not read. delete_records also deletes unread records. Consumers that had not read deleted records are listed in the
-result and in the topic's history.
+not read. delete_records also deletes unread records. The result and the topic's history list each consumer that had not
+read all of the deleted records.
 
-A dropped segment remains on the storage, and in the state's list of dropped files, for readers that use an older
-version, until topic.dropped_files deletes it. Neither kind of deletion takes a topic over, so ingests continue. If
-another process commits first, the decision is made again on the new state.
+A dropped segment remains on the storage and in the state's list of dropped files, because readers may use an older
+version. topic.dropped_files deletes the segment later. Neither kind of deletion takes a topic over, so ingests
+continue. If another process commits first, the decision is made again on the new state.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ class RetentionResult:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings for an operator: reasons why overdue segments were not deleted, and consumers that had not read
-        deleted records."""
+        """Warnings for an operator: the reasons why overdue segments were not deleted, and the consumers that had not
+        read all of the deleted records.
+        """
         said: list[tuple[int, object]]
         said = [(number, each) for number, plan in enumerate(self.plans) for each in (plan.blocked, plan.held) if each]
         said += [
@@ -123,7 +124,7 @@ def retain_topic(
 def _removals(partition: int, plan: RetentionPlan, holds: Holds) -> Iterator[Removal]:
     """The removals of a partition, one per rule.
 
-    No consumers are named for records below the log start offset: they were named when that offset moved.
+    No consumers are named for records below the log start offset: the consumers were named when that offset moved.
     """
     for rule in RetentionRule:
         gone = [deletion.segment for deletion in plan.deletions if deletion.rule is rule]
@@ -142,7 +143,9 @@ def _removals(partition: int, plan: RetentionPlan, holds: Holds) -> Iterator[Rem
 
 
 HIGH_WATERMARK = -1
-"""As the offset of delete_records: the high watermark at that moment, as in Kafka's kafka-delete-records tool."""
+"""If this value is the offset of delete_records, it means the high watermark at that moment, as in Kafka's
+kafka-delete-records tool.
+"""
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@ read.
 
 A broker stores committed offsets in its topic __consumer_offsets. As in the broker, the newest record of a group and a
 partition is used, a tombstone deletes the offset, and an offset of a transaction is used only if the transaction was
-committed. An offset with the id of another topic of the same name is ignored. The offsets become positions of groups
-(topic.readers.consumer_files) of the imported topic. A group that the topic already has keeps its positions, because a
-reader may have committed them in the root. Three things are not imported: the metadata of commits, the members of
-groups, and the positions of share groups.
+committed. An offset whose topic id is that of another topic is ignored, although both topics have the same name. The
+offsets become positions of groups (topic.readers.consumer_files) of the imported topic. A group that the topic already
+has keeps its positions, because a reader may have committed them in the root. Three things are not imported: the
+metadata of commits, the members of groups, and the positions of share groups.
 
 An export writes a file with lines `group,topic,partition,offset`, which kafka-consumer-groups --reset-offsets reads
 with --from-file. An export cannot replace a broker's __consumer_offsets, because this topic also has the members of
@@ -175,7 +175,8 @@ def take_groups(topics: Topics, state: TopicState, groups: Mapping[str, Mapping[
 
 
 def offsets_file(groups: Iterable[tuple[str, Consumer]]) -> bytes:
-    """The lines of OFFSETS_FILE. Only groups whose position is in their own file are in it, so no exports and no streams.
+    """The lines of OFFSETS_FILE. The lines contain only groups whose position is in the group's own file, so exports
+    and streams are not included.
 
     Args:
         groups: topics with their groups.

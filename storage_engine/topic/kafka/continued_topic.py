@@ -2,7 +2,7 @@
 contain the same batches up to that end.
 
 For example, an operator imports the batches that a broker appended to an exported directory. The batches get the leader
-epoch of the topic's writer instead of the broker's.
+epoch of the topic's writer instead of the broker's leader epoch.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ change the root.
 
 A new cluster begins with leader epoch 0 and truncates logs with later epochs. So the batches get epoch 0; the CRC does
 not cover the epoch. The .index and .timeindex files are derived during the copy, and each CRC is checked, so damage is
-not exported. A .snapshot is copied from the view. A .snapshot that the view does not have is derived. The view's
-snapshot is better, because it was made before compaction deleted the first records of transactions that were open at
-the roll.
+not exported. A .snapshot is copied from the view. If the view does not have the .snapshot, the export derives it. The
+view's snapshot is better, because it was made before compaction deleted the first records of transactions that were
+open at the roll.
 
 A decided transaction gets its missing markers before its topic is copied, because a broker reads only markers. An open
 transaction is exported as open, and the cluster's operator must abort it.

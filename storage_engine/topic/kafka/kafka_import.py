@@ -64,7 +64,8 @@ def import_topic(
 
     Args:
         configs: the overrides of a new topic. A log directory does not contain them.
-        move: move the files into the root instead of copying them. Both must be on the same file system.
+        move: move the files into the root instead of copying them. The directory and the root must be on the same file
+            system.
         progress: receives the bytes of the segments that are read.
 
     Raises:
@@ -99,13 +100,13 @@ def import_topic(
 
 
 def import_groups(topics: Topics, directory: LogDirectory, imported: Sequence[TopicState]) -> dict[str, int]:
-    """Take the committed offsets of a broker's groups along.
+    """Import the committed offsets of a broker's groups into the topics that were imported from the same directory.
 
     Args:
         imported: the topics that were imported from this directory.
 
     Returns:
-        The number of groups that were taken along, for each topic with such groups.
+        The number of imported groups, for each topic that got such groups.
 
     Raises:
         CorruptionError: the broker's offsets, or the file of a group in the root, are damaged. The topics stay imported.

@@ -19,7 +19,7 @@ from storage_engine.topic_id import new_topic_id
 
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _RESERVED_ID = "A" * 22
-"""Kafka's zero UUID, which means that there is none."""
+"""Kafka's zero UUID, which means that there is no topic id."""
 
 
 def make_topic(

@@ -121,7 +121,7 @@ class SegmentImporter:
 
         Args:
             version: the version of the state on which the import was planned; becomes a part of the file's name.
-            first_offset: batches that end below it are skipped.
+            first_offset: batches that end below this offset are skipped.
             epoch: replaces the leader epoch of each batch, if given.
         """
         number = found.name.number
@@ -172,7 +172,7 @@ class SegmentImporter:
 
     def commit(self, commit: Callable[[], TopicState]) -> TopicState:
         """Commit a version that names the written files."""
-        # From here on a state may name the files, except after the errors that are caught here.
+        # After this point a state may name the files, except after the errors that this block catches.
         self._committed, self._written = self._written, []
         taken_id, self._taken_id = self._taken_id, None
         try:

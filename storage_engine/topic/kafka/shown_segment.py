@@ -3,8 +3,8 @@
 A .log is linked if the file under data/ has no bytes beyond its committed size, and if a link is possible. In all other
 cases, the committed bytes are copied. Index files are always written as new files.
 
-**Up-to-date files are recognised by their modification time**, so no list of these files is needed. Down to the
-millisecond, this time is the segment's time of change, which Kafka reads. The digits below the millisecond are a hash
+**Up-to-date files are recognised by their modification time**, so no list of these files is needed. Rounded down to
+milliseconds, this time is the segment's time of change, which Kafka reads. The digits below the millisecond are a hash
 of the segment's name, its committed size and the size of the shown file. A file that was made from another segment, was
 changed or was truncated has a different time, and is written again. If a file system does not store these digits, the
 files are written again each time the topic is settled.
@@ -105,10 +105,11 @@ def _settled_ns(segment: Segment, size: int) -> int:
 def _closed_indexes(storage: Storage, file: SegmentFile, segment: Segment, index_interval_bytes: int) -> GrowingSegment:
     """The indexes of a segment's committed bytes, as Kafka leaves them in a closed log.
 
-    The index files under data/ may lack the last time entry, may have entries for bytes that were never committed, and
-    may have lost sectors in a power cut, which are then missing or zero. If all entries increase, no entry before the
-    last one was lost. These entries are used if the batch at the last entry's position ends at its offset, and then
-    only the rest of the .log is read. If not, or if the result does not agree with the state, the whole .log is read.
+    The index files under data/ may lack the last time entry, and may have entries for bytes that were never committed.
+    A power cut may have left some of their sectors missing or zero. If all entries increase, no entry before the last
+    one was lost. The entries are used if the batch at the last entry's position ends at this entry's offset. Then only
+    the rest of the .log is read. If the batch does not end there, or if the result does not agree with the state, the
+    whole .log is read.
 
     Raises:
         CorruptionError: the .log does not consist of complete batches with increasing offsets.

@@ -4,8 +4,8 @@ end of the log.
 A snapshot contains the producers at the time of the roll, and never changes. A snapshot that is derived again after a
 compaction could be different. So an existing snapshot remains as long as a segment begins at its offset. An up-to-date
 snapshot is recognised by its modification time: the digits below the millisecond are a hash of the topic's id, the
-snapshot's offset and its size. An imported snapshot is copied unchanged. The snapshot at the end is made from the
-state.
+snapshot's offset and its size. An imported snapshot is copied unchanged. The snapshot at the log end offset is made
+from the state.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def settle_snapshots(
                 producers = _shown_producers(storage, state, number, folder, before)
             _replay(storage, state, number, before, producers)
         data = encode_snapshot(producers.entries() if part.producers and producers else ())
-        # Snapshots are not synced one by one. A snapshot that a power cut emptied has another time, and is written
-        # again.
+        # Snapshots are not synced one by one. If a power cut has emptied a snapshot, the snapshot has another time, and
+        # is written again.
         view.show_bytes(data, f"{folder}/{name}", _snapshot_ns(state, before, segment.base_offset, len(data)))
     last = part.active_segment
     if part.producers or (last is not None and part.high_watermark > part.segments[0].base_offset):
@@ -93,8 +93,10 @@ def show_snapshots(
 
 
 def shown_snapshots(storage: Storage, state: TopicState, number: int) -> dict[int, tuple[ProducerEntry, ...]]:
-    """The producers of a partition at its rolls, by offset, for each snapshot in the view. They are from the time of
-    the roll. After a compaction they cannot be derived, because the first records of a transaction may be deleted."""
+    """The producers of a partition at its rolls, by offset, for each snapshot in the view. These are the producers at
+    the time of the roll. After a compaction they cannot be derived, because the first records of a transaction may be
+    deleted.
+    """
     if storage.view is None:
         return {}
     folder = view_folder(state.topic, number)
@@ -109,8 +111,9 @@ def shown_snapshots(storage: Storage, state: TopicState, number: int) -> dict[in
 
 
 def _snapshot_ns(state: TopicState, before: Segment, offset: int, size: int) -> int:
-    """The modification time, in nanoseconds, of the snapshot at an offset. Its milliseconds are the time of change of
-    the segment that ends there."""
+    """The modification time, in nanoseconds, of the snapshot at an offset. The milliseconds of this time are the time
+    of change of the segment that ends at the offset.
+    """
     return before.modified_ms * 1_000_000 + _snapshot_digits(state, offset, size)
 
 
@@ -124,8 +127,9 @@ def _is_snapshot(state: TopicState, offset: int, entry: FolderEntry) -> bool:
 
 
 def _shown_producers(storage: Storage, state: TopicState, number: int, folder: str, segment: Segment) -> Producers:
-    """The producers at a segment's base offset: from its snapshot in the view, or if that is damaged, from all segments
-    before."""
+    """The producers at a segment's base offset: from the snapshot in the view, or, if that snapshot is damaged, from
+    all segments before.
+    """
     key = f"{folder}/{offset_name(segment.base_offset)}{SNAPSHOT}"
     try:
         return Producers(decode_snapshot(storage.read(key), key))

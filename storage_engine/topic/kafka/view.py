@@ -1,6 +1,6 @@
-"""Makes the view: the folder log/ of a root as a Kafka log directory, derived from the states of all topics. Updating
-the view is called settling. People and Kafka's tools read the view. Other jobs never use the view in place of the
-states.
+"""Makes the view. The view is the folder log/ of a root: a Kafka log directory that is derived from the states of all
+topics. Updating the view is called settling. People and Kafka's tools read the view. Other jobs never use the view in
+place of the states.
 
     log/
       orders-0/                         one folder per partition
@@ -17,13 +17,14 @@ states.
 
 Settling makes log/ equal to the states, and changes only the files that differ. A .log is a hard link if the file under
 data/ has no bytes beyond its committed size. Any other .log is a copy of the committed bytes. A linked file grows when
-an ingest appends, so log/ is exact only until the next append. topic.kafka.shown_segment and topic.kafka.snapshots
-describe how settling recognises files that are up to date.
+an ingest appends, so log/ is equal to the states only until the next append. topic.kafka.shown_segment and
+topic.kafka.snapshots describe how settling recognises files that are up to date.
 
-After a crash each file is complete, but some files may be of an older state, and temporary files may remain. The next
-settle makes log/ exact. Several processes may settle in parallel, also while ingests run. At the end, each process
-checks whether the states have changed. If they have, the process settles again. If one process deletes a temporary file
-of another, the other process tries again. Storages without links have no view.
+After a crash each file is complete, but some files may belong to an older state, and temporary files may remain. The
+next settling makes log/ equal to the states again. Several processes may settle in parallel, also while ingests run. At
+the end, each process checks whether the states have changed. If they have, the process settles again. If one process
+deletes a temporary file of another process, the other process tries again. A storage without links (second names of
+files) has no view.
 
 Settling deletes unknown files from log/, so it first makes sure that log/ is the view of this root (topic.view_record).
 If log/ contains more of a topic than the topic's state does, the state has lost versions (topic.witnesses). In this
@@ -79,16 +80,18 @@ from storage_engine.topic_id import new_topic_id
 _Offsets = dict[tuple[str, int], int]
 """Topic and partition to offset."""
 _PASSES = 3
-"""How often one settle begins again because states have changed meanwhile."""
+"""Settling begins again at most this often because states have changed meanwhile."""
 _MOST_PASSES = 12
-"""How often one settle begins again after errors. A parallel settle may delete files that this settle has just made."""
+"""Settling begins again at most this often after errors. Another process that settles at the same time may delete files
+that this process has just made.
+"""
 
 
 def settle_committed(topics: Topics, names: Iterable[str], warn: Callable[[str], None]) -> None:
     """Settle the view after a commit to these topics.
 
-    The commit is valid even if the view cannot be settled. So an error is only a warning, and the next settle corrects
-    the view.
+    The commit is valid even if the view cannot be settled. So an error is only a warning, and the next settling
+    corrects the view.
     """
     try:
         settle(topics, names)
@@ -268,7 +271,7 @@ def _ensure_meta_properties(storage: Storage) -> None:
         try:
             storage.put_new(key, fresh)
         except AlreadyExistsError:
-            return  # another settle has put a complete file
+            return  # another process that settles has put a complete file
     except CorruptionError:
         storage.replace(key, fresh)
 
@@ -308,8 +311,8 @@ def _settle_partition(
     snapshots = settle_snapshots(storage, view, state, number, folder, there)
     small = _small_files(state, part)
     for name, data in small.items():
-        # These files are not synced one by one. Settling compares their bytes, so a file that a power cut emptied is
-        # written again.
+        # These files are not synced one by one. Settling compares their bytes. If a power cut has emptied a file, the
+        # file is written again.
         if not is_shown(storage, f"{folder}/{name}", data, there.get(name)):
             view.show_bytes(data, f"{folder}/{name}")
     expected = small.keys() | {

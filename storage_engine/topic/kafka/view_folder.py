@@ -36,4 +36,4 @@ def is_shown(storage: Storage, key: str, data: bytes, entry: FolderEntry | None)
     try:
         return storage.read(key) == data
     except NotFoundError:
-        return False  # another settle has deleted it meanwhile
+        return False  # another process that settles has deleted the file meanwhile

@@ -15,10 +15,10 @@ consumer. If a table is restored to an earlier state, its consumer lowers its po
 group has several files, only the file with the highest generation is used (topic.readers.membership).
 
 If a consumer has no position for a partition, it has read nothing of this partition. A damaged file counts as a
-consumer that has read nothing. Cleaning then does not fail. It keeps records for this consumer as long as for any other
-(log.holds). Files of a deleted topic of the same name are ignored. If a removed consumer still runs, it is added again
-when it registers. If a file lacks the field holds_back and all fields after it, the file belongs to an export, and
-cleaning waits for this export.
+consumer that has read nothing. Cleaning then does not fail. Cleaning keeps records for this consumer as long as for any
+other consumer (log.holds). Files of a deleted topic of the same name are ignored. If a removed consumer still runs, it
+is added again when it registers. If a file lacks the field holds_back and all fields after it, the file belongs to an
+export, and cleaning waits for this export.
 """
 
 from __future__ import annotations
@@ -184,8 +184,8 @@ def put_positions(
     *,
     holds_back: bool | None = None,
 ) -> None:
-    """Register a consumer without members, or replace its positions by higher or lower ones. If nothing changes, nothing
-    is written.
+    """Register a consumer without members, or replace its positions by higher or lower positions. If nothing changes,
+    nothing is written.
 
     A change is one read and one write. The folder is listed only when the consumer is registered: after that, no member can
     join under this name, because its join finds the file of this consumer.
@@ -270,12 +270,12 @@ def forget(storage: Storage, topic: str, name: str) -> None:
             f"has no consumer {name!r}",
             "`lakelog consumers list` shows all consumers. Nothing was changed.",
         )
-    for key in keys:  # the highest generation last, so that no older one counts again after a crash
+    for key in keys:  # the highest generation last, so that no older generation is used again after a crash
         storage.delete(key)
 
 
 def generations(storage: Storage, topic: str, name: str) -> dict[int, str]:
-    """The keys of a consumer's files by generation, the lowest first. After a crash there may be more than one."""
+    """The keys of a consumer's files by generation, the lowest first. After a crash there may be more than one file."""
     stem = _stem(topic, name)
     found = {}
     for file in storage.list(group_folder(topic)):

@@ -22,12 +22,12 @@ class GroupPosition:
     """The position of a group in one partition.
 
     kind: "group", "delta export" or "stream".
-    current_offset: the offset after the last record that was read; None if none was.
+    current_offset: the offset after the last record that was read; None if no record was read.
     log_end_offset: the offset after the last record of the partition.
     lag: the difference of these two; None without current_offset.
     records, bytes: the committed records that are unread. None if they were not counted.
     seconds: the age of the oldest unread record; 0 without such a record. None if it was not counted, or is not known.
-    member, host: the program that reads for the group; empty if none does.
+    member, host: the program that reads for the group; empty if no program reads for the group.
     """
 
     group: str

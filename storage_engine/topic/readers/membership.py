@@ -1,16 +1,16 @@
 """Ensures that only one member at a time reads for a group and commits the group's positions.
 
 A member joins with the next generation: it puts a new file for that generation (topic.readers.consumer_files). The put
-fails if the file exists, so two members never have the same generation. Only the file of the highest generation counts.
-A member of a lower generation is fenced: if it commits later, it changes a file that no longer counts.
+fails if the file exists, so two members never have the same generation. Only the file of the highest generation is
+used. A member of a lower generation is fenced: if it commits later, it changes a file that is no longer used.
 
     join    put the file of generation g + 1 with the positions of g, read g again, delete g
     commit  check that no higher generation exists, replace the file, and check again
 
-The file of generation g is read again after the put, because its member may have committed between the first read and
-the put. So a commit that raises no FencedError is never lost. After a crash the file of the highest generation is
-complete, and the next join deletes the files of lower generations. Each call of a member writes at most one file, and
-can be repeated.
+The file of generation g is read again after the put, because the member of generation g may have committed between the
+first read and the put. So a commit that raises no FencedError is never lost. After a crash the file of the highest
+generation is complete, and the next join deletes the files of lower generations. Each call of a member writes at most
+one file, and can be repeated.
 
 Only one thread may use a Membership. Any number of processes may join, commit and reset in parallel.
 """

@@ -53,9 +53,9 @@ class PartitionReader:
     def __init__(self, storage: Storage, chain: StateChain, partition: int, state: TopicState | None = None) -> None:
         """
         Args:
-            state: the state to begin with, from decisions.newest_decided; by default the newest. If the readers of
-                several partitions begin with the same state, they see each commit in all of these partitions or in
-                none.
+            state: the state to begin with, from transaction_files.newest_decided; by default the newest state. If the
+                readers of several partitions begin with the same state, they see each commit in all of these partitions
+                or in none.
 
         Raises:
             UnknownTopicError: there is no such topic or partition.
@@ -103,9 +103,9 @@ class PartitionReader:
                 read. Deleted records below it are skipped. By default no record is required.
 
         Raises:
-            OffsetOutOfRangeError: first_offset is below the log start offset or above the high watermark. This error is
-                raised by the call itself. During the iteration: required records were deleted.
-            CorruptionError: committed bytes have changed. Raised during the iteration.
+            OffsetOutOfRangeError: first_offset is below the log start offset or above the high watermark. The call
+                itself raises this error. The iteration raises the error if required records were deleted.
+            CorruptionError: committed bytes have changed. The iteration raises this error.
         """
         reader = self._reader()
         reader.check_offset(first_offset)
@@ -202,7 +202,7 @@ def lost_offsets(topic: str, partition: int, first_offset: int, log_start_offset
     """The error for records that were deleted before they were read."""
     return OffsetOutOfRangeError(
         f"topic {topic}, partition {partition}",
-        f"offset {first_offset} is next to read, but the log now starts at {log_start_offset}",
+        f"the next offset to read is {first_offset}, but the log now starts at {log_start_offset}",
         "Retention deleted the records before they were read, or the topic was deleted and created again. To continue"
         " at the log's start, set failOnDataLoss to false for a stream, or run an export again.",
     )

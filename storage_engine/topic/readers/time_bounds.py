@@ -4,8 +4,8 @@ offset on are too late.
 The .timeindex gives both offsets, and the headers of some batches confirm the offsets. A damaged byte must not exclude
 a record. Indexes have no CRC, and these functions do not check the CRCs of batches. So an offset is used only if the
 .timeindex and the headers agree. If they disagree, or if the .timeindex has no useful entry, the result excludes fewer
-records, or none. The functions read some headers of 61 bytes each, and no records. The functions keep no state between
-calls.
+records, or no records. The functions read some headers of 61 bytes each, and no records. The functions keep no state
+between calls.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class _Header(NamedTuple):
 def first_offset_reaching(storage: Storage, segment: SegmentFile, timestamp: int) -> int:
     """Return an offset before which no record of a segment has at least this timestamp.
 
-    The last two entries with smaller timestamps count, and the headers between them. If the last entry is damaged, its
-    offset may be after the wanted record. The headers show that.
+    The last two entries with smaller timestamps are used, and the headers between them. If the last entry is damaged,
+    its offset may be after the wanted record. The headers show that.
 
     Raises:
         NotFoundError: the .log was deleted.
@@ -71,8 +71,9 @@ def first_offset_reaching(storage: Storage, segment: SegmentFile, timestamp: int
 
 
 def first_offset_beyond(storage: Storage, segment: SegmentFile, timestamp: int) -> int:
-    """Return an offset of a segment from which on all records are in or after a batch with at least this largest
-    timestamp: usually the base offset of the first such batch; the end offset if the .timeindex names no such batch.
+    """Return an offset of a segment. All records from this offset on are in or after a batch whose largest timestamp is
+    at least the given timestamp. Usually, the result is the base offset of the first such batch. If the .timeindex
+    names no such batch, the result is the end offset.
 
     Raises:
         NotFoundError: the .log was deleted.

@@ -80,7 +80,7 @@ def count_unread(
 def _decoded(
     chunk: Chunk, table: BatchTable, segment: SegmentFile, first_offset: int, end_offset: int
 ) -> tuple[int, int]:
-    """The number of records in these batches, and the timestamp of the first one, -1 without records."""
+    """The number of records in these batches, and the timestamp of the first record; -1 if there are no records."""
     records, first_ms = 0, -1
     for part in decode_parts(
         chunk.data, table, segment.key, chunk.position, first_offset, end_offset, part_bytes=_PART_BYTES

@@ -1,8 +1,8 @@
 """Checks plain Kafka log directories: each partition, and the files beside the partitions' folders.
 
 Partitions are read by parallel threads, because Python's interpreter lock is released during reads, during the check of
-CRCs, and in kernels. Nothing is changed. No broker may run on the directory, because its writes during the check would
-look like damage.
+CRCs, and in kernels. Nothing is changed. No broker may run on the directory, because the broker's writes during the
+check would look like damage.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _STOPS = "a broker refuses to start with this file; --repair keeps the correct l
 
 @dataclass
 class CheckedDirectory:
-    """The result of checking a log directory. meta: its meta.properties, if they can be read."""
+    """The result of checking a log directory. meta: the contents of meta.properties, if this file can be read."""
 
     directory: LogDirectory
     partitions: dict[TopicPartition, CheckedPartition] = field(default_factory=dict)
@@ -69,7 +69,7 @@ def check_directory(
     """Check some partitions, and the files beside the partitions' folders.
 
     Args:
-        known: results for partitions that were checked already and have not changed since.
+        known: results of partitions that were checked earlier and have not changed after that check.
     """
     found = CheckedDirectory(directory)
     offsets = {file: _checked_offsets(found, file) for file in CHECKPOINTS}
@@ -165,7 +165,7 @@ def correct_offsets(data: bytes) -> dict[tuple[str, int], int]:
 def in_range(file: str, part: CheckedPartition) -> tuple[int, int]:
     """The lowest and the highest valid offset of a partition in a checkpoint."""
     if file == FIRST_DIRTY_OFFSETS:
-        # Kafka starts from the log start if this offset is below it, and never cleans the active segment.
+        # If this offset is below the log start, Kafka starts from the log start. Kafka never cleans the active segment.
         return 0, part.segments[-1].files.base_offset if part.segments else part.end_offset
     return 0, part.end_offset
 
@@ -202,8 +202,8 @@ def _wrong_offsets(found: CheckedDirectory, file: str, lines: Mapping[tuple[str,
 
 
 _OUT_OF_RANGE = {
-    RECOVERY_POINTS: "the log has lost its end, or the line is wrong: a broker would recover nothing; --repair"
-    " corrects the line",
+    RECOVERY_POINTS: "the log has lost its end, or the line is wrong; after a crash, a broker would not recover"
+    " the log; --repair corrects the line",
     HIGH_WATERMARKS: "the log has lost its end, or the line is wrong; --repair corrects the line",
     LOG_STARTS: "a broker would treat the log as empty and delete its segments; --repair removes the line",
     FIRST_DIRTY_OFFSETS: "cleaning would start from the beginning; --repair removes the line",

@@ -52,7 +52,9 @@ from storage_engine.verify.segment_check import Options
 
 _INTERRUPTED = (CLEANED, SWAP, DELETED)
 _PASSES = 4
-"""How often a directory is checked again at most: a repair can uncover problems that only the next one repairs."""
+"""A directory is checked again at most this often. A repair can uncover problems that only the next repair can
+correct.
+"""
 
 
 def repair_directory(found: CheckedDirectory, options: Options, threads: int) -> CheckedDirectory:
@@ -107,8 +109,8 @@ def _repair_partition(found: CheckedDirectory, part: CheckedPartition) -> bool:
 
 
 def _cut_out(found: CheckedDirectory, part: CheckedPartition) -> bool:
-    """Cut bytes that are not intact batches out of the log, and save them beside it. The batches before them are not
-    read.
+    """Cut the bytes that are not intact batches out of the log, and save these bytes beside the log. The batches before
+    these bytes are not read.
     """
     damaged = next(segment.files.base_offset for segment in part.segments if segment.damages)
     config = TopicConfig(index_interval_bytes=_interval_bytes(found, part))
@@ -168,7 +170,8 @@ def _repair_checkpoints(found: CheckedDirectory) -> bool:
     storage = found.directory.storage
     wrong = {finding.file.rpartition("/")[2] for finding in problems(found.findings) if finding.kind is Kind.CHECKPOINT}
     if any(part.damaged or part.unread for part in found.partitions.values()):
-        return False  # an offset that only seems to be above the end must not be lost together with the end
+        # The end of a damaged log is not known. An offset that only seems to be above the end must not be removed.
+        return False
     for file in wrong & set(CHECKPOINTS):
         lines = correct_offsets(storage.read(file))
         for name, part in found.partitions.items():

@@ -262,7 +262,7 @@ class _PartitionCheck:
                 self._note(name, "only Kafka's files", "another file", "a broker ignores this file")
             elif suffix in INDEX_SUFFIXES:
                 if int(stem) not in known:
-                    meaning = "this file has no meaning without its .log: --repair deletes it, as a broker does"
+                    meaning = "this file has no meaning without its .log; --repair deletes this file, as a broker does"
                     self._report(
                         Kind.LEFT_OVER,
                         name,

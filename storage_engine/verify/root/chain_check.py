@@ -1,7 +1,7 @@
 """Checks a topic's state chain (the versions of its state), the history, and the positions of the topic's consumers.
 
 Each version is checked by itself and against the version before it. A segment file never proves that a version is
-wrong. So a problem found here is a contradiction inside the chain. Nothing is changed.
+wrong. So a problem that this check finds is a contradiction inside the chain. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def check_chain(topics: Topics, name: str) -> Iterator[Finding]:
     last = -1
     for version in list(chain.versions()):
         place = f"{storage.uri}/{version_key(name, version)}"
-        # History describes the versions that were pruned. A version that a paused process put among them does not count.
+        # The history describes the versions that were pruned. A paused process may have written its version among them;
+        # that version is not valid.
         if version != last + 1 and last != 0 and not is_rolled_up(storage, name, version - 1):
             yield Finding(
                 Kind.STATE, place, 0, f"version {last + 1} before it", "none",
@@ -63,7 +64,7 @@ def check_chain(topics: Topics, name: str) -> Iterator[Finding]:
 
 def _wrong_positions(storage: Storage, chain: StateChain, consumers: Sequence[Consumer]) -> Iterator[Finding]:
     """Find positions that no reader of this log can have reached. The consumers were read before the state, because a
-    reader that continues meanwhile registers positions of a newer state.
+    reader that continues during the check registers positions of a newer state.
     """
     newest = chain.newest_or_none()
     if newest is None or newest.deleted:
@@ -105,7 +106,8 @@ def _wrong_step(before: TopicState, state: TopicState, place: str) -> Iterator[F
         yield Finding(Kind.STATE, place, 0, f"parent {before.id}", state.parent, meaning)
     if state.topic_id != before.topic_id or state.deleted or before.deleted:
         return
-    # A writer that read a version before repair restored it may have put this version, with its own epoch.
+    # A writer may have read the damaged parent before a repair restored it. Then this version has the writer's own
+    # epoch.
     epoch = 0 if before.change.startswith(RESTORED) else before.writer.epoch
     for what, expected, found in (
         ("partitions", len(before.partitions), len(state.partitions)),

@@ -13,7 +13,8 @@ A_DOCUMENT = "a document"
 
 
 def damaged_documents(storage: Storage, topic: str | None = None) -> Iterator[CorruptionError]:
-    """Every document under meta/, or of one topic, and every list under staging/, that does not match its digest.
+    """The documents that do not match their digests: all documents under meta/, or those of one topic, and all lists
+    under staging/.
 
     The root's own record comes first, because it shows whether the other documents must have a digest. The caller can
     repair this record before the other documents are read.
@@ -26,7 +27,7 @@ def damaged_documents(storage: Storage, topic: str | None = None) -> Iterator[Co
         try:
             _check(storage, key, data)
         except CorruptionError as error:
-            if error.file == key:  # else it is the error about the root's record again
+            if error.file == key:  # otherwise the error is again the one about the root's record
                 yield error
 
 

@@ -1,7 +1,7 @@
 """Finds facts that the view (log/) proves, and that are missing in a state. Changes nothing.
 
-There are two kinds of facts: high watermarks that both checkpoints of the view contain, if the view's files have all
-batches up to them; and log start offsets that two files of the view confirm.
+There are two kinds of facts. A high watermark is proven if both checkpoints of the view contain it, and the view's
+files have all batches below it. A log start offset is proven if two files of the view confirm it.
 
 The state made from these facts has a higher writer epoch. If records are restored, the state marks the last batch of
 each query as unknown, because no file says which micro-batch had appended these records.

@@ -1,5 +1,5 @@
-"""Checks a root: the state chain of each topic, the files under data/, which must match the chain, and the view, which
-must match both.
+"""Checks a root: the state chain of each topic, the files under data/ and the view. The files must match the chain, and
+the view must match both.
 
 If a file contradicts the chain, the file is wrong. Writers may append to a topic while it is checked. So if a check
 seems to find a problem and the topic's state has changed meanwhile, the check is repeated with the newest state.
@@ -32,7 +32,7 @@ from storage_engine.verify.segment_check import CheckedSegment, Options
 _REMOVE = "remove the folder, and restore the file from a backup"
 _BRING_BACK = "--repair restores what can be proven; otherwise restore the file from a backup"
 _LOOKS = 3
-"""How often a check is repeated at most while its topic changes."""
+"""A check is repeated at most this often while its topic changes."""
 _BEING_SETTLED = "the topic is being written to, and the view is being settled"
 
 _Part = tuple[TopicState, int]
@@ -117,8 +117,9 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
 def _check_partitions(
     topics: Topics, found: CheckedRoot, parts: Sequence[_Part], options: Options, threads: int
 ) -> Iterable[_Checked]:
-    """The findings of each partition. A problem in a partition whose topic has changed meanwhile may come from that
-    change. Then the newest state replaces the old one in `found`, and the files are compared with it again.
+    """The findings of each partition. If a topic has changed during the check, a problem in one of its partitions may
+    come from that change. Then the newest state replaces the old state in `found`, and the files are compared again,
+    with the newest state.
     """
 
     def check(part: _Part) -> _Checked:
@@ -183,7 +184,7 @@ def _check_beside_partitions(topics: Topics, states: Sequence[TopicState]) -> li
 
 
 def _no_root(storage: Storage) -> Iterator[Finding]:
-    """Report a path that is not a root. Without this, a mistyped path would seem to have no problems."""
+    """Report a path that is not a root. Without this report, a mistyped path would seem to have no problems."""
     if is_root(storage):
         return
     finding = Finding(Kind.STATE, storage.uri, 0, "a root", "no meta/", "check whether --root is right")

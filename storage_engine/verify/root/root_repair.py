@@ -1,7 +1,7 @@
-"""Repairs what a check of a root found wrong: derives indexes under data/ again, and the view (log/).
+"""Repairs what a check of a root found wrong: it derives the indexes under data/ and the view (log/) again.
 
-Other files do not change here: a damaged .log cannot be derived, and documents are restored before this step
-(repair_state). After a crash, each file is the complete old file, the complete new file, or missing. A second repair
+Other files do not change in this step: a damaged .log cannot be derived, and documents are restored before this step
+(state_repair). After a crash, each file is the complete old file, the complete new file, or missing. A second repair
 finishes the work.
 """
 

@@ -1,4 +1,5 @@
-"""Restores lost versions, and documents under meta/ and lists under staging/ whose digests no longer match.
+"""Restores lost versions. It also restores documents under meta/, and lists under staging/, whose digests no longer
+match.
 
 A document is restored only if an undamaged document or its own digest proves the content. Documents are restored in
 this order:
@@ -6,18 +7,18 @@ this order:
     document with one wrong byte   The digest proves which byte restores the document.
     list of segments               The version before the first version that names the list has the same segments. The
                                    digest proves this.
-    history file                   Its versions, if all of them still exist.
+    history file                   The file is derived from its versions, if all of them still exist.
     version with a follower        The follower is the next version. The follower's state is stored again, under the id
                                    of the follower's parent. A version is a whole state, so all processes find the same
                                    data as before.
-    newest version                 The version before it, and facts that are not in that version, but are proved by the
-                                   view (proven_state.py).
+    newest version                 The state is derived from the version before it. Facts that only the view proves are
+                                   added (proven_state.py).
 
 If the newest version is restored, the epoch of the writer is raised. So a writer that read the damaged version is
 fenced, and does not continue after a lost micro-batch. If the view proved additional records, no file says which
 micro-batch had appended them. Then the state marks the last batch of each query as unknown. If an ingest is then
-started again, it is refused, and the error gives the choices. So it neither loses nor repeats a row unnoticed. If there
-are no additional records, the last batch of each query is taken from the version before the restored version.
+started again, it is refused, and the error gives the choices. So the ingest neither loses nor repeats a row unnoticed.
+If there are no additional records, the last batch of each query is taken from the version before the restored version.
 
 If no document names some bytes of a file, these bytes may be uncommitted. Such bytes are never made visible, but the
 report lists them. A replaced document is kept as meta/<topic>/damaged/<file name>.<random>. After a crash, each
@@ -82,7 +83,7 @@ def repair_documents(topics: Topics, topic: str | None = None) -> list[Restored]
 
 
 def _replace(storage: Storage, key: str, old: bytes, new: bytes) -> None:
-    """Replace a damaged document. The damaged one is saved first."""
+    """Replace a damaged document. The damaged document is saved first."""
     set_aside(storage, key, old)
     storage.replace(key, new)
 
@@ -128,7 +129,7 @@ class _Chain:
         return named
 
     def _list_as_before(self, key: str, number: int, listed: SegmentList) -> bytes | None:
-        """The list's bytes, made of the segments in the version before the first that names the list."""
+        """The list's bytes, made of the segments in the version before the first version that names the list."""
         before = self._state((list_version(key) or 0) - 1)
         if before is None or number >= len(before.partitions):
             return None
@@ -194,7 +195,7 @@ class _Chain:
             "written_ms": self._topics.clock.now_ms(), "removed": (),
         }  # fmt: skip
         _replace(self._storage, key, data, encode_state(proven.state.model_copy(update=update)))
-        # A writer that had read this version may have put the next version meanwhile.
+        # A writer that had read this version may have written the next version meanwhile.
         return self._as_followed(key, data, version, parent) or self._restored(key, proven)
 
     def _is_damaged(self, version: int) -> bool:
@@ -202,7 +203,7 @@ class _Chain:
             self._chain.at(version)
         except CorruptionError:
             return True
-        except NotFoundError:  # it was pruned meanwhile
+        except NotFoundError:  # the version was pruned meanwhile
             pass
         return False
 
@@ -212,7 +213,9 @@ class _Chain:
         return None
 
     def _last_intact(self, version: int, damaged: set[int]) -> TopicState | None:
-        """The newest earlier version that counts, if only damaged versions are between it and this version."""
+        """The newest earlier version that is intact and valid, if only damaged versions are between it and this
+        version.
+        """
         while version - 1 in damaged:
             version -= 1
         last = self._state(version - 1)
@@ -257,7 +260,7 @@ class _Chain:
 
         committed = chain.commit(change, _repair_text(state, proven))
         for file in list(self._storage.list(f"{history_folder(self._name)}/")):
-            if file.key >= history_key(self._name, committed.version):  # it describes the lost versions
+            if file.key >= history_key(self._name, committed.version):  # the file describes the lost versions
                 set_aside(self._storage, file.key, self._storage.read(file.key))
                 self._storage.delete(file.key)
         yield self._restored(version_key(self._name, committed.version), proven)

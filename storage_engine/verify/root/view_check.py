@@ -63,7 +63,7 @@ def wrong_shown_indexes(checked: CheckedSegment, stored: IndexChecks, shown: Ind
 
 
 def is_shown(storage: Storage) -> bool:
-    """Whether there is a view, and it is the root's own. check_beside_folders reports problems of the view as a whole.
+    """Whether log/ exists and is the view of this root. check_beside_folders reports problems of the view as a whole.
 
     Raises:
         LogError: log/ cannot be read.
@@ -162,7 +162,7 @@ def _check_shown_log(
         if shown.size != segment.size or not _same_bytes(storage, file.key, key, segment.size):
             yield _view_finding(storage.uri, key, "the committed bytes", "other bytes")
     except LogError as error:
-        if file.key not in error.place:  # else the check of data/ has reported it
+        if file.key not in error.place:  # otherwise the check of data/ has reported this
             yield _unreadable_in_view(storage.uri, key, error)
 
 
@@ -185,8 +185,8 @@ def check_beside_folders(
     """Check the checkpoints of the view, and the files beside the partitions' folders.
 
     Args:
-        unreadable: the topics whose states cannot be read. This was reported already, and their parts of the view are
-            not checked.
+        unreadable: the topics whose states cannot be read. These topics were reported already, and their parts of the
+            view are not checked.
     """
     storage, view = topics.storage, topics.storage.view
     if view is None:
@@ -230,7 +230,9 @@ def check_beside_folders(
 
 
 def _unreadable_in_view(uri: str, key: str, error: LogError) -> Finding:
-    """The finding for an unreadable file in the view. No data is lost with it, because settling makes the file again."""
+    """The finding for an unreadable file in the view. No data is lost with this file, because settling makes the file
+    again.
+    """
     return _view_finding(uri, key, "a file that can be read", error.problem)
 
 

@@ -126,7 +126,7 @@ def test_offsets_lost_to_retention_end_the_stream_unless_that_is_wanted(copying:
     append_values(copying.root, "one", "a4", partition=0)
     copying.drop_old("one")
 
-    with pytest.raises(IngestError, match="partition 0: offset 1 is next to read, but the log now starts at 3"):
+    with pytest.raises(IngestError, match="partition 0: the next offset to read is 1, but the log now starts at 3"):
         copying.run()
     assert copying.values() == ["a1"]
 

@@ -131,8 +131,8 @@ def test_records_that_were_deleted_unread_are_an_error_that_names_the_way_on(
     assert (ended.status, ended.out) == (1, "")
     way_on = "groups reset-offsets --group g --topic t:0 --to-earliest --execute"
     assert ended.err == (
-        "lakelog: group g, topic t, partition 0: offset 1 is next to read, but the log now starts at 2. Retention deleted"
-        f" records before the group read them. To continue at the log's start: `lakelog {way_on}`.\n"
+        "lakelog: group g, topic t, partition 0: the next offset to read is 1, but the log now starts at 2."
+        f" Retention deleted records before the group read them. To continue at the log's start: `lakelog {way_on}`.\n"
     )
     lakelog(*way_on.split())
     assert [each["offset"] for each in lakelog(*COMMIT).records] == [2, 0, 1]

@@ -456,7 +456,7 @@ def test_what_retention_takes_from_under_a_reader_is_passed_over_or_an_error(
     reader = PartitionReader(RetentionAtOpening(tmp_path, topics, 3), topics.chain("t"), 0)
     records = reader.read(1, required_from=required_from)
     if fails:
-        with pytest.raises(OffsetOutOfRangeError, match="offset 1 is next to read, but the log now starts at 3"):
+        with pytest.raises(OffsetOutOfRangeError, match="the next offset to read is 1, but the log now starts at 3"):
             list(records)
     else:
         assert [row for some in records for row in to_rows(some)] == rows(3)
