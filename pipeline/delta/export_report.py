@@ -1,4 +1,4 @@
-"""Makes the report of a run of an export or a replay: its summary and its warnings."""
+"""Makes the report of one export or one replay: the summary and the warnings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def replay_report(export: Export, table: str, result: ReplayResult, warnings: Se
 
 
 def _outcome(result: ExportResult, mode: ExportMode) -> dict[str, Value]:
-    """The figures of the rows and dead letters, with the names of the mode."""
+    """The numbers of rows and of dead letters. The names of these figures depend on the mode."""
     letters: dict[str, Value] = {"dead letters": result.dead_letters, "dead letters by reason": result.reasons}
     if mode is ExportMode.APPEND:
         return {"rows appended": result.written, **letters}
