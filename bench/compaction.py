@@ -115,13 +115,14 @@ def request(parent: Path) -> dict[str, object]:
 
 
 def compactable_bytes(parent: Path) -> int:
-    """The bytes of all segments except the active one."""
+    """The bytes of all segments except the active segment."""
     sizes = [path.stat().st_size for path in sorted(parent.glob(f"{TOPIC}-0/*.log"))]
     return sum(sizes[:-1])
 
 
 def refuse_differences(ours: Path, kafka: Path, codec: Codec) -> None:
-    """End the benchmark if the two results differ: in any byte, or with a codec in the segments."""
+    """End the benchmark if the two results differ. Without a codec, every byte is compared. With a codec, only the
+    names of the segments are compared."""
     left = [{path.name: path for path in parent.glob(f"{TOPIC}-0/*.log")} for parent in (ours, kafka)]
     assert left[0].keys() == left[1].keys(), "the same segments are left"
     if codec is Codec.NONE:

@@ -22,8 +22,8 @@ ROWS = 5_000_000
 VALUE_BYTES = 100
 ROUNDS = 9
 WARM_UP = 4
-"""The number of rounds for warming up, until Java's compilers have finished. In the second round they still use twice
-the time of the sixth."""
+"""The number of rounds for warming up, until Java's compilers have finished. In the second round, the compilers still
+use twice as much time as in the sixth round."""
 
 
 def main() -> None:

@@ -88,7 +88,7 @@ def add_budget_options(parser: argparse.ArgumentParser) -> None:
         Limit.MINUTES,
         type=_positive(float),
         metavar="N",
-        help="begin only work that is expected to end within the first N minutes of the run; work that has begun is always finished",
+        help="begin only work that is expected to end in the first N minutes of the run; work that has begun is finished",
     )
     parser.add_argument(
         Limit.BYTES, type=_positive(int), metavar="N", help="read at most N bytes for compaction and merging"

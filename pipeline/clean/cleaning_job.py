@@ -68,7 +68,10 @@ def add_cleaning_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the plan and change nothing")
     parser.add_argument("--save", type=Path, metavar="FILE", help="like --dry-run, and write the plan to a file")
     parser.add_argument(
-        "--apply", type=Path, metavar="FILE", help="apply a saved plan; the plan is refused if a topic has changed after it was made"
+        "--apply",
+        type=Path,
+        metavar="FILE",
+        help="apply a saved plan; the plan is refused if a topic changed after the planning",
     )
 
 

@@ -3,6 +3,7 @@
     1. compactions that max.compaction.lag.ms requires now, because this lag is a guarantee
     2. all other compactions
        Within 1 and within 2, the compaction with the larger share of dirty bytes comes first. If two shares are equal,
+       the compaction with more dirty bytes comes first.
     3. merges, topic by topic; topics whose merges save the most segments per byte come first
 
 A piece of work is one task, or several small tasks of one topic that follow one another in this order. Tasks of equal

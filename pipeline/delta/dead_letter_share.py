@@ -28,7 +28,7 @@ class TooManyDeadLettersError(ExportRefusedError):
 
 @dataclass(frozen=True)
 class ReasonCount:
-    """Dead letters with the same reason. detail: pydantic's kind of error and the field, or None."""
+    """Dead letters with the same reason. detail: the kind of error and the field, or None."""
 
     reason: str
     detail: str | None

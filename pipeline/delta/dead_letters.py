@@ -3,8 +3,9 @@ reason.
 
 The tables are below the root:
 
-    tables/dead_letters/ingest/<topic>/   rows of a stream: the topic does not accept the row (no key, too large), or
-                                          not fit the source's schema, or on which an expression of the settings fails
+    tables/dead_letters/ingest/<topic>/   rows of a stream: the topic does not accept the row (no key, too large),
+                                          the row does not fit the source's schema, or an expression of the settings
+                                          fails on the row
     tables/dead_letters/unknown_topic/    refused rows of a stream for several topics: the topic of the row is unknown
     tables/dead_letters/export/<topic>/   records of the topic whose value does not fit its schema
 
@@ -136,8 +137,8 @@ def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: s
     Args:
         staged: storage keys of files with the columns of INGEST_DEAD_LETTERS; they are read one row group at a time.
         table: storage key of the table.
-        app_id: the application id of the guard. version: the version of the guard. The append is skipped if this or a
-            higher version was committed before.
+        app_id: the application id of the guard.
+        version: the version of the guard. The append is skipped if this or a higher version was committed before.
 
     Raises:
         ConflictError: other processes committed to the table during every attempt.
@@ -186,8 +187,9 @@ def append_dead_letters(
 
     Args:
         rows: rows with the columns of the table.
-        app_id: the application id of the guard. version: the version of the guard. Delta silently skips the append if
-            this or a higher version of `app_id` was committed before.
+        app_id: the application id of the guard.
+        version: the version of the guard. Delta silently skips the append if this or a higher version of `app_id` was
+            committed before.
         user_metadata: the user metadata of the commit.
     """
     writer = rows.coalesce(1).write.format("delta").mode("append").options(**_TABLE_PROPERTIES)

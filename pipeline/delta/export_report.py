@@ -80,17 +80,18 @@ def export_warnings(result: ExportResult, export: Export, compacted: bool) -> li
     warnings = gap_warnings(result.plan)
     if result.dead_letters:
         warnings.append(
-            f"{counted(result.dead_letters, 'record')} could not be decoded, see {export.dead_letters}:"
-            " `lakelog report` counts them by reason"
+            f"{counted(result.dead_letters, 'record')} could not be decoded and became dead letters in"
+            f" {export.dead_letters}; `lakelog report` counts them by reason"
         )
     if result.became_stale:
         warnings.append(
-            f"{counted(result.became_stale, 'row')} of {export.table} became stale: a newer record of the key cannot be"
-            " decoded, and the row was not changed; the row's column _stale_since names that record"
+            f"{counted(result.became_stale, 'row')} of {export.table} became stale: a newer record of the row's key"
+            " cannot be decoded, so the row keeps its older values; the row's column _stale_since names that record"
         )
     if result.without_row and compacted:
         warnings.append(
-            f"no row for {counted(result.without_row, 'key')}, because a record cannot be decoded: compaction may have"
-            " removed an earlier record that could be decoded; a table that was exported before this has a stale row instead"
+            f"no row for {counted(result.without_row, 'key')}: the record of the key cannot be decoded, and compaction may"
+            " have removed an earlier record that could be decoded; a table that was exported before the compaction has a"
+            " stale row instead"
         )
     return warnings

@@ -16,17 +16,17 @@ model becomes a dead letter, and the export continues, unless there are too many
 (`pipeline.delta.dead_letter_share`).
 
 The table does not depend on the increments in which the log was exported, with two exceptions. First, a key may be in
-several partitions, with timestamps that decrease while the offsets increase. An increment stores only the newest record
+several partitions, with timestamps that decrease while the offsets increase. An increment keeps only the newest record
 of the key. The other records cannot become the row in a later increment, although one of them could become the row in a
-single complete export. Second, compaction may remove the record from which a stale row was made. If the topic is then
-exported into a new table, the new table does not contain the row.
+single export of the whole log. Second, compaction may remove the record from which a stale row was made. If the topic
+is then exported into a new table, the new table does not contain the row.
 
 **Exactly once.** The positions are in the table's own commits (`pipeline.delta.table_stamp`). One run has four steps:
 
     1. read the position from the table's history, and plan the run (`pipeline.delta.export_plan`); end if nothing is new
     2. read, decode and reduce the records, and store the result on the executors; stop if there are too many dead letters
-    3. give the table the columns of the model (`pipeline.delta.table_schema`), and append the dead letters to their table;
-       (whose commits have positions, too)
+    3. give the table the columns of the model (`pipeline.delta.table_schema`), and append the dead letters to their
+       table; the commits of that table have positions, too
     4. MERGE or append the rows, with the new position in the same commit
 
 A crash before step 4 does not change the position, so the next run exports the same records, perhaps together with

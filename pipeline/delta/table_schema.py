@@ -51,8 +51,8 @@ Notify = Callable[[str], None]
 _ITEM = "[]"
 """The name in a path for the elements of a list."""
 _BEYOND_BIGINT = 2.0**63
-"""The double to which the largest bigints are converted. Spark casts this double to the largest bigint. So for the
-largest bigint, a comparison of the two would not show that digits are lost."""
+"""The double to which the largest bigints are converted. Spark casts this double back to the largest bigint, so the two
+casts would not show that digits of the largest bigint are lost."""
 _KEPT_FEATURES = {
     "appendOnly", "changeDataFeed", "checkConstraints", "deletionVectors", "inCommitTimestamp", "invariants",
     "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck",

@@ -97,7 +97,8 @@ class Stamp:
         if found > STAMP_FORMAT:
             raise NewerTableError(
                 f"the table of topic {fields.get('topic')}",
-                f"a newer Lakelog exported to this table (its stamp has format {found}; this Lakelog knows format {STAMP_FORMAT})",
+                f"a newer Lakelog exported to this table (its stamp has format {found}; this Lakelog knows format"
+                f" {STAMP_FORMAT})",
                 "Use the newer Lakelog. Nothing was changed.",
             )
         positions = {int(partition): offset for partition, offset in fields["positions"].items()}

@@ -102,7 +102,8 @@ def append_rows(export: Export, rows: DataFrame, stamp: Stamp, replaced: str | N
 class Stale:
     """The effect on an upserted table of the records that cannot be decoded.
 
-    rows: number of rows in which only `_stale_since` changed. newly: number of these rows that were current before.
+    rows: number of rows in which only `_stale_since` changed.
+    newly: number of these rows that were current before.
     without_row: number of keys that have a record that cannot be decoded, but no row.
     """
 

@@ -31,9 +31,9 @@ from storage_engine.topic.chain.topic_state import TopicState
 class ClaimRequest:
     """What the settings and the operator ask for.
 
-    source: the source whose positions are stored; None if they are not stored.
-    columns_place, source_place: the places of these settings, for messages.
-    take_over_others: this query may replace another one as the writer.
+    source: the source whose positions are stored; None if no positions are stored.
+    columns_place, source_place: where the settings of the position columns and of the source's name are, for messages.
+    take_over_others: this query may replace another query as the writer.
     accept_new_checkpoint: accept a checkpoint that would be refused, or that is new to the topics.
     """
 
@@ -49,9 +49,9 @@ class Claim:
     """A query's permission to take topics over.
 
     query_id: the id of the query. A query that is the recorded writer may always take over.
-    source, selection: the source whose positions are stored, and what the query reads of it. A query with the same
-        source and selection may also take over.
-    take_over_others: the operator allows to replace any other query.
+    source, selection: the source whose positions are stored, and what the query reads of this source. A query with the
+        same source and selection may also take over.
+    take_over_others: the operator allows this query to replace any other query.
     accepted: the checkpoint that the operator accepts, or None.
     """
 
@@ -97,8 +97,8 @@ def decide_claim(request: ClaimRequest, checkpoint: SeenCheckpoint, states: Sequ
 
 
 def _why_positions_end(request: ClaimRequest, query_id: str, states: Sequence[TopicState]) -> ConfigError | None:
-    """The error if a query would no longer store its positions. The stored positions would then become out of date, and
-    a later run would use them as the current ones."""
+    """The error if a query would no longer store its positions. The stored positions would then become out of date, but
+    a later run would use them as if they were current."""
     source = request.source
     for state in states:
         writer = state.writer
@@ -120,7 +120,8 @@ def _why_positions_end(request: ClaimRequest, query_id: str, states: Sequence[To
 def _why_other_columns(
     request: ClaimRequest, source: PositionedSource, states: Sequence[TopicState]
 ) -> ConfigError | None:
-    """The error if positions would be computed from other columns than before, because they would mean other rows."""
+    """The error if positions would be computed from other columns than before. The new positions would then mean other
+    rows than the stored ones."""
     for state in states:
         writer = state.writer
         if source.tells_ends or source.name not in state.positions or writer.source != source.name:

@@ -2,7 +2,7 @@
 
 The steps, in this order:
 
-    1. check whether the batch is committed already (after a crash between the topic's commit and Spark's)
+    1. check whether the batch is committed already, after a crash between the topic's commit and Spark's commit
     2. stage the rows
     3. write the list of staged files
     4. write the dead letters
@@ -73,7 +73,7 @@ CLEAN_UP = "clean up"
 class TopicResult:
     """The result of an ingest for one topic.
 
-    epoch: the epoch of its commits.
+    epoch: the epoch of the ingest's commits.
     records: number of appended records.
     dead_letters: by reason, the number of rows for this topic that became dead letters.
     """
@@ -89,7 +89,7 @@ class IngestResult:
 
     batches: number of batches that this run committed on at least one topic.
     skipped: number of batches that an earlier run had committed.
-    already_committed: number of rows that were dropped because of their positions.
+    already_committed: number of rows that were skipped, because their positions show that they are committed.
     behind: by topic, the source partitions in which the checkpoint is behind the stored position.
     without_topic: by reason, the number of dead letters whose topic is unknown.
     dropped_fields: the fields that are not in the source's schema; None if the source drops no fields.

@@ -1,4 +1,4 @@
-"""Evaluates expressions of the settings that may fail on a row: a row that fails is marked, and the stream continues.
+"""Evaluates expressions of the settings. If an expression fails on a row, the row is marked, and the stream continues.
 
 In Spark's ANSI SQL, an overflow, an unreadable date or a cast of 'abc' to a number is an error. The error ends the
 stream, and ends it again at the same row after each restart. NULL instead of an error would be worse, because a NULL
@@ -28,7 +28,7 @@ from pyspark.sql.types import DataType
 _CANNOT_FAIL = {"AttributeReference", "Coalesce", "CreateNamedStruct", "GetStructField", "Literal", "StructsToJson"}
 _OF_MANY_ROWS = {"Aggregate", "Generate", "Window"}
 FIELD = "it"
-"""The name of the struct's field with the expression's value."""
+"""The name of the struct's only field, which contains the expression's value."""
 
 
 class Resolved:
@@ -70,7 +70,7 @@ class Resolved:
         return any(columns.apply(number).name() == name for number in range(columns.size()))
 
     def cannot_fail(self) -> bool:
-        """Whether the expression cannot fail on any row, so that it needs no guard.
+        """Whether the expression is safe on every row, so that it needs no guard.
 
         The result is True for columns, constants, casts to text, structs as JSON, and combinations of these.
         """
