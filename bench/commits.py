@@ -1,11 +1,11 @@
 """Measures commits: the time, the syncs and the storage calls of a commit, their growth with a topic's history, and the
 number of files.
 
-The first part measures a TopicWriter without Spark, in this process. It commits micro-batches without records until
-version 10,000, and then micro-batches of 10,000 records in 8 partitions. The time of a micro-batch with records begins
-with the encoding, and ends when the staged files are deleted. The second part measures an ingest of such micro-batches
-by Spark, and compares it with an empty foreachBatch over the same input files. Everything is on one local disk, and
-every commit is durable.
+The first part measures a TopicWriter without Spark, in this process. The writer commits micro-batches without records
+until version 10,000, and then micro-batches of 10,000 records in 8 partitions. The time of a micro-batch with records
+begins with the encoding, and ends when the staged files are deleted. The second part measures an ingest of such
+micro-batches by Spark, and compares it with an empty foreachBatch over the same input files. Everything is on one local
+disk, and every commit is durable.
 """
 
 from __future__ import annotations

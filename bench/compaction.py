@@ -1,10 +1,10 @@
 """Measures how fast Lakelog and Kafka's own LogCleaner compact the same log, and how fast a Spark job of Lakelog
 compacts two partitions on two cores.
 
-Lakelog and Kafka take turns. Each of the two compacts its own copy of the same log directory in place. Each is a
-separate process, bound to one core, so that Java's compiler and garbage collector cannot use a second core.
-tests/kafka/KafkaCleanerPeer.java calls Kafka's classes, in a JVM that has done the same work before the measurement.
-Each round checks that both results are the same.
+Lakelog and Kafka take turns. Each of the two peers compacts, in place, its own copy of the same log directory. Each
+peer is a separate process, and is bound to one core, so that Java's compiler and garbage collector cannot use a second
+core. tests/kafka/KafkaCleanerPeer.java calls Kafka's classes, in a JVM that has done the same work before the
+measurement. Each round checks that both results are the same.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def check_schemas(settings: Settings) -> None:
 
 
 def topic_schema(settings: Settings, topic: str) -> EventSchema | None:
-    """The schema that the settings name for a topic; None if they name none.
+    """The schema that the settings name for a topic; None if the settings name no schema.
 
     Raises:
         ConfigError: the setting names no model that has columns.
@@ -70,7 +70,7 @@ def changed_model(
 
     Args:
         before: the recorded model; None if there is none, or if the topic does not exist yet.
-        schema: the schema of the settings; None if they name no model. Then nothing is recorded.
+        schema: the schema of the settings; None if the settings name no model. Then nothing is recorded.
         accepted: the operator accepts every change of the model.
 
     Raises:

@@ -90,8 +90,8 @@ def kafka(case: dict[str, Any]) -> float:
 
 
 def touch_memory(folder: Path) -> None:
-    """Use memory once, so that the system has it for the files of a run. The host of a virtual machine takes back
-    memory that is free for some seconds. The first write to such memory then takes five times as long, for every
+    """Use memory once, so that the system has this memory for the files of a run. The host of a virtual machine takes
+    back memory that is free for some seconds. The first write to such memory then takes five times as long, for every
     peer."""
     scratch = folder / "scratch"
     piece = bytes(1024**2)

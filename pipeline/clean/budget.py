@@ -32,8 +32,8 @@ class Limit(StrEnum):
 
 
 class Budget:
-    """The remaining minutes and bytes of a run. The time begins when the object is created. Only one thread may use
-    it."""
+    """The remaining minutes and bytes of a run. The time begins when the object is created. Only one thread may use the
+    object."""
 
     def __init__(
         self,

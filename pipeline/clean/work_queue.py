@@ -11,8 +11,8 @@ priority are in random order, so two runs that work at the same time rarely begi
 
 The caller asks the queue for the next piece, begins the piece, and waits until pieces have ended. So the caller can
 commit each piece as soon as it is ready, and a kill loses only the pieces that were running. A Runner (clean.runners)
-runs the pieces. It uses either only the caller's thread (InThisThread), or threads of the driver, each of which waits
-for a Spark job.
+runs the pieces. A Runner uses either only the caller's thread (InThisThread), or threads of the driver. Each thread of
+the driver waits for a Spark job.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class EndedPiece(Generic[_Outcome]):
 
 class WorkQueue(Generic[_Outcome]):
     """Holds the waiting tasks, the running pieces, and the tasks for which the budget has no room. Only one thread may
-    use it."""
+    use this object."""
 
     def __init__(self, tasks: Iterable[Task], budget: Budget, runner: Runner[_Outcome]) -> None:
         self.left: list[NotBegun] = []

@@ -7,7 +7,7 @@ The tables are below the root:
                                           the row does not fit the source's schema, or an expression of the settings
                                           fails on the row
     tables/dead_letters/unknown_topic/    refused rows of a stream for several topics: the topic of the row is unknown
-    tables/dead_letters/export/<topic>/   records of the topic whose value does not fit its schema
+    tables/dead_letters/export/<topic>/   records whose value does not fit the topic's schema
 
 Each table begins with the columns `reason` (a word or two to group by), `detail` (the exact error, without data of the
 record) and `topic`. The columns of the row's origin follow. The last columns are key, value and headers as bytes, so
@@ -135,7 +135,8 @@ def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: s
     """Append the rows of staged Parquet files, unless they were appended before. A missing table is created.
 
     Args:
-        staged: storage keys of files with the columns of INGEST_DEAD_LETTERS; they are read one row group at a time.
+        staged: storage keys of files with the columns of INGEST_DEAD_LETTERS; the files are read one row group at a
+            time.
         table: storage key of the table.
         app_id: the application id of the guard.
         version: the version of the guard. The append is skipped if this or a higher version was committed before.

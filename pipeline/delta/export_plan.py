@@ -139,7 +139,7 @@ class ExportPlan:
     @property
     def rebuilt(self) -> dict[int, int]:
         """By partition, the first offset whose rows are made again. An upsert also deletes each row at or above that
-        offset whose key has no record."""
+        offset if the key of the row has no record."""
         return {each: self.start[each] for each in (*self.reread, *self.replaced)}
 
     @property
@@ -155,9 +155,9 @@ class ExportResult:
     """The result of one run of an export."""
 
     records: int = 0
-    """Number of records read, before a compacted topic is reduced to one record per key."""
+    """Number of records that were read, before a compacted topic is reduced to one record per key."""
     tombstones: int = 0
-    """Number of these records with a null value."""
+    """Number of these records that have a null value."""
     written: int = 0
     """Number of rows that an upsert inserted or updated, or that an append added."""
     deleted: int = 0

@@ -18,7 +18,7 @@ in the history. An export without new records needs nothing else, so it ends wit
 txnAppId. The guard of an export is the txnVersion of its commit: the table version of the newest commit with a stamp,
 plus one. A guard that is derived from the position would not work. RESTORE restores the older rows and their position,
 but not the older txnVersion, so Delta would skip all later commits. Table versions never decrease, so a new guard is
-higher than all earlier ones.
+higher than all earlier guards.
 
 Two exports that continue from the same stamp have the same guard, so Delta accepts only one of them. Commits of other
 writers do not change the guard. `check_committed` detects that a write was skipped.

@@ -1,7 +1,7 @@
 """Creates, extends and widens the columns of an exported table, so that they fit the export's model.
 
     a field of the model                the change of the table
-    has no column yet                   the column is added after the others, in a commit without rows
+    has no column yet                   the column is added after the other columns, in a commit without rows
     has the type of the column          none
     is a wider number                   the table is rewritten with the wider type, in one commit
     has any other type                  none: the export is refused with a TableSchemaError

@@ -11,8 +11,8 @@ Each commit of an export has a stamp in Delta's user metadata, so rows and posit
 stamp, with one exception: RESTORE brings back older rows, so stamps after the restored version are ignored.
 
 The release of Lakelog that introduced stale rows (decision 0037) also introduced `format` 2. Stamps of format 1 have
-neither `format` nor `recent`. If an older release finds a stamp with these fields, it stops with an error, so it cannot
-delete rows of a newer table.
+neither `format` nor `recent`. If an older release finds a stamp with these fields, the older release stops with an
+error. So it cannot delete rows of a newer table.
 
 This module needs no Spark. `pipeline.delta.table_history` finds the stamps in the table's history.
 """
@@ -118,7 +118,7 @@ class TableHead:
     next_guard: int
     """The guard of the next export's commit. All exports that continue from the same stamp have the same guard."""
     table_id: str | None = None
-    """Delta's id of the table, if the commits that were read have it."""
+    """Delta's id of the table, if the commits that were read contain the id."""
 
     @classmethod
     def of_stamp(cls, version: int, stamp: Stamp) -> TableHead:

@@ -61,8 +61,8 @@ class BatchStager:
 
     Spark's Arrow writer counts the bytes of a batch after each row, and for small rows the count costs more than the
     row. So a stream begins without the count: only the number of rows limits a batch, and Spark empties and flags a row
-    above _LARGE_ROW bytes. A task that receives an emptied row gives up. Then this micro-batch and all later ones are
-    staged with the count.
+    above _LARGE_ROW bytes. A task that receives an emptied row gives up. Then this micro-batch and all later
+    micro-batches are staged with the count.
 
     Empty micro-batches often follow one another, because the source has no new rows or a filter drops all of them. So
     after an empty micro-batch, a Spark job first checks whether the next micro-batch has rows. This check takes less

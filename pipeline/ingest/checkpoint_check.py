@@ -6,15 +6,16 @@ when it takes over topics.
 
 Spark does not know which checkpoint was used when records were appended to a topic, and Spark's error for a missing
 file is not clear. So before Spark starts, `look_at_checkpoint` reads the checkpoint once. Two pure functions then check
-what was read: `why_not_whole` checks that the files agree with one another, and `why_refused` compares them with the
-topics' states:
+what was read: `why_not_whole` checks that the files agree with one another, and `why_refused` compares the checkpoint
+with the topics' states:
 
     commits/ missing              harmless: Spark runs the last batch again, and the batch is skipped
     metadata missing              the offsets identify the query, and the query's id is written again
     offsets/ missing              refused: Spark would stop at an assertion
     sources/ of files missing     refused: Spark would stop at "batch 3 doesn't exist"
     an older file missing         refused if Spark reads this file; the message names the file
-    a folder's newest file empty  refused; the message names the file. Spark syncs no file, so a power cut can empty one
+    a folder's newest file empty  refused; the message names the file. Spark syncs no file, so a power cut can empty
+                                  the newest file
     only metadata exists          the query begins again, so the checkpoint counts as rolled back
     rolled back, or a copy        accepted if positions show which rows are committed; otherwise refused
     ahead of the topic            refused: the records in between would be silently skipped
@@ -147,7 +148,8 @@ def look_at_checkpoint(
 
 
 def last_batch(query_id: str, states: Iterable[TopicState]) -> CommittedBatch:
-    """The last batch of a query in any of these topics; a batch with the number -1 if no topic has one."""
+    """The last batch of a query in any of these topics; a batch with the number -1 if no topic has a batch of the
+    query."""
     return max(
         (state.queries[query_id] for state in states if query_id in state.queries),
         key=lambda batch: batch.batch_id,
@@ -265,7 +267,7 @@ def _has(storage: Storage, checkpoint: str, done: CommittedBatch) -> bool:
 
 
 def _log_offset(line: bytes) -> int:
-    """The last number of a file source's log, from its line of the offsets; -1 for other sources."""
+    """The last number of a file source's log, from the source's line of the offsets file; -1 for other sources."""
     try:
         return int(json.loads(line)["logOffset"])
     except (ValueError, KeyError, TypeError):

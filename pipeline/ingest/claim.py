@@ -4,11 +4,12 @@ and the topics' states, and is made before any change.
 `decide_claim` checks these rules in this order, and returns a Claim, or the error of the first rule that is broken:
 
     1. The checkpoint is complete. An operator cannot accept a damaged checkpoint.
-    2. The rows of the topics were written with this checkpoint, which is neither ahead of the topics nor rolled back.
-    3. If the query has stored its source's positions in the topics, it continues to store them.
+    2. The rows of the topics were written with this checkpoint. The checkpoint is neither ahead of the topics nor
+       rolled back.
+    3. If the query has stored its source's positions in the topics, the query continues to store positions.
     4. The positions are computed from the same columns as before.
-    5. If positions are stored, they are stored from the first row of the source on. Otherwise they do not show which
-        rows are committed.
+    5. If positions are stored, they are stored from the first row of the source on. Otherwise the positions do not
+        show which rows are committed.
 
 If the operator accepts the checkpoint (--accept-new-checkpoint), rules 2 to 4 do not apply, and old positions are dropped.
 
@@ -63,7 +64,7 @@ class Claim:
 
 
 def decide_claim(request: ClaimRequest, checkpoint: SeenCheckpoint, states: Sequence[TopicState]) -> Claim | LogError:
-    """The claim of a query on topics, or the error that refuses it.
+    """The claim of a query on topics, or the error that refuses the claim.
 
     Args:
         states: the states of the topics that the query is to feed.

@@ -20,7 +20,7 @@ class PlannedTopic:
     """A topic of the section `ingest`, before the ingest has changed anything.
 
     state: the topic's state; None if the topic does not exist yet.
-    config: the settings of the topic, or the settings with which it will be created.
+    config: the settings of the topic, or the settings with which the topic will be created.
     notes: a line for each setting in which the job's settings differ from the topic. The value of the topic is used.
     """
 
@@ -48,7 +48,7 @@ def make_topic(topics: Topics, settings: Settings, planned: PlannedTopic) -> Top
     """The state of a planned topic; a topic that does not exist is created.
 
     Raises:
-        TopicExistsError: another process created the topic after it was planned. Plan it again.
+        TopicExistsError: another process created the topic after the planning. Plan the topic again.
     """
     if planned.state is None:
         definition = settings.topic_definition(planned.name)
@@ -163,7 +163,7 @@ def settle_lists(topics: Topics, query_id: str, names: Sequence[str], source: st
         source: the source whose positions are stored.
 
     Returns:
-        A line for each list of another query that is not committed to one of these topics. A takeover does not commit
+        A line for each list of another query that some of these topics have not committed. A takeover does not commit
         such a list. There is no line if the list has the same source: because of the stored positions, this query reads
         the rows of the list again and commits them.
 

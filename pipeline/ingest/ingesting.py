@@ -65,7 +65,7 @@ class _Planned:
     models: by topic, the model to record.
     files: the files of the checkpoint.
     read: the rows of the source.
-    rows: the records made from these rows.
+    rows: the records that are made from the rows of the source.
     """
 
     topics: Sequence[PlannedTopic]
@@ -305,7 +305,7 @@ class Ingest:
                 self._query.stop()
 
     def _on_batch(self, rows: DataFrame, batch_id: int) -> None:
-        """Spark calls this in its own thread, for one micro-batch after another."""
+        """Spark calls this method in a thread of Spark, for one micro-batch after another."""
         try:
             self._batches.ingest(rows, batch_id)
             if self._stop.asked:

@@ -2,12 +2,12 @@
 
 `ingest.position.columns` names the columns that contain the position. For each partition of the source, the topic's
 state stores the highest committed position (storage_engine/topic/append/committed_positions.py). Tasks that stage rows
-skip each row at or below this position. Each micro-batch commits the highest positions that it reached. These positions
-also include rows that were skipped, and rows that became dead letters.
+skip each row at or below this position. Each micro-batch commits the highest positions that it reached. Rows that were
+skipped, and rows that became dead letters, also count for these positions.
 
     rows/            passes the columns on, as `position` and `position_of_0`, `position_of_1`, ... (position_columns)
     staging_task.py  compares the rows of a task with the committed positions (RowPositions)
-    micro_batch.py   reads the committed positions from the state, and adds the new ones to the commit (SourceEnds)
+    micro_batch.py   reads the committed positions from the state, and adds the new positions to the commit (SourceEnds)
 
 For sources of the kinds kafka and lakelog, the checkpoint's offsets file contains the end offset of every partition,
 including partitions without a row in the micro-batch. So every partition has a position from the first micro-batch on.
@@ -154,8 +154,8 @@ class PositionedSource:
     def starts(self, storage: Storage, checkpoint: str) -> SourceEnds:
         """The first offsets of a stream that begins with the earliest messages; empty if they are not known.
 
-        For kafka they are in the checkpoint after the first micro-batch is planned. For lakelog they are the current log
-        start offsets of the topics.
+        For kafka, the first offsets are in the checkpoint after Spark has planned the first micro-batch. For lakelog,
+        the first offsets are the current log start offsets of the topics.
         """
         if not self.tells_ends:
             return SourceEnds()

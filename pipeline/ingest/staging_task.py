@@ -3,8 +3,8 @@ files.
 
 The Arrow batches of the task become final record batches, in one file per topic. This file is named after the attempt.
 Rows that a topic does not accept are written to a Parquet file in the same folder. Rows are skipped if their positions
-in the source show that the topic already has them. At the end, the task reports the file and position of each run. A
-run is the record batches of one partition.
+in the source show that the topic already contains the rows. At the end, the task reports the file and position of each
+run. A run is the record batches of one partition.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ _daemon_starts: dict[str, threading.Thread] = {}
 _EXECUTOR_SECONDS = 15.0
 """Longest wait for the start of the Python daemon while no task runs. The application may never get an executor."""
 _DAEMON_SECONDS = 300.0
-"""Longest wait for the start of the Python daemon in all cases; on a busy machine it takes a minute."""
+"""Longest wait for the start of the Python daemon in all cases; on a busy machine the start takes a minute."""
 _REST_SECONDS = 15.0
 """Longest wait for the end of cancelled tasks."""
 
@@ -116,7 +116,7 @@ def stop_session(spark: SparkSession) -> None:
     """Stop Spark after its tasks have ended. The task that starts the Python daemon is awaited, and the other tasks are
     cancelled."""
     context = spark.sparkContext
-    if context._jsc is None:  # noqa: SLF001 - nothing else tells that it was stopped
+    if context._jsc is None:  # noqa: SLF001 - nothing else shows that the context was stopped
         return
     with suppress(*SPARK_ERRORS, OSError):  # the JVM has died or is ending, so its tasks end too
         starting = _daemon_starts.get(context.applicationId)
@@ -135,7 +135,7 @@ def abandon_session(spark: SparkSession) -> None:
     From here on the JVM could only print that tasks were interrupted, which is intended. So its output is silenced.
     """
     context = spark.sparkContext
-    if context._jsc is not None:  # noqa: SLF001 - nothing else tells that it was stopped
+    if context._jsc is not None:  # noqa: SLF001 - nothing else shows that the context was stopped
         with suppress(*SPARK_ERRORS, OSError):  # the JVM has ended already
             java = context._gateway.jvm.java  # type: ignore[union-attr]  # noqa: SLF001 - no public access to Java
             context.setLogLevel("OFF")

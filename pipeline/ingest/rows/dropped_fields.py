@@ -62,7 +62,7 @@ class DroppedFields:
 
     @classmethod
     def of(cls, settings: Settings, source: SourceRows) -> DroppedFields | None:
-        """The counter for this source; None if the source drops no fields, or if they cannot be detected."""
+        """The counter for this source; None if the source drops no fields, or if dropped fields cannot be detected."""
         is_json = settings.required_ingest().source.format.lower() == "json"
         is_multi_line = (source_option(settings, "multiLine") or "").strip().lower() == "true"
         if not is_json or is_multi_line or names_line(settings):

@@ -66,7 +66,7 @@ ROWS = pa.schema(
 
 _NO_PARTITION = -1
 UNREADABLE_TIMESTAMP = -2
-_ROOM = 4096  # a record may be refused if this many bytes more would exceed the size limit; the validator decides
+_ROOM = 4096  # bytes; a record that is nearer than this to the size limit may be refused; the validator decides
 
 
 def record_rows(
