@@ -9,7 +9,7 @@ and the topics' states, and is made before any change.
     3. If the query has stored its source's positions in the topics, the query continues to store positions.
     4. The positions are computed from the same columns as before.
     5. If positions are stored, they are stored from the first row of the source on. Otherwise the positions do not
-        show which rows are committed.
+       show which rows are committed.
 
 If the operator accepts the checkpoint (--accept-new-checkpoint), rules 2 to 4 do not apply, and old positions are dropped.
 

@@ -73,7 +73,7 @@ def _differences(settings: Settings, state: TopicState) -> list[str]:
         if wanted is not None and wanted != found:
             notes.append(
                 f"topic {name} has {key}={found or 'the default'}, but the settings say {wanted}:"
-                f" `lakelog topics alter {name} --config {key}={wanted}` changes it"
+                f" `lakelog topics alter {name} --config {key}={wanted}` changes the topic"
             )
     return notes
 
