@@ -1,10 +1,10 @@
 """Runs all benchmarks (`make bench`), or the named ones: `python -m bench codec logs`.
 
-Some benchmarks have options for smaller runs, which print the figures and write no page. To give options, run the module
-itself: `python -m bench.reading.reads --records 100000`.
+Some benchmarks have options for smaller runs. A smaller run prints the figures, and writes no page. To give options,
+run the module of the benchmark: `python -m bench.reading.reads --records 100000`.
 
     codec              encoding and decoding of record batches, compared with Kafka's Java classes and other libraries
-    commits            a commit: its time, syncs and storage calls
+    commits            the time, the syncs and the storage calls of a commit
     compaction         compaction, compared with Kafka's cleaner
     decisions          decisions about a partition of many segments
     compaction_memory  the memory of a compaction with many keys

@@ -3,9 +3,9 @@
 The peers are Kafka's own Java classes, aiokafka's C extension and kafka-python.
 
 Each case runs in a separate JVM (tests/kafka_jvm.py), because calls to Kafka's classes are slower after the JVM has
-used another codec. Before the measurement, the JVM gets two seconds to compile hot code. Its heap is larger than a case
-can fill. It uses ParallelGC, the collector with which the JVM was fastest; with the default, G1, decoding took 1.5
-times as long.
+used another codec. Before the measurement, the JVM gets two seconds to compile hot code. The heap of the JVM is larger
+than a case can fill. The JVM uses ParallelGC, because the JVM was fastest with this collector. With the default
+collector, G1, decoding took 1.5 times as long.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Measures a commit: its time, its syncs and storage calls, how these grow with a topic's history, and the number of
-files.
+"""Measures commits: the time, the syncs and the storage calls of a commit, their growth with a topic's history, and the
+number of files.
 
-The first part measures a TopicWriter without Spark, in this process. It commits micro-batches without records until
-version 10,000, and then micro-batches of 10,000 records in 8 partitions. The time of a micro-batch with records begins
-with the encoding, and ends when the staged files are deleted. The second part measures an ingest of such micro-batches
-by Spark, and compares it with an empty foreachBatch over the same input files. Everything is on one local disk, and
-every commit is durable.
+The first part measures a TopicWriter without Spark, in this process. The writer commits micro-batches without records
+until version 10,000, and then micro-batches of 10,000 records in 8 partitions. The time of a micro-batch with records
+begins with the encoding, and ends when the staged files are deleted. The second part measures an ingest of such
+micro-batches by Spark, and compares it with an empty foreachBatch over the same input files. Everything is on one local
+disk, and every commit is durable.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def milliseconds(work: Any, *arguments: Any) -> float:
 
 
 def mean_milliseconds(work: Any) -> float:
-    """The mean time of a call over a whole cycle of pruning, because single calls contain different shares of it."""
+    """The mean time of a call over a whole cycle of pruning. Single calls contain different shares of the pruning."""
     started = time.perf_counter()
     for _ in range(CYCLE):
         work()
@@ -204,8 +204,8 @@ def by_writer(work: Path) -> tuple[list[list[str]], list[Ratio]]:
     rows.append([name, f"{taken:.2f}", calls(full.storage, full.commit_records, records)])
     ratios += [
         Ratio("without records: milliseconds", max(empty.values()), at_most=30),
-        # Pruning keeps a thousand versions. Until there are as many, the share of pruning in a commit grows: first
-        # rolling up, then also deleting.
+        # Pruning keeps a thousand versions. Until a topic has so many versions, the share of pruning in a commit grows:
+        # at first only versions are rolled up, then versions are also deleted.
         Ratio("without records: at version 10,000 / at version 1,000", empty[10_000] / empty[1_000], at_most=1.5),
         Ratio(f"{name}: milliseconds", taken, at_most=250),
         Ratio("versions left of 10,000", left, at_most=MOST_VERSIONS),

@@ -1,10 +1,10 @@
 """Measures how fast Lakelog and Kafka's own LogCleaner compact the same log, and how fast a Spark job of Lakelog
 compacts two partitions on two cores.
 
-Lakelog and Kafka take turns. Each of the two compacts its own copy of the same log directory in place. Each is a
-separate process, bound to one core, so that Java's compiler and garbage collector cannot use a second core.
-tests/kafka/KafkaCleanerPeer.java calls Kafka's classes, in a JVM that has done the same work before the measurement.
-Each round checks that both results are the same.
+Lakelog and Kafka take turns. Each of the two peers compacts, in place, its own copy of the same log directory. Each
+peer is a separate process, and is bound to one core, so that Java's compiler and garbage collector cannot use a second
+core. tests/kafka/KafkaCleanerPeer.java calls Kafka's classes, in a JVM that has done the same work before the
+measurement. Each round checks that both results are the same.
 """
 
 from __future__ import annotations
@@ -115,13 +115,14 @@ def request(parent: Path) -> dict[str, object]:
 
 
 def compactable_bytes(parent: Path) -> int:
-    """The bytes of all segments except the active one."""
+    """The bytes of all segments except the active segment."""
     sizes = [path.stat().st_size for path in sorted(parent.glob(f"{TOPIC}-0/*.log"))]
     return sum(sizes[:-1])
 
 
 def refuse_differences(ours: Path, kafka: Path, codec: Codec) -> None:
-    """End the benchmark if the two results differ: in any byte, or with a codec in the segments."""
+    """End the benchmark if the two results differ. Without a codec, every byte is compared. With a codec, only the
+    names of the segments are compared."""
     left = [{path.name: path for path in parent.glob(f"{TOPIC}-0/*.log")} for parent in (ours, kafka)]
     assert left[0].keys() == left[1].keys(), "the same segments are left"
     if codec is Codec.NONE:

@@ -105,7 +105,8 @@ def seconds_of(decision: Callable[[], int]) -> float:
 
 
 def topics_with(storage: CountingStorage, name: str, segments: int, config: dict[str, str]) -> Topics:
-    """A topic with one partition of this number of segments, one for each second. None of the segments has a file."""
+    """A topic with one partition. The partition has this number of segments, one for each second. None of the segments
+    has a file."""
     topics = Topics(storage, BrokerConfig(), ManualClock(NOW_MS))
     topics.create(name, 1, config)
     ends = [NOW_MS - SECOND_MS * (segments - number) for number in range(segments)]

@@ -22,8 +22,8 @@ ROWS = 5_000_000
 VALUE_BYTES = 100
 ROUNDS = 9
 WARM_UP = 4
-"""The number of rounds for warming up, until Java's compilers have finished. In the second round they still use twice
-the time of the sixth."""
+"""The number of rounds for warming up, until Java's compilers have finished. In the second round, the compilers still
+use twice as much time as in the sixth round."""
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
         write_input(work / "input")
         broker = stack.enter_context(KafkaBroker(java_options=("-Xmx1g",)))
         peers = {name: stack.enter_context(Peer.module("bench.peers.ingest", name)) for name in PEERS}
-        # Each peer has a separate folder, which it empties before each run. That time is not measured.
+        # Each peer has a separate folder, which it empties before each run. The time for this is not measured.
         case = {"rows": ROWS, "input": str(work / "input"), "bootstrap_servers": broker.bootstrap_servers}
         own = {name: {"folder": str(work / name), "phases": str(work / "phases.jsonl")} for name in peers}
         seconds = take_turns(peers, case, ROUNDS, own, WARM_UP)

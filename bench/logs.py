@@ -6,7 +6,7 @@ checks all batches and makes the indexes again. Opening is PartitionLog.open aft
 each segment's files. A look-up is PartitionLog.locate: it finds the segment by bisection, then the position in the
 segment's .index, and then the batch, as a consumer's fetch does before it reads. All files are in the page cache, and
 only one thread works. The work never has to wait, so the measured time is processor time (user and system). Other
-processes on the machine do not increase it.
+processes on the machine do not increase this time.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
     python -m bench.partitions [--partitions 10000]
 
-Each command is a separate process with a hard limit of 256 open files. It works on the root in the state in which the
-earlier commands left it. Each of two appends adds four records to each partition, so most partitions begin a second
-segment. The result has the processor time (user and system), the elapsed time, and the largest resident size. If the
-number of partitions doubles, time and memory may at most double. The cost of the command on one partition is subtracted
-from the cost on 10,000 and on 5,000 partitions; the ratio compares the two results. The records that are read are
-compared with those that were written.
+Each command is a separate process with a hard limit of 256 open files. Each command works on the root as the earlier
+commands left it. Each of two appends adds four records to each partition, so most partitions begin a second segment.
+The result has the processor time (user and system), the elapsed time, and the largest resident size. If the number of
+partitions doubles, time and memory may at most double. The cost of the command on one partition is subtracted from the
+cost on 10,000 and on 5,000 partitions; the ratio compares the two results. The records that are read are compared with
+those that were written.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def main() -> None:
 
 
 def _measured(partitions: int) -> dict[str, Taken]:
-    """The result of measure(), called in a small process, because the system counts the size of the parent process for
-    its child, too."""
+    """The result of measure() in a small process of its own. The system counts the size of a process also for its child
+    processes, so the parent of the measured commands must be small."""
     command = [sys.executable, "-m", "bench.partitions", "--measure", str(partitions)]
     found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return {name: Taken(*of) for name, of in json.loads(found).items()}

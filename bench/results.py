@@ -17,7 +17,7 @@ _PACKAGES = ("pyspark", "pyarrow", "numpy", "numba", "crc32c", "cramjam", "aioka
 
 @dataclass(frozen=True)
 class Ratio:
-    """A figure of Lakelog compared with one of a peer. at_least, at_most: the target."""
+    """A figure of Lakelog compared with the figure of a peer. at_least, at_most: the target."""
 
     name: str
     value: float
@@ -50,7 +50,7 @@ def write_results(
 
 
 def print_ratios(ratios: Sequence[Ratio]) -> None:
-    """Print the ratios of a run with other sizes than those of the page, which does not write the page."""
+    """Print the ratios of a run whose sizes differ from those of the page. Such a run does not write the page."""
     for ratio in ratios:
         print(f"{ratio.name}: {ratio.value:.2f}, wanted {ratio.wanted}", flush=True)
 

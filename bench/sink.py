@@ -2,8 +2,9 @@
 
     python -m bench.sink [--rows 5000000] [--rounds 9] [--warm-up 4] [--batches 250] [--stream-rounds 3]
 
-The first part writes many rows as one batch, the second part writes micro-batches of 10,000 records as a stream. The
-two parts use the peers of the benchmarks ingest and commits for the ingest.
+The first part writes many rows as one batch, the second part writes micro-batches of 10,000 records as a stream. For
+the ingest, the first part uses the peer of the benchmark ingest, and the second part uses the peer of the benchmark
+commits.
 """
 
 from __future__ import annotations

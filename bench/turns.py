@@ -1,9 +1,9 @@
 """Runs peers in turns: each in its own process, one after another, round by round.
 
-A peer is a program that reads one case per line from standard input (JSON), and answers each with one line (JSON). It
-is either a module of this package whose last call is `answer(...)`, or any other such program. Because peers are
-separate processes, nothing that one peer imports, compiles or keeps in memory affects another peer. Because the peers
-take turns in every round, a slow moment of the machine affects all of them.
+A peer is a program that reads cases from standard input, one line of JSON for each case, and answers each case with one
+line of JSON. The program is either a module of this package whose last call is `answer(...)`, or any other such
+program. Peers are separate processes, so nothing that one peer imports, compiles or keeps in memory affects another
+peer. Because the peers take turns in every round, a slow moment of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def take_turns(
 
     Args:
         own: by peer, the fields that are added only to the case of this peer.
-        warm_up: the number of first rounds, which are not measured. They prepare the data and warm up the processes.
+        warm_up: the number of rounds at the beginning that are not measured. These rounds prepare the data and warm up
+            the processes.
     """
     answers: dict[str, list[float]] = {name: [] for name in peers}
     for _ in range(warm_up + rounds):

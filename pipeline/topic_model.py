@@ -4,9 +4,9 @@ The topic's state stores the fields of that model (storage_engine.topic.chain.to
 export compare the model of their settings with these stored fields. A compatible change, which breaks neither older
 records nor their readers, is accepted. Any other change is refused unless the operator accepts it (--accept-schema).
 
-An ingest records the new model at its start. An export records the new model after its commit. A replay, and an export
-with nothing to read, record a model only if the operator accepted its changes. A run whose model did not change adds no
-version to the topic.
+An ingest records the new model at its start. An export records the new model after its commit. In two cases, a new
+model is recorded only if the operator accepted the changes of the model: in a replay, and in an export that has nothing
+to read. A run whose model did not change adds no version to the topic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SchemaChangedError(StateError):
 
 
 def event_schema(settings: Settings, setting: str, text: str) -> EventSchema:
-    """The schema that the text of a setting names. Its model is imported here.
+    """The schema that the text of a setting names. This function imports the model of the schema.
 
     Raises:
         ConfigError: the text names no model, or a field has no column type. The error says what was searched for, and
@@ -52,7 +52,7 @@ def check_schemas(settings: Settings) -> None:
 
 
 def topic_schema(settings: Settings, topic: str) -> EventSchema | None:
-    """The schema that the settings name for a topic; None if they name none.
+    """The schema that the settings name for a topic; None if the settings name no schema.
 
     Raises:
         ConfigError: the setting names no model that has columns.
@@ -70,7 +70,7 @@ def changed_model(
 
     Args:
         before: the recorded model; None if there is none, or if the topic does not exist yet.
-        schema: the schema of the settings; None if they name no model. Then nothing is recorded.
+        schema: the schema of the settings; None if the settings name no model. Then nothing is recorded.
         accepted: the operator accepts every change of the model.
 
     Raises:
@@ -96,7 +96,7 @@ def changed_model(
         if breaking := compare(known, fields).breaking:
             raise SchemaChangedError(
                 settings.place_of(f"topics.{topic}.schema"),
-                f"model {model.__name__} is not compatible with the model that topic {topic} was used with:"
+                f"model {model.__name__} is not compatible with the model that is recorded in topic {topic}:"
                 f" {'; '.join(breaking)}",
                 "Nothing was changed. Choose: undo the change, for example keep the old field and add an optional new one;"
                 " or accept the change once with --accept-schema. If the columns of an exported table do not fit the"

@@ -40,8 +40,8 @@ _WORDS = ["sensor", "temperature", "pressure", "warehouse", "berlin", "ok", "del
 
 @cache
 def values(value_bytes: int) -> list[bytes]:
-    """Text of words and digits that compresses to about a third of its size, as events do. It is the same in every
-    process."""
+    """Text of words and digits that compresses to about a third of its size, as events do. The text is the same in
+    every process."""
     source = random.Random(1)
     found = []
     for _ in range(RECORDS[value_bytes]):

@@ -1,9 +1,9 @@
 """One peer of the commits benchmark: `python -m bench.peers.commits lakelog|empty`, a process with its own Spark.
 
-A case has two folders: one with Parquet files, each of which is one micro-batch, and one to write to. The answer is the
-median time in milliseconds between the ends of two micro-batches, after the stream has warmed up. When a micro-batch is
-done, Spark adds a file to its checkpoint: the time of this file is the end. One peer is an ingest, the other an empty
-foreachBatch over the same files.
+A case names two folders. The first folder contains Parquet files; each file is one micro-batch. The peer writes to the
+second folder. The answer is the median time in milliseconds between the ends of two micro-batches, after the stream has
+warmed up. When a micro-batch is done, Spark adds a file to its checkpoint: the time of this file is the end of the
+micro-batch. One peer is an ingest, the other peer is an empty foreachBatch over the same files.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def measure(case: dict[str, Any]) -> float:
 
 
 def make_empty(folder: Path) -> None:
-    """Make a folder that is empty, while the disk has nothing left to write."""
+    """Make an empty folder, and wait until the disk has nothing left to write."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     os.sync()

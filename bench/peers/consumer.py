@@ -29,7 +29,7 @@ from lakelog.rows import ROWS
 
 AT_ONCE = 10_000
 CONFIG = {"group.id": "bench", "enable.auto.commit": False, "fetch.queue.backoff.ms": 1}
-"""With its default, 1000, fetch.queue.backoff.ms lets the consumer pause for a second whenever its queue was full."""
+"""With 1000, the default of fetch.queue.backoff.ms, the consumer pauses for a second whenever its queue was full."""
 
 
 def table(case: dict[str, Any]) -> pa.Table:

@@ -1,12 +1,13 @@
 """One peer of the following benchmark: `python -m bench.peers.following follow|probe|newest`, in a separate process.
 
-A case names a root, a number of records of which each is one commit, the version and the offsets before the first of
-these commits, and how long to wait before looking again. The answer is the time at which the peer notices each commit,
-in nanoseconds of the clock that all processes of this machine share.
+A case names a root, a number of records (each record is one commit), the version and the offsets before the first of
+these commits, and the pause between two attempts. The answer is the time at which the peer notices each commit, in
+nanoseconds of the clock that all processes of this machine share.
 
-    follow    the loop of Topic.follow, which gets the record; without poll_seconds, with the default of Topic.follow
+    follow    the loop of Topic.follow, which gets the record. If the case has no poll_seconds, Topic.follow uses its
+              default.
     probe     a loop that only tries to read the next version of the topic's state
-    newest    a loop that gets the newest state as all readers do: checked, and durable
+    newest    a loop that gets the newest state as all readers do: the state is checked, and made durable
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 A case names the Parquet input, a folder to write to, and the address of a Kafka broker. The answer is the time of one
 run in seconds. Each run reads the input from the page cache and writes each row's value. Lakelog writes through
-foreachBatch to a topic of two partitions, and the time ends with the commit. Spark's own Parquet writer includes the
-fsync of its files. Spark's Kafka sink writes to a topic with two partitions. The broker does not sync its files. Before
-each run, the files of earlier runs are on the disk, and the system has free memory for the new files. For each run of
-Lakelog, the seconds by phase are written to the file that the case names, as one line of JSON.
+foreachBatch to a topic of two partitions, and the time ends with the commit. The time of Spark's own Parquet writer
+includes the fsync of its files. Spark's Kafka sink writes to a topic with two partitions. The broker does not sync its
+files. Before each run, the files of earlier runs are on the disk, and the system has free memory for the new files. For
+each run of Lakelog, the seconds by phase are written to the file that the case names, as one line of JSON.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def kafka(case: dict[str, Any]) -> float:
     servers, topic = case["bootstrap_servers"], f"values-{time.time_ns()}"
     admin = KafkaAdminClient(bootstrap_servers=servers)
     admin.create_topics([NewTopic(topic, 2, 1)])
-    time.sleep(1)  # after that, the broker has the topic's log directories
+    time.sleep(1)  # after this second, the broker has the topic's log directories
     started = time.monotonic()
     rows = spark.read.parquet(case["input"]).select("value")
     rows.write.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", topic).save()
@@ -90,8 +90,8 @@ def kafka(case: dict[str, Any]) -> float:
 
 
 def touch_memory(folder: Path) -> None:
-    """Use memory once, so that the system has it for the files of a run. The host of a virtual machine takes back
-    memory that is free for some seconds. The first write to such memory then takes five times as long, for every
+    """Use memory once, so that the system has this memory for the files of a run. The host of a virtual machine takes
+    back memory that is free for some seconds. The first write to such memory then takes five times as long, for every
     peer."""
     scratch = folder / "scratch"
     piece = bytes(1024**2)
@@ -105,7 +105,7 @@ PEERS = {"lakelog": lakelog, "parquet": parquet, "kafka": kafka}
 
 
 def make_empty(folder: Path) -> None:
-    """Make a folder that is empty, while the disk has nothing left to write and the system has free memory."""
+    """Make an empty folder. Wait until the disk has nothing left to write, and free memory for the files of the run."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     os.sync()

@@ -1,9 +1,9 @@
 """The sink's peer in the sink benchmark, for a stream: `python -m bench.peers.sink_stream`, a process with its own
 Spark. The peer with the ingest is bench.peers.commits.
 
-A case has two folders: one with Parquet files, each of which is one micro-batch, and one to write to. The answer is the
-median time in milliseconds between the ends of two micro-batches that write to a topic of eight partitions with
-writeStream.format("lakelog"), after the stream has warmed up.
+A case names two folders. The first folder contains Parquet files; each file is one micro-batch. The peer writes to the
+second folder. The answer is the median time in milliseconds between the ends of two micro-batches that write to a topic
+of eight partitions with writeStream.format("lakelog"), after the stream has warmed up.
 """
 
 from __future__ import annotations

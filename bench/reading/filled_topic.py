@@ -1,7 +1,7 @@
-"""The topic of the benchmarks that read: the same records in a root, and in a Kafka broker.
+"""Makes the topic of the benchmarks that read: the same records in a root, and in a Kafka broker.
 
-Each record has a key of 10 digits, which rise, and a value of 100 incompressible bytes. The key decides the partition.
-The timestamps rise by one millisecond from record to record. The records are uncompressed.
+Each record has a key of 10 digits and a value of 100 incompressible bytes. The keys are rising numbers. The key decides
+the partition. The timestamps rise by one millisecond from record to record. The records are uncompressed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def fill_topic(root: Path, records: int, batch_bytes: int | None = None) -> None
     """Create the topic in a new root, and append all records as one commit.
 
     Args:
-        batch_bytes: the largest size of a batch; by default as Lakelog writes them, 1 MB.
+        batch_bytes: the largest size of a batch; by default 1 MB, as Lakelog writes batches.
     """
     schema = pa.schema({"key": pa.binary(), "value": pa.binary(), "timestamp": pa.int64()})
     config = {} if batch_bytes is None else {"max.message.bytes": batch_bytes}

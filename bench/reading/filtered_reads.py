@@ -36,11 +36,11 @@ SHARE = 0.01
 BATCH_BYTES = {"16 KB": 16_384, "1 MB": None}
 """Kafka's producers make batches of 16 KB by default, and a large append of Lakelog makes batches of 1 MB."""
 PLACES = {"first": 0.0, "middle": 0.5, "last": 0.99}
-"""By the name of a part of 1%: the share of the records before it."""
+"""The parts of 1% that are read, by name, with the share of the records that are before the part."""
 
 
 class CountingStorage(PosixStorage):
-    """Counts the bytes that are read from .log files, and those that are read from other files."""
+    """Counts the bytes that are read from .log files, and the bytes that are read from other files."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

@@ -2,10 +2,10 @@
 
     python -m bench.reading.following [--records 200] [--rounds 5]
 
-A commit happens when the name of the next version appears, which is one call of link. The benchmark compares the delay
-with that of a loop that only tries to read the next version, with the same pause between two attempts. No reader can
-notice a commit with fewer calls of the storage. The writer is another process than the readers, and commits each record
-alone, at random times.
+A commit happens when the name of the next version appears. One call of link makes the name appear. The benchmark
+compares the delay with that of a loop that only tries to read the next version, with the same pause between two
+attempts. No reader can notice a commit with fewer calls of the storage. The writer and the readers are different
+processes. The writer commits each record alone, at random times.
 """
 
 from __future__ import annotations

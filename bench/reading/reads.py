@@ -3,7 +3,7 @@ Spark's scan of Parquet files.
 
     python -m bench.reading.reads [--records 5000000] [--rounds 9] [--warm-up 4]
 
-All three reads return the same rows with the same columns, which the benchmark checks before it measures.
+All three reads return the same rows with the same columns. The benchmark checks this before the measurement.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def read_seconds(records: int, rounds: int, warm_up: int) -> dict[str, float]:
 
 
 def write_parquet(root: Path, folder: Path) -> None:
-    """Write the rows of each partition to one Parquet file. The columns with few values have dictionaries, as Spark's
-    own writer makes them."""
+    """Write the rows of each partition to one Parquet file. The columns with few values have dictionaries, as in the
+    files of Spark's own writer."""
     folder.mkdir()
     topic = lakelog.open(root).topic(TOPIC)
     for partition in range(PARTITIONS):

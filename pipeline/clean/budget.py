@@ -3,13 +3,13 @@
 The budget decides whether a piece of work may begin. A piece that has begun is always finished. A piece may not begin
 if
 
-    --max-bytes      this piece and all pieces that have begun would together read more bytes than this limit
-    --max-minutes    this time has passed, or would pass before the end of the piece
+    --max-bytes      this piece and all pieces begun before it would together read more bytes than the limit
+    --max-minutes    the time limit has passed, or would pass before the end of the piece
 
-If a piece may not begin, a smaller piece may still begin. The duration of a piece is estimated from the highest rate
-(bytes per second) of all pieces so far, because the rate of a small piece mostly shows how long Spark takes to start.
-Until the first piece has ended, there is no estimate, and any piece may begin. So a run lasts longer than its minutes
-only if pieces are still running when the time has passed.
+If a piece may not begin, a smaller piece may still begin. The duration of a piece is estimated from the rate of the
+fastest piece so far, in bytes per second. The slower pieces are ignored, because the rate of a small piece mostly shows
+how long Spark takes to start. Until the first piece has ended, there is no estimate, and a piece may begin at any time
+before the time limit. So a run lasts longer than the time limit only if pieces are still running when the limit passes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Limit(StrEnum):
 
 
 class Budget:
-    """The remaining minutes and bytes of a run. The time begins when the object is created. Only one thread may use
-    it."""
+    """The remaining minutes and bytes of a run. The time begins when the object is created. Only one thread may use the
+    object."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Budget:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Budget:
-        """The budget in the options that add_budget_options adds. Without these options there is no limit."""
+        """The budget that the options of add_budget_options give. Without these options there is no limit."""
         return cls(getattr(arguments, "max_minutes", None), getattr(arguments, "max_bytes", None))
 
     @property
@@ -62,7 +62,7 @@ class Budget:
         return self._end is not None and self._monotonic() >= self._end
 
     def against(self, size: int) -> Limit | None:
-        """The limit that does not allow a piece of `size` bytes to begin; None if the piece may begin."""
+        """The limit that forbids a piece of `size` bytes to begin; None if the piece may begin."""
         if self.max_bytes is not None and self._begun_bytes + size > self.max_bytes:
             return Limit.BYTES
         seconds = size / self._fastest if self._fastest else 0.0
@@ -76,7 +76,7 @@ class Budget:
         return self._monotonic()
 
     def end(self, size: int, begun: float) -> None:
-        """Record that a piece has ended. begun: the time at which it began."""
+        """Record that a piece has ended. begun: the time at which the piece began."""
         seconds = self._monotonic() - begun
         if seconds > 0:
             self._fastest = max(self._fastest, size / seconds)
@@ -88,7 +88,7 @@ def add_budget_options(parser: argparse.ArgumentParser) -> None:
         Limit.MINUTES,
         type=_positive(float),
         metavar="N",
-        help="begin only work that is expected to end within N minutes of the start; finish running work in any case",
+        help="begin only work that is expected to end in the first N minutes of the run; work that has begun is finished",
     )
     parser.add_argument(
         Limit.BYTES, type=_positive(int), metavar="N", help="read at most N bytes for compaction and merging"

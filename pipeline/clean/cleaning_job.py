@@ -1,15 +1,15 @@
-"""Runs retention, compaction, merging, and the deletion of unneeded files and versions, over the topics of a root.
+"""Cleans the topics of a root: retention, compaction, merging, and the deletion of unneeded files and versions.
 
 The driver decides and commits retention itself, because retention copies no bytes. Compactions and merges of all topics
 are in one queue (clean.work_queue), in the order of their priority, and run within the budget (clean.budget). They run
 on Spark, unless all of them together take less time than the start of Spark (clean.runners). Each piece of work is
-committed as soon as it is done: one new version of the topic's state names the new files. So a kill only loses the
+committed as soon as it is done: one new version of the topic's state names the new files. So a kill loses only the
 pieces of work that were running.
 
-An error in one partition or topic is reported and does not stop the others. Ingests, exports, readers and a second run
-may run at the same time. The run may be killed at any time; the modules swapping, pruning and sweeping of
-storage_engine.topic.clean explain why this is safe. Before each piece, a run checks whether another run has already
-done the piece.
+An error in one partition or topic is reported and does not stop the others. Ingests, exports, readers and a second
+cleaning run may run at the same time. A run may be killed at any time. The reasons why this is safe are in
+storage_engine.topic.clean.state_swap, storage_engine.topic.chain.pruning and storage_engine.topic.clean.sweeping.
+Before each piece, a run checks whether another run has already done the piece.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from storage_engine.topic.topics import Topics, check_root
 def add_cleaning_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of all cleaning jobs."""
     parser.add_argument(
-        "--topic", action="append", metavar="NAME", help="work on this topic; may be given more than once"
+        "--topic", action="append", metavar="NAME", help="work on this topic; the option may be given more than once"
     )
     parser.add_argument(
         "--now", type=_moment, metavar="MS", help="use this time for all decisions; default: the current time"
@@ -68,7 +68,10 @@ def add_cleaning_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the plan and change nothing")
     parser.add_argument("--save", type=Path, metavar="FILE", help="like --dry-run, and write the plan to a file")
     parser.add_argument(
-        "--apply", type=Path, metavar="FILE", help="apply a saved plan; refused if a topic has changed since"
+        "--apply",
+        type=Path,
+        metavar="FILE",
+        help="apply a saved plan; the plan is refused if a topic changed after the planning",
     )
 
 
@@ -86,8 +89,7 @@ def run_cleaning(
     steps: Callable[[CleaningJob], None],
     budget: Budget | None = None,
 ) -> JobReport:
-    """Run a cleaning job. If the command line has the options for plans, the job only plans the work, or applies a
-    saved plan.
+    """Run a cleaning job. With the options for plans, the job either only plans the work, or only applies a saved plan.
 
     Args:
         work: the kinds of work that the job does to segments.
@@ -124,9 +126,9 @@ def run_cleaning(
 class CleaningJob:
     """One run of a cleaning job.
 
-    The command line names the topics. If it names none, the settings name them. If the settings name none, all topics
-    of the root are cleaned. The steps may be called in any order and more than once. `report` has the results of all
-    steps.
+    The command line names the topics. If the command line names no topic, the settings name the topics. If the settings
+    name no topic either, all topics of the root are cleaned. The steps may be called in any order and more than once.
+    `report` contains the results of all steps.
 
     now_ms: the time that all decisions use; None: the clock's time.
     """
@@ -170,7 +172,7 @@ class CleaningJob:
         return cls(context.topics, names, lambda: context.spark, progress, budget, now_ms)
 
     def plan(self, work: frozenset[Work], save: Path | None = None) -> JobReport:
-        """Plan the work. The report has the plan. If `save` is given, the plan is also written to this file."""
+        """Plan the work. The plan is in the report. If `save` is given, the plan is also written to this file."""
         failures: list[LogError] = []
         plan = plan_topics(self.topics, self._states(), self._time_ms(), work, failures=failures)
         for failure in failures:
@@ -232,11 +234,11 @@ class CleaningJob:
                 self._report.note_retention(retained)
 
     def compact(self) -> None:
-        """Compact the partitions of compacted topics that are due."""
+        """Compact the partitions that are due. Only compacted topics have such partitions."""
         self._work_off(self._due(self._compactions))
 
     def compact_and_merge(self) -> None:
-        """Compact like `compact`, and merge small neighbouring segments (the rule is in
+        """Do the work of `compact`, and also merge small neighbouring segments (the rule is in
         storage_engine.cleaner.segment_merging)."""
         self._report.begin("segments merged")
         self._work_off([*self._due(self._compactions), *self._due(self._merges)])
@@ -358,7 +360,7 @@ class CleaningJob:
     def _time_is_over(self) -> bool:
         if self.budget.time_is_over:
             warning = (
-                f"the time of {Limit.MINUTES} ended before everything was pruned and swept; the next run continues"
+                f"the time limit {Limit.MINUTES} passed before everything was pruned and swept; the next run continues"
             )
             self._report.warn(warning)
         return self.budget.time_is_over

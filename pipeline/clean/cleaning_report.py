@@ -1,5 +1,5 @@
-"""Collects the report of a cleaning job: figures, errors, and a row for each piece of work, whether it was done or
-never begun."""
+"""Collects the report of a cleaning job: figures, errors, and the rows of the table. There is a row for work that was
+done, and a row for work that was not begun."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class CleaningReport:
 
     @contextmanager
     def failures(self) -> Iterator[None]:
-        """Record an error of the block as a failure, and continue after the block."""
+        """Record an error that the block raises as a failure, and continue after the block."""
         try:
             yield
         except LogError as error:
@@ -132,8 +132,9 @@ class CleaningReport:
             )
 
     def note_changed_meanwhile(self, topic: str, each_of: Sequence[Task | Replacement]) -> None:
-        """Report tasks whose segments another process changed first. The next run plans them again, so a merge is not
-        reported. But in a run that applies a saved plan, each of these tasks is a failure."""
+        """Report tasks whose segments another process has changed meanwhile. The next run plans these tasks again. So a
+        compaction is reported as a warning, and a merge is not reported. But in a run that applies a saved plan, each
+        of these tasks is a failure."""
         for each in each_of:
             merges = isinstance(each, MergeTask) or (
                 isinstance(each, Replacement) and not isinstance(each, CleanedPartition)
@@ -145,7 +146,8 @@ class CleaningReport:
                 self.warn(f"{line}; the next run plans it again")
 
     def note_left(self, left: Sequence[NotBegun], most: int | None) -> None:
-        """Report tasks for which the budget had no room. most: the byte limit of the budget, if it has one."""
+        """Report tasks for which the budget had no room. most: the byte limit of the budget; None: there is no byte
+        limit."""
         self.count("left", len(left))
         self.count("bytes left", sum(each.task.bytes_to_read for each in left))
 
@@ -182,7 +184,8 @@ class CleaningReport:
         size: tuple[int, int | None],
         records: tuple[int | None, int | None] = (None, None),
     ) -> None:
-        """Add a row. Each pair is the number before and after; None: the number is not known, or the work was not done."""
+        """Add a row. Each pair gives the numbers before and after the work; None: the number is not known, or the work
+        was not done."""
         row: dict[str, Value] = {"topic": topic, "partition": partition, "done": done}
         for what, (before, after) in {"segments": segments, "records": records, "bytes": size}.items():
             row |= {f"{what} before": before, f"{what} after": after}

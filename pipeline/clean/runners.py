@@ -1,7 +1,7 @@
-"""Runs the tasks of a cleaning job: on Spark, or in the driver if that is faster.
+"""Runs the tasks of a cleaning job: on Spark, or in the driver if the driver is faster.
 
-Each task writes only new files, and returns its result or its Failure. So a failed, retried or speculative task leaves
-only files that do not appear in any state. A later sweep deletes these files.
+Each task writes only new files, and returns a result or a Failure. So a failed, retried or speculative task leaves only
+files that do not appear in any state. A later sweep deletes these files.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class DriverRunner:
 class SparkRunner:
     """Runs each piece of work as one Spark job.
 
-    Tasks that run at the same time share the allowed number of bytes per second. A partition that is much larger than
-    its share of all bytes is compacted by several Spark tasks.
+    Tasks that run at the same time share the allowed number of bytes per second. A large partition is compacted by
+    several Spark tasks (storage_engine.cleaner.splitting).
 
-    threads: threads of the driver; each one waits for one job.
+    threads: threads of the driver; each thread waits for one job.
     group: the job group of these jobs.
-    bytes_of_all: the bytes that all tasks of the run together read.
+    bytes_of_all: the number of bytes that all tasks of the run together read.
     tasks: the number of tasks in the run.
     """
 
@@ -101,7 +101,7 @@ class SparkRunner:
 def runner_of(
     spark: Callable[[], SparkSession], storage: Storage, shown: Progress, tasks: Sequence[Task]
 ) -> Iterator[Runner[Outcome]]:
-    """The runner of these tasks: the driver if all tasks together are small, otherwise Spark."""
+    """The runner for these tasks: the driver if all tasks together are small, otherwise Spark."""
     if sum(task.bytes_to_read for task in tasks) <= SMALL_BYTES:
         yield DriverRunner(storage, shown)
     else:
@@ -111,7 +111,7 @@ def runner_of(
 
 @contextmanager
 def on_spark(spark: SparkSession, storage: Storage, shown: Progress, tasks: Sequence[Task]) -> Iterator[SparkRunner]:
-    """A SparkRunner of these tasks. If an error ends the block, running jobs are cancelled."""
+    """A SparkRunner for these tasks. If an error ends the block, running jobs are cancelled."""
     size = sum(task.bytes_to_read for task in tasks)
     group = f"lakelog-cleaning-{secrets.token_hex(4)}"
     with progress_of_tasks(spark, shown) as progress, ThreadPoolExecutor(_MOST_THREADS, "cleaning") as threads:

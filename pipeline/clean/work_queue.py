@@ -1,17 +1,18 @@
 """Orders the compactions and merges of a run, begins them within the budget, and returns each result when it is ready.
 
-    1. compactions that are due by age (max.compaction.lag.ms), because this age is a guarantee
+    1. compactions that max.compaction.lag.ms requires now, because this lag is a guarantee
     2. all other compactions
-       inside 1 and inside 2, the larger share of dirty bytes first; of equal shares, the larger number of dirty bytes
+       Within 1 and within 2, the compaction with the larger share of dirty bytes comes first. If two shares are equal,
+       the compaction with more dirty bytes comes first.
     3. merges, topic by topic; topics whose merges save the most segments per byte come first
 
 A piece of work is one task, or several small tasks of one topic that follow one another in this order. Tasks of equal
-priority are in random order, so that two runs at the same time rarely begin the same task.
+priority are in random order, so two runs that work at the same time rarely begin the same task.
 
 The caller asks the queue for the next piece, begins the piece, and waits until pieces have ended. So the caller can
 commit each piece as soon as it is ready, and a kill loses only the pieces that were running. A Runner (clean.runners)
-runs the pieces. It uses either only the caller's thread (InThisThread), or threads of the driver, each of which waits
-for a Spark job.
+runs the pieces. A Runner uses either only the caller's thread (InThisThread), or threads of the driver. Each thread of
+the driver waits for a Spark job.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class NotBegun:
-    """A task that was not begun, and the limit of the budget that forbade it."""
+    """A task that was not begun, and the limit of the budget that forbade the task."""
 
     task: Task
     limit: Limit
@@ -74,20 +75,20 @@ class Runner(Protocol[_Outcome]):
         """The number of pieces that may run at the same time."""
 
     def submit(self, tasks: Sequence[Task]) -> Future[Sequence[_Outcome]]:
-        """Begin a piece. The future has one outcome for each task, in the order of the tasks."""
+        """Begin a piece. The result of the future has one outcome for each task, in the order of the tasks."""
 
 
 @dataclass(frozen=True)
 class EndedPiece(Generic[_Outcome]):
-    """A piece that has ended. future: the outcomes of its tasks, or the error that ended the piece."""
+    """A piece that has ended. future: contains the outcomes of its tasks, or the error that ended the piece."""
 
     tasks: Sequence[Task]
     future: Future[Sequence[_Outcome]]
 
 
 class WorkQueue(Generic[_Outcome]):
-    """The tasks that wait, the pieces that run, and the tasks for which the budget has no room. Only one thread may use
-    it."""
+    """Holds the waiting tasks, the running pieces, and the tasks for which the budget has no room. Only one thread may
+    use this object."""
 
     def __init__(self, tasks: Iterable[Task], budget: Budget, runner: Runner[_Outcome]) -> None:
         self.left: list[NotBegun] = []
@@ -110,7 +111,7 @@ class WorkQueue(Generic[_Outcome]):
         self._running[self._runner.submit(tasks)] = tasks, begun
 
     def wait(self) -> list[EndedPiece[_Outcome]]:
-        """Wait until at least one piece has ended, and return the ended pieces; empty if none is running."""
+        """Wait until at least one piece has ended, and return the ended pieces; empty if no piece is running."""
         ended = []
         for future in wait(self._running, return_when=FIRST_COMPLETED).done:
             tasks, begun = self._running.pop(future)
@@ -119,7 +120,8 @@ class WorkQueue(Generic[_Outcome]):
         return ended
 
     def _next_tasks(self) -> list[Task]:
-        """The next task for which the budget has room, and the tasks after it while all of them together are small."""
+        """The next task for which the budget has room, together with the tasks after it, as long as all of them
+        together are small."""
         piece: list[Task] = []
         size = 0
         while self._waiting and (not piece or _belong_together(piece[0], self._waiting[0], size)):
@@ -143,7 +145,8 @@ def _size(tasks: Iterable[Task]) -> int:
 
 
 class InThisThread(Executor):
-    """An Executor that calls the function in the caller's thread. An error of the function is in the future."""
+    """An Executor that calls the function in the caller's thread. The returned Future contains the result of the
+    function, or its error."""
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         future: Future[_T] = Future()

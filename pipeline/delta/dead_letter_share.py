@@ -1,8 +1,8 @@
 """Stops an export if too many of its records cannot be decoded.
 
-The share of dead letters is computed over the records of the run, and over at most a thousand records that were
-exported before. For this reason, several small runs are treated like one large run. Tombstones are not counted, because
-they need no decoding. If the share is too large, nothing is committed: neither rows nor dead letters nor a position.
+The share of dead letters is computed over the records of the run, together with at most a thousand records that earlier
+runs exported. So several small runs are treated like one large run. Tombstones are not counted, because they need no
+decoding. If the share is too large, the run commits nothing: no rows, no dead letters and no position.
 
 To accept the dead letters, the operator passes the end offsets that the error message contains. So the acceptance
 covers only the records of that error, and no later records. After an acceptance, the count begins again at zero.
@@ -17,9 +17,9 @@ from pipeline.delta.export_plan import ExportRefusedError
 from pipeline.delta.table_stamp import Recent
 
 RECENT_RECORDS = 1_000
-"""The most records of earlier runs that are counted together with a run."""
+"""The largest number of records of earlier runs that are counted together with the records of a run."""
 _SHOWN = 5
-"""The most reasons, and the most partitions, that the error names."""
+"""The largest number of reasons, and of partitions, that the error names."""
 
 
 class TooManyDeadLettersError(ExportRefusedError):
@@ -28,7 +28,7 @@ class TooManyDeadLettersError(ExportRefusedError):
 
 @dataclass(frozen=True)
 class ReasonCount:
-    """Dead letters with the same reason. detail: the place in the value."""
+    """Dead letters with the same reason. detail: the kind of error and the field, or None."""
 
     reason: str
     detail: str | None
@@ -46,10 +46,10 @@ class Place:
 
 
 def followed_by(recent: Recent, records: int, dead_letters: int) -> Recent:
-    """The last records after an increment was added to them.
+    """The counts of the last records, after the records of an increment were added.
 
-    If there are more than a thousand, the earliest are dropped. The dead letters are assumed to be spread evenly among
-    the records.
+    If there are more than a thousand records, the earliest are dropped. The dead letters are assumed to be spread
+    evenly among the records.
     """
     if records >= RECENT_RECORDS:
         return Recent(RECENT_RECORDS, round(dead_letters * RECENT_RECORDS / records, 3))
@@ -77,7 +77,7 @@ def too_many_dead_letters(
 
     Args:
         records: number of records of the increment, without tombstones.
-        reasons, places: the reasons and partitions of all its dead letters.
+        reasons, places: the reasons and partitions of all dead letters of the increment.
         end: the end offsets of the increment, by partition.
     """
     dead = sum(place.count for place in places)

@@ -1,28 +1,30 @@
-"""Stores dead letters in Delta tables: the whole rows and records that were refused, their origin, and the reason.
+"""Stores dead letters in Delta tables. A dead letter is a whole row or record that was refused, with its origin and the
+reason.
 
 The tables are below the root:
 
-    tables/dead_letters/ingest/<topic>/   rows of a stream that the topic does not accept (no key, too large), that do
-                                          not fit the source's schema, or on which an expression of the settings fails
-    tables/dead_letters/unknown_topic/    refused rows of a stream for several topics, if the topic of the row is unknown
-    tables/dead_letters/export/<topic>/   records of the topic whose value does not fit its schema
+    tables/dead_letters/ingest/<topic>/   rows of a stream: the topic does not accept the row (no key, too large),
+                                          the row does not fit the source's schema, or an expression of the settings
+                                          fails on the row
+    tables/dead_letters/unknown_topic/    refused rows of a stream for several topics: the topic of the row is unknown
+    tables/dead_letters/export/<topic>/   records whose value does not fit the topic's schema
 
 Each table begins with the columns `reason` (a word or two to group by), `detail` (the exact error, without data of the
 record) and `topic`. The columns of the row's origin follow. The last columns are key, value and headers as bytes, so
 the row can be sent again.
 
-Dead letters are written before the commit of the run that found them. If a run is killed between these two steps, it is
-repeated, and must not write its dead letters twice. So each append uses Delta's guard, an application id with a
-version: Delta skips an append if the application has already committed this version. The caller chooses a version that
-is the same in the repeated run, such as the id of a micro-batch.
+Dead letters are written before the commit of the run that found them. If a run is killed between these two steps, the
+next run repeats its work, and must not write the dead letters twice. So each append has Delta's guard: an application
+id and a version. Delta skips an append if the same application id has already committed the same version, or a higher
+one. The caller chooses a version that is the same in the repeated run, such as the id of a micro-batch.
 
-Executors stage the dead letters of an ingest as Parquet files. The driver adds these files' rows to the table with the
-deltalake library, without a Spark job. This takes ten milliseconds per micro-batch; Spark's own writer takes one to
-three seconds. The dead letters of an export are in a DataFrame, and Spark writes them. The driver and Spark write the
-guard as a `txn` action into the table's log.
+Executors stage the dead letters of an ingest as Parquet files. The driver adds the rows of these files to the table
+with the deltalake library, without a Spark job. This takes ten milliseconds per micro-batch; Spark's own writer takes
+one to three seconds. The dead letters of an export are in a DataFrame, and Spark writes them. In both cases, the guard
+is a `txn` action in the table's log.
 
-Tables are created with a checkpoint every hundredth commit, and without statistics, because no query of Lakelog uses
-statistics to skip files.
+The properties of a new table ask for a checkpoint after each hundred commits, and for no statistics. No query of
+Lakelog uses statistics to skip files.
 """
 
 from __future__ import annotations
@@ -86,7 +88,8 @@ _TABLE_PROPERTIES = {
 
 
 class Refusal(IntEnum):
-    """The reason why a row is refused before it becomes a record. The rows have this number in a column."""
+    """The reason why a row is refused before it becomes a record. A column of the rows contains the number of the
+    reason."""
 
     MALFORMED = 1
     KEY_FAILED = 2
@@ -99,7 +102,8 @@ class Refusal(IntEnum):
 
     @property
     def setting(self) -> str:
-        """The setting that the row does not fit. A malformed row may instead not fit the topic's schema."""
+        """The setting that the row does not fit. For a malformed row, this can also be the setting of the topic's
+        schema."""
         if self is Refusal.MALFORMED:
             return "ingest.source.schema"
         if self is Refusal.TOPIC_FAILED:
@@ -122,18 +126,19 @@ class Refusal(IntEnum):
 
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
-"""The form of the operating system's error number in deltalake's messages."""
+"""Finds the operating system's error number in deltalake's messages."""
 _MOST_ATTEMPTS = 10
-"""The most attempts of an append if other processes commit at the same time."""
+"""The largest number of attempts of one append. An attempt fails if another process commits at the same time."""
 
 
 def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: str, app_id: str, version: int) -> None:
-    """Append the rows of staged Parquet files, unless this was done before. A missing table is created.
+    """Append the rows of staged Parquet files, unless they were appended before. A missing table is created.
 
     Args:
-        staged: storage keys of files with the columns of INGEST_DEAD_LETTERS; they are read one row group at a time.
+        staged: storage keys of files with the columns of INGEST_DEAD_LETTERS; the files are read one row group at a
+            time.
         table: storage key of the table.
-        app_id: the application of the guard.
+        app_id: the application id of the guard.
         version: the version of the guard. The append is skipped if this or a higher version was committed before.
 
     Raises:
@@ -179,13 +184,13 @@ def _staged_rows(storage: Storage, staged: Sequence[str]) -> Iterator[pa.RecordB
 def append_dead_letters(
     rows: DataFrame, path: str, app_id: str, version: int, user_metadata: str | None = None
 ) -> None:
-    """Append `rows` to the table at `path`, unless this was done before. A missing table is created.
+    """Append `rows` to the table at `path`, unless they were appended before. A missing table is created.
 
     Args:
         rows: rows with the columns of the table.
-        app_id: the application of the guard.
-        version: the version of the guard. Delta silently skips the append if it has committed this or a higher version
-            of `app_id`.
+        app_id: the application id of the guard.
+        version: the version of the guard. Delta silently skips the append if this or a higher version of `app_id` was
+            committed before.
         user_metadata: the user metadata of the commit.
     """
     writer = rows.coalesce(1).write.format("delta").mode("append").options(**_TABLE_PROPERTIES)

@@ -1,4 +1,5 @@
-"""Asks Delta about a table through Spark: whether it is one, its id, and what a failed write means."""
+"""Asks Delta about a table through Spark: whether a path is a table, the id of the table, and what a failed write
+means."""
 
 from __future__ import annotations
 
@@ -21,12 +22,13 @@ from pyspark.sql import SparkSession
 from storage_engine.errors import ConflictError
 
 PLAIN_TABLE_PROPERTIES = {
-    # Other readers than Spark (deltalake, DuckDB, Polars) read version 1 of the protocol; these features would raise it.
+    # Readers other than Spark (deltalake, DuckDB, Polars) need version 1 of the protocol. These features would raise
+    # the version.
     "delta.enableDeletionVectors": "false",
     "delta.columnMapping.mode": "none",
     "delta.checkpointPolicy": "classic",
 }
-"""Properties that are set when a table is created, because the defaults of the session may differ."""
+"""The properties of a new table. They are set explicitly, because the defaults of the session may differ."""
 
 _CONFLICTS = (
     DeltaConcurrentModificationException,  # in Python, unlike in Scala, not a base class of the other conflicts

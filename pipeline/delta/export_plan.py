@@ -1,8 +1,8 @@
 """Plans an export: decides which records to read. The decision uses the head of the table and the offsets of the topic.
 
-`decide_export` is a pure function. The plan has the first and last offset of each partition, the gaps, the partitions
-that are read again or whose rows are replaced, and the guard of the commit. No Spark is needed here. So an export
-without new records makes the same checks as any other export, and ends before a JVM starts.
+`decide_export` is a pure function. The plan contains the first and last offset of each partition, the gaps, the
+partitions that are read again, the partitions whose rows are replaced, and the guard of the commit. This module needs
+no Spark. So an export without new records makes the same checks as any other export, and ends before a JVM starts.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Export:
     asked_by: str = "the settings"
     """The setting or topic that determines the mode, for messages."""
     headers: bool = False
-    """Whether the rows of an append carry the records' headers."""
+    """Whether the rows of an append contain the headers of the records."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class Gap:
 
 
 class ExportRefusedError(StateError):
-    """The table does not fit the topic, and an export would damage it."""
+    """The table does not fit the topic, and an export would damage the table."""
 
 
 class TopicRecreatedError(ExportRefusedError):
-    """The table belongs to a topic of the same name that was deleted."""
+    """The table belongs to a deleted topic that had the same name."""
 
 
 class ExportModeError(ExportRefusedError):
@@ -83,7 +83,7 @@ class PositionAheadError(ExportRefusedError):
 
 
 class TableSchemaError(ExportRefusedError):
-    """The columns of the table do not fit the export's model, and cannot be changed to fit it."""
+    """The columns of the table do not fit the export's model, and cannot be changed to fit the model."""
 
 
 class OffsetRefusedError(ExportRefusedError):
@@ -99,9 +99,9 @@ class ExportPlan:
     start, end: by partition, the first offset to read and the offset after the last one.
     waiting: the partitions with records to read.
     gaps: the offsets that retention deleted before they were exported.
-    reread: partitions that are read from their start, because compaction may have removed tombstones before the table had
-        them.
-    replaced: partitions whose rows from `start` on are made again, as the command line asks.
+    reread: partitions that are read from their start, because compaction may have removed tombstones before they were
+        exported.
+    replaced: partitions whose rows from `start` on are made again, because the command line asks for this.
     """
 
     head: TableHead | None
@@ -138,13 +138,13 @@ class ExportPlan:
 
     @property
     def rebuilt(self) -> dict[int, int]:
-        """By partition, the offset from which on the rows are made again. An upsert then deletes rows from that offset on if
-        their key has no record."""
+        """By partition, the first offset whose rows are made again. An upsert also deletes each row at or above that
+        offset if the key of the row has no record."""
         return {each: self.start[each] for each in (*self.reread, *self.replaced)}
 
     @property
     def replaced_rows(self) -> str | None:
-        """SQL for the rows that an append replaces; None if it only adds rows."""
+        """SQL for the rows that an append replaces; None if the append only adds rows."""
         if not self.replaced:
             return None
         return " OR ".join(f"(_partition = {each} AND _offset >= {self.start[each]})" for each in self.waiting)
@@ -155,22 +155,22 @@ class ExportResult:
     """The result of one run of an export."""
 
     records: int = 0
-    """Number of records read, before a compacted topic is reduced to one record per key."""
+    """Number of records that were read, before a compacted topic is reduced to one record per key."""
     tombstones: int = 0
-    """Number of these records with a null value."""
+    """Number of these records that have a null value."""
     written: int = 0
-    """Number of rows inserted or updated by an upsert, or appended."""
+    """Number of rows that an upsert inserted or updated, or that an append added."""
     deleted: int = 0
     """Number of rows that a tombstone deleted, or that were replaced by rows of the same offsets."""
     became_stale: int = 0
-    """Number of rows that became stale: a newer record of their key cannot be decoded, and the row was current before."""
+    """Number of rows that became stale: they were current before, and a newer record of their key cannot be decoded."""
     reasons: Mapping[str, int] = field(default_factory=dict)
     """By reason, the number of records that became dead letters."""
     without_row: int = 0
-    """Number of keys that have a dead letter and no row."""
+    """Number of keys that have a dead letter, but no row."""
     plan: ExportPlan = field(default_factory=lambda: ExportPlan(None, {}, {}, {}))
     table_version: int | None = None
-    """None if there is no table, because there were no records."""
+    """None if there is no table yet, because there were no records to export."""
 
     @property
     def dead_letters(self) -> int:
@@ -179,7 +179,7 @@ class ExportResult:
 
     @property
     def positions_before(self) -> Mapping[int, int]:
-        """Next offset per partition; a partition that was never exported is missing."""
+        """By partition, the next offset to export; a partition that was never exported is missing."""
         return self.plan.before
 
     @property
@@ -192,8 +192,8 @@ class ExportBounds:
     """The options of the command line for one run.
 
     from_offsets: by partition, the first offset to read. The table's rows from this offset on are made again.
-    from_time: by partition, the first offset of a time. If the position of an existing table is lower, that position is
-        used.
+    from_time: by partition, the first offset at or after a time. If the position of an existing table is lower, that
+        position is used.
     up_to: the end offsets of the run if its dead letters are accepted, else None.
     """
 
@@ -220,8 +220,8 @@ def decide_export(
         ranges: the offsets of the topic's partitions, from one version of its state.
 
     Raises:
-        ExportRefusedError: the table does not fit the topic, or the options do not fit one of the two. Each subclass
-            has a remedy.
+        ExportRefusedError: the table does not fit the topic, or the options do not fit the table or the topic. Each
+            subclass has a remedy.
     """
     _check_stamp(export, head)
     start, gaps = _starting_offsets(export, before, ranges)
@@ -244,7 +244,8 @@ def decide_export(
 
 
 def _reread(before: Mapping[int, int], ranges: Mapping[int, PartitionOffsets]) -> tuple[int, ...]:
-    """The partitions with records to read, in which compaction may have removed tombstones above the table's position."""
+    """The partitions that are not empty, and in which compaction may have removed tombstones above the table's
+    position."""
     return tuple(
         partition
         for partition, offsets in sorted(ranges.items())
@@ -255,12 +256,12 @@ def _reread(before: Mapping[int, int], ranges: Mapping[int, PartitionOffsets]) -
 def _check_stamp(export: Export, head: TableHead | None) -> None:
     if head is None or head.newest is None:
         return
-    elsewhere = "Export to another table, or move this one away."
+    elsewhere = "Export to another table, or move this table away."
     if head.newest.topic_id != export.topic_id:
         raise TopicRecreatedError(
             export.table,
             f"has rows of topic {head.newest.topic} with id {head.newest.topic_id}, but topic {export.topic} now "
-            f"has id {export.topic_id}: it was deleted and created again",
+            f"has id {export.topic_id}: the topic was deleted and created again",
             elsewhere,
         )
     if head.newest.mode != export.mode:
@@ -281,7 +282,7 @@ def _starting_offsets(
         if position > offsets.last_stable_offset:
             raise PositionAheadError(
                 export.table,
-                f"has {export.topic}-{partition_id} up to offset {position}, but the log ends at "
+                f"contains {export.topic}-{partition_id} up to offset {position}, but the log ends at "
                 f"{offsets.last_stable_offset}, so the topic was restored to an older state",
                 "Restore the table to a version that is not ahead of the log, or export to another table.",
             )
@@ -312,14 +313,14 @@ def _check_from_offsets(
                 place,
                 f"the log of {export.topic}-{partition} has the offsets {offsets.log_start_offset} to"
                 f" {offsets.last_stable_offset}",
-                "Name one of these offsets. An export cannot replace rows whose records the log no longer has.",
+                "Name one of these offsets. An export cannot replace rows whose records are no longer in the log.",
             )
         if head is None or offset == start[partition]:
             continue
         if offset > start[partition]:
             raise OffsetRefusedError(
                 place,
-                f"{export.table} has {export.topic}-{partition} only up to offset {start[partition]}, and the records"
+                f"{export.table} contains {export.topic}-{partition} only up to offset {start[partition]}, and the records"
                 " between these two offsets would be missing",
                 f"Name offset {start[partition]} or a lower one, or export to another table.",
             )

@@ -1,4 +1,4 @@
-"""Makes the report of a run of an export or a replay: its summary and its warnings."""
+"""Makes the report of one export or one replay: the summary and the warnings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def replay_report(export: Export, table: str, result: ReplayResult, warnings: Se
 
 
 def _outcome(result: ExportResult, mode: ExportMode) -> dict[str, Value]:
-    """The figures of the rows and dead letters, with the names of the mode."""
+    """The numbers of rows and of dead letters. The names of these figures depend on the mode."""
     letters: dict[str, Value] = {"dead letters": result.dead_letters, "dead letters by reason": result.reasons}
     if mode is ExportMode.APPEND:
         return {"rows appended": result.written, **letters}
@@ -80,17 +80,18 @@ def export_warnings(result: ExportResult, export: Export, compacted: bool) -> li
     warnings = gap_warnings(result.plan)
     if result.dead_letters:
         warnings.append(
-            f"{counted(result.dead_letters, 'record')} could not be decoded, see {export.dead_letters}:"
-            " `lakelog report` counts them by reason"
+            f"{counted(result.dead_letters, 'record')} could not be decoded and became dead letters in"
+            f" {export.dead_letters}; `lakelog report` counts them by reason"
         )
     if result.became_stale:
         warnings.append(
-            f"{counted(result.became_stale, 'row')} of {export.table} became stale: a newer record of the key cannot be"
-            " decoded, and the row was not changed; the row's column _stale_since names that record"
+            f"{counted(result.became_stale, 'row')} of {export.table} became stale: a newer record of the row's key"
+            " cannot be decoded, so the row keeps its older values; the row's column _stale_since names that record"
         )
     if result.without_row and compacted:
         warnings.append(
-            f"no row for {counted(result.without_row, 'key')}, because a record cannot be decoded: compaction may have"
-            " removed an earlier record that could be decoded; a table that was exported before this has a stale row instead"
+            f"no row for {counted(result.without_row, 'key')}: the record of the key cannot be decoded, and compaction may"
+            " have removed an earlier record that could be decoded; a table that was exported before the compaction has a"
+            " stale row instead"
         )
     return warnings

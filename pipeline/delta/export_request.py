@@ -27,12 +27,12 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
         "--from-offset",
         metavar="P:N",
         action="append",
-        help="read partition P from offset N on; may be given for several partitions",
+        help="read partition P from offset N on; the option may be given for several partitions",
     )
     parser.add_argument(
         "--from-timestamp",
         metavar="TIME",
-        help="read each partition from its first record of this time or later: 2026-01-31T12:00:00Z, or milliseconds",
+        help="read each partition from its first record at or after this time: 2026-01-31T12:00:00Z, or milliseconds since 1970",
     )
     parser.add_argument(
         "--replay",
@@ -130,7 +130,7 @@ def _time_ms(text: str) -> int:
 
 
 def _offsets_at(context: JobContext, state: TopicState, time_ms: int) -> dict[int, int]:
-    """By partition, the first offset with a record of this time or later; the end if all records are older."""
+    """By partition, the offset of the first record at or after this time; the end offset if all records are older."""
     from storage_engine.topic.readers.reader import PartitionReader
 
     found = {}
@@ -142,7 +142,7 @@ def _offsets_at(context: JobContext, state: TopicState, time_ms: int) -> dict[in
 
 
 def _offsets(option: str, pairs: Sequence[str]) -> dict[int, int]:
-    """The offsets by partition, from texts P:N."""
+    """The offsets by partition, from texts of the form P:N."""
     found: dict[int, int] = {}
     for pair in pairs:
         match = re.fullmatch(r"\s*([0-9]{1,9}):([0-9]{1,19})\s*", pair)

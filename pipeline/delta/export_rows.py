@@ -44,7 +44,8 @@ COORDINATES = pa.schema(
 )
 _PLACE = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.timestamp("us", tz="UTC"))])
 STALE_SINCE = pa.field("_stale_since", _PLACE)
-"""In upsert mode: the first newer record of the key that could not be decoded. Null: the row is current."""
+"""In upsert mode: the place of the first newer record of the key that could not be decoded. Null: the row is
+current."""
 _HEADERS = EXPORT_DEAD_LETTERS.field("headers").type
 _VALUE = pa.schema([("value", pa.binary())])
 # Internal columns of decoded records. No field of a pydantic model begins with an underscore.
@@ -142,9 +143,8 @@ def with_counts(decoded: DataFrame) -> DataFrame:
 
 
 def reduced(decoded: DataFrame) -> DataFrame:
-    """The record that decides each key, and all records that cannot be decoded.
-
-    A row represents `_records` records, of which `_nulls` are tombstones.
+    """The record that decides the row of each key, and all records that cannot be decoded. A row represents `_records`
+    records, of which `_nulls` are tombstones.
     """
     lone = F.when(F.col("_reason").isNotNull(), F.struct("_partition", "_offset")).alias("_lone")
     others = [name for name in decoded.columns if name not in ("_key", "_partition")]
@@ -178,14 +178,14 @@ def of_row(alias: str) -> SqlPlace:
 
 
 def of_place(column: str) -> SqlPlace:
-    """The place that a column contains in the form of `place`."""
+    """The place in a column that has the form of `place`."""
     return f"{column}.partition", f"{column}.offset", f"{column}.timestamp"
 
 
 def is_newer(one: SqlPlace, other: SqlPlace, within: str = ">") -> str:
     """SQL that is true if the record at `one` is newer than the record at `other`. Both records have the same key.
 
-    within: the comparison of offsets in one partition; with >= the same record counts as newer.
+    within: the operator that compares offsets in one partition. With >=, a record counts as newer than itself.
     """
     partition, offset, timestamp = one
     than_partition, than_offset, than_timestamp = other
@@ -197,14 +197,15 @@ def is_newer(one: SqlPlace, other: SqlPlace, within: str = ">") -> str:
 
 
 def deciding(rows: DataFrame) -> DataFrame:
-    """The reduced rows that decide their keys."""
+    """The reduced rows that decide the table rows of their keys."""
     return rows.where("_reason IS NULL")
 
 
 def first_undecodable(rows: DataFrame, table: DataFrame) -> DataFrame:
     """By key, the first record that cannot be decoded and is newer than the row that the key will have.
 
-    Columns: `_key`; `_bad`, the place of that record; `_place`, the place of the record that decides the key, or null.
+    Columns: `_key`; `_bad`, the place of that record; `_place`, the place of the record that decides the row of the
+        key, or null.
 
     Args:
         rows: reduced rows.

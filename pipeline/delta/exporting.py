@@ -4,10 +4,10 @@ There are two modes:
 
 - **upsert**, the default for compacted topics: the table has one row per key, made from the key's newest record that
   can be decoded. A tombstone (a null value) deletes the row. A newer record that cannot be decoded does not change the
-  row, but makes it stale: `_stale_since` is the place of the first such record. In one partition, the record with the
-  highest offset is the newest. After partitions were added, a key can be in several partitions. Then the record with
-  the highest timestamp is the newest. If timestamps are equal, the record in the partition with the highest number is
-  the newest.
+  values of the row, but makes the row stale: `_stale_since` is then the place of the first such record. In one
+  partition, the record with the highest offset is the newest. After partitions were added, a key can be in several
+  partitions. Then the record with the highest timestamp is the newest. If timestamps are equal, the record in the
+  partition with the highest number is the newest.
 - **append**, the default for other topics: every record is a row.
 
 The first columns are the fields of the topic's event model, or `value` if the topic has no model. The last columns are
@@ -16,30 +16,31 @@ model becomes a dead letter, and the export continues, unless there are too many
 (`pipeline.delta.dead_letter_share`).
 
 The table does not depend on the increments in which the log was exported, with two exceptions. First, a key may be in
-several partitions, with timestamps that decrease while the offsets increase. If an earlier increment rejected a record
-because another record was newer, the rejected record is not stored, so it cannot become the row in a later increment.
-Second, compaction may remove the record from which a stale row was made. If the topic is then exported into a new
-table, that table lacks the row.
+several partitions, with timestamps that decrease while the offsets increase. An increment keeps only the newest record
+of the key. The other records cannot become the row in a later increment, although one of them could become the row in a
+single export of the whole log. Second, compaction may remove the record from which a stale row was made. If the topic
+is then exported into a new table, the new table does not contain the row.
 
 **Exactly once.** The positions are in the table's own commits (`pipeline.delta.table_stamp`). One run has four steps:
 
     1. read the position from the table's history, and plan the run (`pipeline.delta.export_plan`); end if nothing is new
     2. read, decode and reduce the records, and store the result on the executors; stop if there are too many dead letters
-    3. give the table the columns of the model (`pipeline.delta.table_schema`), and append the dead letters to their table
-       (whose commits have positions, too)
+    3. give the table the columns of the model (`pipeline.delta.table_schema`), and append the dead letters to their
+       table; the commits of that table have positions, too
     4. MERGE or append the rows, with the new position in the same commit
 
-A crash before step 4 does not change the position, so the same records are exported again, perhaps with more records.
-Dead letters that step 3 wrote are found in their table and not written again. After step 4 the run is complete.
+A crash before step 4 does not change the position, so the next run exports the same records, perhaps together with
+newer records. The next run finds the dead letters that step 3 wrote, and does not write them again. After step 4 the
+run is complete.
 
 **Consumer.** The export is a registered consumer of its topic (storage_engine.topic.readers.consumer_files). The export
 registers the position of step 1 before step 2, and the new position after step 4. So cleaning knows which records are
-not exported yet, even if a RESTORE of the table has brought back an older position. Nevertheless, compaction may have
-removed tombstones above the position, before a RESTORE or after consumer.max.hold.ms. Then an upsert reads that
+not exported yet, even if a RESTORE of the table has brought back an older position. But in two cases, compaction may
+have removed tombstones above the position: before a RESTORE, or after consumer.max.hold.ms. Then an upsert reads the
 partition from its start, and deletes rows whose keys have no record.
 
-A run can also begin at lower offsets than the table's position. An append then replaces the rows from those offsets on, in
-one commit. An upsert reads the records again and makes each row as a complete export would.
+A run can also begin at offsets that are lower than the table's positions. An append then replaces the rows from those
+offsets on, in one commit. An upsert reads the records again and makes each row as a complete export would.
 
 Records are never collected on the driver. Two exports of one table may run at the same time, because Delta refuses the
 commit of one of them.
@@ -88,15 +89,15 @@ from pipeline.delta.table_writing import (
 from pipeline.settings.job_keys import DEFAULT_MAX_SHARE
 
 _MOST = 50
-"""The most reasons that are collected for the error message."""
+"""The largest number of reasons that are collected for the error message."""
 
 Register = Callable[[Mapping[int, int]], None]
 """Registers the positions of the export, by partition."""
 
 ReadRecords = Callable[[dict[int, int], dict[int, int], dict[int, int]], DataFrame]
-"""Reads records, with the columns of Spark's Kafka source. The arguments are by partition: the first offset, the offset
-after the last, and the table's position. If retention deletes records meanwhile, missing records below the table's
-position are skipped, and other missing records are an error."""
+"""Reads records, with the columns of Spark's Kafka source. The three arguments give, for each partition, the first
+offset, the offset after the last one, and the table's position. Retention may delete records meanwhile. Missing records
+below the table's position are skipped. Any other missing record is an error."""
 
 
 def export_increment(
@@ -162,7 +163,7 @@ def _decoded(export: Export, records: DataFrame) -> DataFrame:
 def _write(
     spark: SparkSession, export: Export, plan: ExportPlan, rows: DataFrame, counts: _Counts, stamp: Stamp
 ) -> Stale:
-    """Write the dead letters first, then the rows with the position in one commit."""
+    """First write the dead letters. Then write the rows and the position, in one commit."""
     if counts.dead_letters:
         append_undecodable(spark, export, rows, stamp, plan.start)
     if export.mode is ExportMode.UPSERT:

@@ -2,7 +2,7 @@
 
 The records from the first open dead letter up to the table's position are read from the log again. The table's position
 does not change. In an append table, each dead letter that can now be decoded becomes a row. An upserted table follows
-the rule of every export: for each key, one record decides the row. It is the newest record that is a tombstone or can
+the rule of every export: for each key, one record decides the row. This is the newest record that is a tombstone or can
 be decoded. So the result is the same as that of a complete export with the fixed model.
 
 Each open dead letter gets an `outcome`, or stays open:
@@ -47,7 +47,8 @@ GONE = "gone"
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """The result of a replay: numbers of dead letters by outcome. written: rows inserted, updated or appended."""
+    """The result of a replay: the numbers of dead letters by outcome. written: the number of rows that were inserted,
+    updated or appended."""
 
     replayed: int = 0
     superseded: int = 0
@@ -70,12 +71,12 @@ def replay(
     Args:
         ranges: the offsets of the topic's partitions, from one version of its state.
         read: called at most once.
-        log_starts: returns the current log start offsets by partition. This is called after the records were read,
-            because retention may have removed records since `ranges` were read.
+        log_starts: returns the current log start offsets by partition. The replay calls this function after it has read
+            the records, because retention may have removed records after `ranges` were read.
         notify: receives one line before a rewrite of the table.
 
     Raises:
-        ExportRefusedError: there is no exported table, or it does not fit the topic.
+        ExportRefusedError: there is no exported table, or the table does not fit the topic.
         ConflictError: another export changed the table meanwhile. Nothing is lost.
     """
     head, before = look_at_table(spark, export)
@@ -148,7 +149,7 @@ def _decoded(export: Export, records: DataFrame, letters: DataFrame) -> DataFram
 
 
 def _write(spark: SparkSession, export: Export, rows: DataFrame, stamp: Stamp) -> None:
-    """Write the rows into the table. An append leaves out rows that an earlier, killed run has written."""
+    """Write the rows into the table. An append leaves out rows that a killed run has already written."""
     if export.mode is ExportMode.UPSERT:
         merge_rows(spark, export, rows, stamp, {}, with_undecodable=True)
     else:
@@ -159,8 +160,8 @@ def _write(spark: SparkSession, export: Export, rows: DataFrame, stamp: Stamp) -
 def _open_letters(spark: SparkSession, export: Export, table_id: str, positions: Mapping[int, int]) -> DataFrame | None:
     """Key, partition, offset and timestamp of the open dead letters; None if there is no dead-letter table.
 
-    Dead letters at or above the table's position are not included. An export that was killed wrote them, and the next
-    export reads their records again.
+    Dead letters at or above the table's position are not included. A killed export wrote these dead letters, and the
+    next export reads their records again.
     """
     if not is_table(spark, export.dead_letters):
         return None

@@ -6,9 +6,9 @@ Two kinds of actions are used. `commitInfo` describes the commit, and contains t
 (pipeline.delta.table_stamp). `metaData` contains the id of the table; only commits that create the table or change its
 columns or properties have this action.
 
-The history has every commit whose file Delta has not deleted yet, as DESCRIBE HISTORY does. Spark reads the same files
-with a query, which takes about a quarter of the time of a small export. Commits are read one by one, the
-newest first, and only as far as the caller asks.
+The history contains every commit whose file Delta has not deleted yet, like DESCRIBE HISTORY. Spark would read the same
+files with a query. In a small export, this query would take about a quarter of the time. Commits are read one by one,
+the newest first, and only as many as the caller asks for.
 
 The head of an exported table is its newest version, with the stamps that describe its rows. `read_head` finds the head
 in the history. An export without new records needs nothing else, so it ends within a second. After a write,
@@ -18,10 +18,10 @@ in the history. An export without new records needs nothing else, so it ends wit
 txnAppId. The guard of an export is the txnVersion of its commit: the table version of the newest commit with a stamp,
 plus one. A guard that is derived from the position would not work. RESTORE restores the older rows and their position,
 but not the older txnVersion, so Delta would skip all later commits. Table versions never decrease, so a new guard is
-higher than all earlier ones.
+higher than all earlier guards.
 
-Two exports that continue from the same stamp have the same guard, whatever other writers have committed, and Delta
-accepts only one of them. `check_committed` detects that a write was skipped.
+Two exports that continue from the same stamp have the same guard, so Delta accepts only one of them. Commits of other
+writers do not change the guard. `check_committed` detects that a write was skipped.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _COMMIT = re.compile(_FOLDER + r"([0-9]{20})\.json")
 class Commit:
     """One commit of a table.
 
-    operation: Delta's name, such as MERGE; empty if the writer recorded none.
+    operation: Delta's name of the operation, such as MERGE; empty if the writer recorded no name.
     parameters, metrics: Delta's operationParameters and operationMetrics.
     user_metadata: the text that the writer added to the commit.
     table_id: Delta's id of the table, if the commit contains it.
@@ -62,7 +62,7 @@ class Commit:
 
 
 class DeltaLog:
-    """The commits of one table, as its log was listed when this object was created."""
+    """The commits in the log of one table. The log is listed once, when this object is created."""
 
     def __init__(self, table: str) -> None:
         """List the log of the table at a path or URI.
@@ -138,13 +138,13 @@ def read_head(table: str, table_id: str | None = None) -> TableHead | None:
 
 
 def find_head(commits: Iterable[Commit], oldest: int, counts: Callable[[Stamp], bool]) -> TableHead:
-    """Find the head in a history, newest commit first. Commits below the current stamp are not read.
+    """Find the head in a history, newest commit first. Commits before the current stamp are not read.
 
     A RESTORE to a timestamp does not record the restored version, so the position of the rows is then unknown.
 
     Args:
         oldest: the oldest version of the history.
-        counts: whether a stamp counts.
+        counts: returns whether a stamp counts. Other stamps are ignored.
     """
     newest = current = version = table_id = None
     counted_to: int | None = None  # the newest version whose stamp counts; None: not known
@@ -170,7 +170,7 @@ def find_head(commits: Iterable[Commit], oldest: int, counts: Callable[[Stamp], 
 
 
 def check_committed(table: str, planned_from: int, stamp: Stamp) -> Commit:
-    """The commit that carries `stamp`.
+    """The commit that contains `stamp`.
 
     Args:
         planned_from: the table's version when the positions of the stamp were decided.

@@ -36,7 +36,7 @@ def _positions_of_rows(spark: SparkSession, export: Export) -> dict[int, int]:
         raise TableSchemaError(
             export.table,
             f"is not an exported table: it has no column {', '.join(missing)}",
-            "Export to another table, or move this one away.",
+            "Export to another table, or move this table away.",
         )
     if export.mode is ExportMode.UPSERT:
         return {}  # from the start: merging a record again changes nothing

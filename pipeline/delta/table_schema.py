@@ -1,16 +1,16 @@
 """Creates, extends and widens the columns of an exported table, so that they fit the export's model.
 
     a field of the model                the change of the table
-    has no column yet                   the column is added after the others, in a commit without rows
+    has no column yet                   the column is added after the other columns, in a commit without rows
     has the type of the column          none
     is a wider number                   the table is rewritten with the wider type, in one commit
     has any other type                  none: the export is refused with a TableSchemaError
 
-The same rules apply inside objects and lists. A column that the model does not have is not changed. The rule of
+The same rules apply inside objects and lists. A column that is not in the model is not changed. The rule of
 `schemas.comparing` decides which type is wider. A bigint can become a double, or a decimal with at least 19 digits
 before the point. A decimal can become another decimal that has at least as many digits on each side of the point. If a
-double cannot hold some bigints of the table exactly, the export is refused, and the error has the number of such rows.
-If such a row is written after this check, the query that rewrites the table fails.
+double cannot hold some bigints of the table exactly, the export is refused, and the error gives the number of rows with
+such bigints. If such a row is written after this check, the query that rewrites the table fails.
 
 **The rewrite.** Delta has its own type widening, but readers other than Spark refuse tables with this feature. So the
 rows are written again with `overwriteSchema`. Delta reads and writes the rows in one transaction: a commit of another
@@ -18,9 +18,9 @@ writer (INSERT, DELETE, UPDATE or OPTIMIZE) is either contained in the rewrite, 
 conflict. Only the names and types of the columns are read before the transaction begins. So after the commit, these
 names and types are compared with those of the version before the commit.
 
-The rewrite commits the table's current positions again, with the same guard as an export (pipeline.delta.delta_table).
-So if two exports run at the same time, only one of them can commit. If a run is killed after the rewrite, the next run
-continues with the rewritten table.
+The rewrite commits the table's current positions again, with the same guard as an export
+(pipeline.delta.table_history). So if two exports run at the same time, only one of them can commit. If a run is killed
+after the rewrite, the next run continues with the rewritten table.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ Notify = Callable[[str], None]
 _ITEM = "[]"
 """The name in a path for the elements of a list."""
 _BEYOND_BIGINT = 2.0**63
-"""The double to which the largest bigints are converted. Spark casts this double to the largest bigint, which hides the
-lost digits."""
+"""The double to which the largest bigints are converted. Spark casts this double back to the largest bigint, so the two
+casts would not show that digits of the largest bigint are lost."""
 _KEPT_FEATURES = {
     "appendOnly", "changeDataFeed", "checkConstraints", "deletionVectors", "inCommitTimestamp", "invariants",
     "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck",
@@ -82,7 +82,7 @@ class Widening:
 class ColumnChanges:
     """The changes of a table's columns.
 
-    extended: the columns of the table and the missing ones, without wider types.
+    extended: the columns of the table and the missing columns, without wider types.
     widened: the same columns, with the wider types.
     widenings: the differences between `extended` and `widened`.
     """
@@ -308,7 +308,8 @@ def _check_rewritable(spark: SparkSession, table: str, columns: StructType, what
 
 
 def _count(table: DataFrame, widenings: tuple[Widening, ...]) -> tuple[int, dict[Widening, int]]:
-    """The number of rows, and by column the number of rows that would lose digits, if any."""
+    """The number of rows, and by column the number of rows that would lose digits. A column that loses no digits is
+    missing."""
     lossy = _lossy(widenings)
     found = table.agg(F.count("*"), *(F.count_if(_row_loses_digits(each)) for each in lossy)).first()
     assert found is not None, "an aggregation without grouping has one row"
@@ -331,7 +332,8 @@ def _too_large(table: str, widening: Widening, what: str) -> TableSchemaError:
 
 
 def _exactly(field: StructField, widenings: tuple[Widening, ...]) -> Column:
-    """A column with its new type. The query fails at a row that would lose digits, which may have been added meanwhile."""
+    """A column with its new type. The query fails at a row that would lose digits. Such a row may have been added after
+    the check."""
     column = F.col(quoted(field.name)).cast(field.dataType)
     for each in _lossy(widenings):
         if each.path[0] == field.name:
@@ -340,7 +342,7 @@ def _exactly(field: StructField, widenings: tuple[Widening, ...]) -> Column:
 
 
 def _mark(widening: Widening) -> str:
-    """The text by which this failure of a query is recognized."""
+    """The text by which the failure of the query is recognized."""
     return f"lakelog: digits of column {widening.column}"
 
 

@@ -1,4 +1,5 @@
-"""Defines the stamp, the metadata in a commit to an exported Delta table: the topic and the exported positions.
+"""Defines the stamp. A stamp is the metadata in a commit to an exported Delta table: the topic and the exported
+positions.
 
 Each commit of an export has a stamp in Delta's user metadata, so rows and position change in one atomic step:
 
@@ -6,12 +7,12 @@ Each commit of an export has a stamp in Delta's user metadata, so rows and posit
                  "positions": {"0": 52110, "1": 50932}, "version": 7, "id": "9f3ac1...", "format": 2,
                  "recent": {"records": 1000, "dead_letters": 12}}}
 
-`positions` has, for each partition, the next offset to read. The positions of the table are those of its newest stamp,
-with one exception: RESTORE brings back older rows, so stamps after the restored version are ignored.
+`positions` contains, for each partition, the next offset to read. The positions of the table are those of its newest
+stamp, with one exception: RESTORE brings back older rows, so stamps after the restored version are ignored.
 
 The release of Lakelog that introduced stale rows (decision 0037) also introduced `format` 2. Stamps of format 1 have
-neither `format` nor `recent`. If an older release finds a stamp with these fields, it stops with an error, so it cannot
-delete rows of a newer table.
+neither `format` nor `recent`. If an older release finds a stamp with these fields, the older release stops with an
+error. So it cannot delete rows of a newer table.
 
 This module needs no Spark. `pipeline.delta.table_history` finds the stamps in the table's history.
 """
@@ -33,7 +34,7 @@ _KEY = "lakelog"
 
 
 class NewerTableError(StateError):
-    """A newer Lakelog exported to the table, and this version does not know its rules."""
+    """A newer Lakelog exported to the table, and this version of Lakelog does not know the rules of the newer one."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class Recent:
     records.
 
     records: number of records, without tombstones.
-    dead_letters: number of these records that could not be decoded; a fraction if only a part of an earlier increment
-        counts.
+    dead_letters: number of these records that could not be decoded. This is not a whole number if only a part of an
+        earlier increment counts.
     """
 
     records: int = 0
@@ -57,7 +58,7 @@ class Stamp:
     topic: str
     topic_id: str
     table_id: str
-    """Delta's id of the exported table. A move of the directory does not change it; a CLONE has another id."""
+    """Delta's id of the exported table. A move of the directory does not change the id; a CLONE has another id."""
     mode: str
     positions: Mapping[int, int]
     """Partition to next offset."""
@@ -69,8 +70,8 @@ class Stamp:
 
     @property
     def app_id(self) -> str:
-        """The guard's application. Its name contains the exported table's id, because several tables may share one
-        dead-letter table."""
+        """The application id of the guard. It contains the id of the exported table, because several tables may share
+        one dead-letter table."""
         return f"{_KEY}:{self.topic_id}:{self.table_id}"
 
     def to_json(self) -> str:
@@ -79,7 +80,8 @@ class Stamp:
 
     @classmethod
     def from_json(cls, user_metadata: str | None) -> Stamp | None:
-        """The stamp in a commit's user metadata; None if they contain no stamp, because other writers may write anything.
+        """The stamp in a commit's user metadata; None if there is no stamp. Other writers may write any text as user
+        metadata.
 
         Raises:
             NewerTableError: the stamp has a newer format.
@@ -95,7 +97,8 @@ class Stamp:
         if found > STAMP_FORMAT:
             raise NewerTableError(
                 f"the table of topic {fields.get('topic')}",
-                f"a newer Lakelog exported to this table (stamp of format {found}; this Lakelog knows {STAMP_FORMAT})",
+                f"a newer Lakelog exported to this table (its stamp has format {found}; this Lakelog knows format"
+                f" {STAMP_FORMAT})",
                 "Use the newer Lakelog. Nothing was changed.",
             )
         positions = {int(partition): offset for partition, offset in fields["positions"].items()}
@@ -111,20 +114,21 @@ class TableHead:
     current: Stamp | None
     """The stamp of the current rows; None if the history does not contain it."""
     newest: Stamp | None
-    """The last stamp that was written, even if the table was restored since."""
+    """The last stamp that was written, even if the table was restored after this."""
     next_guard: int
-    """The guard of the next export's commit, the same for all exports that continue from the same stamp."""
+    """The guard of the next export's commit. All exports that continue from the same stamp have the same guard."""
     table_id: str | None = None
-    """Delta's id of the table, if the commits that were read have it."""
+    """Delta's id of the table, if the commits that were read contain the id."""
 
     @classmethod
     def of_stamp(cls, version: int, stamp: Stamp) -> TableHead:
-        """The head of a table whose newest version carries a stamp."""
+        """The head of a table whose newest version has a stamp."""
         return cls(version, stamp, stamp, version + 1, stamp.table_id)
 
 
 def known_positions(head: TableHead | None) -> Mapping[int, int] | None:
-    """The table's positions; empty if there is no table, and None if they can only be computed from the rows."""
+    """The table's positions; empty if there is no table, and None if the positions can only be computed from the
+    rows."""
     if head is None:
         return {}
     return head.current.positions if head.current is not None else None

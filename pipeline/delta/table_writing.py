@@ -2,8 +2,8 @@
 own table.
 
 An export writes the new records. A replay writes the records that a corrected model can now decode. Rows are appended
-(each record is a row) or merged (one row per key, by `pipeline.delta.export_rows`). Each row is written exactly once,
-because Delta skips a commit whose guard it has seen before (`pipeline.delta.delta_table`).
+(each record is a row) or merged (one row per key, by the rules of `pipeline.delta.export_rows`). Each row is written
+exactly once, because Delta skips a commit with a guard that was committed before (`pipeline.delta.table_history`).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def append_undecodable(
 ) -> None:
     """Append the dead letters of the rows to their table, except those that are in the table already.
 
-    A killed run, or a run before a RESTORE, may have appended some of them already. The commits of the dead-letter
-    table have positions, too. Only dead letters below these positions are searched in the table, because no others have
-    been appended.
+    A killed run, or a run before a RESTORE, may have appended some of the dead letters already. The commits of the
+    dead-letter table also have positions. All dead letters in the table are below these positions, so only dead letters
+    below these positions are looked up.
 
     Args:
         rows: at least one of them is a dead letter.
@@ -78,7 +78,7 @@ def append_undecodable(
 
 
 def letters_of(spark: SparkSession, export: Export, table_id: str) -> DataFrame:
-    """The dead letters of one exported table. Dead letters of an older Lakelog do not name a table, and are
+    """The dead letters of one exported table. Dead letters that an older Lakelog wrote do not name a table, so they are
     included for every table."""
     letters = spark.read.format("delta").load(export.dead_letters)
     if "table_id" not in letters.columns:
@@ -100,11 +100,11 @@ def append_rows(export: Export, rows: DataFrame, stamp: Stamp, replaced: str | N
 
 @dataclass(frozen=True)
 class Stale:
-    """The effect of records that cannot be decoded on an upserted table.
+    """The effect on an upserted table of the records that cannot be decoded.
 
-    rows: number of rows of which only `_stale_since` changed.
+    rows: number of rows in which only `_stale_since` changed.
     newly: number of these rows that were current before.
-    without_row: number of keys that have such a record and no row.
+    without_row: number of keys that have a record that cannot be decoded, but no row.
     """
 
     rows: int = 0
@@ -128,11 +128,12 @@ def merge_rows(
 
     Args:
         rows: reduced rows, which are cached.
-        began: by partition, the offset from which on records were read again. A row of the table from that offset on is
-            deleted if its key has no record.
+        began: by partition, the first offset that was read again. A row of the table at or above that offset is deleted
+            if its key has no record.
         with_undecodable: whether some of the rows could not be decoded.
     """
-    # MERGE reads guard and metadata only from its session. Threads share sessions, so this MERGE has a separate one.
+    # MERGE reads the guard and the metadata only from the settings of its session. Threads share a session, so this
+    # MERGE has a session of its own.
     session = spark.newSession()
     session.conf.set("spark.databricks.delta.write.txnAppId", stamp.app_id)
     session.conf.set("spark.databricks.delta.write.txnVersion", str(stamp.version))
@@ -152,7 +153,7 @@ def merge_rows(
         source = source.withColumn(
             "_bad", F.lit(None).cast(nullable(spark_struct(pa.schema([STALE_SINCE])))[0].dataType)
         )
-    # A column that the model no longer has becomes null.
+    # A column that is no longer in the model becomes null.
     values = {f"`{name}`": f"s.`{name}`" if name in names else "NULL" for name in table.toDF().columns}
     there, bad = "t._stale_since", "s._bad"
     stays = f"{there} IS NOT NULL AND {is_newer(of_place(there), of_row('s'))}"
@@ -174,7 +175,7 @@ def merge_rows(
 
 
 def _stale(first: DataFrame, table: DataFrame) -> Stale:
-    """The effect of records that cannot be decoded. If a key has a deciding record, that record is newer than the
+    """The effect of the records that cannot be decoded. If a key has a deciding record, that record is newer than the
     table's row."""
     keys = first.join(table.select("_key", F.lit(True).alias("_row"), "_stale_since"), "_key", "left").select(
         F.col("_place").isNull().alias("undecided"),
@@ -197,5 +198,5 @@ def rows_changed(commit: Commit) -> tuple[int, int]:
     if commit.operation == "MERGE":
         upserted = int(metrics["numTargetRowsInserted"]) + int(metrics["numTargetRowsUpdated"])
         return upserted, int(metrics["numTargetRowsDeleted"])
-    # The other rows of a rewritten file are copied, so they do not count.
+    # The other rows of a rewritten file are only copied, so they do not count.
     return int(metrics["numOutputRows"]) - int(metrics.get("numCopiedRows", 0)), int(metrics.get("numDeletedRows", 0))

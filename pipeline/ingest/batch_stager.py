@@ -24,11 +24,11 @@ _REPORT = spark_struct(REPORT)
 _MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _NO_COUNT = 2**31 - 1
-"""The value of the setting _MOST_BYTES that makes Spark not count bytes."""
+"""With this value of the setting _MOST_BYTES, Spark does not count bytes."""
 _LARGE_ROW = 4 * 1024
 _SMALL_ROWS = 65_536
-"""The most rows of a batch if bytes are not counted. A row has at most _LARGE_ROW bytes, so a batch has at most 256
-MiB."""
+"""The largest number of rows of a batch if bytes are not counted. A row then has at most _LARGE_ROW bytes, so a batch
+has at most 256 MiB."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class StagingReport:
     runs: the staged runs by topic; each topic of the micro-batch has an entry.
     highest: by source partition, the highest position of the rows.
     already_committed: number of rows that were committed before.
-    gave_up: a task received a row that is too large to be passed on without counting bytes, and staged nothing.
+    gave_up: a task received a row that is too large for batches whose bytes are not counted, so the task staged
+        nothing.
     seconds: the time of all tasks together, by phase.
     """
 
@@ -58,10 +59,10 @@ class StagingReport:
 class BatchStager:
     """Stages the micro-batches of one stream, one after another.
 
-    Spark's Arrow writer counts the bytes of a batch after each row, and for small rows the count costs more than the row.
-    So a stream begins without the count: only the number of rows limits a batch, and Spark empties and flags a row above
-    _LARGE_ROW bytes. A task that meets an emptied row gives up. Then this micro-batch and all later ones are staged with
-    the count.
+    Spark's Arrow writer counts the bytes of a batch after each row, and for small rows the count costs more than the
+    row. So a stream begins without the count: only the number of rows limits a batch, and Spark empties and flags a row
+    above _LARGE_ROW bytes. A task that receives an emptied row gives up. Then this micro-batch and all later
+    micro-batches are staged with the count.
 
     Empty micro-batches often follow one another, because the source has no new rows or a filter drops all of them. So
     after an empty micro-batch, a Spark job first checks whether the next micro-batch has rows. This check takes less
@@ -90,14 +91,14 @@ class BatchStager:
         staged = self._stage(rows, task)
         self._is_quiet = not staged.had_rows
         if staged.dead_letters and not task.listed:
-            # Because of the dead letters a list will name these files. The tasks could not know this.
+            # A list will name these files, because there are dead letters. The tasks could not know this.
             for key in sorted({run.key for runs in staged.runs.values() for run in runs}):
                 self._storage.sync_file(key)
         return staged
 
     def _stage(self, rows: DataFrame, task: StagingTask) -> StagingReport:
         if "headers" in rows.columns:
-            self._counts_bytes = True  # there is no cheaper way to bound batches with large rows
+            self._counts_bytes = True  # there is no cheaper way to limit the size of batches of rows with headers
         if self._counts_bytes:
             return _staged(rows, task)
         conf = rows.sparkSession.conf  # of the session that Spark cloned for the stream
@@ -135,8 +136,8 @@ def _has_no_rows(rows: DataFrame) -> bool:
 
 
 def _with_large_emptied(rows: DataFrame) -> DataFrame:
-    """The rows, with rows above _LARGE_ROW bytes emptied and flagged. The expressions are SQL text, because each call
-    of `F` is a call of the JVM."""
+    """The rows; rows above _LARGE_ROW bytes are emptied and flagged. The expressions are SQL text, because each call of
+    `F` is a call of the JVM."""
     binary = [name for name in ("key", "value") if name in rows.columns]
     is_large = " + ".join(["0L", *(f"coalesce(octet_length({name}), 0)" for name in binary)]) + f" > {_LARGE_ROW}"
     columns = [

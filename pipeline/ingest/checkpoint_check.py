@@ -1,26 +1,27 @@
 """Checks Spark's checkpoint of an ingest before Spark starts (lakelog.spark.sink.streaming_checkpoint lists the files
 of a checkpoint).
 
-If the checkpoint has no query id, an id is written before Spark starts. So the query can take over topics, under this
-id, before its first batch.
+If the checkpoint has no query id, an id is written before Spark starts. So the query has its id before its first batch,
+when it takes over topics.
 
 Spark does not know which checkpoint was used when records were appended to a topic, and Spark's error for a missing
 file is not clear. So before Spark starts, `look_at_checkpoint` reads the checkpoint once. Two pure functions then check
-what was read: `why_not_whole` checks that the files agree with one another, and `why_refused` compares them with the
-topics' states:
+what was read: `why_not_whole` checks that the files agree with one another, and `why_refused` compares the checkpoint
+with the topics' states:
 
     commits/ missing              harmless: Spark runs the last batch again, and the batch is skipped
-    metadata missing              the offsets identify the query, and its id is written again
+    metadata missing              the offsets identify the query, and the query's id is written again
     offsets/ missing              refused: Spark would stop at an assertion
     sources/ of files missing     refused: Spark would stop at "batch 3 doesn't exist"
     an older file missing         refused if Spark reads this file; the message names the file
-    a folder's newest file empty  refused; the message names the file. Spark syncs no file, so a power cut can empty it
+    a folder's newest file empty  refused; the message names the file. Spark syncs no file, so a power cut can empty
+                                  the newest file
     only metadata exists          the query begins again, so the checkpoint counts as rolled back
     rolled back, or a copy        accepted if positions show which rows are committed; otherwise refused
     ahead of the topic            refused: the records in between would be silently skipped
 
 Before a commit, the checkpoint files on which the commit depends are made durable (`make_durable`). Otherwise, after a
-power cut, a topic could have a batch that its checkpoint does not have, as if the checkpoint were rolled back. Only the
+power cut, a topic could contain a batch that is not in the checkpoint, as if the checkpoint were rolled back. Only the
 file in which Spark notes that a batch is done may be lost.
 """
 
@@ -45,7 +46,7 @@ class CheckpointFiles:
 
     offsets, commits: the highest number of a file in the folder, -1 if the folder has no file.
     sources: the same for each folder of a source, by the name of the folder.
-    empty: the names of the files with these numbers that are empty.
+    empty: of the files with these numbers, the names of the empty ones.
     missing: the names of missing files that Spark needs to continue.
     """
 
@@ -66,12 +67,12 @@ class CheckpointFiles:
 class SeenCheckpoint:
     """The contents of a checkpoint before Spark starts.
 
-    folder: its key.
-    query_id: the id of its query.
-    files: its files.
+    folder: the storage key of the checkpoint.
+    query_id: the id of the checkpoint's query.
+    files: the files of the checkpoint.
     counted: by source, the last number of the source's log that the newest offsets mention; -1 for a source without a log.
-    hashes: by batch, the hash of its offsets. The batches are the last one that Spark considers done, and the last one
-        of the query in each topic, if the checkpoint has their offsets.
+    hashes: by batch, the hash of its offsets. There are at most two batches: the last batch that Spark considers done,
+        and the last batch of the query in any topic. A batch whose offsets are not in the checkpoint is missing.
     """
 
     folder: str
@@ -85,8 +86,8 @@ def query_id_of(storage: Storage, checkpoint: str, states: Iterable[TopicState] 
     """The query's id in a checkpoint. If the checkpoint has no id, an id is written, and Spark uses this id.
 
     Args:
-        states: the states of the topics that the query feeds. If one of them has a batch of this checkpoint, the id of
-            that batch's query is written. Otherwise the id is new.
+        states: the states of the topics that the query feeds. If one of these topics has a batch of this checkpoint,
+            the id of that batch's query is written. Otherwise the id is new.
 
     Raises:
         CorruptionError: the checkpoint's metadata file contains no id.
@@ -147,7 +148,8 @@ def look_at_checkpoint(
 
 
 def last_batch(query_id: str, states: Iterable[TopicState]) -> CommittedBatch:
-    """The last batch of a query in any of these topics; a batch with the number -1 if no topic has one."""
+    """The last batch of a query in any of these topics; a batch with the number -1 if no topic has a batch of the
+    query."""
     return max(
         (state.queries[query_id] for state in states if query_id in state.queries),
         key=lambda batch: batch.batch_id,
@@ -167,7 +169,8 @@ def _first_needed(folder: str, files: Mapping[int, StoredFile]) -> int:
 
 
 def why_not_whole(checkpoint: SeenCheckpoint, source: str | None) -> CheckpointError | None:
-    """The error if a file of the checkpoint is missing, so that Spark would fail or skip records; None if it is complete.
+    """The error if a file of the checkpoint is missing or empty, so that Spark would fail or skip records; None if the
+    checkpoint is complete.
 
     Args:
         source: the source whose positions all topics have, or None.
@@ -189,7 +192,7 @@ def _missing(checkpoint: SeenCheckpoint) -> str | None:
     """The missing file, and the file that shows that it existed; None if no file is missing."""
     files = checkpoint.files
     if files.commits > files.offsets:
-        return f"commits/ records batch {files.commits} as completed, but offsets/{files.commits} is missing"
+        return f"commits/ shows batch {files.commits} as completed, but offsets/{files.commits} is missing"
     if files.offsets < 0:
         return None
     for name in files.missing:
@@ -214,7 +217,7 @@ def why_refused(checkpoint: SeenCheckpoint, states: Sequence[TopicState], source
         known = f"only batch {done.batch_id} of the query" if done.batch_id >= 0 else "no batch of the query"
         return CheckpointError(
             place,
-            f"records batch {finished} as completed, but {', '.join(state.topic for state in states)} has {known}:"
+            f"shows batch {finished} as completed, but {', '.join(state.topic for state in states)} has {known}:"
             " the records in between would be skipped",
             _anew("Restore topic and checkpoint from one backup", source)
             + " Or keep the checkpoint and start with --accept-new-checkpoint, which skips the records in between.",
@@ -225,12 +228,12 @@ def why_refused(checkpoint: SeenCheckpoint, states: Sequence[TopicState], source
         place,
         f"does not have the committed batch {done.batch_id}: the checkpoint was copied or rolled back",
         "Choose: restore the newest checkpoint; or accept this checkpoint with --accept-new-checkpoint, which appends again the"
-        " rows that were committed after it.",
+        " rows that were committed after this checkpoint.",
     )
 
 
 def accepted_checkpoint(checkpoint: SeenCheckpoint) -> AcceptedCheckpoint:
-    """The record of a checkpoint that the operator accepts as it is."""
+    """What a topic's state records about a checkpoint that the operator accepts as it is."""
     finished = checkpoint.files.finished
     if finished < 0:
         return AcceptedCheckpoint()
@@ -264,7 +267,7 @@ def _has(storage: Storage, checkpoint: str, done: CommittedBatch) -> bool:
 
 
 def _log_offset(line: bytes) -> int:
-    """The last number of a file source's log, from its line of the offsets; -1 for other sources."""
+    """The last number of a file source's log, from the source's line of the offsets file; -1 for other sources."""
     try:
         return int(json.loads(line)["logOffset"])
     except (ValueError, KeyError, TypeError):

@@ -4,11 +4,12 @@ and the topics' states, and is made before any change.
 `decide_claim` checks these rules in this order, and returns a Claim, or the error of the first rule that is broken:
 
     1. The checkpoint is complete. An operator cannot accept a damaged checkpoint.
-    2. The rows of the topics were written with this checkpoint, which is neither ahead of the topics nor rolled back.
-    3. If the query has stored its source's positions in the topics, it continues to store them.
+    2. The rows of the topics were written with this checkpoint. The checkpoint is neither ahead of the topics nor
+       rolled back.
+    3. If the query has stored its source's positions in the topics, the query continues to store positions.
     4. The positions are computed from the same columns as before.
-    5. If positions are stored, they are stored from the first row of the source on. Otherwise they do not show which
-        rows are committed.
+    5. If positions are stored, they are stored from the first row of the source on. Otherwise the positions do not
+       show which rows are committed.
 
 If the operator accepts the checkpoint (--accept-new-checkpoint), rules 2 to 4 do not apply, and old positions are dropped.
 
@@ -31,9 +32,9 @@ from storage_engine.topic.chain.topic_state import TopicState
 class ClaimRequest:
     """What the settings and the operator ask for.
 
-    source: the source whose positions are stored; None if they are not stored.
-    columns_place, source_place: the places of these settings, for messages.
-    take_over_others: this query may replace another one as the writer.
+    source: the source whose positions are stored; None if no positions are stored.
+    columns_place, source_place: where the settings of the position columns and of the source's name are, for messages.
+    take_over_others: this query may replace another query as the writer.
     accept_new_checkpoint: accept a checkpoint that would be refused, or that is new to the topics.
     """
 
@@ -49,9 +50,9 @@ class Claim:
     """A query's permission to take topics over.
 
     query_id: the id of the query. A query that is the recorded writer may always take over.
-    source, selection: the source whose positions are stored, and what the query reads of it. A query with the same
-        source and selection may also take over.
-    take_over_others: the operator allows to replace any other query.
+    source, selection: the source whose positions are stored, and what the query reads of this source. A query with the
+        same source and selection may also take over.
+    take_over_others: the operator allows this query to replace any other query.
     accepted: the checkpoint that the operator accepts, or None.
     """
 
@@ -63,7 +64,7 @@ class Claim:
 
 
 def decide_claim(request: ClaimRequest, checkpoint: SeenCheckpoint, states: Sequence[TopicState]) -> Claim | LogError:
-    """The claim of a query on topics, or the error that refuses it.
+    """The claim of a query on topics, or the error that refuses the claim.
 
     Args:
         states: the states of the topics that the query is to feed.
@@ -97,8 +98,8 @@ def decide_claim(request: ClaimRequest, checkpoint: SeenCheckpoint, states: Sequ
 
 
 def _why_positions_end(request: ClaimRequest, query_id: str, states: Sequence[TopicState]) -> ConfigError | None:
-    """The error if a query would no longer store its positions. The stored positions would then become out of date, and
-    a later run would use them as the current ones."""
+    """The error if a query would no longer store its positions. The stored positions would then become out of date, but
+    a later run would use them as if they were current."""
     source = request.source
     for state in states:
         writer = state.writer
@@ -120,7 +121,8 @@ def _why_positions_end(request: ClaimRequest, query_id: str, states: Sequence[To
 def _why_other_columns(
     request: ClaimRequest, source: PositionedSource, states: Sequence[TopicState]
 ) -> ConfigError | None:
-    """The error if positions would be computed from other columns than before, because they would mean other rows."""
+    """The error if positions would be computed from other columns than before. The new positions would then mean other
+    rows than the stored ones."""
     for state in states:
         writer = state.writer
         if source.tells_ends or source.name not in state.positions or writer.source != source.name:

@@ -20,8 +20,8 @@ class PlannedTopic:
     """A topic of the section `ingest`, before the ingest has changed anything.
 
     state: the topic's state; None if the topic does not exist yet.
-    config: the settings of the topic, or the settings with which it will be created.
-    notes: a line for each setting that differs from the topic's own. The topic's own setting is used.
+    config: the settings of the topic, or the settings with which the topic will be created.
+    notes: a line for each setting in which the job's settings differ from the topic. The value of the topic is used.
     """
 
     name: str
@@ -31,7 +31,8 @@ class PlannedTopic:
 
 
 def plan_topic(topics: Topics, settings: Settings, name: str) -> PlannedTopic:
-    """Plan a topic of the section `ingest`: with its state if it exists, or as the settings describe it.
+    """Plan a topic of the section `ingest`. The plan uses the topic's state if the topic exists, otherwise the
+    settings.
 
     Raises:
         ConfigError: the topic is neither in the root nor in the settings.
@@ -47,12 +48,12 @@ def make_topic(topics: Topics, settings: Settings, planned: PlannedTopic) -> Top
     """The state of a planned topic; a topic that does not exist is created.
 
     Raises:
-        TopicExistsError: another process created the topic after it was planned. Plan it again.
+        TopicExistsError: another process created the topic after the planning. Plan the topic again.
     """
     if planned.state is None:
         definition = settings.topic_definition(planned.name)
         return topics.create(planned.name, definition.partitions, definition.overrides)
-    topics.keep_broker_settings()  # for a root that an older Lakelog made, without broker settings
+    topics.keep_broker_settings()  # an older Lakelog made roots without broker settings
     return planned.state
 
 
@@ -72,7 +73,7 @@ def _differences(settings: Settings, state: TopicState) -> list[str]:
         if wanted is not None and wanted != found:
             notes.append(
                 f"topic {name} has {key}={found or 'the default'}, but the settings say {wanted}:"
-                f" `lakelog topics alter {name} --config {key}={wanted}` changes it"
+                f" `lakelog topics alter {name} --config {key}={wanted}` changes the topic"
             )
     return notes
 
@@ -88,7 +89,8 @@ class IngestTopic:
     def __init__(self, topics: Topics, name: str, claim: Claim) -> None:
         """
         Raises:
-            WriterRefusedError: another query is the writer, and the claim does not allow this one to replace it.
+            WriterRefusedError: another query is the writer, and the claim does not allow this query to replace the
+                writer.
         """
         self.name = name
         self._topics = topics
@@ -113,7 +115,7 @@ class IngestTopic:
         return state
 
     def config(self, overrides: Mapping[str, str]) -> TopicConfig:
-        """The topic's settings with these overrides, which may change while the ingest runs."""
+        """The topic's settings with these overrides. The overrides may change while the ingest runs."""
         return topic_config(self._topics.broker, overrides, f"topic {self.name}")
 
     def check_fenced(self) -> None:
@@ -136,12 +138,13 @@ class IngestTopic:
 def take_over_all(topics: Topics, names: Sequence[str], claim: Claim) -> Mapping[str, IngestTopic]:
     """Take topics over, in the given order. Every run of a query has to use the same order.
 
-    Before each topic, the run checks that it still is the writer of the earlier topics. So if two runs start at the
-    same time, the run that takes the first topic last gets all topics.
+    Before the run takes the next topic, it checks that it is still the writer of the topics that it has taken. So if
+    two runs start at the same time, one of them gets all topics: the run that was the last to take the first topic.
 
     Raises:
         FencedError: another run of the query has started at the same time.
-        WriterRefusedError: another query is the writer of a topic, and the claim does not allow this one to replace it.
+        WriterRefusedError: another query is the writer of a topic, and the claim does not allow this query to replace
+            the writer.
     """
     taken_over: dict[str, IngestTopic] = {}
     for name in names:
@@ -152,16 +155,17 @@ def take_over_all(topics: Topics, names: Sequence[str], claim: Claim) -> Mapping
 
 
 def settle_lists(topics: Topics, query_id: str, names: Sequence[str], source: str | None) -> list[str]:
-    """Check the lists of staged runs that crashed ingests left, and delete those of this query that are fully committed.
+    """Check the lists of staged runs that crashed ingests left behind. Delete each list of this query that is fully
+    committed.
 
     Args:
         names: the topics that this query feeds.
         source: the source whose positions are stored.
 
     Returns:
-        A line for each uncommitted list of another query for these topics, because a takeover does not commit such a
-        list. There is no line if the list has the same source, because then this query reads and commits the list's
-        rows again, by the stored positions.
+        A line for each list of another query that some of these topics have not committed. A takeover does not commit
+        such a list. There is no line if the list has the same source: because of the stored positions, this query reads
+        the rows of the list again and commits them.
 
     Raises:
         BatchRefusedError: a list of this query has an uncommitted batch for a topic that is not in `names`.
@@ -179,8 +183,8 @@ def settle_lists(topics: Topics, query_id: str, names: Sequence[str], source: st
         elif lacking and (source is None or staged.batch.source != source):
             notes.append(
                 f"batch {staged.batch.batch_id} of query {staged.batch.query} was staged but not committed to"
-                f" {', '.join(lacking)}: only that query can commit it, from its own checkpoint. To discard the batch, delete"
-                f" {staged.key}"
+                f" {', '.join(lacking)}: only that query can commit the batch, from its own checkpoint. To discard the"
+                f" batch, delete {staged.key}"
             )
     for error in damaged:
         if error.file.startswith(f"{STAGED_LISTS}/{query_id}/"):

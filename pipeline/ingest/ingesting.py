@@ -9,8 +9,8 @@
     storage_retry.py      waits for a storage that is full or unreachable
     stop_request.py       handles SIGTERM and Ctrl-C
 
-This module joins these parts. The module watches the stream until the stream ends, is stopped, fails, or is fenced:
-another ingest has taken a topic over.
+This module joins these parts. The module watches the stream until the stream ends, is stopped, fails or is fenced. A
+stream is fenced if another ingest has taken over one of its topics.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from storage_engine.topic.topics import Topics
 _LOOK_SECONDS = 1
 """Seconds between two checks whether the ingest was fenced or asked to stop."""
 _NAMED = 3
-"""The most source partitions that a note names."""
+"""The largest number of source partitions that a note names."""
 
 
 class IngestError(LogError):
@@ -65,7 +65,7 @@ class _Planned:
     models: by topic, the model to record.
     files: the files of the checkpoint.
     read: the rows of the source.
-    rows: the records made from these rows.
+    rows: the records that are made from the rows of the source.
     """
 
     topics: Sequence[PlannedTopic]
@@ -92,11 +92,12 @@ class Ingest:
         """
         Args:
             report: receives a line after each micro-batch.
-            take_over_others: replace the topic's recorded writer if it is another query.
+            take_over_others: replace the topic's recorded writer if the writer is another query.
             accept_new_checkpoint: accept a checkpoint that would be refused as new, copied or rolled back, and drop the
                 recorded batches and positions of earlier queries.
             accept_schema: accept a change of a topic's model that breaks older records or their readers.
-            meter: receives the number of committed records, and the number of records still in the source if it is known.
+            meter: receives the number of committed records and, if known, the number of records that are still in the
+                source.
         """
         self._spark = spark
         self._settings = settings
@@ -112,14 +113,14 @@ class Ingest:
         self._query: StreamingQuery | None = None
 
     def run(self) -> IngestResult:
-        """Run the stream. With available-now the stream ends at the current end of the source; otherwise it runs until
-        it is stopped.
+        """Run the stream. With available-now, the stream ends at the current end of the source; otherwise the stream
+        runs until it is stopped.
 
         Raises:
             FencedError: another ingest has taken a topic over.
             CheckpointError, WriterRefusedError: the topic was fed with another checkpoint or query. The message has the
                 choices.
-            LogError: the ingest failed. The batch in which it failed can be committed by the next run.
+            LogError: the ingest failed. The next run can commit the batch in which the ingest failed.
         """
         start_python_daemon(self._spark)
         storage = self._topics.storage
@@ -127,8 +128,8 @@ class Ingest:
         source = PositionedSource.of(self._settings)
         while True:
             planned = self._plan(source)
-            # Nothing was changed before this point, so a run with wrong settings creates no topic.
-            # If another process has created a topic meanwhile, it may not fit these settings, so it is planned again.
+            # Nothing was changed before this point, so a run with wrong settings creates no topic. If another process
+            # has created a topic meanwhile, that topic may not fit these settings. So all topics are planned again.
             with suppress(TopicExistsError):
                 states = [make_topic(self._topics, self._settings, topic) for topic in planned.topics]
                 break
@@ -221,7 +222,7 @@ class Ingest:
         """The claim of this query on the topics.
 
         Raises:
-            CheckpointError: the checkpoint does not allow it.
+            CheckpointError: the checkpoint does not allow the claim.
             ConfigError: positions would be stored only from the middle of the source on, or would no longer be stored.
         """
         request = ClaimRequest(
@@ -250,7 +251,8 @@ class Ingest:
                     self._report("stopping after the current micro-batch; a second signal stops immediately")
                 if self._stop.asked and not query.status["isTriggerActive"]:
                     return
-            # The query reports its end before it has recorded its last micro-batch. Spark must run until then.
+            # The query reports its end before it has recorded its last micro-batch. Spark must run until the
+            # micro-batch is recorded.
             query.awaitTermination()
         except StreamingQueryException as error:
             # If the ingest is fenced, the other ingest is the cause of the error, because both use the same checkpoint
@@ -294,22 +296,22 @@ class Ingest:
     def _stop_after_this(self) -> None:
         """Make the current micro-batch the last one. Called in Spark's thread, at the end of the micro-batch.
 
-        `_await` may never see a pause between two micro-batches, if they follow one another closely. A stop from Spark's own
-        thread lets Spark record this micro-batch as done and begin no other. The call then raises the error that is
-        suppressed here, because a thread cannot wait for its own end.
+        `_await` may never see a pause between two micro-batches, if they follow one another closely. A stop from
+        Spark's own thread lets Spark record this micro-batch as done, and begin no other micro-batch. The call then
+        raises the error that is suppressed here, because a thread cannot wait for its own end.
         """
         if self._query is not None:
             with suppress(Py4JJavaError):
                 self._query.stop()
 
     def _on_batch(self, rows: DataFrame, batch_id: int) -> None:
-        """Spark calls this in its own thread, for one micro-batch after another."""
+        """Spark calls this method in a thread of Spark, for one micro-batch after another."""
         try:
             self._batches.ingest(rows, batch_id)
             if self._stop.asked:
                 self._stop_after_this()
         except BaseException as error:
-            self._failure = error  # the error that Spark passes to _await has only the text of this one
+            self._failure = error  # the error that Spark passes to _await has only the text of this error
             raise
 
 
@@ -318,7 +320,7 @@ def _notes_of_positions(result: IngestResult) -> list[str]:
     return [
         f"topic {name} is ahead of this checkpoint in {counted(len(behind), 'source partition')}"
         f" ({', '.join(behind[:_NAMED])}): Lakelog skips the rows up to the topic's positions, because they are committed. If the"
-        " source has started its positions again, give the source another name, ingest.position.source"
+        " positions of the source began again, give the source another name with ingest.position.source"
         for name, behind in result.behind.items()
         if behind
     ]

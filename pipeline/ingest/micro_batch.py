@@ -2,18 +2,18 @@
 
 The steps, in this order:
 
-    1. check whether the batch is committed already (after a crash between the topic's commit and Spark's)
+    1. check whether the batch is committed already, after a crash between the topic's commit and Spark's commit
     2. stage the rows
     3. write the list of staged files
     4. write the dead letters
     5. commit on each topic
     6. delete the staged files
 
-After a crash Spark runs the batch again. If the list was written, the new run uses the files in the list; otherwise it
-stages the rows again and ignores the old files. Dead letters that are in their tables already are not written again
-(Delta's guard recognizes the batch), and topics that have the batch are skipped. A list is written only if there are
-dead letters or more than one topic (storage_engine/topic/append/staged_list.py). Otherwise the batch is a single commit
-and needs no list.
+After a crash Spark runs the batch again. If the list was written, the new run uses the files in the list; otherwise the
+new run stages the rows again and ignores the old files. Dead letters that are already in their tables are not written
+again, because Delta's guard recognizes the batch. Topics that have committed the batch are skipped. A list is written
+only if there are dead letters or more than one topic (storage_engine/topic/append/staged_list.py). Otherwise the batch
+is a single commit and needs no list.
 
 Every step that uses the storage can be repeated, and waits while the storage is full or unreachable
 (storage_retry.py).
@@ -73,7 +73,7 @@ CLEAN_UP = "clean up"
 class TopicResult:
     """The result of an ingest for one topic.
 
-    epoch: the epoch of its commits.
+    epoch: the epoch of the ingest's commits.
     records: number of appended records.
     dead_letters: by reason, the number of rows for this topic that became dead letters.
     """
@@ -89,7 +89,7 @@ class IngestResult:
 
     batches: number of batches that this run committed on at least one topic.
     skipped: number of batches that an earlier run had committed.
-    already_committed: number of rows that were dropped because of their positions.
+    already_committed: number of rows that were skipped, because the positions show that these rows are committed.
     behind: by topic, the source partitions in which the checkpoint is behind the stored position.
     without_topic: by reason, the number of dead letters whose topic is unknown.
     dropped_fields: the fields that are not in the source's schema; None if the source drops no fields.
@@ -209,7 +209,7 @@ class MicroBatches:
         return self._storage_retry.attempt(f"batch {batch_id}", work)
 
     def _identify(self, batch_id: int) -> tuple[BatchIdentity, Mapping[str, TopicState]]:
-        """The identity of the batch, and the states of the topics before it."""
+        """The identity of the batch, and the states of the topics before the batch."""
         source = self._source.name if self._source else None
         batch = batch_identity(self._storage, self._settings.checkpoint, self._result.query_id, batch_id, source)
         make_durable(self._storage, self._settings.checkpoint, batch_id)
@@ -329,7 +329,7 @@ class MicroBatches:
         records = size = 0
         for topic in staged.topics:
             if topic.topic not in self._ingest_topics:
-                continue  # the topic already has the batch, and this ingest does not feed it any more
+                continue  # the topic already has the batch, and this ingest does not feed the topic any more
             ingest_topic = self._ingest_topics[topic.topic]
             ingest_topic.writer.config = ingest_topic.config(topic.configs)
             topic_size = sum(run.size for run in topic.runs)

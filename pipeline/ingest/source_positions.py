@@ -2,17 +2,17 @@
 
 `ingest.position.columns` names the columns that contain the position. For each partition of the source, the topic's
 state stores the highest committed position (storage_engine/topic/append/committed_positions.py). Tasks that stage rows
-skip each row at or below this position. Each micro-batch commits the highest positions that it reached. These positions
-also include rows that were skipped, and rows that became dead letters.
+skip each row at or below this position. Each micro-batch commits the highest positions that it reached. Rows that were
+skipped, and rows that became dead letters, also count for these positions.
 
     rows/            passes the columns on, as `position` and `position_of_0`, `position_of_1`, ... (position_columns)
     staging_task.py  compares the rows of a task with the committed positions (RowPositions)
-    micro_batch.py   reads the committed positions from the state, and adds the new ones to the commit (SourceEnds)
+    micro_batch.py   reads the committed positions from the state, and adds the new positions to the commit (SourceEnds)
 
-For Kafka and lakelog sources, the checkpoint's offsets file has the end of every partition, including partitions
-without a row in the micro-batch. So every partition has a position from the first micro-batch on. A position in a
-Lakelog topic contains the topic's id, because the offsets of a topic that was deleted and created again begin at 0.
-Kafka's rows have no such id.
+For sources of the kinds kafka and lakelog, the checkpoint's offsets file contains the end offset of every partition,
+including partitions without a row in the micro-batch. So every partition has a position from the first micro-batch on.
+For lakelog, the stored name of a partition contains the topic's id, because the offsets of a topic that was deleted and
+created again begin at 0. Kafka's rows have no topic id.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ from storage_engine.topic.append.committed_positions import (
 POSITION = "position"
 """The column of a row's position, bigint."""
 POSITION_OF = "position_of_"
-"""The prefix, followed by a number from 0 on, of the columns that name the source's partition, bigint or text."""
+"""The prefix of the columns that name the source's partition. A number from 0 on follows the prefix. The columns are
+bigint or text."""
 
 _OF_MESSAGES = ("topic", "partition", "offset")
 _KAFKA = "kafka"
@@ -105,15 +106,15 @@ class PositionedSource:
 
     @property
     def selection(self) -> str:
-        """What the query reads of the source. For kafka and lakelog these are the topics, because two streams of one
-        cluster have the same name. For other sources these are the position columns of the settings."""
+        """What the query reads of the source. For kafka and lakelog these are the topics, because two streams from one
+        cluster have the same source name. For other sources these are the position columns of the settings."""
         if not self.tells_ends:
             return f"by {', '.join(self.columns)}"
         return ", ".join(f"{option} {self.options[option]}" for option in _SUBSCRIPTIONS if option in self.options)
 
     @property
     def tells_ends(self) -> bool:
-        """Whether the offsets file has the end of every partition."""
+        """Whether the offsets file contains the end offset of every partition."""
         return self.kind in (_KAFKA, LAKELOG)
 
     def reached(self, storage: Storage, checkpoint: str, batch_id: int) -> SourceEnds:
@@ -153,8 +154,8 @@ class PositionedSource:
     def starts(self, storage: Storage, checkpoint: str) -> SourceEnds:
         """The first offsets of a stream that begins with the earliest messages; empty if they are not known.
 
-        For kafka they are in the checkpoint after the first micro-batch is planned. For lakelog they are the current log
-        start offsets of the topics.
+        For kafka, the first offsets are in the checkpoint after Spark has planned the first micro-batch. For lakelog,
+        the first offsets are the current log start offsets of the topics.
         """
         if not self.tells_ends:
             return SourceEnds()
@@ -199,12 +200,13 @@ class SourceEnds:
     ids: Mapping[str, str] = field(default_factory=dict)
 
     def name_in_state(self, partition: str) -> str:
-        """The name in the state of a source partition. partition: its name in the rows."""
+        """The name that a source partition has in the state. partition: the name that it has in the rows."""
         topic_id = self.ids.get(partition.rpartition("/")[0])
         return partition if topic_id is None else f"{topic_id}/{partition}"
 
     def as_rows_say(self, positions: Mapping[str, int]) -> dict[str, int]:
-        """Positions of a state, by the name of the source partition in the rows; without positions of other topic ids."""
+        """The positions of a state, by the name that the source partition has in the rows. Positions of other topic ids
+        are left out."""
         if not self.ids:
             return dict(positions)
         named = {self.name_in_state(partition): partition for partition in self.ends}
@@ -232,7 +234,7 @@ class SourceEnds:
             positions: the positions of a state.
 
         Raises:
-            OffsetOutOfRangeError: the offsets in between were deleted.
+            OffsetOutOfRangeError: the source deleted the records between the two offsets.
         """
         for partition, begin in self.ends.items():
             position = positions.get(self.name_in_state(partition))
@@ -245,13 +247,14 @@ class SourceEnds:
                 )  # fmt: skip
 
     def behind(self, positions: Mapping[str, int]) -> list[str]:
-        """The source partitions that a state has committed beyond this end, by their names in the rows."""
+        """The source partitions whose committed position in a state is at or beyond this end, by their names in the
+        rows."""
         return [
             partition for partition, end in self.ends.items() if positions.get(self.name_in_state(partition), -1) >= end
         ]
 
     def advance(self, source: str, compared_with: Mapping[str, int], highest: Mapping[str, int]) -> Advance:
-        """The change of a state's positions by a micro-batch with this end.
+        """The change that a micro-batch with these end offsets makes to a state's positions.
 
         Args:
             compared_with: the positions of that state.
@@ -320,7 +323,7 @@ class RowPositions:
 
     def raise_highest(self, highest: dict[str, int]) -> None:
         """Raise `highest`, by source partition, to the positions of these rows. If there are more partitions than a
-        state may store, the rest is skipped, because the commit raises an error."""
+        state may store, the rest is skipped, because the commit will raise an error."""
         least = np.iinfo(np.int64).min
         reached = np.full(len(self.names) + 1, least)
         np.maximum.at(reached, self.partitions, self.positions)

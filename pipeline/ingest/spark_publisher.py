@@ -1,4 +1,4 @@
-"""Publishes a micro-batch by a Spark job with one task per partition. Each task writes only new files.
+"""Publishes a micro-batch with a Spark job that has one task per partition. Each task writes only new files.
 
 The job is used if a micro-batch is too large for the driver alone, or if the storage cannot append. A task chooses
 random names for its files and reports them. The driver commits the files of the attempts whose reports Spark accepted.
@@ -38,7 +38,7 @@ def publisher_of(spark: SparkSession, storage: Storage, size: int, spark_bytes: 
 
 
 class SparkPublisher:
-    """A Publisher that writes new segments in each publish, and leaves no file open."""
+    """A Publisher that writes new segments in each call of `publish`, and leaves no file open."""
 
     def __init__(self, spark: SparkSession, storage: Storage) -> None:
         self._spark = spark

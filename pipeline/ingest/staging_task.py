@@ -3,8 +3,8 @@ files.
 
 The Arrow batches of the task become final record batches, in one file per topic. This file is named after the attempt.
 Rows that a topic does not accept are written to a Parquet file in the same folder. Rows are skipped if their positions
-in the source show that the topic already has them. At the end, the task reports the file and position of each run. A
-run is the record batches of one partition.
+in the source show that the topic already contains the rows. At the end, the task reports the file and position of each
+run. A run is the record batches of one partition.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ REPORT = pa.schema(
         "seconds": pa.string(),
     }
 )
-"""The columns of a task's report, which has one row; documents are JSON."""
+"""The columns of a task's report. The report has one row. Documents are JSON."""
 
 HAND_OVER = "Spark to Arrow"
 ENCODE = "encode"
-"""Phases of a task. The writing and the syncing of staged files are two more."""
+"""Phases of a task. Two more phases are the writing and the syncing of staged files."""
 
 IS_LARGE = "is_large"
 """An optional column of the rows: true if Spark emptied the row because of its size."""
 _ENOUGH_BYTES = 4 * 1024**2
-"""The bytes of rows that are collected before they are encoded, because small Arrow batches would give small record
-batches."""
+"""The number of bytes of rows that are collected before the rows are encoded. Small Arrow batches would give small
+record batches."""
 _MOST_TIMES_ENOUGH = 8
-"""With several topics, _ENOUGH_BYTES are collected for each topic, but for no more topics than this."""
+"""With several topics, _ENOUGH_BYTES is multiplied by the number of topics, but at most by this number."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class StagingTopic:
     """One topic of a micro-batch.
 
     folder: the folder for its staged files.
-    positions: by source partition, the highest position that the topic has.
+    positions: by source partition, the highest position that is committed to the topic.
     schema: the schema that checks values, or None.
     """
 
@@ -97,7 +97,7 @@ class StagingTask:
 
     root: the URI of the storage.
     spreads: the column `topic` gives the topic of each row; otherwise there is only one topic.
-    listed: a list will name the staged files, and a replay uses this list.
+    listed: a list will name the staged files, and a repetition of the micro-batch uses this list.
     positioned: the rows have positions.
     now_ms: the time of the micro-batch.
     schema_setting: the setting that gives the source's schema.
@@ -114,7 +114,8 @@ class StagingTask:
     schema_setting: str = Refusal.MALFORMED.setting
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Stage the rows of one task, which have the columns of pipeline.ingest.rows.record_rows.ROWS; yields one report."""
+        """Stage the rows of one task; yields one report. The rows have the columns of
+        pipeline.ingest.rows.record_rows.ROWS."""
         context = TaskContext.get()
         task = context.partitionId() if context else 0
         storage = open_storage(self.root)
@@ -157,7 +158,7 @@ class StagingTask:
         return _report(runs, letters, highest, already_committed, phases.seconds)
 
     def _spread(self, rows: pa.RecordBatch) -> list[npt.NDArray[np.int64]]:
-        """The row numbers of each topic, and at the end the row numbers with an unknown topic."""
+        """By topic, the numbers of its rows. The last element has the numbers of the rows with an unknown topic."""
         if not self.spreads:
             return [np.arange(rows.num_rows), np.empty(0, np.int64)]
         names = pa.array([topic.name for topic in self.topics])
@@ -167,8 +168,8 @@ class StagingTask:
     def _not_committed(
         self, spread: Sequence[npt.NDArray[np.int64]], positions: RowPositions
     ) -> list[npt.NDArray[np.int64]]:
-        """The row numbers that are not committed yet. A row with an unknown topic, which becomes a dead letter, counts as
-        committed if it is at or below the positions of all topics."""
+        """The numbers of the rows that are not committed yet. A row with an unknown topic becomes a dead letter. Such a
+        row counts as committed if it is at or below the positions of all topics."""
         committed = [positions.committed(topic.positions) for topic in self.topics]
         committed.append(np.logical_and.reduce(committed))
         return [chosen[~done[chosen]] for chosen, done in zip(spread, committed, strict=True)]
@@ -247,7 +248,7 @@ _REASONS = {
     int(Verdict.TOO_LARGE): ("too_large", "the record is larger than max.message.bytes or segment.bytes"),
     int(Verdict.BAD_TIMESTAMP): ("bad_timestamp", "the timestamp is unreadable, negative or too far from the clock"),
     _UNKNOWN_TOPIC: ("unknown_topic", "ingest.topics does not name the topic of the row"),
-    _BAD_PARTITION: ("bad_partition", "the topic has no partition of this number"),
+    _BAD_PARTITION: ("bad_partition", "the topic has no partition with this number"),
     _INVALID: ("invalid", "the value does not fit the topic's schema"),
     **{_REFUSED + refusal: (refusal.reason, refusal.detail) for refusal in Refusal},
 }
@@ -296,7 +297,7 @@ def _refused(rows: pa.RecordBatch, verdicts: npt.NDArray[np.uint8]) -> npt.NDArr
 
 
 def _without_position_refused(rows: pa.RecordBatch, positions: RowPositions) -> pa.RecordBatch:
-    """The rows, with rows without a position marked as refused."""
+    """The rows; rows without a position are marked as refused."""
     without = positions.unknown
     return _with_refused(rows, without, Refusal.NO_POSITION) if without.any() else rows
 
@@ -316,7 +317,7 @@ def _without_keyless_headers(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _with_refused(rows: pa.RecordBatch, which: npt.NDArray[np.bool_], refusal: Refusal) -> pa.RecordBatch:
-    """The rows, with the marked rows refused. A row that is refused already keeps its first reason."""
+    """The rows; the marked rows are refused. A row that is refused already keeps its first reason."""
     refused = pc.coalesce(rows["refused"], pc.if_else(pa.array(which), pa.scalar(refusal, pa.int8()), None))
     return rows.set_column(rows.schema.get_field_index("refused"), "refused", refused.cast(pa.int8()))
 
@@ -349,7 +350,8 @@ def _as(column: object, kind: pa.DataType) -> pa.Array:
 
 
 class _DeadLetterFile:
-    """A Parquet file that is created with its first rows. At the end of its context it is complete, or does not exist."""
+    """A Parquet file that is created when its first rows are written. At the end of the `with` block, the file is
+    complete or does not exist."""
 
     def __init__(self, storage: Storage, folder: str) -> None:
         self._storage = storage

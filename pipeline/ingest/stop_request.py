@@ -20,14 +20,14 @@ class StopRequest:
         return self._asked.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the process is asked to stop, for at most so many seconds. Returns whether it was asked."""
+        """Wait until the process is asked to stop, for at most this number of seconds. Returns whether it was asked."""
         return self._asked.wait(seconds)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Handle the signals while the block runs. A second signal is handled by the previous handler.
 
-        Python delivers signals to the main thread only. In other threads this does nothing.
+        Python delivers signals to the main thread only. In other threads this method does nothing.
         """
         if threading.current_thread() is not threading.main_thread():
             yield

@@ -21,13 +21,14 @@ _T = TypeVar("_T")
 
 
 class StorageRetry:
-    """Repeats steps of an ingest's micro-batches, up to a timeout. For the thread of the micro-batches only."""
+    """Repeats steps of an ingest's micro-batches, up to a timeout. Only the thread of the micro-batches may use this
+    object."""
 
     def __init__(self, timeout_ms: int, wait: Callable[[float], bool], report: Callable[[str], None]) -> None:
         """
         Args:
             timeout_ms: the largest sum of the pauses of one step, in milliseconds.
-            wait: waits so many seconds, or until the process is asked to stop; returns whether it was asked.
+            wait: waits for this number of seconds, or until the process is asked to stop; returns whether it was asked.
             report: receives a line before each pause.
         """
         self._timeout = timeout_ms / 1000
@@ -63,7 +64,7 @@ class StorageRetry:
 
 
 def _passing(error: Exception) -> str | None:
-    """The storage's message if the error may pass; None if waiting does not help."""
+    """The storage's message if the cause of the error may go away; None if waiting does not help."""
     if isinstance(error, SPARK_ERRORS):
         return storage_failure(error)
     if isinstance(error, StorageFullError | StorageUnavailableError | AmbiguousPutError):

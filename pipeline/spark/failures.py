@@ -1,9 +1,9 @@
 """Turns failures inside Spark into Lakelog's errors.
 
 An error in a task reaches the driver as the text of a Python traceback, inside a Java exception, inside a PySpark
-exception. The operator needs one line of this text. The line must not contain data, because some people who may read
-logs may not read the data. But Spark quotes the values that it could not cast or parse. So if a task fails while it
-works on rows, the line is the first of these that is found:
+exception. The operator needs one line of this text. The line must not contain data, because some people may read the
+logs, but must not read the data. But Spark quotes the values that it could not cast or parse. So if a task fails while
+it works on rows, the line is the first of these that is found:
 
     the text of an error of Lakelog, which never contains data
     the message of the file system, such as `No space left on device`
@@ -91,8 +91,8 @@ def missing_python(error: BaseException) -> str | None:
 
 
 def stream_reason(error: BaseException) -> str:
-    """Why a stream ended outside of its micro-batches, in one line. For an error of Kafka's client, of which Spark only says
-    that it could not be created, the line also has the innermost cause, without quoted values."""
+    """Why a stream ended outside of its micro-batches, in one line. If Kafka's client cannot be created, Spark says
+    only this. So for an error of Kafka's client, the line also contains the innermost cause, without quoted values."""
     reason = _STREAM_FAILED.sub("", planning_reason(error))
     cause, name, said = getattr(error, "_origin", None), "", ""
     while cause is not None:

@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def worker(sock: socket, authenticated: bool) -> int:
-    """Serve one task of the JVM. In each worker the daemon calls this again until the result is not 0."""
+    """Serve one task of the JVM. In each worker, the daemon calls this function again until the result is not 0."""
     try:
         if authenticated and not sock.recv(1, MSG_PEEK):
             return 1  # there is no further task

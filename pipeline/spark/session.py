@@ -50,7 +50,7 @@ _daemon_starts: dict[str, threading.Thread] = {}
 _EXECUTOR_SECONDS = 15.0
 """Longest wait for the start of the Python daemon while no task runs. The application may never get an executor."""
 _DAEMON_SECONDS = 300.0
-"""Longest wait for the start of the Python daemon in all cases; on a busy machine it takes a minute."""
+"""Longest wait for the start of the Python daemon in all cases; on a busy machine the start takes a minute."""
 _REST_SECONDS = 15.0
 """Longest wait for the end of cancelled tasks."""
 
@@ -60,9 +60,9 @@ _JVM = Path(__file__).resolve().with_name("spark_jvm.sh")
 
 _LOCAL_SETTINGS = {"spark.executor.heartbeatInterval": "1d", "spark.network.timeout": "7d"}
 """Settings for a driver that is its own executor, unless the user sets them. A driver uses heartbeats to detect that an
-executor has died, which is pointless within one process. A driver on a busy machine that missed its own heartbeats for two
-minutes removed itself from its list of executors, could not register again, and printed a stack trace every ten seconds
-until its end. Spark requires a timeout that is longer than the interval."""
+executor has died, which is pointless within one process. Without these settings, a driver on a busy machine missed its
+own heartbeats for two minutes. The driver then removed itself from its list of executors, could not register again, and
+printed a stack trace every ten seconds until its end. Spark requires that the timeout is longer than the interval."""
 
 _CONTEXT_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """PySpark's loggers that print an error as kilobytes of JSON before PySpark raises it, if the error has a place in the code."""
@@ -73,7 +73,7 @@ def spark_session(app_name: str) -> SparkSession:
 
     Cluster managers and Spark's UI show `app_name`, unless the user's spark-submit options name the application. The
     settings come from the spark-submit options, then from conf/spark-defaults.conf or the user's SPARK_CONF_DIR. This
-    function only sets what these leave open (`local_settings`).
+    function sets only what these sources leave open (`local_settings`).
     """
     _prepare_environment()
     with TERMINATION.held_back():  # a JVM that starts prints an error if its Python ends meanwhile
@@ -96,7 +96,8 @@ def spark_session(app_name: str) -> SparkSession:
 
 
 def local_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a driver that is its own executor; empty if the user gives one of them, or if executors are elsewhere."""
+    """The settings of a driver that is its own executor; empty if the user gives one of these settings, or if the
+    executors are other processes."""
     master = given.get("spark.master", "")
     if not (master == "local" or master.startswith("local[")) or not _LOCAL_SETTINGS.keys().isdisjoint(given):
         return {}
@@ -112,9 +113,10 @@ def _start_jvm() -> None:
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Stop Spark after its tasks have ended. The task that starts the Python daemon is awaited, the others are cancelled."""
+    """Stop Spark after its tasks have ended. The task that starts the Python daemon is awaited, and the other tasks are
+    cancelled."""
     context = spark.sparkContext
-    if context._jsc is None:  # noqa: SLF001 - nothing else tells that it was stopped
+    if context._jsc is None:  # noqa: SLF001 - nothing else shows that the context was stopped
         return
     with suppress(*SPARK_ERRORS, OSError):  # the JVM has died or is ending, so its tasks end too
         starting = _daemon_starts.get(context.applicationId)
@@ -133,7 +135,7 @@ def abandon_session(spark: SparkSession) -> None:
     From here on the JVM could only print that tasks were interrupted, which is intended. So its output is silenced.
     """
     context = spark.sparkContext
-    if context._jsc is not None:  # noqa: SLF001 - nothing else tells that it was stopped
+    if context._jsc is not None:  # noqa: SLF001 - nothing else shows that the context was stopped
         with suppress(*SPARK_ERRORS, OSError):  # the JVM has ended already
             java = context._gateway.jvm.java  # type: ignore[union-attr]  # noqa: SLF001 - no public access to Java
             context.setLogLevel("OFF")

@@ -7,10 +7,10 @@
 #   algebra of MLlib uses the module, and can work without it. So this program removes the option from the command. An
 #   option that the user adds in spark.driver.extraJavaOptions is not removed.
 # - The JVM ignores SIGTERM, which `timeout`, systemd and cron may send to all processes of a job. The job's Python handles
-#   the signal and stops Spark in order; the JVM ends when its Python ends. PySpark protects the JVM from Ctrl-C in the same
+#   the signal and then stops Spark. The JVM ends when its Python ends. PySpark protects the JVM from Ctrl-C in the same
 #   way. Child processes of the JVM inherit the ignored signal. Spark's Python daemon and its workers handle SIGTERM again
-#   as soon as they serve. Executors of a local cluster and Python workers without a daemon do not, so Spark ends them with
-#   SIGKILL.
+#   as soon as they begin to work. Executors of a local cluster and Python workers without a daemon do not handle
+#   SIGTERM, so Spark ends them with SIGKILL.
 set -euo pipefail
 
 # bin/spark-class ends with `exec COMMAND`, which calls this function.

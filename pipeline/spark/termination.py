@@ -53,7 +53,7 @@ class Termination:
     def listening(self) -> Iterator[None]:
         """Handle the signals while the block runs. After the first signal, later ones are ignored until the process ends.
 
-        Python delivers signals to the main thread only. In other threads this does nothing.
+        Python delivers signals to the main thread only. In other threads this method does nothing.
 
         Raises:
             Terminated: a signal arrived. This error replaces errors that the block raises after the signal, because the

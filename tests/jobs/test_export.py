@@ -111,15 +111,15 @@ def test_an_append_from_its_first_run_to_one_with_nothing_new(
     assert (status, result["rows appended"], result["dead letters"]) == (0, 0, 2)
     assert result["dead letters by reason"] == {"no value": 1, "undecodable": 1}
     assert told == (
-        f"export: warning: 2 records could not be decoded, see {root}/tables/dead_letters/export/t: `lakelog report` counts"
-        " them by reason\n"
+        f"export: warning: 2 records could not be decoded and became dead letters in {root}/tables/dead_letters/export/t;"
+        " `lakelog report` counts them by reason\n"
     )
 
     # Whatever is not right is found without Spark, too, in the same words.
     status, result, _ = without_spark(root, "--set", "export.mode=upsert")
     problem = (
         f"{root}/tables/t: was exported in append mode; the mode in --set export.mode is now upsert."
-        " Export to another table, or move this one away."
+        " Export to another table, or move this table away."
     )
     assert (status, result["error"]) == (1, problem)
     for arguments, problem in [
@@ -145,4 +145,4 @@ def test_an_append_from_its_first_run_to_one_with_nothing_new(
     lakelog("topics", "create", "t", "--partitions", "1")
     status, result, _ = without_spark(root)
     assert status == 1
-    assert "it was deleted and created again. Export to another table" in result["error"]
+    assert "the topic was deleted and created again. Export to another table" in result["error"]

@@ -96,7 +96,7 @@ def test_an_ingest_keeps_the_model_and_refuses_one_that_breaks_readers(
     use(Renamed, conf)
     next_file(conf, 3)
     problem = (
-        f"{conf}, line 2, topics.t.schema: model Renamed is not compatible with the model that topic t was used with:"
+        f"{conf}, line 2, topics.t.schema: model Renamed is not compatible with the model that is recorded in topic t:"
         " n is removed; number is new and required. Nothing was changed. Choose: undo the change, for example keep the old"
         " field and add an optional new one; or accept the change once with --accept-schema. If the columns of an exported"
         " table do not fit the new model, also choose another export.table."
@@ -115,7 +115,7 @@ def test_an_ingest_keeps_the_model_and_refuses_one_that_breaks_readers(
     assert topics_of(root).state("t").version == 8
     use(Order, conf)  # what was refused is not remembered; that a field went is a change, too
     assert run_job("export", "", export, add_export_options, arguments, {}) == 1
-    assert "was used with: colour is removed." in capsys.readouterr().err
+    assert "is recorded in topic t: colour is removed." in capsys.readouterr().err
 
 
 class Overtaken(PosixStorage):
@@ -172,7 +172,7 @@ def test_a_topic_that_another_process_makes_meanwhile_is_checked(
         record_model(others, state, wanted)
 
     topics = Topics(Overtaken(root, make), BrokerConfig(), SystemClock())
-    with pytest.raises(SchemaChangedError, match="topic t was used with: n is removed"):
+    with pytest.raises(SchemaChangedError, match="recorded in topic t: n is removed"):
         Ingest(spark, settings, topics, report=lambda _: None).run()
     assert topics.state("t").version == 1, "not taken over"
     assert records_of(root, "t") == []

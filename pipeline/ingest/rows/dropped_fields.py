@@ -1,9 +1,9 @@
 """Counts the fields that an ingest drops because the source's schema does not name them.
 
 Spark silently ignores these fields. A check of every row would cost more than reading the row. So the driver reads a
-sample of each micro-batch: at most SAMPLED_BYTES, from at most SAMPLED_FILES of its files, spread over the whole length
-of each of these files. A smaller micro-batch is read whole. As in Spark, names that differ in upper and lower case are
-different names.
+sample of each micro-batch. The sample has at most SAMPLED_BYTES in all, and comes from at most SAMPLED_FILES of the
+micro-batch's files. Each of these files gives an equal part, which is spread over the whole length of the file. A
+smaller micro-batch is read whole. As in Spark, names that differ only in upper and lower case are different names.
 
 Only names of the first level are checked, not names in nested objects. An ingest of CSV drops no field: a line with
 more columns than the schema is a dead letter.
@@ -35,13 +35,14 @@ from storage_engine.storage import Storage
 SAMPLED_BYTES = 512 * 1024
 SAMPLED_FILES = 16
 _CHUNK = 64 * 1024
-"""The size of the pieces that are read of a large file, spread over its length."""
+"""The size of a piece. A large file is read in pieces that are spread over its length."""
 _PLAIN = {"", ".json", ".jsonl", ".ndjson", ".log", ".txt"}
 """The endings of files that are not compressed."""
 _LONGEST = 100
-"""The most characters of a name that are shown, because names come from the data."""
+"""The largest number of characters that are shown of a name. Names come from the data, so they may be long."""
 MOST_FIELDS = 20
-"""The most fields that are named. If the names are data, such as ids, their number is unlimited."""
+"""The largest number of fields that are named. If field names are data, such as ids, there is no limit to their
+number."""
 
 
 @dataclass
@@ -49,7 +50,7 @@ class DroppedFields:
     """The dropped fields in all samples so far.
 
     known: the source's columns.
-    rows: by field, the number of sampled rows with it, for the first MOST_FIELDS fields.
+    rows: by field, the number of sampled rows with this field. Only the first MOST_FIELDS dropped fields are here.
     further: the number of sampled rows with any other dropped field.
     looked_at: the number of sampled rows.
     """
@@ -61,7 +62,7 @@ class DroppedFields:
 
     @classmethod
     def of(cls, settings: Settings, source: SourceRows) -> DroppedFields | None:
-        """The counter for this source; None if the source drops no fields, or if they cannot be detected."""
+        """The counter for this source; None if the source drops no fields, or if dropped fields cannot be detected."""
         is_json = settings.required_ingest().source.format.lower() == "json"
         is_multi_line = (source_option(settings, "multiLine") or "").strip().lower() == "true"
         if not is_json or is_multi_line or names_line(settings):
@@ -103,7 +104,7 @@ class DroppedFields:
 
 def _line(name: str) -> str:
     return (
-        f"warning: the source has the field {_shown(name)}, but the source's schema does not: the field is dropped."
+        f"warning: the source has the field {_shown(name)}, which is not in the source's schema: the field is dropped."
         f" `value: {LINE}` stores each line unchanged"
     )
 
@@ -123,7 +124,8 @@ def _shown(name: str) -> str:
 
 
 def _sampled_lines(spark: SparkSession, uri: str, most: int) -> Iterator[bytes]:
-    """Whole lines of a file that Spark can read, of at most `most` bytes, spread over the length of the file."""
+    """Whole lines of a file that Spark can read. The lines have at most `most` bytes in all, and are spread over the
+    length of the file."""
     with closing(_opened(spark, uri)) as file:
         size = file.size
         pieces = max(most // _CHUNK, 1) if size is not None and size > most else 1
@@ -162,7 +164,7 @@ class _LocalFile:
 
 
 class _HadoopFile:
-    """Any file that Spark can read. size: in bytes; None if the file is compressed, so that it cannot seek."""
+    """Any file that Spark can read. size: in bytes; None if the file is compressed; a compressed file cannot seek."""
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
         jvm, conf = spark._jvm, spark._jsc.hadoopConfiguration()  # noqa: SLF001 - Hadoop's files have no Python side

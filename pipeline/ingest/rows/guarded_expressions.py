@@ -1,9 +1,9 @@
-"""Evaluates expressions of the settings that may fail on a row: a row that fails is marked, and the stream continues.
+"""Evaluates expressions of the settings. If an expression fails on a row, the row is marked, and the stream continues.
 
 In Spark's ANSI SQL, an overflow, an unreadable date or a cast of 'abc' to a number is an error. The error ends the
-stream, and ends it again at the same row after each restart. NULL instead of an error would be worse, because a NULL
-value is a tombstone. Catalyst, Spark's planner, has the expression TryEval, whose value is NULL if its child fails.
-Here the child is a struct with the expression as its only field. The struct distinguishes the two cases: if the
+stream. After each restart, the stream ends again at the same row. NULL instead of an error would be worse, because a
+NULL value is a tombstone. Catalyst, Spark's planner, has the expression TryEval, whose value is NULL if its child
+fails. Here the child is a struct with the expression as its only field. The struct distinguishes the two cases: if the
 expression fails, the struct is NULL; if the value is NULL, only the field is NULL.
 
 The module relies on two properties of Catalyst, and tests check both:
@@ -13,7 +13,7 @@ The module relies on two properties of Catalyst, and tests check both:
   CASE WHEN, because the branch may not be needed. So guarded expressions are in such a branch.
 - A resolved expression refers to columns by their ids. So the expression can be evaluated on rows with additional
   columns, and `*` still means only the columns that the settings can see. If the text of the expression were used
-  instead, it would be resolved against all columns.
+  instead, the text would be resolved against all columns.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from pyspark.sql.types import DataType
 _CANNOT_FAIL = {"AttributeReference", "Coalesce", "CreateNamedStruct", "GetStructField", "Literal", "StructsToJson"}
 _OF_MANY_ROWS = {"Aggregate", "Generate", "Window"}
 FIELD = "it"
-"""The name of the struct's field with the expression's value."""
+"""The name of the struct's only field, which contains the expression's value."""
 
 
 class Resolved:
-    """An expression that Catalyst has resolved against the columns that it may use."""
+    """An expression that Catalyst has resolved against the columns that the expression may use."""
 
     def __init__(self, visible: DataFrame, column: Column) -> None:
         """
@@ -70,7 +70,7 @@ class Resolved:
         return any(columns.apply(number).name() == name for number in range(columns.size()))
 
     def cannot_fail(self) -> bool:
-        """Whether the expression cannot fail on any row, so that it needs no guard.
+        """Whether the expression is safe on every row, so that it needs no guard.
 
         The result is True for columns, constants, casts to text, structs as JSON, and combinations of these.
         """

@@ -66,7 +66,7 @@ ROWS = pa.schema(
 
 _NO_PARTITION = -1
 UNREADABLE_TIMESTAMP = -2
-_ROOM = 4096  # a record within this many bytes of the size limit may be refused; the validator decides
+_ROOM = 4096  # bytes; a record that is nearer than this to the size limit may be refused; the validator decides
 
 
 def record_rows(
@@ -152,7 +152,7 @@ class _Expressions:
             problem = f"cannot be evaluated: {planning_reason(error)}"
             if NAMES_LINE.search(expression) and source.with_line is not None:
                 problem = (
-                    f"has {LINE} and *, which does not include {LINE}: name the columns instead of *; or {problem}"
+                    f"has {LINE} and *, but * does not include {LINE}: name the columns instead of *; or it {problem}"
                 )
             elif NAMES_LINE.search(expression) and source.why_no_line:
                 problem = f"names {LINE}, which this source does not have: {source.why_no_line}"
@@ -168,9 +168,10 @@ class _Expressions:
         return found
 
     def _resolved_with_line(self, with_line: DataFrame, expression: str) -> Resolved | None:
-        """The expression, resolved with the line as a column; None if it has a `*`, which would include the line.
+        """The expression, resolved with the line as a column; None if the expression has a `*`, because `*` would
+        include the line.
 
-        To detect a `*`, one more column is added: only an expression with a `*` refers to it.
+        To detect a `*`, one more column is added: only an expression with a `*` refers to this column.
         """
         more = free_name("more", with_line.columns)
         found = Resolved(with_line.withColumn(more, F.lit(None)), F.expr(expression))
@@ -181,8 +182,8 @@ class _Expressions:
         return ConfigError(self._settings.place_of(refusal.setting), problem, "Cast the expression.")
 
     def value(self, refusal: Refusal, expression: Resolved) -> Column:
-        """The expression's value in the evaluated rows. If the expression fails on a row, the row is refused for this
-        reason."""
+        """The expression's value in the evaluated rows. If the expression fails on a row, the row is refused, and
+        `refusal` is the reason."""
         name = free_name(refusal.name.lower(), [*self._source.rows.columns, *self._evaluated])
         if expression.cannot_fail():
             self._evaluated[name] = expression.plain()
@@ -195,8 +196,8 @@ class _Expressions:
     def evaluated(self) -> tuple[DataFrame, Column | None]:
         """The rows with all values, and the column with the reason why a row is refused; None if no row can be refused.
 
-        All expressions are resolved before and evaluated in one projection of the source's rows. So an expression cannot
-        use an internal column, or the value of another expression.
+        First, all expressions are resolved. Then they are evaluated in one projection of the source's rows. So an
+        expression cannot use an internal column, or the value of another expression.
         """
         rows = self._source.rows
         if self._evaluated:

@@ -53,7 +53,8 @@ _LINE_OPTIONS: Mapping[str, set[str]] = {
     "charset": _UTF_8,
     "lineSep": set(),
 }
-"""Options and the values that they must have for a row to be exactly one line of the file."""
+"""Options, each with the values that are allowed. With any other value, a row may not be exactly one line of the
+file."""
 _UNPARSED = {
     "sep": "\x01", "delimiter": "\x01", "quote": "\r", "escape": "", "charToEscapeQuoteEscaping": "", "nullValue": "",
     "emptyValue": "", "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false", "maxCharsPerColumn": "-1",
@@ -62,9 +63,9 @@ _UNPARSED = {
 quotation mark is a character that no line has. A line with the separator is malformed, and Spark stores malformed lines
 whole."""
 EVENT = "event"
-"""The column of a message's parsed value."""
+"""The column with the parsed value of a message."""
 HEADERS_DDL = "array<struct<key:string,value:binary>>"
-"""The type of the column with the headers, until they are a record's headers."""
+"""The type of the column with the headers, before the rows become records."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool 
     """The source's rows as a streaming DataFrame.
 
     Args:
-        from_earliest: a new stream of messages begins with the earliest messages, even if it would begin with the
+        from_earliest: a new stream of messages begins with the earliest messages, even if the options ask for the
             latest.
 
     Raises:
@@ -133,7 +134,7 @@ def names_line(settings: Settings) -> bool:
 
 
 def why_no_line(settings: Settings, schema: StructType) -> str | None:
-    """Why a source of JSON or CSV cannot provide the column `_line`; None if it can."""
+    """Why a source of JSON or CSV cannot provide the column `_line`; None if the source can."""
     if LINE in map(str.lower, schema.names):
         return f"the source has a column {LINE} of its own"
     for option, allowed in _LINE_OPTIONS.items():
@@ -187,7 +188,7 @@ def _raw_lines(spark: SparkSession, settings: Settings, kind: str, schema: Struc
 
 def _expect_other_headers(spark: SparkSession) -> None:
     """Suppress Spark's warning about file headers. Lines are read as a single column here, so no header ever matches
-    it."""
+    this column."""
     log4j = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]  # noqa: SLF001 - Java's logging
     checker = "org.apache.spark.sql.catalyst.csv.CSVHeaderChecker"
     log4j.core.config.Configurator.setLevel(checker, log4j.Level.ERROR)
@@ -219,7 +220,7 @@ def _messages(rows: DataFrame, schema: StructType | None) -> SourceRows:
 
 
 def free_name(name: str, taken: Sequence[str]) -> str:
-    """A name for an internal column that differs from all these names, also without regard to case, as in Spark."""
+    """A name for an internal column. It differs from all these names, even if case is ignored, as in Spark."""
     others = {other.lower() for other in taken}
     free = f"_lakelog_{name}"
     while free in others:
@@ -243,13 +244,13 @@ def _loaded(
         return reader.load(source.path) if source.path else reader.load()
     except SPARK_ERRORS as error:
         place = settings.place_of("ingest.source")
-        problem = f"Spark cannot read it: {planning_reason(error)}"
+        problem = f"Spark cannot read the source: {planning_reason(error)}"
         raise ConfigError(place, problem, "Check format, path, schema and options.") from error
 
 
 def source_options(settings: Settings) -> dict[str, str]:
-    """The source's options, with defaults: messages are read by `isolation`. A Lakelog topic is read from its start, with
-    headers, and is in the root of the settings.
+    """The source's options, with Lakelog's defaults. By default, the level of `isolation` decides which messages are
+    read. A Lakelog topic is by default read from its start, with headers, from the root of the settings.
 
     Raises:
         ConfigError: the ingest would read the topic that it writes, or the options do not choose topics.
@@ -299,8 +300,8 @@ def shown_source(settings: Settings) -> str:
 
 def isolation(settings: Settings) -> str | None:
     """Which records of transactions the source returns; None for a source without transactions. The default is
-    committed records only, as for `lakelog read`. The default of Kafka's consumer and of Spark also returns aborted
-    records."""
+    committed records only, as for `lakelog read`. With the default of Kafka's consumer and of Spark, the source would
+    also return aborted records."""
     if settings.required_ingest().source.format.lower() not in _MESSAGES:
         return None
     return (source_option(settings, _ISOLATION) or "read_committed").strip().lower()

@@ -376,7 +376,7 @@ def test_a_checkpoint_that_is_ahead_of_its_topic_is_refused(files: Copying) -> N
     files.run()
     topics_of(files.root).delete("copy")
     with pytest.raises(
-        CheckpointError, match=r"records batch 1 as completed, but copy has no batch of the query.*would be skipped"
+        CheckpointError, match=r"shows batch 1 as completed, but copy has no batch of the query.*would be skipped"
     ):
         files.run()
     files.write("a3")

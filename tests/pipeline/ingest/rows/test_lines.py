@@ -126,7 +126,7 @@ def test_a_line_of_csv_is_a_record_as_it_stands(lines: Lines) -> None:
             "json",
             "concat(_line, to_json(struct(*)))",
             {},
-            r"has _line and \*, which does not include _line: name the columns instead",
+            r"has _line and \*, but \* does not include _line: name the columns instead",
         ),
     ],
 )
@@ -164,7 +164,7 @@ def test_fields_that_the_schema_does_not_name_are_reported_once_each(
 
     warnings = [line for line in lines.said if line.startswith("warning")]
     assert sorted(warnings) == [
-        f'warning: the source has the field "{name}", but the source\'s schema does not: the field is dropped.'
+        f'warning: the source has the field "{name}", which is not in the source\'s schema: the field is dropped.'
         " `value: _line` stores each line unchanged"
         for name in ("K", "first", "last", "packed")
     ]
@@ -187,7 +187,7 @@ def test_where_names_are_data_few_are_reported_and_the_rest_is_a_number(
     warnings = [line for line in lines.said if line.startswith("warning")]
     assert warnings == [
         *(
-            f'warning: the source has the field "{name}", but the source\'s schema does not: the field is dropped.'
+            f'warning: the source has the field "{name}", which is not in the source\'s schema: the field is dropped.'
             " `value: _line` stores each line unchanged"
             for name in ("all", "id0")
         ),

@@ -160,7 +160,7 @@ def test_a_header_without_a_key_and_a_partition_beyond_all_numbers_refuse_their_
     assert [(letter["value"], letter["detail"]) for letter in lines.letters()] == [
         (b"b", "ingest.headers cannot be evaluated on the row"),
         (b"none", "ingest.headers cannot be evaluated on the row"),
-        (b"c", "the topic has no partition of this number"),
+        (b"c", "the topic has no partition with this number"),
     ]
     assert [(record["key"], record["headers"]) for record in lines.records()] == [
         (b"a", [{"key": "h", "value": b"a"}]), (b"d", [{"key": "h", "value": b"d"}]),
