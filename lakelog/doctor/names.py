@@ -60,7 +60,7 @@ def second_name(workspace: Workspace) -> Result:
     """link() gives a file a second name, and never overwrites a file. The link count is the number of names."""
     storage, links = workspace.storage, workspace.storage.links
     if links is None:
-        return not_available("the storage has no second names")
+        return not_available("a file cannot have a second name on this storage")
     for name in ("one", "other"):
         with storage.new_file(workspace.key(name)) as file:
             file.write(name.encode())
@@ -69,11 +69,11 @@ def second_name(workspace: Workspace) -> Result:
         return problem("a second name has other bytes than the first")
     try:
         links.link(workspace.key("other"), workspace.key("second"))
-        return problem("a link replaced a file that had the name")
+        return problem("a link replaced a file that already had the name")
     except AlreadyExistsError:
         pass
     if storage.read(workspace.key("second")) != b"one":
-        return problem("a refused link has changed the file that had the name")
+        return problem("a refused link has changed the file that already had the name")
     counts = [_links(workspace, "one")]
     storage.delete(workspace.key("one"))
     if storage.read(workspace.key("second")) != b"one":
@@ -104,7 +104,7 @@ def replacing(workspace: Workspace) -> Result:
     reads = f"of {seen['reads']:,} reads during {counted(version, 'replacement')}"
     if wrong:
         return problem(f"{reads}, {', '.join(f'{count} were {what}' for what, count in wrong.items())}")
-    return ok(f"{reads} each found a whole file, and {counted(seen['versions'], 'version')} were seen in order")
+    return ok(f"{reads}, each found a whole file, and {counted(seen['versions'], 'version')} were seen in order")
 
 
 def listing(workspace: Workspace) -> Result:

@@ -283,14 +283,14 @@ def draw_rates(topic: str, shown: Sequence[TimeInterval]) -> Markup:
 
 
 def draw_batch_sizes(topic: str, shown: Sequence[TimeInterval]) -> Markup:
-    """Draw the size of the largest append in records, over time."""
+    """Draw the number of records in the largest append, over time."""
 
     def text(each: TimeInterval) -> str:
         if each.appends == 1:
             return f"1 append of {shown_number(each.records)} records, {shown_size(each.bytes)}"
         return (
-            f"{counted(each.appends, 'append')}, the largest of {shown_number(each.largest)} records,"
-            f" on average {each.mean:,.1f}, {shown_size(each.bytes)} together"
+            f"{counted(each.appends, 'append')}: at most {shown_number(each.largest)} records per append,"
+            f" {each.mean:,.1f} on average, {shown_size(each.bytes)} in all"
         )
 
     return _draw_intervals(

@@ -120,7 +120,7 @@ def _check_topics(topics: Topics) -> None:
     """Refuse broker settings that contradict a topic's own settings.
 
     Raises:
-        UsageError: a topic's settings contradict them.
+        UsageError: a topic's settings contradict the broker settings.
     """
     states, unreadable = topics.states()
     for error in unreadable.values():

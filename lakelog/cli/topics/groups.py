@@ -80,8 +80,8 @@ def describe(
     """Print the position and the lag of groups in each partition.
 
     LAG is a difference of offsets, as in Kafka. Compaction leaves gaps between offsets, so LAG may be larger than the
-    number of unread records. With --lag, more columns give the number (RECORDS) and the size (BYTES) of the unread
-    records, and the age of the oldest one (SECONDS).
+    number of unread records. With --lag, the table also has the number (RECORDS) and the size (BYTES) of the unread
+    records, and the age of the oldest unread record (SECONDS).
     """
     topics = open_topics(root, conf)
     groups = _groups(topics)

@@ -48,8 +48,8 @@ def indexed_position(entries: npt.NDArray[Any], relative_offset: int) -> int:
 
 
 class Cursor:
-    """Finds entries by their offsets. The search continues from the entry found before, if that gives the same
-    result."""
+    """Finds entries by their offsets. The search continues from the entry that was found last, if the result is the same
+    as with a new search."""
 
     def __init__(self, log: LogFile) -> None:
         self._log = log
