@@ -41,9 +41,7 @@ def _retention(plan: RetentionPlan, config: TopicConfig) -> str:
         )
     if plan.blocked is not None:
         ahead = shown_duration(plan.blocked.ahead_ms / 1000)
-        text += (
-            f" A timestamp {ahead} in the future prevents the deletion of {len(plan.blocked.overdue)} more segments."
-        )
+        text += f" A timestamp {ahead} in the future prevents the deletion of further segments: {len(plan.blocked.overdue)}."
     if plan.held is not None:
         text += f" {plan.held}."
     return text

@@ -58,7 +58,7 @@ class ReadTopics:
         """The newest state of each topic, with the decisions about its transactions.
 
         Raises:
-            ConfigError: no topic may have one of the names.
+            ConfigError: an option contains a name that no topic may have.
             UnknownTopicError: a topic that an option names does not exist.
             CorruptionError: a state is damaged, or has lost versions.
         """

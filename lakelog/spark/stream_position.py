@@ -48,7 +48,7 @@ def position_at(offsets: Mapping[Where, int], states: States) -> Position:
 
 
 def with_begin(position: Position, begun: Position) -> Position:
-    """The end of a stream's first micro-batch, to which `begun` is added, the position at which the stream began."""
+    """The end of a stream's first micro-batch, together with `begun`, the position at which the stream began."""
     marked: Position = {}
     for topic, entry in position.items():
         marked[topic] = entry

@@ -51,7 +51,7 @@ def load_settings(
         root: the value of --root.
         environ: the environment variables.
         kept_by: returns the broker settings that a root stores, or None if it stores none.
-        makes_topics: the run may create topics. A root without broker settings then stores those of the file.
+        makes_topics: the run may create topics. If the root then has no broker settings, it stores those of the file.
 
     Raises:
         UsageError: an argument, a variable or the file is wrong.
@@ -144,7 +144,7 @@ def _topic_key(key: str, value: object, place: str) -> ConfigKey:
 
 
 def _check_new_topics(settings: Settings, described: set[str]) -> None:
-    """Refuse a topic that only --set names: it is a typing error. A topic that a section names is accepted."""
+    """Refuse a topic that only --set names: the name is probably mistyped. A topic that a section names is accepted."""
     named = {settings.export.topic} if settings.export else set()
     named.update(settings.ingest.ingest_topics if settings.ingest else ())
     for job in (settings.retention, settings.compaction, settings.maintenance):

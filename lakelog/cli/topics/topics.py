@@ -152,7 +152,7 @@ def settle(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Update the view for Kafka's tools (log/), so that it shows exactly what is committed.
+    """Update the view for Kafka's tools (log/), so that the view shows exactly what is committed.
 
     First the command writes the markers of transactions that are decided or have timed out.
     """

@@ -145,7 +145,8 @@ def read_entries(log: LogFile) -> Iterator[LogEntries]:
         size = _entry_size(log, position, data)
         if size > log.size - position:
             return
-        # The entry is larger than the bytes that were read. The next round reads the whole entry.
+        # The entry is larger than the bytes that were read, so the next round reads more. It reads a few bytes after the
+        # entry, too. They are fewer than any entry has that Kafka accepts.
         wanted = size + HEADER_BYTES_UP_TO_MAGIC
 
 
