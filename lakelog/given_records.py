@@ -1,4 +1,4 @@
-"""Converts the records that a Python program passes to `append` into the engine's Arrow columns
+"""Converts the records that a Python program gives to `append`. The result has the engine's Arrow columns
 (record.record_columns.TO_APPEND).
 
     value       bytes or text; null is a tombstone

@@ -113,7 +113,7 @@ class Root:
             topics: the names of the topics; by default all.
 
         Raises:
-            UnknownTopicError: there is no topic of one of the names.
+            UnknownTopicError: one of the topics does not exist.
             CorruptionError: a topic's state is damaged.
         """
         from lakelog.inspection import describing, states
@@ -133,7 +133,7 @@ class Root:
             force: plan to compact every partition that can be compacted, even if its compaction is not due.
 
         Raises:
-            UnknownTopicError: there is no topic of one of the names.
+            UnknownTopicError: one of the topics does not exist.
             ConfigError: `at` has no time zone, or a topic's settings are wrong.
             CorruptionError: the state of a topic, or a segment that had to be read, is damaged.
         """

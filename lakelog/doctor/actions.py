@@ -27,7 +27,8 @@ _SAME_ROOT = "The other side can do this. Give both sides the same root."
 
 
 def skew_ms(storage: Storage, folder: str) -> float:
-    """How many milliseconds the storage's clock, which sets the times of new files, is ahead of this host's clock."""
+    """How far the storage's clock is ahead of this host's clock, in milliseconds. The storage's clock sets the times of new
+    files."""
     skews = []
     for number in range(_SAMPLES):
         key = f"{folder}{number}"

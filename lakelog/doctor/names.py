@@ -23,7 +23,7 @@ _LONGEST = 255
 
 
 def put_if_absent(workspace: Workspace) -> Result:
-    """Both sides, each with threads, put the same names at the same moments."""
+    """Both sides try to create the same names at the same moments, each with several threads."""
     asked = time.monotonic()
     there_ms = workspace.ask("skew", folder=workspace.key("skew-there/"))
     patience_ms = 200 + 2000 * (time.monotonic() - asked)  # long enough for the request to arrive at the other side
@@ -48,7 +48,7 @@ def put_if_absent(workspace: Workspace) -> Result:
     stored = [workspace.storage.read(workspace.key(f"names/{number:06d}")).decode() for number in range(_NAMES)]
     others = sum(stored[number] != won[0] for number, won in winners.items())
     if others:
-        return problem(f"of {_NAMES} names, {others} have the bytes of a thread that lost")
+        return problem(f"of {_NAMES} names, {others} contain the bytes of a thread that lost")
     won_here = sum(len(won) for won in here.values())
     return ok(
         f"each of {_NAMES} names, tried by {2 * _THREADS} threads, had one winner; this side won {won_here}, the other"

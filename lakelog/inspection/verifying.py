@@ -1,5 +1,5 @@
-"""Verifies a root or plain Kafka log directories. A repair, if the caller asks for it, restores each wrong file whose
-correct contents other files show.
+"""Verifies a root or plain Kafka log directories. If the caller asks for a repair, wrong files are restored, as far as
+other files show what they must contain.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 nothing.
 
 Each topic is read from one version of its state. To show what retention, compaction and merging would do next, this
-module calls the functions that decide this. The files are compared with the state: a segment whose file is missing, or
-is shorter than its committed bytes, is damage. If a job meanwhile deletes files that this version still names, the
+module calls the functions that decide this. The files are compared with the state: a segment is damaged if its file is
+missing, or is shorter than the committed bytes. If a job meanwhile deletes files that this version still names, the
 topic is read again.
 
 A topic, partition or table that cannot be read becomes a finding, and everything else is still reported.

@@ -36,7 +36,7 @@ States = Mapping[str, TopicState]
 class FoundOffset(NamedTuple):
     """The offset of a bound in one partition.
 
-    at_edge: whether the bound is the earliest or the latest offset of the partition, which can change.
+    at_edge: whether the bound is the earliest or the latest offset of the partition. These offsets can change.
     """
 
     offset: int

@@ -135,7 +135,7 @@ def _topic(document: Document, name: str, broker: BrokerConfig) -> TopicDefiniti
 
 
 def _topic_key(key: str, value: object, place: str) -> ConfigKey:
-    """The topic key of Kafka with this name. If there is none, the error suggests the nearest key, or partitions or schema."""
+    """The topic key of Kafka with this name. If there is none, the error suggests the nearest valid key of a topic."""
     candidates = (*TOPIC_ENTRY, *TOPIC_KEYS)
     if key in KAFKA_KEYS_WITHOUT_USE or key in BROKER_KEYS or nearest(key, candidates) not in TOPIC_ENTRY:
         return topic_key(key, value, place)

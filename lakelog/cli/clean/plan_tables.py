@@ -143,7 +143,7 @@ def _change(before: str, after: str, most: str = "") -> str:
 
 
 def _table(*columns: str, left: int) -> Table:
-    """A table whose last columns are words and aligned to the left."""
+    """A table whose last columns contain words. These columns are aligned to the left."""
     from rich import box
     from rich.table import Table
 

@@ -153,7 +153,7 @@ def _fields(line: bytes, number: int) -> dict[str, object]:
 
 
 def _kind(value: object) -> str:
-    """The kind of a JSON value in words. Messages contain it in place of the value."""
+    """The kind of a JSON value in words. Messages contain the kind in place of the value."""
     match value:
         case None:
             return "null"
@@ -194,7 +194,7 @@ def _timestamp(value: object, number: int, now_ms: int) -> int:
 
 def _topic(value: object, number: int) -> str:
     if not isinstance(value, str):
-        raise _refuse(number, f"the field topic must have the name of a topic, found {_kind(value)}")
+        raise _refuse(number, f"the field topic must contain a topic's name, found {_kind(value)}")
     return value
 
 

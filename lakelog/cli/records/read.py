@@ -227,7 +227,7 @@ def _print_table(topic: str, partition: int, records: pa.RecordBatch) -> None:
 def printable(data: bytes | None) -> str:
     """Bytes as text for people: the start of the text, without characters that a terminal would interpret.
 
-    For bytes that are not UTF-8 text only their number is shown. Empty bytes are `(empty)`, and a missing value is
+    If the bytes are not UTF-8 text, only their number is shown. Empty bytes are `(empty)`, and a missing value is
     `null`.
     """
     if data is None:

@@ -38,7 +38,7 @@ def reassign(
     ] = None,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", metavar="N", help="Number of partitions. Default: that of the topic in the root."),
+        typer.Option("--partitions", metavar="N", help="Number of partitions. Default: as many as the topic now has."),
     ] = None,
     start_index: Annotated[
         int,

@@ -149,7 +149,7 @@ def _change_text(change: VersionChange) -> str:
 
 
 def _removal_text(removal: Removal) -> str:
-    """A line with the offsets of the removal and what was removed there."""
+    """A line of text: the offsets of a removal, and what was removed."""
     took = [f"{shown_number(count)} {cause}" for cause, count in removal.records.items()]
     if removal.segments > 0:
         took.append(counted(removal.segments, "segment"))

@@ -57,7 +57,8 @@ class Cursor:
         self._reached = 0
 
     def first_to(self, start: int, offset: int) -> LogEntries | None:
-        """The header of the first entry from a position on that ends at or after the offset; None if there is none.
+        """Search from the position `start`. Returns the header of the first entry that ends at or after the offset; None if
+        there is no such entry.
 
         Raises:
             CorruptionError: the position is outside the log, or an entry has an impossible length.

@@ -77,7 +77,7 @@ class CommonOptions:
 class StreamLimits:
     """The limits of a micro-batch, as numbers of offsets.
 
-    most: a micro-batch reads about this many offsets at most.
+    most: the largest number of offsets in a micro-batch, approximately.
     least: if fewer offsets are unread, the stream waits, for at most max_delay_ms.
     """
 
