@@ -44,7 +44,7 @@ orders = log.create_topic("orders", partitions=8, config={"cleanup.policy": "com
 ```
 
 If there is no root, `open` raises `NoRootError`, so a mistyped path is an error. With `create=True`, `open` creates a
-new root. After the topic was created, open it by its name:
+new root. To open a topic that exists, give its name:
 
 ```python
 orders = log.topic("orders")
@@ -102,10 +102,10 @@ with log.transaction() as t:
 ```
 
 The transaction is committed at the end of the block. If the block raises an exception, the transaction is aborted, and
-readers of committed records never get its records. If the program dies, other processes abort the transaction after a
-timeout (15 minutes, or `timeout_seconds`). Until then, in the partitions that have records of the transaction, readers
-of committed records get no records after its start. Each append of a transaction writes one version of the topic's
-state, so append many records at once.
+readers of committed records never get the records of the transaction. If the program dies, other processes abort the
+transaction after a timeout (15 minutes, or `timeout_seconds`). Before the end of a transaction, readers of committed
+records stop at the first record of the transaction, in each partition that has such a record. Each append of a
+transaction writes one version of the topic's state, so append many records at once.
 
 ## Read
 
@@ -123,11 +123,10 @@ print(everything.num_rows, len(last_hour), len(from_offsets))
 ```
 
 `where` takes an expression of `pyarrow.compute` on these columns. The result is the same as if you read all rows and
-then filter them. But if the expression limits `partition`, `offset` or `timestamp`, `read` skips segments that cannot
-match. In the first and the last segment that can match, `read` also skips most of the rows that cannot match.
-Timestamps may be in any order, but with a limit on `timestamp`, `read` skips more rows if timestamps rise. In segments
-that were imported, or that an earlier version of Lakelog wrote, `read` may skip nothing for an upper limit on
-`timestamp`.
+then filter them. But if the expression limits `partition`, `offset` or `timestamp`, `read` skips segments in which no
+row can match. In the first and the last of the other segments, `read` also skips most of the rows that cannot match.
+Timestamps may be in any order, but a limit on `timestamp` lets `read` skip more rows if the timestamps are ascending. An
+upper limit on `timestamp` may skip no rows in segments that were imported, or that an earlier version of Lakelog wrote.
 
 ```python
 import pyarrow.compute as pc

@@ -7,13 +7,13 @@
     orders.append([{"key": "a", "value": "1"}])       # one commit; dicts, Arrow, pandas, Polars
     orders.read().to_pandas()                         # the rows of Spark's Kafka source
     for record in orders.follow("billing"): ...       # continues where the group stopped; commits each record
-    with log.transaction() as t:                      # several topics, visible together; aborted by an exception
+    with log.transaction() as t:                      # appends become visible together; an exception aborts them
         t.append("orders", table)
     log.describe(), log.plan(), log.verify()          # what there is, what cleaning would do, what is damaged
     lakelog.register(spark)                           # format("lakelog") in any Spark session
 
-Every error is a class of lakelog.errors. Each public class or function is imported when it is first used, so the import
-of lakelog is quick.
+Every error is a class of lakelog.errors. A public class or function is loaded when a program first uses it, so `import
+lakelog` is quick.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ UNKNOWN_TOPIC_DEAD_LETTERS = "tables/dead_letters/unknown_topic"
 
 
 def ingest_dead_letters_key(topic: str) -> str:
-    """The key, below the root, of the table of rows that the ingest of `topic` refused."""
+    """The key of the table with the rows that the ingest of `topic` refused."""
     return f"tables/dead_letters/ingest/{topic}"
 
 
 def export_dead_letters_key(topic: str) -> str:
-    """The key, below the root, of the table of records that the export of `topic` could not decode."""
+    """The key of the table with the records that the export of `topic` could not decode."""
     return f"tables/dead_letters/export/{topic}"

@@ -4,11 +4,12 @@ Arrow itself decides which rows can match. Each segment becomes a fragment of an
 state knows about its rows: the topic, the partition, the offsets, the largest timestamp and the smallest one. Arrow
 returns the fragments that the expression does not contradict. Arrow opens no file for this.
 
-Bisection finds, in the same way, the earliest and the latest time at which a row of a segment can match. If all rows of
-the first segment before a certain batch are too early, they are skipped. If all rows of the last segment from a certain
-batch on are too late, they are skipped, too. topic.readers.time_bounds locates both batches. To locate the second one,
-it uses a number in the state: how far timestamps go back in the segment. Segments that earlier releases of Lakelog
-wrote lack this number and the smallest timestamp. Then the rows that the two values would exclude are read.
+Bisection finds, in the same way, the earliest and the latest time at which a row of a segment can match. In the first
+segment, the rows before some batch may all be too early. These rows are skipped. In the last segment, all rows from some
+batch to the end may be too late. These rows are skipped, too. topic.readers.time_bounds finds the first and the last
+batch to read. To find the last batch, it uses a number in the state: the most by which a timestamp in the segment is
+lower than an earlier timestamp. Segments that earlier releases of Lakelog wrote lack this number and the smallest
+timestamp. In such segments, the rows that these two values would exclude are read.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from storage_engine.topic.readers.reader import segment_file
 from storage_engine.topic.readers.time_bounds import first_offset_beyond, first_offset_reaching
 
 _EXACT_ENOUGH = 1_000
-"""The search for a bound ends when at most this many offsets are between it and the first offset that can match."""
+"""The search for a bound by offset stops at this precision. So at most this many offsets before the first offset that can
+match are read, too."""
 _LARGEST_MS = (2**63 - 1) // 1_000
 """The largest time, in milliseconds, that the column timestamp can contain. The column has microseconds."""
 _TIME = ROWS.field("timestamp").type
@@ -46,7 +48,8 @@ _REMEDY = f"Give an expression of pyarrow.compute on the columns {', '.join(ROWS
 class OffsetSpan(NamedTuple):
     """A first offset, the offset after the last one, and what is known about the timestamps of the rows between them.
 
-    smallest_ms, largest_ms: no row has a smaller timestamp, or a larger one; in milliseconds. None if it is not known.
+    smallest_ms: no row has a smaller timestamp, in milliseconds; None if this is not known.
+    largest_ms: no row has a larger timestamp, in milliseconds.
     """
 
     first: int
@@ -89,8 +92,8 @@ def filtered(rows: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:
 def offsets_that_can_match(
     where: pc.Expression, storage: Storage, state: TopicState, partition: int, offsets: range
 ) -> range:
-    """The part of a range of offsets outside of which no row of the partition matches. The result may include some
-    other rows.
+    """A part of a range of offsets that contains all matching rows of the partition. The part may also contain rows that
+    do not match.
 
     Args:
         offsets: a range of offsets of the partition.
@@ -129,7 +132,7 @@ def _first_in_time(matching: _MatchingOffsets, stretch: OffsetSpan, storage: Sto
     """An offset before which all timestamps of a segment are too early to match."""
     earliest_ms = matching.earliest_ms(stretch)
     if earliest_ms is not None:
-        with suppress(NotFoundError):  # reading finds the file that replaced this one
+        with suppress(NotFoundError):  # the file was replaced; a later read finds the new file
             return first_offset_reaching(storage, file, earliest_ms)
     return stretch.first
 
@@ -226,14 +229,15 @@ class _MatchingOffsets:
 def _bisected(
     impossible: int, possible: int, can_match: Callable[[int, int], bool], exact_enough: int = 1
 ) -> tuple[int, int]:
-    """Bisect between a bound at which no row can match and one at which a row can, in either direction.
+    """Bisect between a bound at which no row can match and a bound at which a row can match. Either of them may be the
+    larger one.
 
     Args:
-        can_match: whether a row can match up to the first bound, if none can up to the second one.
+        can_match: whether a row can match at its first argument. At its second argument, no row can match.
         exact_enough: the search ends when the bounds are at most this far apart.
 
     Returns:
-        The last bound at which no row can match, and the first one at which a row can.
+        The last bound at which no row can match, and the first bound at which a row can match.
     """
     while abs(possible - impossible) > exact_enough:
         middle = (impossible + possible) // 2

@@ -63,9 +63,11 @@ class Following:
     """How to follow a topic.
 
     first_offset: where to begin in a partition that the group has not read.
-    stop_at_end: end when everything is read that was committed at the beginning of a round. If false: wait for more.
+    stop_at_end: end when a round has read all committed records and no new version of the state exists. If false: wait
+        for more records.
     poll_seconds: how long to wait before looking for more records.
-    skip_deleted: continue after records that were deleted before they were read. If false, this is an error.
+    skip_deleted: what to do if records were deleted before they were read. True: continue after these records. False:
+        raise an error.
     """
 
     isolation: Isolation
@@ -103,9 +105,7 @@ class Follower:
                 self._commit(member, state)
             while True:
                 yield from self._round(member, state, pieces)
-                self._commit(
-                    member, state
-                )  # the positions after offsets that no reader gets: gaps, markers, aborted records
+                self._commit(member, state)  # also the offsets that no reader gets: gaps, markers, aborted records
                 seen, state = state.version, self._newest()
                 if state.version != seen:
                     continue
@@ -114,7 +114,7 @@ class Follower:
                 member.stay(self._topics.clock.now_ms())
                 time.sleep(self._how.poll_seconds)
         finally:
-            with suppress(FencedError):  # then another member has the group
+            with suppress(FencedError):  # another member has joined the group
                 member.leave()
 
     def _begin(self, state: TopicState) -> None:

@@ -1,4 +1,4 @@
-"""Converts the records that a Python program passes to `append` into the engine's Arrow columns
+"""Converts the records that a Python program gives to `append`. The result has the engine's Arrow columns
 (record.record_columns.TO_APPEND).
 
     value       bytes or text; null is a tombstone
@@ -6,7 +6,7 @@
     headers     pairs of a name and bytes or text; missing: no headers
     timestamp   a time, or whole milliseconds since 1970; null or missing: now
 
-The columns that reading adds (topic, partition, offset, timestampType) are ignored.
+The other columns that a read returns (topic, partition, offset, timestampType) are ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def record_batches(records: object, now_ms: int) -> Iterator[pa.RecordBatch]:
         now_ms: the timestamp of records that have none.
 
     Raises:
-        InvalidRecordError: a column or a record is wrong. The error names it and what was found.
+        InvalidRecordError: a column or a record is wrong. The error names the column or record, and what was found.
     """
     if isinstance(records, pa.RecordBatch):
         batches: Iterator[pa.RecordBatch] = iter([records])
@@ -128,7 +128,7 @@ def _headers(value: object, place: str) -> list[dict[str, Any]]:
         if isinstance(pair, Mapping) and pair.keys() == {"key", "value"}:  # the form in which `read` returns headers
             pair = (pair["key"], pair["value"])  # noqa: PLW2901 - the same pair, in its usual form
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
-            raise _refused(place, "expected each of the headers as a pair of a name and a value")
+            raise _refused(place, "expected each header as a pair of a name and a value")
         _bytes(pair[0], place, "a header's name")
         headers.append({"key": pair[0], "value": _bytes(pair[1], place, "a header's value")})
     return headers
@@ -162,10 +162,10 @@ def _to_append(batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
 
 
 def to_append(columns: Mapping[str, pa.Array], rows: int, now_ms: int) -> pa.RecordBatch:
-    """Columns as the engine appends them (record.record_columns.TO_APPEND). Columns of other names are ignored.
+    """Columns as the engine appends them (record.record_columns.TO_APPEND). Columns with other names are ignored.
 
     Args:
-        columns: `value`, and those of key, headers and timestamp that exist; each has `rows` rows.
+        columns: the column value, and the columns key, headers and timestamp if they exist. Each has `rows` rows.
         now_ms: the timestamp of records that have none.
 
     Raises:

@@ -90,7 +90,7 @@ def open_root(
             root = root or named
         if value := os.environ.get(
             VARIABLE
-        ):  # the only setting that a process without a settings file reads from there
+        ):  # a process without a settings file reads no other setting from the environment
             places[KEY] = f"environment variable {VARIABLE}"
             run_settings[KEY] = as_text(BROKER_KEYS[KEY].parse(value, places[KEY]))
         if not root:

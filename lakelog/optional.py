@@ -15,8 +15,8 @@ class MissingPackageError(LogError):
 
 @contextmanager
 def optional(package: str, requirement: str, purpose: str) -> Iterator[None]:
-    """Turn the ImportError of a missing package into an error that says how to install it. The block imports the
-    package.
+    """Turn the ImportError of a missing package into an error that says how to install the package. The `with` block
+    imports the package.
 
     Args:
         package: the name of the package in the import statement.

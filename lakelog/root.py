@@ -95,7 +95,7 @@ class Root:
         settle_committed(self._topics, (name,), warn)
 
     def transaction(self, *, timeout_seconds: float = 900) -> Transaction:
-        """Begin a transaction: its appends, to several topics, become visible together at the end of a `with` block.
+        """Begin a transaction. Its appends, to any number of topics, become visible together at the end of a `with` block.
 
         Args:
             timeout_seconds: if the transaction is still open after this time, other processes may abort it. The time
@@ -113,7 +113,7 @@ class Root:
             topics: the names of the topics; by default all.
 
         Raises:
-            UnknownTopicError: there is no topic of one of the names.
+            UnknownTopicError: one of the topics does not exist.
             CorruptionError: a topic's state is damaged.
         """
         from lakelog.inspection import describing, states
@@ -133,7 +133,7 @@ class Root:
             force: plan to compact every partition that can be compacted, even if its compaction is not due.
 
         Raises:
-            UnknownTopicError: there is no topic of one of the names.
+            UnknownTopicError: one of the topics does not exist.
             ConfigError: `at` has no time zone, or a topic's settings are wrong.
             CorruptionError: the state of a topic, or a segment that had to be read, is damaged.
         """
@@ -162,7 +162,7 @@ class Root:
         Args:
             topic, partition: only this topic, and only this partition; by default all.
             deep: also decompress and decode every record.
-            repair: restore damaged files if other files show what the contents must be.
+            repair: restore damaged files if other files show what they must contain.
             threads: how many partitions to check at the same time; by default one per core.
 
         Raises:
@@ -187,8 +187,8 @@ def open_root(root: str | os.PathLike[str], *, create: bool = False) -> Root:
 
     Args:
         root: a directory, as a path or a file: URI.
-        create: whether the directory may be missing or contain other files. The directory becomes a root when its first
-            topic is created.
+        create: if true, the directory may be missing, and may contain other files. The directory becomes a root when
+            its first topic is created.
 
     Raises:
         NoRootError: there is no root, and create is false. An empty directory counts as a root.

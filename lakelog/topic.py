@@ -59,7 +59,8 @@ class FollowOptions(TypedDict, total=False):
     poll_seconds: how long to wait before looking for more records; by default half a second.
     holds_back: whether cleaning waits for this group, as it waits for exports. By default, an existing group keeps its
         earlier value, and cleaning does not wait for a new group.
-    skip_deleted: continue after records that retention deleted before the group read them. By default this is an error.
+    skip_deleted: if retention deleted records before the group read them, continue after these records. By default, the
+        loop raises an error.
     """
 
     start: Start
@@ -106,7 +107,8 @@ class Topic:
         Args:
             records: an Arrow table or record batch, a pandas or Polars frame, any other object with Arrow's C stream,
                 or a list of dicts. The column `value` is required; the columns `key`, `headers` and `timestamp` are
-                optional (docs/API.md). The columns that `read` adds are ignored, so rows from `read` can be appended.
+                optional (docs/API.md). The other columns that `read` returns are ignored, so rows from `read` can be
+                appended.
             partition: the partition of all records. By default the key decides, as in Kafka. Records without a key go
                 to one partition, which is chosen at random for each append.
 
@@ -139,7 +141,7 @@ class Topic:
         where: pc.Expression | None = None,
         isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
     ) -> Rows:
-        """The rows from `start` to the end that the topic has at the time of the call.
+        """The rows from `start` to the end of the topic. The end is determined when `read` is called.
 
         Args:
             start: see Start.

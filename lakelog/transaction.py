@@ -1,4 +1,4 @@
-"""A transaction, as Python programs use it: appends to several topics that become visible together.
+"""A transaction, as Python programs use it. Its appends to several topics become visible together.
 
     with log.transaction() as t:
         t.append("orders", orders)

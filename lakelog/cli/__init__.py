@@ -5,7 +5,7 @@
     reassign.py      topics reassign: print the brokers on which a cluster would put a topic's replicas
     broker.py        describe and alter the root's stored broker settings
     dump.py          print the files of a log, as Kafka's dump tool does
-    transactions.py  list, abort and finish open transactions; replace the damaged record of a decision
+    transactions.py  list, abort and finish open transactions; write the damaged file of a decision again
     plan.py          print what retention, compaction and merging would do; execute a saved plan
     plan_files.py    makes plans for the topics that the command line names; saves and reads plans
     plan_tables.py   shows a plan as tables for people
@@ -18,8 +18,9 @@
     options.py       the options of every command: --root, --conf
     output.py        standard output, which the reading process may close at any time
 
-Results go to standard output. An error goes to standard error as one line. The exit status is an ExitStatus. A command
-imports other modules only when it runs, so listing topics does not wait for numba to load the kernels.
+Results go to standard output. An error goes to standard error as one line. The exit status is an ExitStatus. The modules
+that a command needs are imported only when the command runs. So listing topics does not wait until numba has loaded the
+kernels.
 """
 
 from __future__ import annotations

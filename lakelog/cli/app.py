@@ -62,8 +62,8 @@ def lakelog(
 
 @cache
 def command() -> Callable[..., object]:
-    """The whole tool, as a function that takes a command line. A process makes this function only once, because that
-    takes longer than many commands.
+    """The whole tool, as a function that takes a command line. A process makes this function only once, because many
+    commands take less time than this.
     """
     made = typer.main.get_command(app)
     _list_whole_sentences(made)
@@ -71,7 +71,7 @@ def command() -> Callable[..., object]:
 
 
 def _list_whole_sentences(group: object) -> None:
-    """Show the first paragraph of each command's help in a list of commands. Typer would cut it off at some 45
+    """Show the first paragraph of each command's help in a list of commands. Typer would cut the paragraph off at some 45
     characters.
     """
     for each in getattr(group, "commands", {}).values():

@@ -56,7 +56,7 @@ NowOption = Annotated[
         metavar="MS",
         min=0,
         max=LONG_MAX,
-        help="Make all decisions for this time (milliseconds since 1970). Default: now.",
+        help="The current time to assume for all decisions, in milliseconds since 1970. Default: now.",
     ),
 ]
 AnyTopicOption = Annotated[
@@ -109,7 +109,7 @@ def readable_states(topics: Topics, named: list[str] | None) -> tuple[list[Topic
 def open_topics(
     root: str | None, conf: Path | None, *, creates: bool = False, makes_topics: bool = False, examines: bool = False
 ) -> Topics:
-    """The topics under the root that the options name. The other arguments are those of opening.open_topics.
+    """The topics under a root. The options name the root. The other arguments are those of opening.open_topics.
 
     Raises:
         UsageError: no root is named, the root cannot be used, or the settings file is wrong.

@@ -27,7 +27,8 @@ _SAME_ROOT = "The other side can do this. Give both sides the same root."
 
 
 def skew_ms(storage: Storage, folder: str) -> float:
-    """How many milliseconds the storage's clock, which sets the times of new files, is ahead of this host's clock."""
+    """How far the storage's clock is ahead of this host's clock, in milliseconds. The storage's clock sets the times of new
+    files."""
     skews = []
     for number in range(_SAMPLES):
         key = f"{folder}{number}"
@@ -50,20 +51,20 @@ def contend(
 
     Args:
         folder: where the names are created.
-        side: prefix of the names of this side's contestants, so that they differ from the other side's.
+        side: prefix of the names of this side's contestants. It distinguishes them from the other side's contestants.
         names: how many names to try.
         threads: how many contestants this side has.
         starts_ms: when to try the first name, by this host's clock.
         every_ms: the time between two names.
 
     Returns:
-        By contestant, the numbers of the names that it won according to the replies of the storage.
+        For each contestant, the numbers of the names that it created, according to the replies of the storage.
     """
 
     def run(contestant: str) -> list[int]:
         won = []
         for number in range(names):
-            # The clocks are compared only to one tick of the storage's clock. With a random shift, either side can be first.
+            # Clocks are compared with a precision of one tick of the storage's clock. A random shift lets either side be first.
             moment_ms = starts_ms + number * every_ms + random.uniform(0, TICK_MS)
             time.sleep(max(0.0, moment_ms / 1000 - time.time()))
             if _put(storage, f"{folder}{number:06d}", contestant.encode()):
@@ -76,7 +77,7 @@ def contend(
 
 
 def _put(storage: Storage, key: str, data: bytes) -> bool:
-    """Put a file. If the reply says that the put failed, read the file: perhaps only the reply to a first try was lost."""
+    """Put a file. If the reply says that the put failed, read the file: a first try may have created it, without a reply."""
     try:
         storage.put_new(key, data)
         return True

@@ -68,7 +68,7 @@ class CheckReport:
     between: the host, or the two sides, that made the check.
     outcome: how the check ended.
     found: what the check saw.
-    promise: the promise that depends on it.
+    promise: the promise that depends on the checked assumption.
     meaning: the consequence of a problem, or of something not available; else empty.
     """
 

@@ -19,7 +19,9 @@ _NOT_DURABLE = "Committed data can be lost in a power cut. Do not use this stora
 _TORN_READS = "Readers would find incomplete files, or none. Do not use this storage."
 _LOCKS = "A broker may be refused, or may start on log/ although it must not. Topics need no lock."
 _AGES = "Files are kept for a shorter or longer time than configured. Set the clocks."
-_LATE = "Readers and writers on the other side would use old states for this time: late, but never wrong."
+_LATE = (
+    "During this time, readers and writers on the other side would use old states. They would be late, but never wrong."
+)
 
 ALONE = (
     Check("mount", Promise.DURABLE, "Mount the storage hard, and with close-to-open.", limits.mount),
@@ -64,7 +66,7 @@ def examine(storage: Storage, report: Callable[[CheckReport], None]) -> list[Che
 def examine_with(
     storage: Storage, folder: str, partner: Partner, checks: Sequence[Check], report: Callable[[CheckReport], None]
 ) -> list[CheckReport]:
-    """Make these checks with this partner, each in a folder of its own below `folder`.
+    """Make these checks with this partner. Each check has its own folder below `folder`.
 
     Raises:
         PartnerGoneError: the partner has ended, so the examination ends too.

@@ -23,7 +23,7 @@ _LONGEST = 255
 
 
 def put_if_absent(workspace: Workspace) -> Result:
-    """Both sides, each with threads, put the same names at the same moments."""
+    """Both sides try to create the same names at the same moments, each with several threads."""
     asked = time.monotonic()
     there_ms = workspace.ask("skew", folder=workspace.key("skew-there/"))
     patience_ms = 200 + 2000 * (time.monotonic() - asked)  # long enough for the request to arrive at the other side
@@ -48,7 +48,7 @@ def put_if_absent(workspace: Workspace) -> Result:
     stored = [workspace.storage.read(workspace.key(f"names/{number:06d}")).decode() for number in range(_NAMES)]
     others = sum(stored[number] != won[0] for number, won in winners.items())
     if others:
-        return problem(f"of {_NAMES} names, {others} have the bytes of a thread that lost")
+        return problem(f"of {_NAMES} names, {others} contain the bytes of a thread that lost")
     won_here = sum(len(won) for won in here.values())
     return ok(
         f"each of {_NAMES} names, tried by {2 * _THREADS} threads, had one winner; this side won {won_here}, the other"
@@ -60,7 +60,7 @@ def second_name(workspace: Workspace) -> Result:
     """link() gives a file a second name, and never overwrites a file. The link count is the number of names."""
     storage, links = workspace.storage, workspace.storage.links
     if links is None:
-        return not_available("the storage has no second names")
+        return not_available("a file cannot have a second name on this storage")
     for name in ("one", "other"):
         with storage.new_file(workspace.key(name)) as file:
             file.write(name.encode())
@@ -69,11 +69,11 @@ def second_name(workspace: Workspace) -> Result:
         return problem("a second name has other bytes than the first")
     try:
         links.link(workspace.key("other"), workspace.key("second"))
-        return problem("a link replaced a file that had the name")
+        return problem("a link replaced a file that already had the name")
     except AlreadyExistsError:
         pass
     if storage.read(workspace.key("second")) != b"one":
-        return problem("a refused link has changed the file that had the name")
+        return problem("a refused link has changed the file that already had the name")
     counts = [_links(workspace, "one")]
     storage.delete(workspace.key("one"))
     if storage.read(workspace.key("second")) != b"one":
@@ -104,7 +104,7 @@ def replacing(workspace: Workspace) -> Result:
     reads = f"of {seen['reads']:,} reads during {counted(version, 'replacement')}"
     if wrong:
         return problem(f"{reads}, {', '.join(f'{count} were {what}' for what, count in wrong.items())}")
-    return ok(f"{reads} each found a whole file, and {counted(seen['versions'], 'version')} were seen in order")
+    return ok(f"{reads}, each found a whole file, and {counted(seen['versions'], 'version')} were seen in order")
 
 
 def listing(workspace: Workspace) -> Result:

@@ -89,7 +89,7 @@ def _put_invitation(meeting: GrowingFiles, name: str, invitation: dict[str, Any]
 
 
 def _take_back(meeting: Storage, name: str, folder: str) -> None:
-    """Remove the file if it is still this host's invitation, because other hosts may already use the same name."""
+    """Remove the file, but only if it is still this host's invitation: other hosts may already use the same name."""
     with suppress(NotFoundError):
         if _invitation(meeting, name).get("folder") == folder:
             meeting.delete(name)
@@ -220,7 +220,7 @@ def _second(
         _introduce(mail, host, timeout_s, still_there)
         findings = _served(storage, mail, host, timeout_s, still_there)
     except StorageError:
-        still_there()  # if the other host is gone, that is the reason
+        still_there()  # if the other host has ended, report this: it is the reason for the error
         raise
     finally:
         with suppress(StorageError):

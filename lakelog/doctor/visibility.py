@@ -1,5 +1,5 @@
-"""Checks of how soon the other side sees a change by this side. A late change is not a problem; a change that
-the other side never sees is a problem.
+"""Checks how soon the other side sees a change that this side has made. If the other side sees the change late, this is
+not a problem. If the other side never sees the change, this is a problem.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _changed(workspace: Workspace, what: str, key: str, change: Callable[[], Non
     there = workspace.ask("skew", folder=workspace.key("skew/"))
     workspace.storage.put_new(key, b"before")
     if workspace.ask("wait", key=key, content="before", seconds=_MOST_SECONDS, skew_ms=there) is None:
-        return problem(f"a new file is not read within {_MOST_SECONDS:g} s")
+        return problem(f"a new file is still not visible to the other side after {_MOST_SECONDS:g} s")
     change()
     return _seen(workspace, what, key, content, skew, there)
 

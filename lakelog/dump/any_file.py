@@ -23,7 +23,7 @@ _SUFFIXES = (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT)
 
 
 def dump_file(file: DumpedFile, wanted: DumpOptions, findings: Mismatches) -> Iterator[bytes]:
-    """The lines of a file, in pieces of whole lines. Contradictions are added to `findings`.
+    """The lines of a file. Each piece consists of whole lines. Contradictions are added to `findings`.
 
     Raises:
         CorruptionError: the file is damaged. The error is raised after the last line that could be made.

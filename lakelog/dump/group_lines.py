@@ -37,7 +37,7 @@ def group_texts(offset: int, key: bytes | None, value: bytes | None) -> tuple[st
 
 
 def group_json(key: bytes | None, value: bytes | None) -> dict[str, Any]:
-    """A record's key and value as JSON objects; in base64, and with the reason, if they cannot be decoded."""
+    """A record's key and value as JSON objects. If they cannot be decoded, they are base64, and the reason is added."""
     try:
         return _fields(_decoded(key, value))
     except UndecodableError as error:
@@ -51,7 +51,7 @@ def _decoded(key: bytes | None, value: bytes | None) -> CoordinatorRecord:
 
 
 def _fields(record: CoordinatorRecord) -> dict[str, Any]:
-    """Kafka has the numbers of types and versions as text."""
+    """The fields as Kafka's tool prints them: the numbers of types and versions are text."""
     key = {"type": str(record.type), "data": _with_text(record.key)}
     if record.value is None:
         return {"key": key, "value": None}
@@ -71,7 +71,7 @@ def _with_text(value: Any) -> Any:
 
 
 def _compact_json(value: Any) -> str:
-    """JSON as Jackson prints it, which has other escapes for control characters than Python."""
+    """JSON as Jackson prints it. Jackson and Python escape control characters in different ways."""
     match value:
         case str():
             return f'"{_ESCAPED.sub(_escape, value)}"'

@@ -8,8 +8,8 @@ last offset of a batch and the largest timestamp up to this offset. A broker and
 .index. If there is no .index, the .log is searched from its start. A contradiction is a finding. An impossible position
 of a batch is damage.
 
-A broker preallocates both files, and trims them when it stops or rolls the segment. So if an entry after the first
-consists of zeros, the entries of the file end before it.
+A broker preallocates both files, and trims them when it stops or rolls the segment. So if an entry consists of zeros,
+and is not the first entry, the entries of the file end before this entry.
 """
 
 from __future__ import annotations

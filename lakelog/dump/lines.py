@@ -1,4 +1,4 @@
-"""Makes the parts that the lines of all kinds of files have in common. A line is text, as in Kafka's tool, or JSON.
+"""Makes the parts of a line that are the same for every kind of file. A line is text, as in Kafka's tool, or JSON.
 
 A line of text equals Kafka's line exactly. A line of JSON is an object. Its first field names the file. The other
 fields have the same values as the line of text; their names are Kafka's, in snake case. Keys, values and headers of
@@ -43,7 +43,7 @@ class ShownEntries(NamedTuple):
     """Some entries of a .log as lines.
 
     lines: the lines.
-    offsets: the offsets of the records in them.
+    offsets: the offsets of the records in these lines.
     error: why the next entry cannot be printed; None if it can be.
     """
 
@@ -65,7 +65,7 @@ def json_line(file: DumpedFile, fields: dict[str, Any]) -> str:
 def entry_line(
     file: DumpedFile, wanted: DumpOptions, template: str, names: Sequence[str], values: tuple[int, ...]
 ) -> str:
-    """The line of an entry that has only numbers: the template filled with them, or a JSON object with these names."""
+    """The line of an entry that has only numbers: the template with these values, or a JSON object with these names."""
     if wanted.jsonl:
         return json_line(file, dict(zip(names, values, strict=True)))
     return f"{template % values}\n"

@@ -66,8 +66,8 @@ class Mismatches:
 
 
 def _latest(gaps: list[Int64Array]) -> Pairs:
-    """For each offset before a gap, the gap that was found last, as in Kafka's map. The gaps are sorted by this
-    offset."""
+    """For each offset before a gap, the gap that was found last, as in Kafka's map. The gaps are sorted by the offset
+    before the gap."""
     before, after = np.concatenate(gaps, axis=1)
     order = np.argsort(before, kind="stable")
     before, after = before[order], after[order]

@@ -97,7 +97,7 @@ def _header_keys(headers: pa.Array) -> list[list[str]]:
 def _control_fields(
     records: pa.RecordBatch, is_control: npt.NDArray[np.bool_], places: Int64Array, log_name: str
 ) -> tuple[dict[int, dict[str, Any]], int, CorruptionError | None]:
-    """The fields of control records by their row; the row where lines end; and the error about the record in that row."""
+    """The fields of each control record, by its row; the row before which the lines end; the error about that row."""
     found: dict[int, dict[str, Any]] = {}
     for row in np.flatnonzero(is_control).tolist():
         key, value = records["key"][row].as_py(), records["value"][row].as_py()

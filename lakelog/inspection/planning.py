@@ -22,12 +22,12 @@ def make_plan(
 
     Args:
         named: the names of the topics; None for all.
-        now_ms: the time for all decisions, in milliseconds since 1970; None for now.
+        now_ms: the current time to assume for all decisions, in milliseconds since 1970; None for now.
         work: the kinds of cleaning.
         force: compact every partition that can be compacted, even if its compaction is not due.
 
     Returns:
-        The plan, and the errors of the topics that it lacks.
+        The plan, and the errors of the topics that are missing from the plan.
 
     Raises:
         TopicError: a named topic does not exist, or the name is not a valid topic name.

@@ -1,5 +1,5 @@
-"""Verifies a root or plain Kafka log directories. If the caller asks for a repair, a wrong file is restored if other
-files prove what it must contain.
+"""Verifies a root or plain Kafka log directories. If the caller asks for a repair, wrong files are restored, as far as
+other files show what they must contain.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Scope:
 
     topic, partition: only this topic, or this partition; None for all.
     threads: the number of partitions that are checked at the same time; None for one per core.
-    repair: restore damaged files whose contents other files prove.
+    repair: restore damaged files if other files show what they must contain.
     """
 
     topic: str | None = None
@@ -48,7 +48,7 @@ class Verification:
     """The result of a verification, and of the repair if there was one.
 
     found: the findings before the repair.
-    left: the findings after the repair; the same as found without a repair.
+    left: the findings after the repair. If there was no repair, they are the same as `found`.
     restored: the documents that the repair restored.
     unreadable: the topics whose segments were not checked because their states cannot be read.
     segments, batches, bytes: the numbers of segments and batches that the last check read, and the size of the segments.

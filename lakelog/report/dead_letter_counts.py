@@ -70,7 +70,7 @@ def count_dead_letters(storage: Storage, topic: str, kind: DeadLetterKind) -> tu
 
 
 def count_dead_letters_of_no_topic(storage: Storage) -> tuple[DeadLetters, ...]:
-    """The rows for which ingests of several topics could not determine the topic. Otherwise like count_dead_letters."""
+    """Like count_dead_letters, but for the rows for which ingests of several topics could not determine the topic."""
     return _counted(storage, UNKNOWN_TOPIC_DEAD_LETTERS, DeadLetterKind.INGEST)
 
 
@@ -91,7 +91,7 @@ def _counted(storage: Storage, key: str, kind: DeadLetterKind) -> tuple[DeadLett
     except (DeltaError, pa.ArrowException, OSError) as error:
         problem = f"expected a Delta table with {', '.join(columns)}; found {type(error).__name__}: {error}"
         raise StorageError(
-            path, problem, "Restore the table; or move it away, and the next job creates a new one."
+            path, problem, "Restore the table. Or move it away: the next job then creates a new table."
         ) from error
     if not counted:
         return ()

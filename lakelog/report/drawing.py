@@ -3,8 +3,8 @@
     a partition    above, times:  for each segment a mark at the time of its newest record, over the segment's offsets
                    below, sizes:  a column for each segment: the height shows its bytes, the pattern its fate
 
-The fate of a segment is what the next maintenance will do to it. Neighbouring segments of the same fate that are too
-narrow to distinguish are drawn as one shape. So a picture has at most a few hundred shapes, however many segments a
+The fate of a segment is what the next maintenance will do to it. If neighbouring segments of the same fate are too narrow
+to distinguish, they are drawn as one shape. So a picture has at most a few hundred shapes, however many segments a
 partition has. Each shape has a <title> that describes it. page.css defines the colours, and `pattern_definitions`
 defines the patterns. The page contains each definition once.
 """
@@ -158,7 +158,8 @@ def draw_partition(topic: str, facts: PartitionFacts, config: TopicConfig, now_m
 def _time_scale(segments: Sequence[SegmentFacts], now_ms: int) -> Scale:
     """The scale of times up to now. Later times have a row of their own above, because they would compress the scale.
 
-    The scale includes the present time, unless the newest record is much older than the range of times of the segments.
+    If the segments have different times, and the time since the newest one is longer than the time between the oldest
+    and the newest one, the scale ends at the newest one. Otherwise the scale ends at the present time.
     """
     known = [newest_time(each.segment) for each in segments if each.age_ms >= 0]
     low = min(known, default=now_ms)
@@ -221,7 +222,7 @@ def age(ms: int) -> str:
 
 
 def _limits(facts: PartitionFacts, config: TopicConfig, times: Scale, offsets: Scale, now_ms: int) -> Iterator[Markup]:
-    """Lines at now, at the limit of retention by time, and at the log start offset."""
+    """Lines at the present time, at the limit of retention by time, and at the log start offset."""
     if times.high == now_ms:
         yield _level(times(now_ms), "now")
     limit = now_ms - config.retention_ms
@@ -283,14 +284,14 @@ def draw_rates(topic: str, shown: Sequence[TimeInterval]) -> Markup:
 
 
 def draw_batch_sizes(topic: str, shown: Sequence[TimeInterval]) -> Markup:
-    """Draw the size of the largest append in records, over time."""
+    """Draw the number of records in the largest append, over time."""
 
     def text(each: TimeInterval) -> str:
         if each.appends == 1:
             return f"1 append of {shown_number(each.records)} records, {shown_size(each.bytes)}"
         return (
-            f"{counted(each.appends, 'append')}, the largest of {shown_number(each.largest)} records,"
-            f" on average {each.mean:,.1f}, {shown_size(each.bytes)} together"
+            f"{counted(each.appends, 'append')}: at most {shown_number(each.largest)} records per append,"
+            f" {each.mean:,.1f} on average, {shown_size(each.bytes)} in all"
         )
 
     return _draw_intervals(

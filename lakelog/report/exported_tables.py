@@ -57,4 +57,4 @@ def _count(storage: Storage, table: str) -> int:
         return sum(batch.num_rows - batch.column(0).null_count for batch in batches)
     except (DeltaError, pa.ArrowException, OSError) as error:
         problem = f"expected an exported Delta table; found {type(error).__name__}: {error}"
-        raise StorageError(path, problem, "Restore the table, or export to another one.") from error
+        raise StorageError(path, problem, "Restore the table, or export to another table.") from error

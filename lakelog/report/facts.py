@@ -2,8 +2,8 @@
 nothing.
 
 Each topic is read from one version of its state. To show what retention, compaction and merging would do next, this
-module calls the functions that decide this. The files are compared with the state: a segment whose file is missing, or
-is shorter than its committed bytes, is damage. If a job meanwhile deletes files that this version still names, the
+module calls the functions that decide this. The files are compared with the state: a segment is damaged if its file is
+missing, or is shorter than the committed bytes. If a job meanwhile deletes files that this version still names, the
 topic is read again.
 
 A topic, partition or table that cannot be read becomes a finding, and everything else is still reported.
@@ -43,9 +43,9 @@ MANY_SEGMENTS = 20
 SMALL_SHARE = 20
 """A segment is small if it has fewer bytes than segment.bytes divided by this number."""
 MOST_DAMAGED = 3
-"""The number of damaged segments of a partition that are named. If a disk is lost, thousands are damaged."""
+"""At most this many damaged segments of a partition are named. If a disk is lost, thousands of segments are damaged."""
 _MOST_ATTEMPTS = 3
-"""The most times that a topic is read again because a job has deleted some of its files meanwhile."""
+"""A topic is read again at most this many times, because a job has meanwhile deleted some of the topic's files."""
 
 
 class SegmentFate(StrEnum):
@@ -176,7 +176,7 @@ class RootFacts:
 
     @property
     def unread(self) -> tuple[ReportWarning, ...]:
-        """The warnings about parts that could not be read, and that the report therefore lacks."""
+        """The warnings about parts that could not be read. These parts are missing from the report."""
         return tuple(warned for warned in self.warnings if warned.finding is WarningKind.UNREADABLE)
 
 
@@ -285,7 +285,8 @@ def _of_exports(name: str, dead_letters: Sequence[DeadLetters], stale_rows: Sequ
                 WarningKind.NOT_EXPORTED,
                 name,
                 f"{counted(open_letters, 'record')} did not decode and became dead letters of the export. Correct the"
-                " model, then run `export --replay`. The replay also marks dead letters that newer records made unimportant.",
+                " model, then run `export --replay`. The replay also marks a dead letter as superseded if a newer record has"
+                " replaced or deleted the row.",
             )
         )  # fmt: skip
     return found
@@ -364,15 +365,15 @@ def _noteworthy(place: str, facts: PartitionFacts, config: TopicConfig) -> list[
         text = f"In {of_all}, timestamps are up to {shown_duration(max(ahead) / 1000)} in the future."
         blocked = facts.retention.blocked
         if blocked is not None:
-            text += f" The first of these prevents the deletion of {counted(len(blocked.overdue), 'later segment')}."
+            text += f" The first of these segments prevents the deletion of {counted(len(blocked.overdue), 'later segment')}."
         warnings.append(ReportWarning(WarningKind.FUTURE, place, f"{text} Correct the producer's timestamps."))
     closed = [each.segment.size for each in facts.segments if not each.active]
     small = [each for each in closed if each * SMALL_SHARE < config.segment_bytes]
     if len(closed) >= MANY_SEGMENTS and 2 * len(small) > len(closed):
         text = (
-            f"{shown_number(len(small))} of {shown_number(len(closed))} closed segments have less than a twentieth of"
-            f" segment.bytes, {shown_size(config.segment_bytes)}. Maintenance merges neighbours if segment.ms and"
-            f" a tenth of the retention limits allow it."
+            f"{shown_number(len(small))} of {shown_number(len(closed))} closed segments are smaller than a twentieth of"
+            f" segment.bytes ({shown_size(config.segment_bytes)}). Maintenance merges neighbouring segments, but a merged"
+            f" segment stays below segment.ms and below a tenth of the retention limits."
         )
         warnings.append(ReportWarning(WarningKind.SMALL_SEGMENTS, place, text))
     return warnings

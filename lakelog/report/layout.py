@@ -22,8 +22,8 @@ def data_table(
 
     Args:
         rows: cells in the order of the columns, a `row_head` first; None for an empty cell.
-        words, prose: columns with a word or two, and columns with many words, which wrap. The first column has words.
-            All other columns have numbers, aligned to the right.
+        words: columns with a word or two. The first column is always such a column.
+        prose: columns with many words, which wrap. All other columns have numbers, aligned to the right.
     """
     classes = [None, *("prose" if name in prose else None if name in words else "number" for name in columns[1:])]
     head = (element("th", name, scope="col", class_=class_) for name, class_ in zip(columns, classes, strict=True))
@@ -45,7 +45,7 @@ def data_table(
 
 
 def figure(picture: Markup, caption: str, note: Child = None) -> Markup:
-    """A picture with its caption. In a narrow window it scrolls."""
+    """A picture with its caption. In a narrow window, the picture scrolls."""
     return element(
         "figure",
         element("div", picture, class_="wide", tabindex=0, role="region", aria_label=caption),
@@ -54,12 +54,12 @@ def figure(picture: Markup, caption: str, note: Child = None) -> Markup:
 
 
 def row_head(text: str, target: str | None = None) -> Markup:
-    """The cell that names a row. With a target it is a link inside the page."""
+    """The cell that names a row. With a target, the cell is a link inside the page."""
     return element("th", element("a", text, href=f"#{target}") if target else text, scope="row")
 
 
 def moment(ms: int) -> Child:
-    """A time to the second for people and exact for machines; nothing if there is no time."""
+    """A time: to the second for people, and exact for machines. Nothing if there is no time."""
     if ms < 0:
         return None
     exact = shown_moment(ms)

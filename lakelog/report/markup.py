@@ -41,8 +41,9 @@ def element(name: str, /, *children: Child, **attributes: Value) -> Markup:
     Args:
         name: the name of the element.
         children: its content; text is escaped.
-        attributes: by name, with `_` for `-` and without a last `_`: class_, aria_label. None and False omit an
-            attribute, True sets it without a value. Numbers that are not whole get one decimal place.
+        attributes: by name. In a name, `_` means `-`, and a last `_` is dropped: class_, aria_label. An attribute with
+            the value None or False is omitted. An attribute with the value True is set without a value. Numbers that
+            are not whole get one decimal place.
     """
     tag = name + "".join(_attribute(key, value) for key, value in attributes.items())
     if name in _VOID:

@@ -15,13 +15,13 @@ def next_steps(config: TopicConfig, facts: PartitionFacts) -> Iterator[str]:
     """What maintenance would do to a partition now, and why."""
     yield f"Retention {_retention(facts.retention, config)}"
     if config.compact and facts.compaction is None:
-        yield "Compaction could not be decided, see the warnings."
+        yield "Compaction could not be decided; see the warnings."
     elif facts.compaction is not None:
         yield f"Compaction {_compaction(facts.compaction, config)}"
     if facts.merges:
         merged = [segment for run in facts.merges for segment in run]
         size = shown_size(sum(segment.size for segment in merged))
-        yield f"Merging next makes {counted(len(facts.merges), 'segment')} out of {shown_number(len(merged))}, {size}."
+        yield f"Merging combines {shown_number(len(merged))} segments, {size}, into {shown_number(len(facts.merges))}."
 
 
 def _retention(plan: RetentionPlan, config: TopicConfig) -> str:
@@ -41,7 +41,7 @@ def _retention(plan: RetentionPlan, config: TopicConfig) -> str:
         )
     if plan.blocked is not None:
         ahead = shown_duration(plan.blocked.ahead_ms / 1000)
-        text += f" A timestamp {ahead} in the future prevents the deletion of {len(plan.blocked.overdue)} more."
+        text += f" A timestamp {ahead} in the future prevents the deletion of further segments: {len(plan.blocked.overdue)}."
     if plan.held is not None:
         text += f" {plan.held}."
     return text

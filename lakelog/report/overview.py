@@ -86,8 +86,8 @@ def _legend() -> Markup:
             " the newest record of a segment; a hollow mark shows the last modification of a segment without timestamps;"
             " a triangle shows a time in the future. In the lower part, the height of a column shows the bytes of a"
             " segment. Narrow neighbouring segments of one kind are drawn as one shape, with the sum of their bytes."
-            " Dashed lines show now, retention.ms ago, and the log start offset. Move the pointer"
-            " to a shape to see its figures; the tables have the figures, too.",
+            " Dashed lines show the present time, the time retention.ms ago, and the log start offset. Move the pointer"
+            " to a shape to see its figures. The tables have the figures, too.",
             class_="quiet",
         ),
     )

@@ -17,12 +17,13 @@ TIME_STEPS_MS: Final = (
     *(step * _HOUR_MS for step in (1, 2, 3, 6, 12)),
     *(step * DAY_MS for step in (1, 2, 7, 14, 28, 91, 182, 365, 730, 1825, 3650)),
 )
-"""Round lengths of time, ascending."""
+"""Lengths of time that are round numbers, ascending."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A linear map from the values low to high to the positions start to end. Values outside map to the nearer end."""
+    """Maps values between `low` and `high` linearly to positions between `start` and `end`. A value outside this range is
+    mapped to the nearer end."""
 
     low: float
     high: float
@@ -37,7 +38,7 @@ class Scale:
 
 
 def number_ticks(low: int, high: int, most: int = 5) -> list[int]:
-    """Round whole numbers from low to high, at most `most` of them: multiples of 1, 2 or 5 times a power of ten."""
+    """At most `most` marks between low and high: the multiples of a round number (1, 2 or 5 times a power of ten)."""
     step = 1
     for factor in _one_two_five():
         step = factor
@@ -51,7 +52,7 @@ def _one_two_five() -> list[int]:
 
 
 def time_ticks(low_ms: int, high_ms: int, most: int = 5) -> list[tuple[int, str]]:
-    """Round UTC times from low to high, and their labels, which are as exact as the distances require."""
+    """Marks at round times in UTC between low and high, with labels that are as exact as the distances require."""
     step = next((step for step in TIME_STEPS_MS if high_ms // step - -(-low_ms // step) + 1 <= most), None)
     if step is None:
         step = (high_ms - low_ms) // most + 1

@@ -1,9 +1,9 @@
 """Reads a topic's history: the change that each version of its state made, oldest first.
 
 The state chain (the versions of the state) shows at any time who changed what, and when. A version is a whole state;
-the change of a version is its difference to the version before. Reading begins with a given state and continues
-backwards from version to version, checking each parent's id. Reading ends at version 0, at a limit, at pruned versions,
-or at damage; the result says which.
+the change of a version is its difference from the version before. Reading begins with a given state and continues
+backwards from version to version. The id of each parent is checked. Reading ends at version 0, at a limit, at pruned
+versions, or at damage. The result says which of these was the reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState, Writer
 
 MOST_VERSIONS = 1000
-"""The number of versions that are read. Each is a file of some kilobytes."""
+"""At most this many versions are read. Each version is a file of some kilobytes."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ def read_history(chain: StateChain, newest: TopicState, limit: int = MOST_VERSIO
 
 
 def _change(parent: TopicState | None, state: TopicState) -> Change:
-    """The difference of two states. If the topic was deleted and created again, its partitions are compared with
-    nothing.
+    """The difference of two states. If the topic was deleted and created again between them, the partitions of the older
+    state are ignored.
     """
     before = parent if parent is not None and parent.topic_id == state.topic_id else None
     old = before.partitions if before else ()

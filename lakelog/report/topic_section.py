@@ -37,7 +37,7 @@ def show_topic(facts: TopicFacts, now_ms: int) -> Markup:
         _summary(facts),
         warning_list(facts.warnings) if facts.warnings else None,
         _partitions_table(facts, now_ms),
-        element("p", f"Below are the {MOST_PICTURES} largest partitions of {shown_number(len(facts.partitions))}.")
+        element("p", f"Below are the {MOST_PICTURES} largest of {shown_number(len(facts.partitions))} partitions.")
         if partitions_not_pictured else None,
         *(_partition(facts, each, now_ms) for each in sorted(pictured, key=lambda each: each.number)),
         _throughput(facts),
@@ -153,14 +153,17 @@ def _throughput(facts: TopicFacts) -> Markup:
     rated = rates(changes)
     heading = element("h3", "Throughput")
     if sum(each.appends for each in rated) < 2:
-        text = f"One append of {shown_number(rated[0].records)} records is" if rated else "No append is"
-        return joined([heading, element("p", f"{text} in the history, so there is no picture.", class_="quiet")])
+        text = f"one append, of {shown_number(rated[0].records)} records" if rated else "no append"
+        return joined([heading, element("p", f"The history has {text}, so there is no picture.", class_="quiet")])
     sizes = batch_sizes(changes)
     step = shown_duration((rated[0].end_ms - rated[0].start_ms) / 1000)
     span = joined([moment(rated[0].start_ms), " to ", moment(rated[-1].end_ms)])
     pictures = (
         (draw_rates(facts.name, rated), f"Records per second, in intervals of {step}"),
-        (draw_batch_sizes(facts.name, sizes), "Records of an append; if several are close together, of the largest"),
+        (
+            draw_batch_sizes(facts.name, sizes),
+            "Records per append; for appends that are close together, of the largest",
+        ),
     )
     return joined(
         [
@@ -212,7 +215,7 @@ def _rate(change: Change) -> str | None:
 
 def _dead_letters_note(facts: TopicFacts) -> Markup | None:
     if not facts.all_dead_letters:
-        return element("p", "Some could not be counted, see the warnings.")
+        return element("p", "Some dead letters could not be counted; see the warnings.")
     return None if facts.dead_letters else element("p", "There are none.", class_="quiet")
 
 
@@ -231,7 +234,7 @@ def _settings_table(facts: TopicFacts) -> Markup:
     if not facts.state.configs:
         return element("p", "The topic has no settings of its own.", class_="quiet")
     rows = ((row_head(key), element("code", value)) for key, value in facts.state.configs.items())
-    return data_table("Settings of its own", ("key", "value"), rows, prose=("value",))
+    return data_table("The topic's own settings", ("key", "value"), rows, prose=("value",))
 
 
 def _dropped_table(facts: TopicFacts, now_ms: int) -> Markup | None:
@@ -249,7 +252,7 @@ def _dropped_table(facts: TopicFacts, now_ms: int) -> Markup | None:
         for number, files_ in sorted(dropped.items())
     )  # fmt: skip
     return data_table(
-        f"Dropped segments. Maintenance deletes their files {shown_duration(delay_ms / 1000)} after they were dropped",
+        f"Dropped segments. Maintenance deletes the files of a segment {shown_duration(delay_ms / 1000)} after the drop",
         ("partition", "segments", "oldest dropped", "due"),
         rows,
         words=("oldest dropped",),

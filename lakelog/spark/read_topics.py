@@ -36,7 +36,7 @@ States = Mapping[str, TopicState]
 class FoundOffset(NamedTuple):
     """The offset of a bound in one partition.
 
-    at_edge: whether the bound is the earliest or the latest offset of the partition, which can change.
+    at_edge: whether the bound is the earliest or the latest offset of the partition. These offsets can change.
     """
 
     offset: int
@@ -58,7 +58,7 @@ class ReadTopics:
         """The newest state of each topic, with the decisions about its transactions.
 
         Raises:
-            ConfigError: no topic may have one of the names.
+            ConfigError: an option contains a name that no topic may have.
             UnknownTopicError: a topic that an option names does not exist.
             CorruptionError: a state is damaged, or has lost versions.
         """

@@ -12,7 +12,7 @@ from lakelog.spark.options.source_options import SESSION_ROOT, worker_environmen
 from storage_engine.record.batch_limit import VARIABLE, most_batch_bytes
 
 _registered: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
-"""By session that has the source: the environment variables with which the source was registered."""
+"""For each session that has the source, the environment variables with which the source was registered."""
 
 
 def register(spark: SparkSession) -> None:
@@ -31,7 +31,8 @@ def register(spark: SparkSession) -> None:
     for name in _registered.get(spark, {}):
         del environment[name]
     environment.update(variables)
-    # Spark finds the source of a wheel itself, and warns of a second one. But it gives that source no variables.
+    # Spark itself finds the source of an installed wheel, and warns if a second source is registered. But Spark does not
+    # pass session_root to the source that it has found.
     if find_spec("pyspark_lakelog") is None or session_root:
         spark.dataSource.register(LakelogSource)
     _registered[spark] = variables

@@ -48,7 +48,7 @@ def position_at(offsets: Mapping[Where, int], states: States) -> Position:
 
 
 def with_begin(position: Position, begun: Position) -> Position:
-    """The end of a stream's first micro-batch, to which `begun` is added, the position at which the stream began."""
+    """The end of a stream's first micro-batch, together with `begun`, the position at which the stream began."""
     marked: Position = {}
     for topic, entry in position.items():
         marked[topic] = entry
@@ -70,8 +70,8 @@ def offsets_of(position: Position) -> dict[Where, int]:
 
 
 def begins_of(start: Position, end: Position) -> dict[Where, int]:
-    """The first offset of a micro-batch in each partition that was read before. For the first micro-batch, these are the
-    offsets at which the stream began."""
+    """For each partition that was read before this micro-batch, the micro-batch's first offset. For the first micro-batch,
+    these are the offsets at which the stream began."""
     begins = {
         (topic, number): offset
         for topic, entry in start.items()

@@ -1,9 +1,9 @@
 """The tasks of a read: segments are divided into pieces, pieces are combined into tasks, and tasks return rows.
 
 Spark plans a DataFrame once and may run it often. If a batch begins at the earliest offset, or ends at the latest
-offset, each run looks up this offset again. So the first task of a partition skips offsets that were deleted since the
-plan. The last task of the whole read also reads the records that were committed since the plan, in all partitions. For
-this, it uses one state of each topic.
+offset, each run looks up this offset again. So the first task of a partition skips offsets that were deleted after the
+plan was made. The last task of the whole read also reads the records that were committed after the plan was made, in all
+partitions. For this, the last task uses one state of each topic.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PIECE_BYTES = 4 * _TASK_BYTES
 
 @dataclass(frozen=True)
 class Tail:
-    """The records that a topic gets after the plan: the offsets from `ends` on, by partition."""
+    """The records that a topic gets after the plan is made: in each partition, the offsets from `ends` on."""
 
     topic: str
     topic_id: str
@@ -51,7 +51,7 @@ class Task:
 
     required_from: by partition, the offset from which on no record may be missing.
     from_earliest: the partitions that the task reads from their start, at the time when the task runs.
-    tails: the topics of which the task also reads the records that were committed since the plan.
+    tails: the topics of which the task also reads the records that were committed after the plan was made.
     """
 
     splits: tuple[Split, ...] = ()

@@ -1,5 +1,5 @@
 """Declares the settings of ingest and export that are numbers or choices. As in the declarations of Kafka's keys, each
-has a type, a unit, a default and bounds. `pipeline.settings.model` makes these settings fields of its sections.
+setting has a type, a unit, a default and bounds. `pipeline.settings.model` makes these settings fields of its sections.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BATCH_SIZE: Final = ConfigKey(
     unit="bytes",
     default=DEFAULT_BATCH_BYTES,
     minimum=1,
-    doc="Bytes of records, before compression, after which ingest ends a record batch and begins the next.",
+    doc="Size of a record batch, before compression. When a batch has this many bytes of records, ingest begins the next.",
     cost="Existing records do not change. Larger batches compress better and are read faster. max.message.bytes also limits a"
     " batch.",
 )
@@ -33,7 +33,7 @@ PUBLISH_SPARK_BYTES: Final = ConfigKey(
     default=DEFAULT_PUBLISH_SPARK_BYTES,
     minimum=0,
     doc="A micro-batch with at least this many staged bytes is copied into the topic's files by a Spark job with one task"
-    " per partition. Threads of the driver copy a smaller micro-batch. The Spark job begins new segments.",
+    " per partition. If the micro-batch is smaller, threads of the driver copy it. The Spark job begins new segments.",
     cost="Existing records do not change. A small value makes many small segments.",
 )
 COMPRESSION_TYPE: Final = ConfigKey(
@@ -65,7 +65,7 @@ MAX_DEAD_LETTER_SHARE: Final = ConfigKey(
     minimum=0,
     maximum=1,
     doc="If more than this share of the records cannot be decoded, the export commits nothing and fails. The share is"
-    " computed over the records to export and the thousand records before them, without tombstones. 1: every share is"
-    " accepted.",
+    " computed over the records to export and the thousand records before them. Tombstones are not counted. 1: every share"
+    " is accepted.",
     cost="Existing records do not change.",
 )

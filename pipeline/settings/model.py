@@ -114,7 +114,7 @@ class IngestSettings(Section):
     topic_column: Sql | None = Field(
         default=None,
         alias="topic.column",
-        description="An expression over the columns of the source that gives the row's topic, one of ingest.topics.",
+        description="An expression over the source's columns. Its result is the row's topic, one of ingest.topics.",
     )
     source: SourceSettings
     key: Sql | None = Field(
@@ -136,28 +136,30 @@ class IngestSettings(Section):
         default=False,
         alias="validate",
         description="Whether each value is checked with the topic's schema. A row whose value does not"
-        " fit becomes a dead letter, with the model's reason. NULL, a tombstone, always fits. Python checks about 140,000"
-        " values of twenty fields per second on each core.",
+        " match becomes a dead letter, with the model's reason. A tombstone (NULL) is always accepted. On each core, Python"
+        " checks about 140,000 values of twenty fields per second.",
     )
     position_columns: Annotated[tuple[Text, ...], Noun("a list of columns"), BeforeValidator(listed)] | None = Field(
         default=None,
         alias="position.columns",
         description="Columns that contain a row's position in the source. The last column is the position, a whole number"
         " that grows. The columns before it name the partition of the source. The set of these partitions must be fixed."
-        " For kafka and lakelog, the columns are topic, partition, offset. The topic then stores the highest"
-        " committed position of each partition, and rows at or below this position are dropped, even if the checkpoint is"
-        " lost. Default: none. Then only the checkpoint shows which rows are committed.",
+        " For sources of the kinds kafka and lakelog, the columns are topic, partition, offset. With this key, the topic stores"
+        " the highest committed position of each of the source's partitions. A row at or below the position of its partition is"
+        " a duplicate. It is skipped, even if the checkpoint is lost. Default: none. Then only the checkpoint shows which rows"
+        " are committed.",
     )
     position_source: Text | None = Field(
         default=None,
         alias="position.source",
         description="Name under which the topic stores the positions of ingest.position.columns. Give each source its own"
-        " name. Give a source a new name if its positions begin again. Default: for kafka its"
-        " bootstrap servers, for lakelog the same name for all topics, for files their path.",
+        " name. If the positions of a source begin again from the start, give the source a new name. Default: for kafka the"
+        " bootstrap servers, for lakelog the same name for all topics, for files the path of the files.",
     )
     trigger: Trigger = Field(
         default=AVAILABLE_NOW,
-        description=f"{AVAILABLE_NOW}: the ingest reads the existing data and ends. An interval: it runs until it is stopped.",
+        description=f"{AVAILABLE_NOW}: the ingest reads the existing data and ends. An interval: the ingest runs until you"
+        " stop it.",
     )
     batch_size_bytes: Annotated[int, Noun("a whole number of bytes"), by_key(BATCH_SIZE)] = Field(
         default=DEFAULT_BATCH_BYTES, alias="batch.size", description=BATCH_SIZE.doc
@@ -174,7 +176,7 @@ class IngestSettings(Section):
     checkpoint: Checkpoint = Field(
         default_factory=lambda fields: f"checkpoints/ingest/{fields.get('topic', '')}",
         validate_default=True,
-        description="Directory of Spark's checkpoint. Default: checkpoints/ingest/ and the name of ingest.topic; with"
+        description="Directory of Spark's checkpoint. Default: checkpoints/ingest/ and the name of ingest.topic. With"
         " ingest.topics there is no default. A checkpoint belongs to one source: another source needs another checkpoint.",
     )
 
@@ -238,8 +240,8 @@ class ExportSettings(Section):
     )
     headers: Annotated[bool, Noun("true or false")] = Field(
         default=False,
-        description="Whether the table has a column _headers with the records' headers; only in append mode. Rows that were"
-        " exported before have null in that column.",
+        description="Whether the table has a column _headers with the records' headers. Only append mode allows this. Rows that"
+        " were exported without this column contain null there.",
     )
     max_dead_letter_share: Annotated[float, Noun("a number"), by_key(MAX_DEAD_LETTER_SHARE)] = Field(
         default=DEFAULT_MAX_SHARE, alias="max.dead.letter.share", description=MAX_DEAD_LETTER_SHARE.doc
@@ -260,9 +262,9 @@ class SchemaSettings(Section):
 
     path: Annotated[tuple[Location, ...], Noun("a list of folders"), BeforeValidator(listed)] = Field(
         default=(),
-        description="Folders that hold modules with event models, for a `schema:` of the form module:Class. A list, or text"
-        " with commas; relative to the current directory. Python searches them after PYTHONPATH and the installed packages."
-        " Each host that runs executors needs these folders, too.",
+        description="Folders that hold modules with event models, for a `schema:` of the form module:Class. Give a list, or"
+        " paths separated by commas. A relative path begins at the current directory. Python searches these folders after"
+        " PYTHONPATH and the installed packages. Each host that runs executors needs these folders, too.",
     )
 
 
@@ -369,7 +371,8 @@ class Settings(Section):
         return self.export
 
     def source_schema(self) -> str | None:
-        """The model's name or the Spark DDL for the rows of the ingest's source; by default the schema of its one topic."""
+        """The model's name or the Spark DDL for the rows of the ingest's source. Default: the schema of the ingest's topic, if
+        the ingest has only one topic."""
         ingest = self.required_ingest()
         topic = self.topics.get(ingest.topic) if ingest.topic else None
         return ingest.source.schema_ or (topic.schema if topic else None)

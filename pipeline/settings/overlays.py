@@ -62,7 +62,7 @@ def apply_environment(document: Document, environ: Mapping[str, str]) -> None:
             raise ConfigError(place, "matches no setting", f"The nearest valid name is {nearest(name, by_variable)}.")
         if len(paths) > 1:
             both = " and ".join(".".join(path) for path in paths)
-            raise ConfigError(place, f"could mean both {both}", "Use --set, where the two keys have different names.")
+            raise ConfigError(place, f"matches both {both}", "Use --set, where the two keys have different names.")
         document.put(paths[0], value, place)
 
 
@@ -87,8 +87,7 @@ def apply_arguments(document: Document, arguments: Sequence[str]) -> None:
 
 
 def _resolve(document: Document, dotted: str) -> KeyPath | None:
-    """The setting that a dotted path names. The setting may be of a topic, or be a source option, that the document
-    does not name yet.
+    """The setting that a dotted path names. The document need not name the topic or the source option of the setting yet.
 
     If the section is right and only the key is unknown, the path is returned, because the later check of the key has the
     better error message.

@@ -51,7 +51,7 @@ def load_settings(
         root: the value of --root.
         environ: the environment variables.
         kept_by: returns the broker settings that a root stores, or None if it stores none.
-        makes_topics: the run may create topics. A root without broker settings then stores those of the file.
+        makes_topics: the run may create topics. If the root then has no broker settings, it stores those of the file.
 
     Raises:
         UsageError: an argument, a variable or the file is wrong.
@@ -135,7 +135,7 @@ def _topic(document: Document, name: str, broker: BrokerConfig) -> TopicDefiniti
 
 
 def _topic_key(key: str, value: object, place: str) -> ConfigKey:
-    """The topic key of Kafka with this name. If there is none, the error suggests the nearest key, or partitions or schema."""
+    """The topic key of Kafka with this name. If there is none, the error suggests the nearest valid key of a topic."""
     candidates = (*TOPIC_ENTRY, *TOPIC_KEYS)
     if key in KAFKA_KEYS_WITHOUT_USE or key in BROKER_KEYS or nearest(key, candidates) not in TOPIC_ENTRY:
         return topic_key(key, value, place)
@@ -144,7 +144,7 @@ def _topic_key(key: str, value: object, place: str) -> ConfigKey:
 
 
 def _check_new_topics(settings: Settings, described: set[str]) -> None:
-    """Refuse a topic that only --set names: it is a typing error. A topic that a section names is accepted."""
+    """Refuse a topic that only --set names: the name is probably mistyped. A topic that a section names is accepted."""
     named = {settings.export.topic} if settings.export else set()
     named.update(settings.ingest.ingest_topics if settings.ingest else ())
     for job in (settings.retention, settings.compaction, settings.maintenance):

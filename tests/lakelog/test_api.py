@@ -163,7 +163,7 @@ def test_columns_of_repeated_text_are_taken(orders: lakelog.Topic) -> None:
         ([{"value": "\ud800"}], "record 0", "value is text with half a surrogate pair, which UTF-8 cannot hold"),
         ([{"value": "a", "headers": "secret"}], "record 0", "expected pairs of a name and a value as headers, found str"),
         ([{"value": "a", "headers": [("a", 1)]}], "record 0", "expected bytes, text or None as a header's value, found int"),
-        ([{"value": "a", "headers": [(1, b"a")]}], "record 0", "expected each of the headers as a pair of a name and a value"),
+        ([{"value": "a", "headers": [(1, b"a")]}], "record 0", "expected each header as a pair of a name and a value"),
         ([{"value": "a", "timestamp": True}], "record 0", "expected a time or whole milliseconds as the timestamp, found bool"),
         ([{"value": "a", "timestamp": datetime(2026, 1, 1)}], "record 0", "found a timestamp without a zone"),  # noqa: DTZ001
         (pa.table({"key": ["a"]}), "columns", "value is missing"),

@@ -98,8 +98,8 @@ def print_merging(topic: str, done: MergeResult) -> bool:
     """Print the result for a topic's runs of segments. Returns whether a run could not be merged."""
     for each in done.cleaned:
         write_line(
-            f"topic {topic}, partition {each.partition}: merged {counted(len(each.replaced), 'segment')} from offset"
-            f" {each.replaced[0].base_offset} on, into one of {shown_size(each.bytes_after)}"
+            f"topic {topic}, partition {each.partition}: merged {counted(len(each.replaced), 'segment')}, beginning at"
+            f" offset {each.replaced[0].base_offset}, into one segment of {shown_size(each.bytes_after)}"
         )
     return _print_not_done(topic, done)
 

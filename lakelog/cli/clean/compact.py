@@ -1,8 +1,8 @@
 """`lakelog compact`: does the compaction job's work without Spark, one partition after another.
 
 Each partition whose compaction is due (min.cleanable.dirty.ratio, max.compaction.lag.ms) is compacted once. With
---force, each partition with anything to clean is compacted. If a partition cannot be compacted, the error is printed,
-and the others are compacted.
+--force, each partition that contains something to clean is compacted. If a partition cannot be compacted, the error is
+printed, and the other partitions are still compacted.
 
 A plain Kafka directory (--kafka-dir) is opened under its lock, as a broker would open it. After a crash, the logs in
 the directory are recovered first. The directory contains no topic settings, so --config sets them. Without --config,

@@ -1,4 +1,4 @@
-"""`lakelog merge`: merges small segments without Spark, as the maintenance job does, one group after another.
+"""`lakelog merge`: merges small segments as the maintenance job does, but without Spark, one group after another.
 
 A group of neighbouring segments becomes one segment if the merge is worth the cost of copying, and if the topic's
 settings allow a segment of that size and time span (storage_engine.cleaner.segment_merging). If a segment of a group is

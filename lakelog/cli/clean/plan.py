@@ -3,8 +3,8 @@ other segments, it prints the rules that keep them.
 
 Nothing is changed. Segments are read only if an older release of Lakelog wrote the state: such a state does not contain
 the first timestamps of segments. The plan is printed as a table or as a JSON document. --save writes the document to a
-file. --apply executes exactly the saved plan, without Spark, or refuses it if the log has changed since
-(storage_engine.topic.clean.applying_plans).
+file. --apply executes exactly the saved plan, without Spark. If the log has changed since the plan was saved, --apply
+refuses the whole plan (storage_engine.topic.clean.applying_plans).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def plan(
         typer.Option(
             "--apply",
             metavar="FILE",
-            help="Carry out a saved plan. If the log has changed since, refuse the whole plan.",
+            help="Carry out a saved plan. If the log has changed since the plan was saved, refuse the whole plan.",
         ),
     ] = None,
     root: RootOption = None,
@@ -133,7 +133,7 @@ def _print_retention(done: RetentionResult) -> None:
         if each.deletions:
             write_line(
                 f"topic {done.state.topic}, partition {number}: {counted(len(each.deletions), 'segment')} deleted,"
-                f" {shown_size(each.bytes)}; the partition begins at offset {each.log_start_offset} now"
+                f" {shown_size(each.bytes)}; the partition now begins at offset {each.log_start_offset}"
             )
     for warning in done.warnings:
         write_error(warning)

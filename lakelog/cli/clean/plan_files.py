@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def make_plan(
     topics: Topics, named: list[str] | None, now: int | None, work: Collection[Work], *, force: bool = False
 ) -> tuple[Plan, bool]:
-    """Make a plan for the topics of TopicsOption. Also returns whether the plan lacks a topic; standard error names
-    each such topic."""
+    """Make a plan for the topics of TopicsOption. Also returns whether a topic is missing from the plan. Standard error
+    names each missing topic."""
     from lakelog.inspection import planning
 
     planned, failures = planning.make_plan(topics, named or None, now, work, force=force)
@@ -37,7 +37,7 @@ def save_plan(path: Path, planned: Plan) -> None:
     from storage_engine.storage.storage_opening import open_directory
     from storage_engine.topic.clean.cleaning_plan import encode_plan
 
-    with named(f"--save {path}"):  # the check for an existing file fails if its name is too long
+    with named(f"--save {path}"):  # the check whether the file exists fails if the name is too long
         file = path.expanduser().resolve()
         is_replaceable = file.is_file() or not file.exists()
         has_parent = file.parent.is_dir()

@@ -55,7 +55,7 @@ def _topic_lines(topic: TopicPlan) -> Iterator[RenderableType]:
 
 
 def _note_lines(plan: PartitionPlan) -> Iterator[Block]:
-    """The rules that keep segments. The active segment is always kept, so this rule is omitted if there is more to say."""
+    """The rules that keep segments. The active segment is always kept. So its rule is omitted if there is any other line."""
     return (block for block in plan.blocks if block.kind != "active segment" or not (plan.steps or plan.blocks[1:]))
 
 
@@ -96,20 +96,23 @@ def found_and_limit(step: SegmentStep) -> tuple[str, str]:
         case "expired delete horizons":
             return f"the first passed {shown_duration(found / 1000)} ago", "cleaner.clean.expired.horizons"
         case "small neighbours":
-            return f"{shown_size(found)} from {shown_number(step.into or 0)} on", f"segment.bytes {shown_size(limit)}"
+            return (
+                f"{shown_size(found)} from offset {shown_number(step.into or 0)}",
+                f"segment.bytes {shown_size(limit)}",
+            )
         case _:
             return f"{found:.3f} dirty", f"min.cleanable.dirty.ratio {limit:g}"
 
 
 def block_text(block: Block) -> str:
-    """One rule that keeps segments: how many segments, by which numbers, and until when."""
+    """One rule that keeps segments: how many segments, which numbers decide this, and until when."""
     kept = f"{counted(block.segments, 'segment')}, {shown_size(block.bytes)}, from offset {shown_number(block.from_offset)}"
     match block.kind:
         case "future timestamp":
             text = f"kept: {kept}, because an earlier segment has a timestamp {shown_duration(-block.found / 1000)} in the future"
         case "consumer":
             names = ", ".join(block.consumers)
-            text = f"kept: {kept}, because {names} read only up to offset {shown_number(block.found)}"
+            text = f"kept: {kept}, because {names} read only the records below offset {shown_number(block.found)}"
         case "min.compaction.lag.ms":
             age, lag = (shown_duration(each / 1000) for each in (block.found, block.limit))
             text = f"not cleaned yet: {kept}, {age} old, min.compaction.lag.ms is {lag}"
@@ -140,7 +143,7 @@ def _change(before: str, after: str, most: str = "") -> str:
 
 
 def _table(*columns: str, left: int) -> Table:
-    """A table whose last columns are words and aligned to the left."""
+    """A table whose last columns contain words. These columns are aligned to the left."""
     from rich import box
     from rich.table import Table
 

@@ -46,7 +46,7 @@ def dump(
     ] = False,
     offsets_decoder: Annotated[
         bool,
-        typer.Option("--offsets-decoder", help="Print the records of a .log as those of a broker's topic __consumer_offsets."),
+        typer.Option("--offsets-decoder", help="Print the records of a .log that belongs to the topic __consumer_offsets."),
     ] = False,
     form: Annotated[
         DumpFormat, typer.Option("--format", help="text: like Kafka's tool. jsonl: one JSON object per entry, bytes in base64.")

@@ -1,8 +1,8 @@
 """`lakelog report`: writes one HTML page about the topics of a root.
 
-The page contains everything that it shows and needs no network. The command changes nothing under the root. A topic
-that cannot be read is a warning on the page, and the other topics are shown. In this case, the exit status is PARTIAL,
-and a line on standard error names the topic.
+The page contains everything that it shows and needs no network. The command changes nothing under the root. If a topic
+cannot be read, the page shows a warning, and the other topics. In this case, the exit status is PARTIAL, and a line on
+standard error names the topic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def report(
     ] = None,
     now: Annotated[
         int | None,
-        typer.Option("--now", metavar="MS", min=0, help="Compute ages at this time (milliseconds since 1970). Default: now."),
+        typer.Option("--now", metavar="MS", min=0, help="The current time to assume, in milliseconds since 1970. Default: now."),
     ] = None,
     root: RootOption = None,
     conf: ConfOption = None,

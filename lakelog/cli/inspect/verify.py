@@ -53,9 +53,9 @@ def verify(
         bool,
         typer.Option(
             "--repair",
-            help="Restore damaged files whose contents other files prove: indexes, snapshots, checkpoints, the view of a"
-            " root, and documents of its state. With --kafka-dir, damaged bytes are cut out of the .log files and saved in"
-            " .corrupt files beside them.",
+            help="Restore damaged files if other files show what they must contain: indexes, snapshots, checkpoints, the view"
+            " of a root, and documents of a topic's state. With --kafka-dir, damaged bytes are cut out of the .log files and"
+            " saved in .corrupt files beside them.",
         ),
     ] = False,
     form: Annotated[
@@ -135,7 +135,7 @@ def _finish(done: Verification, form: VerifyFormat) -> None:
     if notes := len(done.found) - len(wrong):
         summary += f", {counted(notes, 'note')}"
     if remaining != wrong:
-        summary += f"; after repairing {_counts(remaining) if remaining else 'nothing is wrong'}"
+        summary += f"; after the repair: {_counts(remaining) if remaining else 'nothing is wrong'}"
     write_summary(summary)
     if any(finding.kind is Kind.UNREADABLE for finding in remaining):
         raise typer.Exit(ExitStatus.ERROR)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from storage_engine.topic.topics import Topics
 
 _CHUNK_BYTES = 8 * 1024**2
-"""The bytes of the input that are read at a time. The last line of each piece is read to its end."""
+"""How many bytes of the input are read at a time. The last line of each piece is read to its end."""
 
 
 def append(
@@ -162,7 +162,7 @@ def _chunks(longest: int) -> Iterator[list[bytes]]:
 
 
 def _input_bytes() -> int | None:
-    """The bytes that standard input still has, if it is a regular file; else None."""
+    """How many bytes of standard input are not read yet, if standard input is a regular file; else None."""
     if sys.__stdin__ is None:
         return None
     try:

@@ -1,8 +1,8 @@
 """`lakelog delete-records`: moves the start of a partition to a later offset, as kafka-delete-records does.
 
 Readers get no records below the offset any more. The next retention drops the segments that are completely below the
-offset, whatever the topic's cleanup.policy is. The files of these segments are deleted file.delete.delay.ms later, so
-running readers can finish.
+offset, whatever the topic's cleanup.policy is. The files of these segments are deleted after a delay of
+file.delete.delay.ms, so running readers can finish.
 """
 
 from __future__ import annotations

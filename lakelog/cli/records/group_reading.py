@@ -88,11 +88,11 @@ class GroupReading:
 
 @contextmanager
 def group_reading(topics: Topics, topic: str, group: str, *, commits: bool) -> Iterator[GroupReading]:
-    """A group for the time of one command. A group that commits has this process as its only member.
+    """A group for the time of one command. If the command commits, this process becomes the only member of the group.
 
     Raises:
         UnknownTopicError: there is no such topic.
-        StateError: the group commits, and its positions are decided by an export or a stream.
+        StateError: the command commits, but an export or a stream decides the positions of the group.
         CorruptionError: the group's file is damaged.
     """
     from storage_engine.topic.readers.membership import join
@@ -106,7 +106,7 @@ def group_reading(topics: Topics, topic: str, group: str, *, commits: bool) -> I
     try:
         yield GroupReading(topics, state, group, member)
     finally:
-        with suppress(FencedError):  # then another member has the group
+        with suppress(FencedError):  # another member has joined the group
             member.leave()
 
 

@@ -112,8 +112,8 @@ def parse_lines(
 def longest_line(config: TopicConfig) -> int:
     """The size in bytes of the longest line whose record still fits into the topic.
 
-    Base64 has four characters for three bytes. JSON has at most six bytes for one such character. Names and numbers are
-    short.
+    Base64 writes three bytes as four characters. JSON writes each of these characters in at most six bytes. Names and
+    numbers are short.
     """
     return 8 * record_limit(config) + 64 * 1024
 
@@ -138,7 +138,7 @@ def _fields(line: bytes, number: int) -> dict[str, object]:
         raise _refuse(number, "is JSON that is nested too deeply, or that has a number with too many digits") from None
     if not isinstance(fields, dict):
         raise _refuse(number, f"expected a JSON object, found {_kind(fields)}")
-    # Only a line with more colons than fields can have a field twice. Checking every line in this way would cost 20% more.
+    # Only a line with more colons than fields can have a field twice. Searching all lines would take 20% more time.
     if line.count(b":") > len(fields) and len(_decode_pairs(line.decode())) > len(fields):
         raise _refuse(number, "expected each field once, found a field twice")
     if not fields.keys() <= _FIELDS:
@@ -153,7 +153,7 @@ def _fields(line: bytes, number: int) -> dict[str, object]:
 
 
 def _kind(value: object) -> str:
-    """The kind of a JSON value in words. Messages contain it in place of the value."""
+    """The kind of a JSON value in words. Messages contain the kind in place of the value."""
     match value:
         case None:
             return "null"
@@ -194,7 +194,7 @@ def _timestamp(value: object, number: int, now_ms: int) -> int:
 
 def _topic(value: object, number: int) -> str:
     if not isinstance(value, str):
-        raise _refuse(number, f"the field topic must have the name of a topic, found {_kind(value)}")
+        raise _refuse(number, f"the field topic must contain a topic's name, found {_kind(value)}")
     return value
 
 
@@ -257,8 +257,8 @@ def header_lists(headers: pa.Array) -> Iterator[list[tuple[str, bytes | None]]]:
         yield from ([] for _ in range(len(headers)))
         return
     names, values = flat.flatten()
-    # Read names as bytes first: another producer may have written names that are not UTF-8. Arrow does not check this, and
-    # Python would refuse such a name.
+    # Read names as bytes first: another producer may have written names that are not UTF-8. Arrow does not check names, and
+    # Python refuses a name that is not UTF-8.
     pairs = zip(
         (name.decode(errors="replace") for name in names.cast(pa.binary()).to_pylist()), values.to_pylist(), strict=True
     )

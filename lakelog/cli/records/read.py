@@ -95,7 +95,7 @@ def read(
 
     With --group, records that the group has read are not printed. --commit also makes this command the only member of
     the group, and stores the group's positions after the records are written to standard output. If the command is
-    killed, the next command prints the last records again, and skips no record. To commit after a few records use
+    killed, the next command prints the last records again, and skips no record. To commit after a few records, use
     --max.
     """
     if start is not None and from_timestamp is not None:
@@ -117,7 +117,7 @@ def read(
 def _print_unread(
     reading: GroupReading, partition: int | None, isolation: Isolation, most: int | None, form: ReadFormat
 ) -> None:
-    """Print what a group has not read, and let the group record it."""
+    """Print the records that a group has not read, and record them as read."""
     readers = topic_readers(reading.topics, reading.topic, partition)
     starts = reading.first_offsets(readers)
     streams = {each: readers[each].read(first, None, isolation, required_from=0) for each, first in starts.items()}
@@ -139,7 +139,7 @@ def _print(
     Args:
         name: what the progress display calls the records.
         starts, ends: the offset of the first record of each partition, and the offset after the last.
-        reading: the group that has read what was printed.
+        reading: the group for which the records are printed.
     """
     printed = _print_lines if form is ReadFormat.JSONL else _print_table
     left = LONG_MAX if most is None else most
@@ -227,7 +227,7 @@ def _print_table(topic: str, partition: int, records: pa.RecordBatch) -> None:
 def printable(data: bytes | None) -> str:
     """Bytes as text for people: the start of the text, without characters that a terminal would interpret.
 
-    For bytes that are not UTF-8 text only their number is shown. Empty bytes are `(empty)`, and a missing value is
+    If the bytes are not UTF-8 text, only their number is shown. Empty bytes are `(empty)`, and a missing value is
     `null`.
     """
     if data is None:

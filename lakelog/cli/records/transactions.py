@@ -91,14 +91,14 @@ def decide(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Write the document with a transaction's decision again, if the document is damaged and has no backup."""
+    """Replace the document of a transaction's decision, if this document is damaged and has no backup."""
     topics = open_topics(root, conf)
     from storage_engine.topic.chain.transaction_files import decide_again
 
     with _shown_at_the_end(topics):
         states, unreadable = topics.states()
         for error in unreadable.values():
-            raise error  # its topic may have a marker that contradicts the decision
+            raise error  # the unreadable topic may have a marker that contradicts the decision
         decide_again(topics.storage, topics.clock, producer_id, states, committed=decision is Decision.COMMIT)
     write_line(f"recorded for the transaction of producer {producer_id}: {decision}")
 

@@ -89,7 +89,7 @@ def alter(
     """Set or remove broker settings, for every job and command that uses the root.
 
     A key replaces its synonyms: log.retention.hours replaces log.retention.ms. If two commands alter the settings at
-    the same time, the last one wins.
+    the same time, the last command wins.
     """
     from storage_engine.clock import SystemClock
     from storage_engine.config import BrokerConfig, broker_key, normalise_broker_settings, over_broker_settings
@@ -120,7 +120,7 @@ def _check_topics(topics: Topics) -> None:
     """Refuse broker settings that contradict a topic's own settings.
 
     Raises:
-        UsageError: a topic's settings contradict them.
+        UsageError: a topic's settings contradict the broker settings.
     """
     states, unreadable = topics.states()
     for error in unreadable.values():

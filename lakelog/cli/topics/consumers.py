@@ -2,8 +2,8 @@
 for it.
 
 An export registers itself. If the table of an export is deleted, the export remains a consumer until `forget` removes
-it. Cleaning keeps tombstones that a consumer has not read and, with retention.respect.consumers, also unread segments,
-but for at most consumer.max.hold.ms.
+it. Cleaning keeps the tombstones that a consumer has not read. With retention.respect.consumers, cleaning also keeps
+the segments that a consumer has not read. Both are kept for at most consumer.max.hold.ms.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ConsumersFormat(StrEnum):
 
 @dataclass(frozen=True)
 class _ConsumerPosition:
-    """How far one consumer has read one partition, and the data that is kept for it there."""
+    """How far one consumer has read one partition, and the data of this partition that is kept for the consumer."""
 
     topic: str
     partition: int

@@ -150,7 +150,7 @@ def new_offsets(
     current: Mapping[int, int],
     plan: OffsetsOfFile | None,
 ) -> dict[int, int]:
-    """The new offsets of partitions of a topic by a rule.
+    """The new offsets that a rule gives to partitions of a topic.
 
     Args:
         current: the positions of the group.

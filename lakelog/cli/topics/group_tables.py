@@ -75,7 +75,7 @@ def states_table(group: str, state: str) -> str:
 
 
 def table_of_new_offsets(chosen: NewOffsets) -> str:
-    """The offsets after a reset, which may only be planned."""
+    """The offsets after a reset. The reset is executed, or is only planned."""
     group, topic = _width(map(shown_line, chosen)), _width(each for topics in chosen.values() for each in topics)
     rows: list[tuple[object, ...]] = [("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET")] if chosen else []
     rows += _rows(chosen)

@@ -31,7 +31,8 @@ def import_broker_groups(topics: Topics, source: LogDirectory, arrived: Sequence
 
 
 def export_groups(topics: Topics, exported: Sequence[TopicState], folder: Directory) -> bool:
-    """Write the positions of groups into an export. Returns whether all could be read; standard error names the others."""
+    """Write the positions of groups into an export. Returns whether all groups could be read. Standard error
+    names the others."""
     from storage_engine.topic.kafka.broker_groups import OFFSETS_FILE, offsets_file
     from storage_engine.topic.readers.consumer_files import read_consumers
 

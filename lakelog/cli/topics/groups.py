@@ -80,8 +80,8 @@ def describe(
     """Print the position and the lag of groups in each partition.
 
     LAG is a difference of offsets, as in Kafka. Compaction leaves gaps between offsets, so LAG may be larger than the
-    number of unread records. With --lag, more columns give the number (RECORDS) and the size (BYTES) of the unread
-    records, and the age of the oldest one (SECONDS).
+    number of unread records. With --lag, the table also has the number (RECORDS) and the size (BYTES) of the unread
+    records, and the age of the oldest unread record (SECONDS).
     """
     topics = open_topics(root, conf)
     groups = _groups(topics)
@@ -199,8 +199,8 @@ def delete(
 
 
 def _groups(topics: Topics) -> dict[str, dict[str, Consumer]]:
-    """All groups by name, in order; each group by topic. Standard error names each topic and each file that cannot be
-    read."""
+    """All groups in the order of their names: by the group's name, and then by topic. Standard error names each topic and
+    each file that cannot be read."""
     from lakelog.cli.options import readable_states
     from storage_engine.topic.readers.consumer_files import read_consumers
 

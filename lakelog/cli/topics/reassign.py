@@ -1,8 +1,8 @@
 """`lakelog topics reassign`: prints the brokers on which a cluster would put a topic's replicas, in the format of
 kafka-reassign-partitions.
 
-Use it to plan the move of a topic to a cluster. If --partitions gives the number of partitions, the topic need not
-exist. Nothing is changed.
+Use the command to plan how a topic is moved to a cluster. If --partitions gives the number of partitions, the topic
+need not exist. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def reassign(
     ] = None,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", metavar="N", help="Number of partitions. Default: that of the topic in the root."),
+        typer.Option("--partitions", metavar="N", help="Number of partitions. Default: as many as the topic now has."),
     ] = None,
     start_index: Annotated[
         int,
@@ -109,5 +109,6 @@ def _number(option: str, text: str) -> int:
     digits = text.strip()
     if not (digits.isascii() and digits.isdigit()):
         raise UsageError(option, f"expected a broker id (a whole number from 0 on); found {text!r}")
-    # Python refuses to parse a number of thousands of digits. The digits that remain here already make it too large.
+    # Python refuses to parse a number of thousands of digits. So only the first digits are parsed. If digits are left out,
+    # the parsed number is already larger than the largest broker id.
     return int(digits.lstrip("0")[: len(str(INT_MAX)) + 1] or "0")

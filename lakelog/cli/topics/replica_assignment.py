@@ -38,7 +38,7 @@ def assign_replicas(
         partitions: the number of partitions.
         brokers: ids of brokers. Without racks the circle has this order.
         replication_factor: the number of replicas of each partition.
-        racks: the rack of each broker, by its id; None if racks do not count.
+        racks: the rack of each broker, by the broker's id; None: racks are not used.
         start_index: where in the circle partition 0 begins. Kafka chooses it at random.
         shift: the shift of the first round. Kafka chooses it at random.
 

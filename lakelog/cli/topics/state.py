@@ -108,8 +108,8 @@ def sweep(topic: TopicsOption = None, root: RootOption = None, conf: ConfOption 
 
 
 def _on_each(topics: Topics, named: Sequence[str] | None, work: Callable[[str], str]) -> None:
-    """Work on the named topics. Default: all topics, including deleted ones. An error in a topic does not stop the
-    others.
+    """Work on the named topics. Default: all topics, including deleted ones. An error in one topic does not stop the
+    work on the other topics.
     """
     failed = False
     for name in list(dict.fromkeys(named)) if named else list(topics.names(with_deleted=True)):
@@ -149,7 +149,7 @@ def _change_text(change: VersionChange) -> str:
 
 
 def _removal_text(removal: Removal) -> str:
-    """A line with the offsets of the removal and what was removed there."""
+    """A line of text: the offsets of a removal, and what was removed."""
     took = [f"{shown_number(count)} {cause}" for cause, count in removal.records.items()]
     if removal.segments > 0:
         took.append(counted(removal.segments, "segment"))

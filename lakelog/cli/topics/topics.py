@@ -1,7 +1,8 @@
 """`lakelog topics`: manages the topics of a root and their settings.
 
 Each change is one version of the topic's state. The number of partitions can grow but never shrink. After a topic is
-deleted, its records can no longer be read. The next maintenance after file.delete.delay.ms deletes the topic's files.
+deleted, its records can no longer be read. The topic's files are deleted by the first maintenance that runs after a
+delay of file.delete.delay.ms.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ def settle(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Update the view for Kafka's tools (log/), so that it shows exactly what is committed.
+    """Update the view for Kafka's tools (log/), so that the view shows exactly what is committed.
 
     First the command writes the markers of transactions that are decided or have timed out.
     """
@@ -196,8 +197,8 @@ def export(
     """Copy topics to a plain Kafka log directory, on which a broker can run.
 
     To let a broker serve the topics: create the topics on the broker, and stop the broker. Replace the files of the
-    broker's partitions by the exported files, but keep the broker's own partition.metadata. Start the broker.
-    `lakelog topics import` brings back the records that the broker appends. The file consumer-offsets.csv has the
+    broker's partitions with the exported files, but keep the broker's own partition.metadata. Start the broker.
+    `lakelog topics import` brings back the records that the broker appends. The file consumer-offsets.csv contains the
     positions of the groups, for kafka-consumer-groups --reset-offsets --from-file.
     """
     topics = open_topics(root, conf)
@@ -240,9 +241,9 @@ def import_(
     """Import topics from a plain Kafka log directory that no broker is using now.
 
     A topic that does not exist in the root is imported completely. A Kafka log directory contains no topic settings:
-    give them with --config. If a topic was exported from the root into this directory, only the records that a broker
-    has appended since then are imported. The offsets that groups have committed in the directory's __consumer_offsets
-    become the positions of these groups. A group that the topic in the root already has does not change.
+    give them with --config. If a topic was exported from the root into this directory, the import takes only the
+    records that a broker appended after the export. The offsets that groups have committed in __consumer_offsets become
+    the positions of these groups. If the topic in the root already has a group of this name, that group does not change.
     """
     overrides = given_overrides(config or ())
     topics = open_topics(root, conf, creates=True, makes_topics=True)
@@ -265,7 +266,7 @@ def import_(
             failures.append(error)
             continue
         arrived.append(imported.state)
-        topics.keep_broker_settings()  # creating a topic stores them, but here no topic may be new
+        topics.keep_broker_settings()  # the creation of a topic stores them, but perhaps no topic was created here
         settle_view(topics, name)
         for line in _arrivals(imported):
             write_line(line)

@@ -77,7 +77,7 @@ class CommonOptions:
 class StreamLimits:
     """The limits of a micro-batch, as numbers of offsets.
 
-    most: a micro-batch reads about this many offsets at most.
+    most: the largest number of offsets in a micro-batch, approximately.
     least: if fewer offsets are unread, the stream waits, for at most max_delay_ms.
     """
 
@@ -160,7 +160,7 @@ def stream_group(options: Mapping[str, str], new_id: str) -> StreamGroup | None:
         new_id: distinguishes this start of the query from all others.
 
     Raises:
-        ConfigError: the name is empty, or holdsBack is wrong or has no group.
+        ConfigError: the name is empty, or holdsBack is wrong or is given without a group.
     """
     given = UserOptions(options)
     name, prefix = given.get(_GROUP), given.get("groupIdPrefix")
@@ -207,7 +207,7 @@ def _check_limits(given: UserOptions) -> None:
         raise wrong(
             "minOffsetsPerTrigger",
             f"{least} is higher than maxOffsetsPerTrigger, {most}",
-            "Lower one or raise the other.",
+            "Lower minOffsetsPerTrigger, or raise maxOffsetsPerTrigger.",
         )
 
 

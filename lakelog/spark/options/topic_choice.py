@@ -101,7 +101,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _in_python(pattern: str) -> str:
-    """The pattern, with the characters of Java's named classes instead of the classes, inside and outside brackets.
+    """The pattern, in which each of Java's named classes is replaced by its characters, inside and outside brackets.
 
     Raises:
         re.error: a character class of the pattern contains another one, or an intersection of classes.

@@ -1,7 +1,7 @@
 """Commits what the tasks of a write have staged.
 
-A batch write is one commit per topic. If the commit to one topic fails, the error names this topic, and the topics that
-were committed before it have their rows. If the program repeats the write, these topics get their rows twice.
+A batch write is one commit per topic. If the commit to one topic fails, the error names this topic. The topics that were
+committed earlier keep their rows. If the program repeats the write, these topics get their rows twice.
 
 A micro-batch of a stream is committed exactly once on each topic. Each topic stores the identity of the query's last
 batch: the query's id, the number of the batch and the hash of its offsets (lakelog.spark.sink.streaming_checkpoint). So
@@ -10,7 +10,8 @@ several topics, a list of the staged runs is stored before the first commit (top
 commits the runs of the list.
 
 The sink does not take over topics, so several queries may write to one topic, also while ingests and programs append to
-it. If two drivers run the same query, a batch that one driver has committed is skipped or refused for the other driver.
+it. If two drivers run the same query and one driver has committed a batch, the batch of the other driver is skipped or
+refused.
 """
 
 from __future__ import annotations

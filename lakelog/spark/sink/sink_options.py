@@ -8,8 +8,8 @@ option `root` and the column `timestamp`.
     partition   int; by default the key decides
     timestamp   a timestamp; null or missing: the time of the write. Kafka's sink has no such column
 
-Other columns are ignored. The option `root` has the same meaning as in the source. `kafka.compression.type` compresses
-the records of topics whose compression.type is `producer`. Other `kafka.` options have no effect.
+Other columns are ignored. The option `root` has the same meaning as in the source. `kafka.compression.type` is the codec
+for topics whose compression.type is `producer`. Other `kafka.` options have no effect.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SinkOptions:
 
     @property
     def warning(self) -> str | None:
-        """The line that tells a user of ignored options; None if there are none."""
+        """The warning about ignored options; None if there are none."""
         if not self.ignored:
             return None
         return f"sink {LAKELOG}: options for a connection to Kafka have no effect here: {', '.join(self.ignored)}"
@@ -104,5 +104,5 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
 
 
 def _is_same(found: DataType, expected: DataType) -> bool:
-    """Whether two types are equal, whatever may be null."""
+    """Whether two types are equal. It makes no difference which of their parts may be null."""
     return found.simpleString() == expected.simpleString()

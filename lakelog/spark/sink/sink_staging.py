@@ -32,8 +32,8 @@ from storage_engine.topic.topics import Topics
 _QUERY_ID = "sql.streaming.queryId"
 """The property that Spark gives the tasks of a stream."""
 _ENOUGH_BYTES = 4 * 1024**2
-"""The bytes of rows that are collected before they are encoded, because small Arrow batches would give small record
-batches."""
+"""Rows are collected until they have this many bytes, and are then encoded. Otherwise small Arrow batches would become
+small record batches."""
 
 
 @dataclass(frozen=True)

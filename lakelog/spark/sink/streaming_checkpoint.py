@@ -64,7 +64,7 @@ def offsets_hash(offsets: bytes) -> str:
 
 
 def numbered_files(storage: Storage, checkpoint: str, prefix: str) -> dict[str, dict[int, StoredFile]]:
-    """The numbered files in each of the checkpoint's folders, by the folder's name and their number."""
+    """The numbered files in each of the checkpoint's folders, by the folder's name and the file's number."""
     found: dict[str, dict[int, StoredFile]] = {}
     for file in storage.list(f"{checkpoint}/{prefix}"):
         if numbered := _NUMBERED.fullmatch(file.key.removeprefix(f"{checkpoint}/")):

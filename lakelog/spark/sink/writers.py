@@ -60,7 +60,7 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Appends the rows of each micro-batch exactly once.
 
-    A query in the output mode complete appends all rows of its result with each micro-batch, as with Kafka's sink.
+    A query in the output mode `complete` appends all rows of its result with each micro-batch, as with Kafka's sink.
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:

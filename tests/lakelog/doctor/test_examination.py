@@ -79,7 +79,7 @@ def broken(request: pytest.FixtureRequest, storage: PosixStorage, monkeypatch: p
     ("broken", "expected"),
     [
         ("link overwrites", {"put-if-absent": r"each of 30 names, tried by 8 threads, must have one winner, but .* winners",
-                             "links": "a link replaced a file that had the name"}),
+                             "links": "a link replaced a file that already had the name"}),
         ("replace copies", {"replacing": r"of [\d,]+ reads during .* were torn"}),
         ("fsync is refused", {"fsync": "Invalid argument", "put-if-absent": "Invalid argument"}),
         ("writes append", {"positioned writes": "the bytes read at a position are not the bytes written there"}),
@@ -112,7 +112,7 @@ def test_what_a_storage_has_no_capability_for_is_not_available(storage) -> None:
         "free space": "the storage does not report its free space",
         "free inodes": "the storage has no limit on the number of files, or does not report it",
         "fsync": whole_files, "positioned writes": whole_files, "growing file": whole_files,
-        "links": "the storage has no second names",
+        "links": "a file cannot have a second name on this storage",
         "file times": "times of files cannot be set here",
         "locks": "the storage has no locks",
     }  # fmt: skip

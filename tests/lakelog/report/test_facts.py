@@ -90,7 +90,8 @@ def test_a_time_in_the_future_is_reported_with_what_it_holds_back(root: Root) ->
     (warned,) = collect(root).warnings
     assert (warned.finding, warned.place) == (WarningKind.FUTURE, "t-0")
     assert warned.text.startswith(
-        "In 1 segment of 4, timestamps are up to 2 d in the future. The first of these prevents the deletion of 2 later segments."
+        "In 1 segment of 4, timestamps are up to 2 d in the future. The first of these segments prevents"
+        " the deletion of 2 later segments."
     )
 
 
@@ -100,7 +101,7 @@ def test_many_small_segments_are_reported_and_few_are_not(root: Root) -> None:
     root.topic("large", partition(*segments(*range(10, 220, 10))), segment_bytes="2048")
     (warned,) = collect(root).warnings
     assert (warned.finding, warned.place) == (WarningKind.SMALL_SEGMENTS, "many-0")
-    assert warned.text.startswith("20 of 20 closed segments have less than a twentieth of segment.bytes, 1.1 GB.")
+    assert warned.text.startswith("20 of 20 closed segments are smaller than a twentieth of segment.bytes (1.1 GB).")
 
 
 def test_an_unreadable_topic_stops_no_other(root: Root) -> None:
@@ -186,7 +187,7 @@ def test_stale_rows_and_records_that_were_not_exported_ask_for_attention(root: R
     facts = collect(root)
     not_exported = (
         "3 records did not decode and became dead letters of the export. Correct the model, then run `export --replay`. The"
-        " replay also marks dead letters that newer records made unimportant."
+        " replay also marks a dead letter as superseded if a newer record has replaced or deleted the row."
     )
     assert facts.topics[0].stale_rows == (StaleRows("tables/t", 2),)
     assert [(each.finding, each.place, each.text) for each in facts.warnings] == [

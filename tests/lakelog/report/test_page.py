@@ -70,7 +70,7 @@ def test_tables_say_what_the_state_says(root: Root) -> None:
         "+2.0 kB",
     )
     assert told["Streaming queries"] == [{"query": "q-1", "last batch": "8"}]
-    assert told["Settings of its own"] == [{"key": "retention.ms", "value": "2592000000"}]
+    assert told["The topic's own settings"] == [{"key": "retention.ms", "value": "2592000000"}]
 
 
 def test_what_maintenance_does_next_is_reported_in_words(root: Root) -> None:
@@ -86,7 +86,7 @@ def test_what_maintenance_does_next_is_reported_in_words(root: Root) -> None:
         in page
     )
     assert "Compaction cleans 2 segments next, because 1.000 of its bytes are dirty" in page
-    assert "Merging next makes 1 segment out of 2, 2.0 kB." in page
+    assert "Merging combines 2 segments, 2.0 kB, into 1." in page
 
 
 def test_dead_letters_are_reported_by_reason(root: Root) -> None:
@@ -124,7 +124,7 @@ def test_no_dead_letters_are_reported_only_where_all_could_be_counted(root: Root
     root.topic("t", partition(*segments(10)))
     facts = collect(root)
     uncounted = replace(facts, topics=(replace(facts.topics[0], all_dead_letters=False),))
-    none, unknown = "There are none.", "Some could not be counted, see the warnings."
+    none, unknown = "There are none.", "Some dead letters could not be counted; see the warnings."
     assert [text in render(facts) for text in (none, unknown)] == [True, False]
     assert [text in render(uncounted) for text in (none, unknown)] == [False, True]
 
@@ -135,7 +135,7 @@ def test_dropped_segments_are_reported_until_their_files_go(root: Root) -> None:
     root.topic("t", partition(*segments(5)), file_delete_delay_ms=str(HOUR))
     early = tables(render(collect(root)))
     late = tables(render(collect_root(root.topics, (), NOW + HOUR)))
-    caption = "Dropped segments. Maintenance deletes their files 1 h after they were dropped"
+    caption = "Dropped segments. Maintenance deletes the files of a segment 1 h after the drop"
     assert [(row["segments"], row["due"]) for row in early[caption]] == [("2", "0")]
     assert [(row["segments"], row["due"]) for row in late[caption]] == [("2", "2")]
 
@@ -159,7 +159,7 @@ def test_what_is_left_out_for_its_length_is_said(root: Root) -> None:
     told = tables(page)
     assert len(told["Partitions"]) == MOST_PICTURES + 1
     assert page.count('class="picture"') == MOST_PICTURES
-    assert "Below are the 16 largest partitions of 17." in page
+    assert "Below are the 16 largest of 17 partitions." in page
     assert len(told["Segments of partition 0"]) == MOST_SEGMENTS
     assert "160 segments between the oldest and the newest 20 are not listed" in page
     assert len(told["Changes, the newest first"]) == MOST_CHANGES

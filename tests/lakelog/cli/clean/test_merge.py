@@ -28,7 +28,7 @@ def test_small_segments_become_one_and_the_records_stay(scattered, tmp_path: Pat
     assert shown(tmp_path, "t") == ["0", "1", "2", "3", "4"]
     ended = scattered("merge", "--topic", "t")
     assert (ended.status, ended.err) == (0, "")
-    assert ended.out.startswith("topic t, partition 0: merged 4 segments from offset 0 on, into one of ")
+    assert ended.out.startswith("topic t, partition 0: merged 4 segments, beginning at offset 0, into one segment of ")
     assert (shown(tmp_path, "t"), len(shown(tmp_path, "u"))) == (["0", "4"], 5)
     assert scattered("read", "--topic", "t").records == before
     assert scattered("verify").status == 0

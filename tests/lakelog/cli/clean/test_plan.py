@@ -86,7 +86,7 @@ def test_a_saved_plan_is_applied_as_it_is_and_only_once(filled, tmp_path: Path) 
     applied = filled("plan", "--apply", file)
     assert (applied.status, applied.err) == (0, "")
     told = applied.out.splitlines()
-    assert told[0] == "topic t, partition 0: 2 segments deleted, 140 B; the partition begins at offset 2 now"
+    assert told[0] == "topic t, partition 0: 2 segments deleted, 140 B; the partition now begins at offset 2"
     assert told[1].startswith("topic u, partition 0: compacted up to offset 2, 2 records to 1, ")
     assert len(told) == 2
     assert segments(filled, "t") == [2, 3]

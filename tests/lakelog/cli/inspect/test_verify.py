@@ -57,7 +57,7 @@ def test_repairing_ends_with_0_unless_batches_were_lost(lakelog, tmp_path) -> No
     ended = lakelog("verify", "--kafka-dir", str(path), "--repair")
     assert ended.status == 0
     assert ended.out.splitlines()[0].startswith("repaired: ")
-    assert "after repairing nothing is wrong" in ended.out
+    assert "after the repair: nothing is wrong" in ended.out
     assert contents(path) == whole | {".lock": b""}
     flip(path / f"txn-0/{0:020d}.log", 70)
     ended = lakelog("verify", "--kafka-dir", str(path), "--repair", "--format", "jsonl")
@@ -118,13 +118,13 @@ def test_what_is_repaired_is_reported_without_advice_and_the_status_with_its_rea
     assert problem.startswith(f"repaired: {newest} at position 0: expected bytes with digest ")
     assert problem.endswith("... (state)")
     assert restored.endswith(f": the byte at position {position}, from the digest of the document")
-    assert summary == "2 segments, 140 B, 2 batches: 1 problem (1 state); after repairing nothing is wrong"
+    assert summary == "2 segments, 140 B, 2 batches: 1 problem (1 state); after the repair: nothing is wrong"
 
     newest.write_bytes(whole[:-90])
     made_anew = lakelog("verify", "--repair")
     assert made_anew.status == 4
     assert made_anew.out.splitlines()[-2:] == [
-        "2 segments, 140 B, 2 batches: 1 problem (1 state); after repairing nothing is wrong",
+        "2 segments, 140 B, 2 batches: 1 problem (1 state); after the repair: nothing is wrong",
         "exit status 4: the newest version of a state was rebuilt; other changes of the lost version are unknown",
     ]
     assert lakelog("verify").status == 0

@@ -120,8 +120,8 @@ def test_lines_of_several_topics_are_appended_in_one_transaction(lakelog: Lakelo
 @pytest.mark.parametrize(
     ("bad", "problem"),
     [
-        (line(b"k", b"v"), "line 2: the field topic must have the name of a topic, found null"),
-        (line(b"k", b"v", topic=7), "line 2: the field topic must have the name of a topic, found a number"),
+        (line(b"k", b"v"), "line 2: the field topic must contain a topic's name, found null"),
+        (line(b"k", b"v", topic=7), "line 2: the field topic must contain a topic's name, found a number"),
         (line(b"k", b"v", topic="c"), "topic c: not found"),
         (line(b"k", b"v", topic="a", timestamp=2**62), "line 2"),
     ],
