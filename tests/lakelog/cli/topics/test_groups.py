@@ -214,7 +214,7 @@ def test_a_folder_in_the_place_of_a_groups_file_is_an_error(lakelog: Lakelog, to
     member_of(topics, {0: 1}).leave()
     (file,) = topics.storage.list("meta/t/groups/")
     topics.storage.delete(file.key)
-    topics.storage.directory.make_folder(file.key)
+    PosixStorage(topics.storage.uri).make_folder(file.key)
 
     for command in (["read"], ["read", "--commit"]):
         ended = lakelog(*command, "--topic", "t", "--group", "g")
