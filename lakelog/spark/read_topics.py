@@ -26,7 +26,7 @@ from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
-from storage_engine.topic.witnesses import newest_state, shown_offsets
+from storage_engine.topic.witnesses import lost_chain, newest_state, shown_offsets
 from storage_engine.topic_name import check_topic_name
 
 States = Mapping[str, TopicState]
@@ -76,7 +76,8 @@ class ReadTopics:
         if topic not in self._chains:
             self._chains[topic] = self._chain(topic)
         chain = self._chains[topic]
-        newest_state(self.storage, chain, self._shown)
+        if newest_state(self.storage, chain, self._shown) is None and (lost := lost_chain(self.storage, chain)):
+            raise lost
         state = newest_decided(self.storage, chain)
         if state.deleted:
             raise UnknownTopicError(f"topic {topic}", "was deleted", "`lakelog topics list` shows the topics.")

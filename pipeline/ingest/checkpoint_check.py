@@ -18,7 +18,7 @@ with the topics' states:
                                   the newest file
     only metadata exists          the query begins again, so the checkpoint counts as rolled back
     rolled back, or a copy        accepted if positions show which rows are committed; otherwise refused
-    ahead of the topic            refused: the records in between would be silently skipped
+    ahead of a topic              refused: the records in between would be silently skipped
 
 Before a commit, the checkpoint files on which the commit depends are made durable (`make_durable`). Otherwise, after a
 power cut, a topic could contain a batch that is not in the checkpoint, as if the checkpoint were rolled back. Only the
@@ -211,13 +211,17 @@ def why_refused(checkpoint: SeenCheckpoint, states: Sequence[TopicState], source
         states: the states of the topics that the query feeds.
         source: the source whose positions all these topics have, or None.
     """
-    done, finished = last_batch(checkpoint.query_id, states), checkpoint.files.finished
-    place = f"{checkpoint.folder} (query {checkpoint.query_id})"
-    if finished > done.batch_id:
-        known = f"only batch {done.batch_id} of the query" if done.batch_id >= 0 else "no batch of the query"
+    query_id, finished = checkpoint.query_id, checkpoint.files.finished
+    done = last_batch(query_id, states)
+    place = f"{checkpoint.folder} (query {query_id})"
+    # A topic without a batch of the query may be new to it. Only if no topic has one, the batches are lost.
+    known = [state for state in states if query_id in state.queries] or states
+    if behind := [state for state in known if finished > last_batch(query_id, [state]).batch_id]:
+        last = last_batch(query_id, behind).batch_id
+        has = f"only batch {last} of the query" if last >= 0 else "no batch of the query"
         return CheckpointError(
             place,
-            f"shows batch {finished} as completed, but {', '.join(state.topic for state in states)} has {known}:"
+            f"shows batch {finished} as completed, but {', '.join(state.topic for state in behind)} has {has}:"
             " the records in between would be skipped",
             _anew("Restore topic and checkpoint from one backup", source)
             + " Or keep the checkpoint and start with --accept-new-checkpoint, which skips the records in between.",

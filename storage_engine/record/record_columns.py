@@ -167,6 +167,15 @@ def view_array(views: Int64Array, valid: ByteArray, buffers: Sequence[ByteArray]
     )
 
 
+def view_lengths(array: pa.Array) -> Int64Array:
+    """Return the length in bytes of each value of a binary_view array; 0 for null."""
+    views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, 4)  # a view has 16 bytes and begins with the length
+    lengths = views[array.offset : array.offset + len(array), 0].astype(np.int64)
+    if array.null_count:
+        lengths[array.is_null().to_numpy(zero_copy_only=False)] = 0
+    return lengths
+
+
 def _validity(valid: ByteArray) -> tuple[pa.Buffer | None, int]:
     """Return the validity bitmap (None without nulls) and the number of nulls."""
     nulls = len(valid) - int(np.count_nonzero(valid))

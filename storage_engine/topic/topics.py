@@ -76,22 +76,33 @@ class Topics:
         self._shown: ShownOffsets | None = None
 
     def names(self, *, with_deleted: bool = False) -> Iterator[str]:
-        """The names of all topics that are not deleted, in order. Names that Kafka does not allow are ignored.
+        """The names of all topics that are not deleted, in order. Names that Kafka does not allow are ignored. Topics that
+        only the view shows, because all versions of their state are lost, are included.
 
         Args:
             with_deleted: also include deleted topics, which may still have files. Then no state is read, so topics with
                 a damaged state are included, too.
+
+        Raises:
+            CorruptionError: without `with_deleted`, if a state is damaged or lost.
         """
         for name in self._chains():
             if is_topic_name(name) and (with_deleted or self.find(name) is not None):
                 yield name
 
+    def _view(self) -> ShownOffsets:
+        """The view's offsets. They must be read before a state, but may be old. So they are read once."""
+        if self._shown is None:
+            self._shown = shown_offsets(self.storage)
+        return self._shown
+
     def _chains(self) -> Iterator[str]:
-        """The first part of each key under meta/, in the order of keys."""
+        """The first part of each key under meta/, and the topics that the view shows, in the order of keys."""
+        shown = {f"{name}/" for name in self._view().topics}
         if (folders := self.storage.folders) is not None:  # lists all folders in one call
             # Includes a symbolic link to a folder: `entries` does not follow the link, but `list` does.
-            names = sorted(f"{entry.name}/" for entry in folders.entries("meta"))
-            yield from (name[:-1] for name in names if self._has_files(f"meta/{name}"))
+            names = sorted(shown.union(f"{entry.name}/" for entry in folders.entries("meta")))
+            yield from (name[:-1] for name in names if name in shown or self._has_files(f"meta/{name}"))
             return
         after = ""
         while (first := next(self.storage.list("meta/", after), None)) is not None:
@@ -126,12 +137,12 @@ class Topics:
         """The topic's newest state; None if the topic does not exist or is deleted.
 
         Raises:
-            CorruptionError: the state is damaged, or a witness shows that newer versions are missing (topic.witnesses).
+            CorruptionError: the state is damaged, or a witness shows that versions are missing (topic.witnesses).
         """
-        # The view's offsets must be read before the state, but may be old. So they are read once.
-        if self._shown is None:
-            self._shown = shown_offsets(self.storage)
-        state = newest_state(self.storage, self.chain(name), self._shown)
+        shown, chain = self._view(), self.chain(name)
+        state = newest_state(self.storage, chain, shown)
+        if state is None and (lost := lost_chain(self.storage, chain)):
+            raise lost
         return None if state is None or state.deleted else state
 
     def state(self, name: str) -> TopicState:

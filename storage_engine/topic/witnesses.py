@@ -41,10 +41,10 @@ from storage_engine.log.checkpoint import (
 from storage_engine.log.filenames import LOG, is_offset_name
 from storage_engine.quantities import counted
 from storage_engine.storage import Storage
-from storage_engine.topic.chain.history_file import history_key, read_history_file
+from storage_engine.topic.chain.history_file import history_folder, history_key, read_history_file
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
-from storage_engine.topic.readers.consumer_files import Consumer, all_consumers
+from storage_engine.topic.readers.consumer_files import Consumer, all_consumers, group_folder
 from storage_engine.topic.view_record import VIEW, is_on_record
 
 Offsets = Mapping[str, Mapping[int, int]]
@@ -202,13 +202,22 @@ def lost_versions(state: TopicState, ahead: AheadWitness) -> CorruptionError:
 
 
 def lost_chain(storage: Storage, chain: StateChain) -> CorruptionError | None:
-    """An error if the view shows a topic although no version of its state exists; else None. A deleted topic still has
+    """An error if a file shows the topic although no version of its state exists; else None. A deleted topic still has
     versions."""
-    if not is_on_record(storage) or shown_topic_id(storage, chain.topic) is None or any(True for _ in chain.versions()):
+    topic = chain.topic
+    if is_on_record(storage) and shown_topic_id(storage, topic) is not None:
+        witness, kept = f"{VIEW}/{topic}-0", f"its folders in {VIEW}/"
+    else:
+        folders = (group_folder(topic), f"{history_folder(topic)}/")
+        file = next((file for folder in folders for file in storage.list(folder)), None)
+        if file is None:
+            return None
+        witness, kept = file.key, f"meta/{topic}/"
+    if any(True for _ in chain.versions()):  # read last: another process may just have created the topic
         return None
     return CorruptionError(
-        f"meta/{chain.topic}", 0, f"the state chain of the topic that {VIEW}/{chain.topic}-0 shows", "no version",
-        f"Restore meta/{chain.topic}/ from a backup. To continue without the topic, delete its folders in {VIEW}/.",
+        f"meta/{topic}", 0, f"the state chain of the topic that {witness} shows", "no version",
+        f"Restore meta/{topic}/ from a backup. To continue without the topic, delete {kept}.",
     )  # fmt: skip
 
 

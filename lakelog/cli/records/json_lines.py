@@ -38,7 +38,14 @@ from lakelog.terminal.text import shown_json
 from storage_engine.config import TopicConfig
 from storage_engine.errors import InvalidRecordError
 from storage_engine.log.validator import record_limit
-from storage_engine.record.record_columns import TIMESTAMP_TYPE_NAMES, TO_APPEND, header_array, no_headers
+from storage_engine.record.kernels.columns import Int64Array
+from storage_engine.record.record_columns import (
+    TIMESTAMP_TYPE_NAMES,
+    TO_APPEND,
+    header_array,
+    no_headers,
+    view_lengths,
+)
 
 _TAKEN = ("key", "value", "headers", "timestamp")
 _PASSED_OVER = ("topic", "partition", "offset", "timestampType", "leaderEpoch")
@@ -47,6 +54,13 @@ _FIELDS = frozenset((*_TAKEN, *_PASSED_OVER))
 _decode = json.JSONDecoder().decode
 _decode_pairs = json.JSONDecoder(object_pairs_hook=list).decode
 _to_base64 = binascii.b2a_base64
+_BARE = b'"key":null,"value":null,"headers":[]'
+"""The part of the line of a record without key, value and headers that shows this."""
+_BASE64_AT_ONCE = 3 * 256 * 1024
+"""In bytes; a multiple of 3, so that only the last piece of base64 ends with padding."""
+_HEADERS_AT_ONCE = 10_000
+_HEADER_TEXT = 16
+"""About how many bytes a header takes in a line in addition to its name and value."""
 
 
 @dataclass(frozen=True)
@@ -233,6 +247,56 @@ def format_lines(topic: str, partition: int, records: pa.RecordBatch) -> bytes:
         )
     ]  # fmt: skip
     return "".join(lines).encode()
+
+
+def line_pieces(topic: str, partition: int, record: pa.RecordBatch) -> Iterator[bytes]:
+    """The line of one record, in pieces. However large the record is, a piece needs little memory.
+
+    Args:
+        record: one row, with the columns of columns.RECORDS. The pieces together are what format_lines returns.
+    """
+    bare = {"key": pa.nulls(1, pa.binary_view()), "value": pa.nulls(1, pa.binary_view()), "headers": no_headers(1)}
+    columns = [bare.get(name, record[name]) for name in record.schema.names]
+    line = format_lines(topic, partition, pa.RecordBatch.from_arrays(columns, schema=record.schema))
+    before, _, after = line.rpartition(_BARE)
+    yield before + b'"key":'
+    yield from _quoted_pieces(record["key"])
+    yield b',"value":'
+    yield from _quoted_pieces(record["value"])
+    yield b',"headers":['
+    headers = record["headers"].flatten()
+    for first in range(0, len(headers), _HEADERS_AT_ONCE):
+        some = headers.slice(first, _HEADERS_AT_ONCE)
+        (text,) = _header_texts(pa.ListArray.from_arrays(pa.array([0, len(some)], pa.int32()), some))
+        yield f"{',' if first else ''}{text[1:-1]}".encode()
+    yield b"]" + after
+
+
+def _quoted_pieces(column: pa.Array) -> Iterator[bytes]:
+    """The only value of a column as _quoted returns it, in pieces."""
+    if column.null_count:
+        yield b"null"
+        return
+    data = memoryview(column[0].as_buffer())
+    yield b'"'
+    for first in range(0, len(data), _BASE64_AT_ONCE):
+        yield _to_base64(data[first : first + _BASE64_AT_ONCE], newline=False)
+    yield b'"'
+
+
+def line_sizes(records: pa.RecordBatch) -> Int64Array:
+    """About how many bytes the keys, values and headers of each record take in a line."""
+    sizes = view_lengths(records["key"]) + view_lengths(records["value"])
+    headers = records["headers"]
+    flat = headers.flatten()
+    if len(flat):
+        counts = headers.value_lengths().to_numpy()
+        ends = np.cumsum(counts)
+        sizes += _HEADER_TEXT * counts
+        for column in flat.flatten():
+            offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset :]
+            sizes += offsets[ends] - offsets[ends - counts]
+    return sizes
 
 
 def _quoted(data: bytes | None) -> str:

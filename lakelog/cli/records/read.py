@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from storage_engine.topic.readers.reader import PartitionReader
 
 _LINES_AT_ONCE = 20_000
+_BYTES_AT_ONCE = 4 * 1024**2
+"""Bytes of keys, values and headers whose lines are made together."""
 _ROWS_OF_A_TABLE = 200
 _SHOWN_CHARACTERS = 60
 _LATEST = -1
@@ -193,10 +195,24 @@ def _first_offset(
 
 
 def _print_lines(topic: str, partition: int, records: pa.RecordBatch) -> None:
-    from lakelog.cli.records.json_lines import format_lines
+    """Print records as lines. The lines that are made together need little memory, even if the records are large."""
+    import numpy as np
 
-    for first in range(0, records.num_rows, _LINES_AT_ONCE):
-        write(format_lines(topic, partition, records.slice(first, _LINES_AT_ONCE)))
+    from lakelog.cli.records.json_lines import format_lines, line_pieces, line_sizes
+
+    ends = np.cumsum(line_sizes(records))
+    first = 0
+    while first < len(ends):
+        before = int(ends[first - 1]) if first else 0
+        end = int(np.searchsorted(ends, before + _BYTES_AT_ONCE, side="right"))
+        if end == first:  # one record is larger than that
+            end += 1
+            for piece in line_pieces(topic, partition, records.slice(first, 1)):
+                write(piece)
+        else:
+            end = min(end, first + _LINES_AT_ONCE)
+            write(format_lines(topic, partition, records.slice(first, end - first)))
+        first = end
 
 
 def _print_table(topic: str, partition: int, records: pa.RecordBatch) -> None:

@@ -50,12 +50,14 @@ def list_(
 ) -> None:
     """Print the names of all groups."""
     topics = open_topics(root, conf)
-    groups = _groups(topics)
+    groups, failed = _groups(topics)
     if state:
         write(group_table({name: _state_of(topics, found) for name, found in groups.items()}).encode())
-        return
-    for name in groups:
-        write_line(name)
+    else:
+        for name in groups:
+            write_line(name)
+    if failed:
+        raise typer.Exit(ExitStatus.PARTIAL)
 
 
 @app.command("describe")
@@ -84,7 +86,7 @@ def describe(
     records, and the age of the oldest unread record (SECONDS).
     """
     topics = open_topics(root, conf)
-    groups = _groups(topics)
+    groups, failed = _groups(topics)
     named = _named(group, all_groups, groups)
     chosen = {name: groups[name] for name in named if name in groups}
     positions = {} if members or state else _positions(topics, chosen, lag or as_json)
@@ -107,6 +109,8 @@ def describe(
                 write(members_table(name, active, counts).encode())
         elif name in positions:
             write(offsets_table(positions[name], lag).encode())
+    if failed:
+        raise typer.Exit(ExitStatus.PARTIAL)
 
 
 @app.command("reset-offsets")
@@ -150,7 +154,7 @@ def reset_offsets(
     if dry_run and execute:
         raise UsageError("--execute", "--dry-run is given, too", "Give only one of the two.")
     topics = open_topics(root, conf)
-    groups = _groups(topics)
+    groups, failed = _groups(topics)
     named = _named(group, all_groups, groups)
     chosen = {name: _new_offsets(topics, name, groups.get(name, {}), rule, topic, all_topics) for name in named}
     if execute:
@@ -160,6 +164,8 @@ def reset_offsets(
             for each, offsets in by_topic.items():
                 set_positions(topics.storage, topics.state(each), name, offsets, topics.clock.now_ms())
     write((exported_offsets(chosen) if export else table_of_new_offsets(chosen)).encode())
+    if failed:
+        raise typer.Exit(ExitStatus.PARTIAL)
 
 
 @app.command("delete")
@@ -173,8 +179,8 @@ def delete(
     topics = open_topics(root, conf)
     from storage_engine.topic.readers import consumer_files as group_files
 
-    groups = _groups(topics)
-    deleted, failed = [], False
+    groups, failed = _groups(topics)
+    deleted = []
     for name in _named(group, all_groups, groups):
         try:
             if name not in groups:
@@ -198,20 +204,22 @@ def delete(
         raise typer.Exit(ExitStatus.PARTIAL if deleted else ExitStatus.ERROR)
 
 
-def _groups(topics: Topics) -> dict[str, dict[str, Consumer]]:
-    """All groups in the order of their names: by the group's name, and then by topic. Standard error names each topic and
-    each file that cannot be read."""
+def _groups(topics: Topics) -> tuple[dict[str, dict[str, Consumer]], bool]:
+    """All groups in the order of their names: by the group's name, and then by topic. The second value says whether a
+    topic or a file could not be read. Standard error names each of these topics and files."""
     from lakelog.cli.options import readable_states
     from storage_engine.topic.readers.consumer_files import read_consumers
 
     found: dict[str, dict[str, Consumer]] = {}
-    for state in readable_states(topics, None)[0]:
+    states, failed = readable_states(topics, None)
+    for state in states:
         consumers = read_consumers(topics.storage, state)
         for error in consumers.damaged:
             write_error(error)
+            failed = True
         for consumer in consumers.known:
             found.setdefault(consumer.name, {})[state.topic] = consumer
-    return dict(sorted(found.items()))
+    return dict(sorted(found.items())), failed
 
 
 def _named(group: list[str] | None, all_groups: bool, groups: dict[str, dict[str, Consumer]]) -> list[str]:

@@ -285,6 +285,18 @@ def generations(storage: Storage, topic: str, name: str) -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
+def check_no_folder(storage: Storage, topic: str, name: str) -> None:
+    """Check that no folder is in the place of a consumer's file. Without this check, the consumer would count as new.
+
+    Raises:
+        CorruptionError: there is such a folder.
+    """
+    for wrong in folders_for_documents(storage.folders, group_folder(topic).rstrip("/"), _WHAT, _REMOVE):
+        match = _FILE.fullmatch(wrong.file)
+        if match is not None and match["stem"] == _stem(topic, name):
+            raise wrong
+
+
 def consumer_key(topic: str, name: str, generation: int = 0) -> str:
     """The key of a consumer's file. It is readable, and different for each name and each generation."""
     return f"{_stem(topic, name)}{f'.{generation}' if generation else ''}.json"

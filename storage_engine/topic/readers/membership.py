@@ -35,6 +35,7 @@ from storage_engine.topic.readers.consumer_files import (
     GROUP_KIND,
     STREAM_KIND,
     Consumer,
+    check_no_folder,
     consumer_key,
     encode_consumer,
     generations,
@@ -138,6 +139,7 @@ def find_group(storage: Storage, state: TopicState, name: str) -> Consumer | Non
     Raises:
         CorruptionError: its file is damaged.
     """
+    check_no_folder(storage, state.topic, name)
     for key in reversed(generations(storage, state.topic, name).values()):
         found = read_consumer(storage, key)
         if found is not None:
@@ -187,6 +189,7 @@ def _claim(
     idle: bool = False,
 ) -> Consumer:
     """Put the file of the next generation, and delete the files of lower generations."""
+    check_no_folder(storage, state.topic, name)
     for _ in range(_MOST_ATTEMPTS):
         there = generations(storage, state.topic, name)
         newest = max(there, default=0)

@@ -19,9 +19,7 @@ from storage_engine.topic.chain.documents import folders_for_documents
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import DroppedFile, TopicState
 from storage_engine.topic.chain.transaction_files import damaged_records
-from storage_engine.topic.kafka.view import lost_chains
 from storage_engine.topic.topics import Topics, is_root, may_become_root
-from storage_engine.topic.witnesses import shown_offsets
 from storage_engine.verify.findings import Finding, Kind, of_error, placed, problems
 from storage_engine.verify.root.chain_check import check_chain
 from storage_engine.verify.root.damaged_documents import damaged_documents
@@ -81,8 +79,6 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
         uri = topics.storage.uri
         found.findings += _no_root(topics.storage)
         found.findings += [placed(of_error(error, Kind.STATE), uri) for error in damaged_records(topics.storage)]
-        lost = lost_chains(topics, shown_offsets(topics.storage))
-        found.findings += [placed(of_error(error, Kind.STATE), uri) for error in lost]
     named = {finding.file for finding in found.findings}
     damaged = [
         placed(of_error(error, Kind.STATE, _BRING_BACK), topics.storage.uri)
@@ -174,8 +170,7 @@ def _check_beside_partitions(topics: Topics, states: Sequence[TopicState]) -> li
     findings: list[Finding] = []
     for _ in range(_LOOKS):
         _, unreadable = topics.states()
-        lost = {error.file.removeprefix("meta/") for error in lost_chains(topics, shown_offsets(topics.storage))}
-        findings = list(check_beside_folders(topics, states, unreadable.keys() | lost))
+        findings = list(check_beside_folders(topics, states, unreadable.keys()))
         newest, _ = topics.states()
         if not problems(findings) or {state.id for state in newest} == {state.id for state in states}:
             return findings

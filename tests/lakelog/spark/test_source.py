@@ -3,6 +3,7 @@ deletes."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
+from lakelog.spark.options.source_options import common_options
+from lakelog.spark.read_topics import ReadTopics
 from pipeline.ingest.ingesting import IngestError
 from pipeline.ingest.micro_batch import IngestResult
 from storage_engine.config import BrokerConfig
-from storage_engine.errors import ConfigError
+from storage_engine.errors import ConfigError, CorruptionError
 from storage_engine.topic.clean.topic_compaction import compact_topic
 from storage_engine.topic.clean.topic_retention import retain_topic
+from storage_engine.topic.kafka.view import settle
 from tests.pipeline.ingest.ingest_runs import append_values, records_of, run_ingest, topics_of
 
 DAY_MS = 24 * 3_600_000
@@ -178,3 +182,16 @@ def test_a_topic_that_is_chosen_otherwise_is_not_read_into_itself(copying: Copyi
     copying.conf.write_text(copying.conf.read_text().replace('subscribe: "one, two"', choice))
     with pytest.raises(ConfigError, match="the ingest would read topic one and append to the same topic"):
         copying.run("ingest.topic=one")
+
+
+def test_a_pattern_does_not_pass_over_a_topic_whose_state_is_lost(tmp_path: Path) -> None:
+    topics = topics_of(tmp_path)
+    for name in ("kept", "lost"):
+        topics.create(name, 1, {})
+        append_values(tmp_path, name, name)
+    settle(topics)
+    shutil.rmtree(tmp_path / "meta/lost")
+    options = common_options({"root": str(tmp_path), "subscribePattern": ".*"})
+
+    with pytest.raises(CorruptionError, match="the state chain of the topic that log/lost-0 shows, found no version"):
+        ReadTopics(options).states()

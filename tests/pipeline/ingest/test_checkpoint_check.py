@@ -108,6 +108,25 @@ def test_a_checkpoint_that_is_ahead_is_refused_in_any_case(tmp_path, known) -> N
         assert remedy in refused.remedy
 
 
+def test_a_checkpoint_that_is_ahead_of_one_of_several_topics_is_refused(tmp_path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    whole, behind, new = state(3, checkpoint.hash(3)), state(2, checkpoint.hash(2), topic="b"), state(topic="n")
+
+    refused = checkpoint.refused(whole, behind, new)
+
+    assert refused is not None
+    assert refused.problem == (
+        "records batch 3 as completed, but b has only batch 2 of the query: the records in between would be skipped"
+    )
+    assert checkpoint.refused(whole, new) is None
+
+
+def test_a_topic_without_the_batch_that_spark_has_not_noted_goes_on(tmp_path) -> None:
+    checkpoint = Checkpoint(tmp_path, done=2)
+
+    assert checkpoint.refused(state(3, checkpoint.hash(3)), state(2, checkpoint.hash(2), topic="b")) is None
+
+
 def numbered(folder: str, numbers: Iterable[int]) -> list[str]:
     return [f"{folder}/{number}" for number in numbers]
 

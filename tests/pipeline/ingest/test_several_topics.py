@@ -20,7 +20,14 @@ from pipeline.ingest.ingesting import Ingest
 from pipeline.ingest.micro_batch import IngestResult
 from pipeline.job import JobContext
 from pipeline.settings import Settings, load_settings
-from storage_engine.errors import BatchRefusedError, ConfigError, CorruptionError, FencedError, UnknownTopicError
+from storage_engine.errors import (
+    BatchRefusedError,
+    CheckpointError,
+    ConfigError,
+    CorruptionError,
+    FencedError,
+    UnknownTopicError,
+)
 from storage_engine.topic.append.staged_list import list_key
 from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter, take_over
 from tests.pipeline.ingest.ingest_runs import PowerCutError, cut, dead_letters_of, records_of, topics_of
@@ -199,6 +206,20 @@ def test_a_batch_that_waits_for_a_topic_wants_that_topic_to_be_fed(router: Route
 
     assert (result.batches, result.records) == (1, 1)
     assert [router.values(topic) for topic in ("clicks", "orders", "visits")] == [[0], [1], [2]]
+
+
+def test_a_topic_whose_newest_version_is_lost_gets_no_further_batch(router: Router) -> None:
+    for n in range(2):
+        router.write(row(n), row(10 + n, "orders"))
+    router.ingest()
+    newest = topics_of(router.root).state("orders").version
+    (router.root / f"meta/orders/{newest:020d}.json").unlink()
+    router.write(row(2), row(12, "orders"))
+
+    with pytest.raises(CheckpointError, match="records batch 1 as completed, but orders has only batch 0 of the query"):
+        router.ingest()
+
+    assert [sorted(router.values(topic)) for topic in ("clicks", "orders")] == [[0, 1], [10]]
 
 
 def test_a_topic_that_has_the_batch_may_be_taken_out_and_the_others_get_what_was_theirs(router: Router) -> None:

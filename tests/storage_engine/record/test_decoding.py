@@ -16,6 +16,7 @@ from storage_engine.record.batch import BatchTable, scan_batches
 from storage_engine.record.compression import Codec, compress
 from storage_engine.record.decoding import NO_END, decode_batches
 from storage_engine.record.encoding import encode_records
+from storage_engine.record.record_columns import view_lengths
 from storage_engine.record.stamping import stamp_batches
 from tests.storage_engine.record_tables import Row, decompress, row_lists, to_rows, to_table
 
@@ -166,3 +167,10 @@ def test_stamping_changes_nothing_that_the_crc_covers() -> None:
     for position, size in zip(table.positions.tolist(), table.sizes.tolist(), strict=True):
         assert (data[position + 16 : position + size] == before[position + 16 : position + size]).all()
     assert to_rows(decode(data.tobytes())) == PLENTY
+
+
+@given(st.lists(st.none() | st.binary(max_size=40), max_size=20), st.integers(0, 5))
+def test_the_lengths_of_a_view_array_are_those_of_its_values(values: list[bytes | None], first: int) -> None:
+    array = pa.array(values, pa.binary_view()).slice(first)
+
+    assert view_lengths(array).tolist() == [len(value or b"") for value in values[first:]]

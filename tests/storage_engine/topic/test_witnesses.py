@@ -14,7 +14,7 @@ from storage_engine.topic.chain import history_file
 from storage_engine.topic.chain.pruning import prune
 from storage_engine.topic.chain.state_chain import version_key
 from storage_engine.topic.kafka.view import settle
-from storage_engine.topic.readers.consumer_files import forget, put_positions
+from storage_engine.topic.readers.consumer_files import forget, group_folder, put_positions
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.topic.append.test_appending import CLOCK, append, contents, new_topic, rows
 from tests.storage_engine.verify.directories import contents as files_of
@@ -102,6 +102,51 @@ def test_the_view_of_a_topic_without_a_chain_stays(storage: PosixStorage) -> Non
     with pytest.raises(CorruptionError, match="the state chain of the topic that log/t-0 shows, found no version"):
         another(storage).create("t", 1, {})
     assert files_of(storage.root / "log") == before
+
+
+@pytest.mark.parametrize("lost", ["meta/t", "versions"])
+def test_a_topic_that_only_the_view_shows_is_an_error_for_every_command(storage: PosixStorage, lost: str) -> None:
+    topics = another(storage)
+    put_positions(storage, topics.state("t"), "g", "group", {0: 3}, CLOCK.now_ms())
+    topics.create("u", 1, {})
+    settle(topics)
+    if lost == "versions":
+        for version in range(3):
+            storage.delete(version_key("t", version))
+    else:
+        storage.remove_folder(lost)
+
+    states, unreadable = another(storage).states()
+
+    assert [state.topic for state in states] == ["u"]
+    assert {name: str(error).partition(". ")[0] for name, error in unreadable.items()} == {
+        "t": "meta/t at position 0: expected the state chain of the topic that log/t-0 shows, found no version"
+    }
+    assert list(another(storage).names(with_deleted=True)) == ["t", "u"]
+    with pytest.raises(CorruptionError, match="found no version"):
+        another(storage).state("t")
+
+
+def test_a_topic_that_only_a_consumer_or_history_shows_is_an_error(
+    storage: PosixStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
+    topics = another(storage)
+    state = topics.state("t")
+    put_positions(storage, state, "g", "group", {0: 3}, CLOCK.now_ms())
+    prune(storage, topics.chain("t"))
+    storage.remove_folder("log")
+    for version in range(state.version + 1):
+        storage.delete(version_key("t", version))
+
+    for witness in ("meta/t/groups/g-", "meta/t/history/0"):
+        with pytest.raises(CorruptionError, match=f"the state chain of the topic that {witness}.* shows, found no ver"):
+            another(storage).create("t", 1, {})
+        assert another(storage).states()[1].keys() == {"t"}
+        for file in list(storage.list(group_folder("t"))):
+            storage.delete(file.key)
+    storage.remove_folder("meta/t")  # what the error says: to go on without the topic
+    another(storage).create("t", 1, {})
 
 
 def test_a_topic_that_takes_up_the_name_of_a_longer_one_is_not_accused(storage: PosixStorage) -> None:

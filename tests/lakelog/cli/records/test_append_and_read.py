@@ -5,12 +5,18 @@ from __future__ import annotations
 import base64
 import json
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lakelog.cli.records import json_lines, read
+from storage_engine.record.batch import scan_batches
+from storage_engine.record.compression import Codec
+from storage_engine.record.decoding import decode_batches
+from storage_engine.record.encoding import encode_records
 from tests.lakelog.cli.conftest import line, text
-from tests.storage_engine.record_tables import Row, row_lists
+from tests.storage_engine.record_tables import Row, row_lists, to_table
 
 T = 1_700_000_000_000
 LATE = ("--config", f"message.timestamp.after.max.ms={2**63 - 1}")
@@ -107,6 +113,38 @@ def test_values_of_a_mebibyte_are_taken_where_the_topic_allows_and_refused_at_th
     lakelog("topics", "create", "large", "--config", "max.message.bytes=2000000")
     assert lakelog("append", "--topic", "large", stdin=lines).status == 0
     assert lakelog("read", "--topic", "large").records[1]["value"] == large
+
+
+def test_large_records_are_printed_in_pieces(lakelog, monkeypatch) -> None:
+    lakelog("topics", "create", "t")
+    sizes = (3, 2_001, 0, 900, 900, 900, 10)
+    lines = [line(None, b"v" * size) for size in sizes]
+    lines += [line(b"k", None), line(b"k", b"v", headers=[["a", None]] * 200), line(None, None)]
+    lakelog("append", "--topic", "t", stdin=lines)
+    printed = lakelog("read", "--topic", "t").out.encode()
+    monkeypatch.setattr(read, "_BYTES_AT_ONCE", 2_000)
+    monkeypatch.setattr(json_lines, "_BASE64_AT_ONCE", 1_500)
+    monkeypatch.setattr(json_lines, "_HEADERS_AT_ONCE", 50)
+    pieces: list[bytes] = []
+    monkeypatch.setattr(read, "write", pieces.append)
+
+    assert lakelog("read", "--topic", "t").status == 0
+
+    assert b"".join(pieces) == printed
+    assert max(map(len, pieces)) < 3 * 2_000 < len(printed)
+
+
+@given(row_lists)
+def test_the_pieces_of_a_line_are_the_line(rows: list[Row]) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(json_lines, "_BASE64_AT_ONCE", 6)
+        patched.setattr(json_lines, "_HEADERS_AT_ONCE", 2)
+        data = np.frombuffer(encode_records(to_table(rows), 0, Codec.NONE).data.tobytes(), np.uint8)
+        table = decode_batches(data, scan_batches(data, "f"), "f")
+        for number in range(len(rows)):
+            record = table.slice(number, 1)
+            pieces = b"".join(json_lines.line_pieces("t", 3, record))
+            assert pieces == json_lines.format_lines("t", 3, record)
 
 
 def test_many_lines_are_one_commit(lakelog, tmp_path) -> None:

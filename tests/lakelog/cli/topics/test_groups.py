@@ -180,9 +180,43 @@ def test_a_group_that_is_not_there_is_an_error(lakelog: Lakelog, topics: Topics)
     assert lakelog("groups", "describe").status == 2
 
 
-def test_a_damaged_file_is_named_and_the_others_are_listed(lakelog: Lakelog, topics: Topics) -> None:
+def test_a_damaged_file_is_named_and_the_others_are_served(lakelog: Lakelog, topics: Topics) -> None:
     member_of(topics, {0: 1}).leave()
     topics.storage.replace("meta/t/groups/h-00000000.json", json.dumps({}).encode())
+
     ended = lakelog("groups", "list")
-    assert ended.out == "g\n"
+
+    assert (ended.status, ended.out) == (4, "g\n")
     assert "meta/t/groups/h-00000000.json" in ended.err
+    assert lakelog("groups", "list", "--state").status == 4
+    for command in ("describe", "reset-offsets --to-earliest --execute --all-topics", "delete"):
+        ended = lakelog("groups", *command.split(), "--group", "g")
+        assert ended.status == 4
+        assert "g" in ended.out
+        assert "meta/t/groups/h-00000000.json" in ended.err
+    assert lakelog("groups", "list").out == ""
+
+
+def test_a_topic_that_cannot_be_read_is_named_and_the_groups_of_the_others_are_listed(
+    lakelog: Lakelog, topics: Topics
+) -> None:
+    member_of(topics, {0: 1}).leave()
+    topics.create("u", 1, {})
+    topics.storage.replace("meta/u/00000000000000000000.json", b"{}")
+
+    ended = lakelog("groups", "list")
+
+    assert (ended.status, ended.out) == (4, "g\n")
+    assert "meta/u/00000000000000000000.json" in ended.err
+
+
+def test_a_folder_in_the_place_of_a_groups_file_is_an_error(lakelog: Lakelog, topics: Topics) -> None:
+    member_of(topics, {0: 1}).leave()
+    (file,) = topics.storage.list("meta/t/groups/")
+    topics.storage.delete(file.key)
+    PosixStorage(topics.storage.uri).make_folder(file.key)
+
+    for command in (["read"], ["read", "--commit"]):
+        ended = lakelog(*command, "--topic", "t", "--group", "g")
+        assert (ended.status, ended.out) == (1, "")
+        assert f"{file.key} at position 0: expected a registered consumer, found a folder" in ended.err
