@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from lakelog.spark.options.bounds import EARLIEST, LATEST, Bound, Edge, Offsets, Time, Times, Where, listed, option_of
+from lakelog.spark.options.bounds import EARLIEST, LATEST, Bound, Edge, Offsets, Time, Times, listed, option_of
 from lakelog.spark.options.given import wrong
+from lakelog.spark.options.partition_json import Where
 from lakelog.spark.options.source_options import CommonOptions
 from lakelog.spark.options.topic_choice import Assigned, Matching
 from storage_engine.clock import SystemClock

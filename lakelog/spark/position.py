@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import NotRequired, TypedDict
 
 from lakelog.spark.offsets import States
-from lakelog.spark.options.bounds import Where
+from lakelog.spark.options.partition_json import Where
 
 
 class TopicPosition(TypedDict):

@@ -27,7 +27,8 @@ from pyspark.sql.streaming.datasource import (
 
 from lakelog.spark.group_record import GroupRecord
 from lakelog.spark.offsets import ReadTopics, States
-from lakelog.spark.options.bounds import Edge, Where
+from lakelog.spark.options.bounds import Edge
+from lakelog.spark.options.partition_json import Where
 from lakelog.spark.options.source_options import CommonOptions, common_options, stream_group, stream_limits
 from lakelog.spark.position import Position, is_same, offsets_of, position_at, with_begin
 from lakelog.spark.ranges import check_prepared, check_topics, stream_ranges

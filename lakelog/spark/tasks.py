@@ -16,7 +16,7 @@ import pyarrow as pa
 from lakelog.rows import as_rows
 from lakelog.spark.columns import as_source_rows
 from lakelog.spark.offsets import States
-from lakelog.spark.options.bounds import Where
+from lakelog.spark.options.partition_json import Where
 from lakelog.spark.reading import Split, grouped, read_split, splits_of
 from lakelog.spark.shares import OffsetRange, divided
 from storage_engine.clock import SystemClock

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from lakelog.spark.options.bounds import Where, assigned_partitions
+from lakelog.spark.options.bounds import assigned_partitions
 from lakelog.spark.options.given import Given, wrong
+from lakelog.spark.options.partition_json import Where
 from storage_engine.config import shown
 
 _CHOICES = ("subscribe", "subscribePattern", "assign")
