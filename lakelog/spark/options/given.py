@@ -14,7 +14,7 @@ LAKELOG = "lakelog"
 """The source's name."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-_DURATION = re.compile(r"(-?[0-9]+)\s*([a-z]*)")
+_DURATION = re.compile(r"(-?[0-9]+)([a-z]*)")
 _UNITS_MS = {
     "": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "us": 1 / 1000,
 }  # fmt: skip

@@ -105,7 +105,7 @@ def test_a_name_that_is_no_number_of_a_partition_is_refused(name: str) -> None:
         ("15m", 900_000),
         ("500", 500),
         ("500ms", 500),
-        ("2 min", 120_000),
+        (" 2min ", 120_000),
         ("1H", 3_600_000),
         ("1d", 86_400_000),
         ("250us", 0),

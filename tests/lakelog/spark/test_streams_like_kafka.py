@@ -53,6 +53,7 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({"subscribe": SMALL, "maxOffsetsPerTrigger": "x"}, "x"),
     ({"subscribe": SMALL, "maxOffsetsPerTrigger": "-1", **EARLIEST}, "-1"),
     ({"subscribe": SMALL, "minOffsetsPerTrigger": "9", "maxTriggerDelay": "soon"}, "soon"),
+    ({"subscribe": SMALL, "maxTriggerDelay": "10 s"}, "10 s"),
     ({"subscribe": SMALL, "kafka.enable.auto.commit": "true"}, "enable.auto.commit"),
     ({"subscribe": BIG, "startingOffsets": at(BIG, 0, 0)}, "big-2"),
     ({"subscribe": SMALL, "startingTimestamp": NEVER}, f"small-0.*{NEVER}"),
