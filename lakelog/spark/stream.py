@@ -92,6 +92,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_options()
         self.commit(start)
         states, latest = self._ends()
+        if start and not latest:
+            return start  # no topic matches the pattern now: wait for one, as Kafka's source does
         self._latest = position_at(latest, states)
         if self._options.fail_on_data_loss:
             check_topics(states, start, self._latest)

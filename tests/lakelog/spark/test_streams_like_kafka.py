@@ -98,6 +98,16 @@ def test_topics_that_come_and_go_are_taken_by_a_pattern(twins: Twins) -> None:
     expect_refusal(twins, place, options | {"failOnDataLoss": "true"}, "(?i)deleted")
 
 
+def test_a_stream_keeps_its_position_while_no_topic_matches_its_pattern(twins: Twins) -> None:
+    topic = twins.create(twins.name("vanishing"), 2)
+    options = {"subscribePattern": f"^{topic}$", **EARLIEST}
+    expect(twins, topic, options, [2])
+    twins.delete(topic)
+    wait_until_gone(twins, topic)
+    expect(twins, topic, options, [])
+    expect(twins, topic, options | {"failOnDataLoss": "false"}, [])
+
+
 def test_records_that_retention_deleted_end_a_stream_unless_that_is_wanted(twins: Twins) -> None:
     topic = twins.create(twins.name("shrinking"), 2)
     options = {"subscribe": topic, **EARLIEST}
