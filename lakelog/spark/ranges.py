@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lakelog.spark.options.bounds import Where, after_end, listed
+from lakelog.spark.options.bounds import after_end, listed
+from lakelog.spark.options.partition_json import Where
 from lakelog.spark.read_topics import FoundOffset, States
 from lakelog.spark.shares import OffsetRange
 from lakelog.spark.stream_position import Position, begins_of, offsets_of
@@ -59,6 +60,8 @@ def batch_ranges(
         begin, until = first[where].offset, end[where].offset
         if begin > until:
             raise after_end("startingOffsets", where, begin, until)
+        if begin == until and not end[where].at_edge:
+            continue  # nothing is read, so nothing is lost
         if until > latest[where]:
             if fail_on_loss:
                 raise _beyond(where, until, latest[where])

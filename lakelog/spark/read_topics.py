@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from lakelog.spark.options.bounds import EARLIEST, LATEST, Bound, Edge, Offsets, Time, Times, Where, listed, option_of
+from lakelog.spark.options.bounds import EARLIEST, LATEST, Bound, Edge, Offsets, Time, Times, listed, option_of
+from lakelog.spark.options.partition_json import Where
 from lakelog.spark.options.source_options import CommonOptions
 from lakelog.spark.options.topic_choice import Assigned, SubscribedPattern
 from lakelog.spark.options.user_options import wrong

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lakelog.spark.options.bounds import Where
+from lakelog.spark.options.partition_json import Where
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,16 @@ def _count(size: int, total: int, wanted: int) -> int:
 
 
 def _parts(whole: OffsetRange, count: int) -> Sequence[OffsetRange]:
-    """A range, divided into parts whose sizes differ by at most one offset. The last parts are the larger ones."""
+    """A range, divided into parts whose sizes differ by at most one offset. The last parts are the larger ones.
+
+    Args:
+        count: the number of parts. A range with fewer offsets is divided into single offsets.
+    """
     parts, first, left = [], whole.first, whole.size
+    count = min(count, whole.size)
     for number in range(count):
         size = left // (count - number)
         left -= size
-        if size:
-            parts.append(OffsetRange(whole.topic, whole.partition, first, first + size))
+        parts.append(OffsetRange(whole.topic, whole.partition, first, first + size))
         first += size
     return parts

@@ -26,7 +26,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from lakelog.spark.group_record import GroupRecord
-from lakelog.spark.options.bounds import Edge, Where
+from lakelog.spark.options.bounds import Edge
+from lakelog.spark.options.partition_json import Where
 from lakelog.spark.options.source_options import CommonOptions, common_options, stream_group, stream_limits
 from lakelog.spark.ranges import check_prepared, check_topics, stream_ranges
 from lakelog.spark.read_topics import ReadTopics, States
@@ -91,6 +92,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_options()
         self.commit(start)
         states, latest = self._ends()
+        if start and not latest:
+            return start  # no topic matches the pattern now: wait for one, as Kafka's source does
         self._latest = position_at(latest, states)
         if self._options.fail_on_data_loss:
             check_topics(states, start, self._latest)

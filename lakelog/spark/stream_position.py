@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NotRequired, TypedDict
 
-from lakelog.spark.options.bounds import Where
+from lakelog.spark.options.partition_json import Where
 from lakelog.spark.read_topics import States
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from lakelog.rows import as_rows
-from lakelog.spark.options.bounds import Where
+from lakelog.spark.options.partition_json import Where
 from lakelog.spark.read_topics import States
 from lakelog.spark.shares import OffsetRange, divided
 from lakelog.spark.source_columns import as_source_rows

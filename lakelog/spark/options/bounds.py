@@ -12,23 +12,17 @@ read_topics.py finds the offsets in the topics.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
+from lakelog.spark.options.partition_json import Where, numbers_in, partitions_in
 from lakelog.spark.options.user_options import UserOptions, wrong
 from storage_engine.config import shown
 from storage_engine.errors import ConfigError
 
-Where = tuple[str, int]
-"""A topic and a partition."""
-
 LATEST = -1
 EARLIEST = -2
-_LONG = range(-(1 << 63), 1 << 63)
-_INT = range(-(1 << 31), 1 << 31)
 _OFFSETS = '{"topicA": {"0": 23, "1": -1}, "topicB": {"0": -2}}'
 _TIMES = '{"topicA": {"0": 1700000000000, "1": 1700000000000}}'
 _PARTITIONS = '{"topicA": [0, 1], "topicB": [0, 1]}'
@@ -104,12 +98,10 @@ def assigned_partitions(text: str) -> frozenset[Where]:
     """
     if not text.strip().startswith("{"):
         raise wrong("assign", f"found {shown(text)}, which is not a list of partitions", f"Write it as {_PARTITIONS}.")
-    return frozenset(
-        _parsed(
-            "assign", text, _PARTITIONS,
-            lambda topics: [(topic, _number(number, _INT)) for topic, numbers in topics.items() for number in numbers],
-        )
-    )  # fmt: skip
+    try:
+        return partitions_in(text)
+    except (TypeError, ValueError):
+        raise _malformed("assign", text, _PARTITIONS) from None
 
 
 def listed(partitions: Mapping[Where, object] | frozenset[Where]) -> str:
@@ -135,48 +127,29 @@ def option_of(bound: Bound, end: str) -> str:
 
 def _bound(given: UserOptions, end: str) -> Bound | None:
     time, times, offsets = f"{end}Timestamp", f"{end}OffsetsByTimestamp", f"{end}Offsets"
-    if (ms := given.whole_number(time)) is not None:
+    if (ms := given.whole_number(time, trimmed=True)) is not None:
         return Time(ms)
     if (text := given.get(times)) is not None:
-        return Times(_by_partition(times, text, _TIMES, _LONG))
+        return Times(_by_partition(times, text, _TIMES))
     if (text := given.get(offsets)) is None:
         return None
     if text.strip().lower() in {edge.value for edge in Edge}:
         return Edge(text.strip().lower())
-    return Offsets(_by_partition(offsets, text, _OFFSETS, range(EARLIEST, 1 << 63)))
+    by_partition = _by_partition(offsets, text, _OFFSETS)
+    if any(offset < EARLIEST for offset in by_partition.values()):
+        raise _malformed(offsets, text, _OFFSETS)
+    return Offsets(by_partition)
 
 
-def _by_partition(option: str, text: str, example: str, bounds: range) -> Mapping[Where, int]:
-    return dict(
-        _parsed(
-            option, text, example,
-            lambda topics: [
-                ((topic, _number(int(number), _INT)), _number(value, bounds))
-                for topic, partitions in topics.items()
-                for number, value in partitions.items()
-            ],
-        )
-    )  # fmt: skip
-
-
-def _parsed(option: str, text: str, example: str, meant: Callable[[Any], list[Any]]) -> list[Any]:
+def _by_partition(option: str, text: str, example: str) -> Mapping[Where, int]:
     try:
-        return meant(json.loads(text))
-    except (ValueError, TypeError, AttributeError, OverflowError):
-        raise wrong(option, f"found {shown(text)}", f"Write it as {example}.") from None
+        return numbers_in(text)
+    except (TypeError, ValueError):
+        raise _malformed(option, text, example) from None
 
 
-def _number(value: object, bounds: range) -> int:
-    """A whole number from JSON. Digits after the decimal point are dropped, as in Kafka's source.
-
-    Raises:
-        TypeError, ValueError: the value is not a number, or is outside the bounds.
-    """
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(value)
-    if int(value) not in bounds:
-        raise ValueError(value)
-    return int(value)
+def _malformed(option: str, text: str, example: str) -> ConfigError:
+    return wrong(option, f"found {shown(text)}", f"Write it as {example}.")
 
 
 def _check_order(option: str, first: Mapping[Where, int], end: Mapping[Where, int]) -> None:

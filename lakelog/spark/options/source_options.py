@@ -40,6 +40,8 @@ _REFUSED = {
     "kafka.enable.auto.commit": "Leave this option out: Spark stores the positions of a stream.",
     "kafka.interceptor.classes": "Leave this option out: this source has no interceptors.",
 }
+_UNUSED_BITS = {"fetchOffset.numRetries": 32, "fetchOffset.retryIntervalMs": 64, "kafkaConsumer.pollTimeoutMs": 64}
+"""Options of Kafka's source that have no effect here. Their values are checked, as whole numbers of so many bits."""
 _ISOLATION = "kafka.isolation.level"
 _GROUP = "kafka.group.id"
 _HOLDS_BACK = "holdsBack"
@@ -107,6 +109,8 @@ def common_options(options: Mapping[str, str]) -> CommonOptions:
     for name, remedy in _REFUSED.items():
         if given.get(name) is not None:
             raise wrong(name, "is not supported", remedy)
+    for name, bits in _UNUSED_BITS.items():
+        given.whole_number(name, bits=bits)
     if given.get("minOffsetsPerTrigger") is not None and given.get("maxOffsetsPerTrigger") is not None:
         _check_limits(given)
     return CommonOptions(
@@ -114,7 +118,7 @@ def common_options(options: Mapping[str, str]) -> CommonOptions:
         topics=topics,
         starting=starting_bound(given),
         latest_if_no_match=given.choice("startingOffsetsByTimestampStrategy", "error", "latest") == "latest",
-        min_partitions=given.positive("minPartitions"),
+        min_partitions=given.positive("minPartitions", bits=32),
         max_records=given.positive("maxRecordsPerPartition"),
         include_headers=given.flag("includeHeaders", default=False),
         fail_on_data_loss=given.flag("failOnDataLoss", default=True),

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from lakelog.spark.options.bounds import Where, assigned_partitions
+from lakelog.spark.options.bounds import assigned_partitions
+from lakelog.spark.options.partition_json import Where
 from lakelog.spark.options.user_options import UserOptions, wrong
 from storage_engine.config import shown
 

@@ -14,7 +14,7 @@ LAKELOG = "lakelog"
 """The source's name."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-_DURATION = re.compile(r"(-?[0-9]+)\s*([a-z]*)")
+_DURATION = re.compile(r"(-?[0-9]+)([a-z]*)")
 _UNITS_MS = {
     "": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "us": 1 / 1000,
 }  # fmt: skip
@@ -45,24 +45,28 @@ class UserOptions:
             raise wrong(name, f"found {shown(value)}", "Give true or false.")
         return value.lower() == "true"
 
-    def whole_number(self, name: str) -> int | None:
+    def whole_number(self, name: str, *, bits: int = 64, trimmed: bool = False) -> int | None:
         """
+        Args:
+            trimmed: whether spaces around the number are allowed.
+
         Raises:
-            ConfigError: the value is not a whole number of 64 bits.
+            ConfigError: the value is not a whole number of so many bits.
         """
         value = self.get(name)
         if value is None:
             return None
-        if not _WHOLE.fullmatch(value.strip()) or not -(1 << 63) <= int(value) < 1 << 63:
-            raise wrong(name, f"found {shown(value)}", "Give a whole number.")
-        return int(value)
+        number = value.strip() if trimmed else value
+        if not _WHOLE.fullmatch(number) or not -(1 << bits - 1) <= int(number) < 1 << bits - 1:
+            raise wrong(name, f"found {shown(value)}", f"Give a whole number of at most {bits} bits.")
+        return int(number)
 
-    def positive(self, name: str) -> int | None:
+    def positive(self, name: str, *, bits: int = 64) -> int | None:
         """
         Raises:
-            ConfigError: the value is not a whole number above 0.
+            ConfigError: the value is not a whole number above 0, of so many bits.
         """
-        number = self.whole_number(name)
+        number = self.whole_number(name, bits=bits)
         if number is not None and number <= 0:
             raise wrong(name, f"found {number}", "Give a whole number above 0.")
         return number

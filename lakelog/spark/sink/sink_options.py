@@ -76,10 +76,12 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     known = {"none": "uncompressed"} | {codec.name.lower(): codec.name.lower() for codec in Codec if codec}
     if compression not in known:
         raise wrong(_COMPRESSION, f"found {compression!r:.60}", f"Choose {', '.join(known)}.")
-    topic = (given.get("topic") or "").strip() or None
+    topic = given.get("topic")
+    if topic is not None and not topic.strip():
+        raise wrong("topic", f"found {topic!r:.60}, which names no topic", "Name a topic, or leave the option out.")
     used = {_COMPRESSION, "kafka.bootstrap.servers"}
     ignored = tuple(name for name in given if name.startswith("kafka.") and name not in used)
-    return SinkOptions(root_option(given), topic, known[compression], ignored)
+    return SinkOptions(root_option(given), None if topic is None else topic.strip(), known[compression], ignored)
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:

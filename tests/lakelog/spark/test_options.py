@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakelog.spark.options.bounds import Edge, Offsets, Time, Times
+from lakelog.spark.options.partition_json import numbers_in, partitions_in
 from lakelog.spark.options.source_options import (
     StreamGroup,
     common_options,
@@ -60,12 +61,51 @@ def test_the_first_option_that_says_where_to_begin_counts(options: dict[str, str
 
 
 @pytest.mark.parametrize(
+    ("text", "partitions"),
+    [
+        ('{"t": [0, 1.9, -1]} more', {0, 1, -1}),
+        ('{"t": [0], "t": [1]}', {1}),
+        ('{"t": [null, 4294967297, 1e30, -1e400]}', {0, 1, (1 << 31) - 1, -(1 << 31)}),
+        ('{"t": null}', set()),
+        ("null", set()),
+    ],
+)
+def test_partitions_in_json_are_read_as_java_reads_them(text: str, partitions: set[int]) -> None:
+    assert partitions_in(text) == {("t", number) for number in partitions}
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ('{"t": {"0": -1, "+1": -2.9, "-02": null}}}', {0: -1, 1: -2, -2: 0}),
+        ('{"t": {"0": 18446744073709551617, "1": 9223372036854775808}}', {0: 1, 1: -(1 << 63)}),
+        ('{"t": {"0": 1e400, "1": -1e30}}', {0: (1 << 63) - 1, 1: -(1 << 63)}),
+        ('{"t": null}', {}),
+    ],
+)
+def test_numbers_in_json_are_read_as_java_reads_them(text: str, numbers: dict[int, int]) -> None:
+    assert numbers_in(text) == {("t", number): value for number, value in numbers.items()}
+
+
+@pytest.mark.parametrize("text", ['{"t": {}}', '{"t": ""}', '{"t": [NaN]}', '{"t": ["0"]}', '{"t": [true]}', "[]", ""])
+def test_json_of_another_form_names_no_partitions(text: str) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        partitions_in(text)
+
+
+@pytest.mark.parametrize("name", ["", " 0", "0_0", "0.0", "2147483648", "x"])
+def test_a_name_that_is_no_number_of_a_partition_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="^" + name):
+        numbers_in(f'{{"t": {{"{name}": 1}}}}')
+
+
+@pytest.mark.parametrize(
     ("delay", "ms"),
     [
         ("15m", 900_000),
         ("500", 500),
         ("500ms", 500),
-        ("2 min", 120_000),
+        (" 2min ", 120_000),
         ("1H", 3_600_000),
         ("1d", 86_400_000),
         ("250us", 0),

@@ -53,6 +53,7 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({"subscribe": SMALL, "maxOffsetsPerTrigger": "x"}, "x"),
     ({"subscribe": SMALL, "maxOffsetsPerTrigger": "-1", **EARLIEST}, "-1"),
     ({"subscribe": SMALL, "minOffsetsPerTrigger": "9", "maxTriggerDelay": "soon"}, "soon"),
+    ({"subscribe": SMALL, "maxTriggerDelay": "10 s"}, "10 s"),
     ({"subscribe": SMALL, "kafka.enable.auto.commit": "true"}, "enable.auto.commit"),
     ({"subscribe": BIG, "startingOffsets": at(BIG, 0, 0)}, "big-2"),
     ({"subscribe": SMALL, "startingTimestamp": NEVER}, f"small-0.*{NEVER}"),
@@ -95,6 +96,16 @@ def test_topics_that_come_and_go_are_taken_by_a_pattern(twins: Twins) -> None:
     wait_until_gone(twins, f"{place}-one")
     twins.append(f"{place}-two", 0, record(0, 3))
     expect_refusal(twins, place, options | {"failOnDataLoss": "true"}, "(?i)deleted")
+
+
+def test_a_stream_keeps_its_position_while_no_topic_matches_its_pattern(twins: Twins) -> None:
+    topic = twins.create(twins.name("vanishing"), 2)
+    options = {"subscribePattern": f"^{topic}$", **EARLIEST}
+    expect(twins, topic, options, [2])
+    twins.delete(topic)
+    wait_until_gone(twins, topic)
+    expect(twins, topic, options, [])
+    expect(twins, topic, options | {"failOnDataLoss": "false"}, [])
 
 
 def test_records_that_retention_deleted_end_a_stream_unless_that_is_wanted(twins: Twins) -> None:

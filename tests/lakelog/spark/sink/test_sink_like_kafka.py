@@ -36,6 +36,7 @@ REFUSED: list[tuple[list[str], dict[str, str], str, str]] = [
     (["'k' key"], {"topic": "ONE"}, "append", "value"),
     (["'v' VALUE"], {"topic": "ONE"}, "append", "(?i)value.*(missing|not found)"),
     (["'v' value"], {}, "append", "topic"),
+    (["'v' value", "'ONE' topic"], {"topic": " "}, "append", "(?i)topic"),
     (["id value"], {"topic": "ONE"}, "append", "bigint"),
     (["'v' value", "id key"], {"topic": "ONE"}, "append", "bigint"),
     (["'v' value", "id partition"], {"topic": "ONE"}, "append", "bigint"),
