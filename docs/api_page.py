@@ -103,9 +103,9 @@ with log.transaction() as t:
 
 The transaction is committed at the end of the block. If the block raises an exception, the transaction is aborted, and
 readers of committed records never get the records of the transaction. If the program dies, other processes abort the
-transaction after a timeout (15 minutes, or `timeout_seconds`). Before the end of a transaction, readers of committed
-records stop at the first record of the transaction, in each partition that has such a record. Each append of a
-transaction writes one version of the topic's state, so append many records at once.
+transaction after a timeout (15 minutes, or `timeout_seconds`). While a transaction is open, readers of committed
+records stop at its first record, in each partition to which the transaction has appended. Each append of a transaction
+writes one version of the topic's state, so append many records at once.
 
 ## Read
 

@@ -162,7 +162,7 @@ class Root:
         Args:
             topic, partition: only this topic, and only this partition; by default all.
             deep: also decompress and decode every record.
-            repair: restore damaged files if other files show what they must contain.
+            repair: restore damaged files if other files show the correct content.
             threads: how many partitions to check at the same time; by default one per core.
 
         Raises:

@@ -10,7 +10,8 @@ A Meter is a Progress that stores the reports. The property `line` of a Meter sh
 
 The rate is measured over the last minute, or over the last piece of work if that took longer than a minute. The
 remaining time is computed from bytes if the total is known in bytes, else from records. Several threads may use one
-Meter. A Meter stores amounts only, never contents of records, because its lines are written to logs.
+Meter. A Meter stores only amounts, never contents of records, because programs print `line`, and the output may be
+stored in a log file.
 """
 
 from __future__ import annotations

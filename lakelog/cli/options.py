@@ -56,7 +56,7 @@ NowOption = Annotated[
         metavar="MS",
         min=0,
         max=LONG_MAX,
-        help="The current time to assume for all decisions, in milliseconds since 1970. Default: now.",
+        help="Use this time as the current time for all decisions, in milliseconds since 1970. Default: now.",
     ),
 ]
 AnyTopicOption = Annotated[
@@ -199,7 +199,7 @@ def _chosen(topic: str, numbers: Sequence[int], partition: int | None) -> Sequen
         return numbers
     if partition not in numbers:
         raise UnknownTopicError(
-            f"topic {topic}", f"has partitions {min(numbers)} to {max(numbers)}, found --partition {partition}"
+            f"topic {topic}", f"has partitions {min(numbers)} to {max(numbers)}, but --partition is {partition}"
         )
     return (partition,)
 

@@ -57,7 +57,7 @@ def positions(workspace: Workspace) -> Result:
     middle = storage.read(workspace.key("positions"), _HOLE - 10, 20)
     if found != expected or unsynced != expected or middle != expected[_HOLE - 10 : _HOLE + 10]:
         return problem("the bytes read at a position are not the bytes written there")
-    return ok(f"{_BUFFERS} buffers, a hole and an overwritten part are read back as written")
+    return ok(f"a file of {_BUFFERS} buffers, with a hole and an overwritten part, is read correctly")
 
 
 def growing(workspace: Workspace) -> Result:

@@ -1,5 +1,5 @@
-"""Verifies a root or plain Kafka log directories. If the caller asks for a repair, wrong files are restored, as far as
-other files show what they must contain.
+"""Verifies a root or plain Kafka log directories. If the caller asks for a repair, wrong files are restored if other
+files show the correct content.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Scope:
 
     topic, partition: only this topic, or this partition; None for all.
     threads: the number of partitions that are checked at the same time; None for one per core.
-    repair: restore damaged files if other files show what they must contain.
+    repair: restore damaged files if other files show the correct content.
     """
 
     topic: str | None = None

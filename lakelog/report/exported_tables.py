@@ -21,7 +21,7 @@ _COLUMN = "_stale_since"
 
 @dataclass(frozen=True)
 class StaleRows:
-    """The number of stale rows in an upserted table. table: the key of the table below the root."""
+    """The number of stale rows in an upsert table. table: the key of the table below the root."""
 
     table: str
     count: int

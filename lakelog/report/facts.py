@@ -275,7 +275,7 @@ def _of_exports(name: str, dead_letters: Sequence[DeadLetters], stale_rows: Sequ
         ReportWarning(
             WarningKind.STALE_ROWS, name,
             f"{counted(each.count, 'row')} of {each.table} {'is' if each.count == 1 else 'are'} stale: a newer record of"
-            " the key does not decode; the column _stale_since names that record.",
+            " the key cannot be decoded; the column _stale_since names that record.",
         )
         for each in stale_rows
     ]  # fmt: skip
@@ -284,7 +284,7 @@ def _of_exports(name: str, dead_letters: Sequence[DeadLetters], stale_rows: Sequ
             ReportWarning(
                 WarningKind.NOT_EXPORTED,
                 name,
-                f"{counted(open_letters, 'record')} did not decode and became dead letters of the export. Correct the"
+                f"{counted(open_letters, 'record')} could not be decoded and became dead letters of the export. Correct the"
                 " model, then run `export --replay`. The replay also marks a dead letter as superseded if a newer record has"
                 " replaced or deleted the row.",
             )

@@ -1,6 +1,6 @@
 """Decides which offsets of each partition a read includes, and which of them are lost.
 
-Offsets are lost if retention deleted them before they were read. Deleted topics and partitions are lost, too. Other
+Offsets are lost if retention deleted them before they were read. A deleted topic or partition is also a loss. Other
 gaps are not losses: offsets that compaction removed, markers of transactions, and aborted records are skipped. A loss
 is an error if failOnDataLoss is true (the default). Otherwise the read continues with the remaining records.
 """

@@ -7,8 +7,8 @@ if
     --max-minutes    the time limit has passed, or would pass before the end of the piece
 
 If a piece may not begin, a smaller piece may still begin. The duration of a piece is estimated from the rate of the
-fastest piece so far, in bytes per second. The slower pieces are ignored, because the rate of a small piece mostly shows
-how long Spark takes to start. Until the first piece has ended, there is no estimate, and a piece may begin at any time
+fastest piece so far, in bytes per second. Lower rates are ignored, because the rate of a small piece mostly shows how
+long Spark takes to start. Until the first piece has ended, there is no estimate, and a piece may begin at any time
 before the time limit. So a run lasts longer than the time limit only if pieces are still running when the limit passes.
 """
 

@@ -1,8 +1,8 @@
 """Turns records into rows of an exported table: decodes them, and for an upsert finds the record that decides the row
 of each key.
 
-Every record is decoded, even if a newer record of its key follows. So all records that cannot be decoded are found. For
-each key of an upsert:
+Every record is decoded, even if a newer record of its key follows. So the export finds every record that cannot be
+decoded. For each key of an upsert:
 
     the newest record that can be decoded or is a tombstone decides the row
     a record that cannot be decoded is a dead letter, and does not change the values of the row

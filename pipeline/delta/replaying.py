@@ -1,9 +1,9 @@
 """Replays the dead letters of an export: decodes them again with a fixed model.
 
 The records from the first open dead letter up to the table's position are read from the log again. The table's position
-does not change. In an append table, each dead letter that can now be decoded becomes a row. An upserted table follows
-the rule of every export: for each key, one record decides the row. This is the newest record that is a tombstone or can
-be decoded. So the result is the same as that of a complete export with the fixed model.
+does not change. In an append table, each dead letter that can now be decoded becomes a row. In an upsert table, one
+record decides the row of each key, as in every export: the newest record that is a tombstone or can be decoded. So the
+result is the same as that of a complete export with the fixed model.
 
 Each open dead letter gets an `outcome`, or stays open:
 
@@ -126,7 +126,7 @@ def decide_replay(
     """
     start, end = {}, {}
     for partition, position in before.items():
-        # A key of an upserted table may have newer records in any partition.
+        # A key of an upsert table may have newer records in any partition.
         first = first_letters.get(partition, 0 if mode is ExportMode.UPSERT else position)
         first = max(first, ranges[partition].log_start_offset)
         if first < position:

@@ -100,7 +100,7 @@ def append_rows(export: Export, rows: DataFrame, stamp: Stamp, replaced: str | N
 
 @dataclass(frozen=True)
 class Stale:
-    """The effect on an upserted table of the records that cannot be decoded.
+    """The effect of records that cannot be decoded on an upsert table.
 
     rows: number of rows in which only `_stale_since` changed.
     newly: number of these rows that were current before.

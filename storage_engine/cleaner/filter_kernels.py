@@ -1,4 +1,4 @@
-"""Copies batches, without the records that compaction removes, in a compiled loop.
+"""Copies batches in a compiled loop, and leaves out the records that compaction removes.
 
 As in record.kernels, a length that was read from disk is used only after a check that the section has enough bytes
 left.

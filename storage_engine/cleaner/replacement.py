@@ -1,9 +1,9 @@
 """Describes the new segments with which a compaction or a merge replaces neighbouring segments.
 
 The new files are durable, but no reader uses them yet. Under a root, readers use the new files after a version of the
-topic's state names these files (topic.clean.state_swap). In a plain Kafka directory, readers use the new files after
-they have been renamed to replace the old files. A caller that does not commit the files deletes them. If the process
-dies before the commit, the new files are never read.
+topic's state names these files (topic.clean.state_swap). In a plain Kafka directory, the new files are renamed, and
+then replace the old files. Readers use the new files from then on. A caller that does not commit the files deletes
+them. If the process dies before the commit, the new files are never read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The compiled loops that write and read runs of keys: the entries of map_kernels, sorted by bucket (key_runs).
+"""Contains the compiled loops that write and read runs of keys. A run (key_runs) contains entries of map_kernels,
+sorted by bucket.
 
 The keys of the dirty part are added to a map. The keys of the clean part are only looked up in this map; to mark this,
 their entries contain ~ordinal (the bitwise complement) instead of the ordinal.

@@ -1,7 +1,7 @@
 """Declares the broker's keys, and finds the declaration of a topic's or broker's key by its name.
 
-Some of the broker's keys set the default of a topic's key for all topics. These keys are derived from the declarations
-in topic_keys.py. All other keys of the broker are declared here. The error for an unknown key suggests the most similar
+Some broker keys set the default of a topic key, for all topics. These keys are derived from the declarations in
+topic_keys.py. All other keys of the broker are declared here. The error for an unknown key suggests the most similar
 key. Defaults, bounds and precedence are those of Kafka 4.3 (ServerTopicConfigSynonyms, AbstractKafkaConfig,
 KafkaConfig.validateValues), with one exception: the cleaner's buffer may be as small as 1 KiB.
 """
@@ -153,7 +153,8 @@ def _default_setters(topic_keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
                 negative_is_unlimited=synonym.negative_is_unlimited or topic.negative_is_unlimited,
                 synonyms=(),
                 sets=topic.key,
-                doc=f"Default of {topic.key} for all topics{f', in {unit}' if unit != topic.unit else ''}.{beats}",
+                doc=f"The default of {topic.key} for all topics."
+                f"{f' This key is in {unit}.' if unit != topic.unit else ''}{beats}",
                 cost=f"The same as for {topic.key}, in each topic that does not set {topic.key}.",
             )
     return setters

@@ -96,8 +96,8 @@ class TopicConfig:
     cleanup_policy: frozenset[str] = _key(
         "cleanup.policy", "list", frozenset({"delete"}), choices=("compact", "delete"), broker=_from("log.cleanup.policy"),
         doc="delete: old segments are deleted by age and size. compact: only the latest record of each key is kept."
-        " compact,delete: both. An empty value: neither. Exports upsert the rows of compacted topics, and append the"
-        " rows of all other topics.",
+        " compact,delete: both. An empty value: neither. An export upserts the rows of compacted topics, and appends"
+        " the rows of all other topics.",
         cost="With compact, new records without a key are refused. The next compaction deletes existing records without a"
         " key.",
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """Reads and changes the files of one partition's folder while the log is loaded (kafka_dir.log_loading).
 
 The folder is listed once. LogFiles then updates this listing with each change that it makes. The report names each file
-that was removed or derived again. Files are written in place and synced. If a crash damages a file, the next load
-derives the file again. Only one thread may use a LogFiles, and the directory must be locked.
+that was removed or rebuilt. Files are written in place and synced. If a crash damages a file, the next load rebuilds
+the file. Only one thread may use a LogFiles, and the directory must be locked.
 """
 
 from __future__ import annotations

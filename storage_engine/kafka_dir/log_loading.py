@@ -5,9 +5,9 @@
     2. Indexes without a .log are removed.
     3. A segment is trusted if two conditions are met. First, its indexes are plausible (kafka_dir.trusted_segments).
        Second, the segment is below the recovery point, or the last stop was orderly. All other segments are read, and
-       their indexes are derived again.
+       their indexes are rebuilt.
     4. After a crash, the segment with the recovery point and all later segments are read. Every CRC and offset is
-       checked. Indexes, leader epochs, producers and their snapshots are derived again.
+       checked. Indexes, leader epochs, producers and their snapshots are rebuilt.
     5. The producers are derived from the newest valid snapshot, and from the batches after the snapshot
        (kafka_dir.producers_at).
 

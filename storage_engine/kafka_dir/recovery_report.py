@@ -1,6 +1,6 @@
 """Defines the report that is made when the log of one partition is loaded. For each cut in a .log, the report gives the
 number of bytes, the reason, and the file that now contains these bytes. The report also lists the files that were
-derived again or removed. The report consists of plain values.
+rebuilt or removed. The report consists of plain values.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ class RecoveryReport:
 
     place: the folder of the partition.
     recovered: base offsets of the segments that were read completely.
-    rebuilt: names of files that were derived again.
-    removed: names of files that had no meaning any more.
+    rebuilt: names of files that were derived from the .log files. removed: names of files that had no meaning any more.
     cuts: the bytes that were cut out.
     """
 

@@ -1,4 +1,5 @@
-"""Encodes and decodes Kafka's small files beside the segments, which contain offsets, leader epochs and ids.
+"""Encodes and decodes the small files that Kafka keeps beside the segments. These files contain offsets, leader epochs
+and ids.
 
     in a log directory       recovery-point-offset-checkpoint   the offset up to which each log is known to be durable
                              replication-offset-checkpoint      high watermarks
@@ -45,7 +46,7 @@ PARTITION_METADATA = "partition.metadata"
 
 _VERSION = 0
 _MOST_SHOWN = 100  # an error shows at most so many characters of a line
-_REMEDY = "The file can be derived again: remove it, and run `lakelog topics settle`."
+_REMEDY = "The file can be rebuilt: remove it, and run `lakelog topics settle`."
 
 
 def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:

@@ -2,7 +2,7 @@
 
 A GrowingSegment also decides when the segment is full (Kafka's LogSegment.append and shouldRoll). A GrowingSegment
 neither reads nor writes files. Planning uses a GrowingSegment to compute the positions of new batches. The cleaner
-passes the batches of a file to a GrowingSegment. Code that derives indexes again does the same. So every .index and
+passes the batches of a file to a GrowingSegment. Code that rebuilds indexes does the same. So every .index and
 .timeindex depends only on the bytes of the .log, and equal bytes have equal indexes. Only one thread at a time may use
 a GrowingSegment.
 """

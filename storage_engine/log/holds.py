@@ -1,6 +1,6 @@
 """Defines Holds: how far the registered consumers of a partition have read.
 
-If a registered consumer has not read some records, cleaning keeps these records longer, but not longer than
+If a registered consumer has not read some records, cleaning deletes these records later. The delay is at most
 consumer.max.hold.ms:
 
     tombstones, markers    those at or above the lowest position of all consumers are kept after their delete horizon

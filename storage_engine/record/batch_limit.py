@@ -3,7 +3,7 @@
 A zstd frame of 33 kB can decompress to two gigabytes, and a megabyte of records without keys and values takes ten
 megabytes as columns. So a batch that needs more memory than the limit is refused with BatchTooLargeError. The broker's
 key batch.max.uncompressed.bytes sets the limit. The limit applies to the whole process. Code that has read the settings
-sets the limit. A process without settings, such as a Spark worker, reads the limit from the environment.
+sets the limit. A process that reads no settings, such as a Spark worker, takes the limit from the environment.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ index and one chunk. An entry that points to damaged bytes is skipped, because t
 
 Two things decide which batches have an entry: restarts in the middle of a segment, and the key index.interval.bytes. No
 file contains the value of this key. The correct entries show which values the key can have had. One of these values is
-needed to derive an index again.
+needed to rebuild an index.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from storage_engine.record.header import NO_TIMESTAMP
 from storage_engine.storage import Storage
 from storage_engine.verify.findings import Finding, Kind, of_error
 
-_DERIVABLE = "this file can be derived again from the .log: by --repair, or by a broker after you remove the file"
+_DERIVABLE = "this file can be rebuilt from the .log: by --repair, or by a broker after you remove the file"
 
 
 @dataclass(frozen=True)

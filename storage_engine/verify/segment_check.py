@@ -1,4 +1,5 @@
-"""Checks one segment in one pass over its .log: batches, offsets, epochs, both indexes, and the producers' batches.
+"""Checks one segment in one pass over its .log: batches, offsets, leader epochs, both indexes, and the transactions of
+producers.
 
 Damage can be anywhere in a .log (log.intact_batches), and the check continues after a bad batch. By default, the check
 covers every header and every byte that a CRC protects. With `deep`, each record is also decompressed and decoded.
@@ -214,7 +215,7 @@ def _add_epochs(found: CheckedSegment, chunk: Chunk) -> None:
 
 
 def _decoding_problems(found: CheckedSegment, chunk: Chunk, largest_before: int, file: str) -> Iterator[Finding]:
-    """Decode all records. A batch that does not decode gets a finding, and decoding continues after it.
+    """Decode all records. A batch that cannot be decoded gets a finding, and decoding continues after it.
 
     Args:
         largest_before: the largest timestamp of the batches before the chunk.

@@ -210,7 +210,7 @@ def test_keys_choose_partitions_as_kafka_does_and_a_partition_can_be_named(log: 
     assert wide.append([{"value": "all"}] * 3, partition=3) == {
         3: range(len(expected_keys()[3]), len(expected_keys()[3]) + 3)
     }
-    with pytest.raises(errors.InvalidRecordError, match="has partitions 0 to 3, found 4"):
+    with pytest.raises(errors.InvalidRecordError, match="has partitions 0 to 3, but no partition 4"):
         wide.append([{"value": "x"}], partition=4)
 
 

@@ -1,4 +1,4 @@
-"""Makes plans for the topics that a command line names; saves plans to files and reads them."""
+"""Makes plans for the topics that are named on the command line. Saves plans to files, and reads saved plans."""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ def report(
     ] = None,
     now: Annotated[
         int | None,
-        typer.Option("--now", metavar="MS", min=0, help="The current time to assume, in milliseconds since 1970. Default: now."),
+        typer.Option("--now", metavar="MS", min=0,
+            help="Use this time as the current time, in milliseconds since 1970. Default: now."),
     ] = None,
     root: RootOption = None,
     conf: ConfOption = None,

@@ -35,8 +35,8 @@ def offsets(
         typer.Option(
             "--time", metavar="TIME",
             help=(
-                "-1 or latest, -2 or earliest, -3 or max-timestamp. Or a time in milliseconds since 1970, for the"
-                " offset of the first record at or after this time."
+                "-1 or latest, -2 or earliest, -3 or max-timestamp. Or a time in milliseconds since 1970: the"
+                " result is then the offset of the first record at or after this time."
             ),
         ),
     ] = "latest",

@@ -58,7 +58,10 @@ def read(
     topic: AnyTopicOption = None,
     partition: PartitionOption = None,
     start: Annotated[
-        str | None, typer.Option("--from", metavar="OFFSET", help="Begin at this offset, or at earliest (the default) or latest.")
+        str | None,
+        typer.Option(
+            "--from", metavar="OFFSET", help="Begin at this offset: a number, earliest (the default) or latest."
+        ),
     ] = None,
     from_timestamp: Annotated[
         int | None,

@@ -138,7 +138,7 @@ def partitions_in_scope(
         count = len(topics.state(topic).partitions)
         for number in numbers_of_topic:
             if not 0 <= number < count:
-                raise UnknownTopicError(f"topic {topic}", f"has partitions 0 to {count - 1}, found {number}")
+                raise UnknownTopicError(f"topic {topic}", f"has partitions 0 to {count - 1}, but no partition {number}")
     return {topic: sorted(set(numbers_of_topic)) for topic, numbers_of_topic in sorted(chosen.items())}
 
 

@@ -16,7 +16,7 @@ from lakelog.dump.reading.entries import LogEntries, LogFile, entry_at
 from storage_engine.errors import CorruptionError
 from storage_engine.log.indexes.offset_index import OFFSET_ENTRY
 
-DERIVABLE = "This index can be derived again from the .log file."
+DERIVABLE = "This index can be rebuilt from the .log file."
 """The remedy for a damaged index."""
 _WARM_ENTRIES = 8192 // OFFSET_ENTRY.itemsize
 

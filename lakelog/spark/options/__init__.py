@@ -1,1 +1,1 @@
-"""The options that a user gives the source, checked as in Spark's Kafka source."""
+"""Reads the options that a user gives to the source, and checks them as Spark's Kafka source does."""

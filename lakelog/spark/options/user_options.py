@@ -1,4 +1,4 @@
-"""The options that a user gave the source, read one by one. The names may be in any case. The values are read as in
+"""Reads the options that a user gave to the source, one by one. The names may be in any case. The values are read as in
 Spark's Kafka source.
 """
 

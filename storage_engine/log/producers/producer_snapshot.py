@@ -37,7 +37,7 @@ ENTRY_BYTES = _ENTRY.size
 assert (HEADER_BYTES, ENTRY_BYTES) == (10, 46)
 _VERSION = 1
 _CRC_START = 6
-_REMEDY = "The file can be derived again from the .log files."
+_REMEDY = "The file can be rebuilt from the .log files."
 
 
 class ProducerEntry(NamedTuple):

@@ -3,7 +3,7 @@
     key      int16 type, then the key's fields
     value    int16 version, then the value's fields in this version; a tombstone has no value
 
-coordinator_schemas.py has the fields of each type. The fields are encoded as in all of Kafka's messages:
+coordinator_schemas.py lists the fields of each type. The fields are encoded as in all of Kafka's messages:
 
     int8 to int64, uint16     big-endian
     uuid                      16 bytes

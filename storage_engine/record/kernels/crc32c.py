@@ -1,4 +1,5 @@
-"""Computes the CRC-32C (Castagnoli) of many batches in one call, and inside kernels.
+"""Computes the CRC-32C (Castagnoli) of many batches in one call. Kernels can also compute the CRC of a batch that they
+process.
 
 The library crc32c needs one call per batch, and for a batch of some kilobytes the call itself takes as long as the
 computation. So if the processor has a CRC-32C instruction, kernels compute the CRC themselves, in one of two ways:

@@ -1,6 +1,6 @@
 """Kernels that decode the records of batches to columns, for record.decoding.
 
-kernels/encode_kernels.py has the table of a record's fields. A section is the decompressed records of one batch. Bytes
+kernels/encode_kernels.py describes the fields of a record. A section is the decompressed records of one batch. Bytes
 from disk are never trusted: each length is checked against the end of its section before it is used.
 """
 

@@ -1,9 +1,9 @@
 """Kernels that decode messages of magic 0 and 1 to columns, or rewrite them as batches of magic 2, for
 record.legacy_records.
 
-record/legacy_records.py has the layout of a message. A section is one message, or the messages of a wrapper. Bytes from
-disk are never trusted: check_messages checks each length against the end of its section. The other kernels get only
-sections that check_messages has checked.
+record/legacy_records.py describes the layout of a message. A section is one message, or the messages of a wrapper.
+Bytes from disk are never trusted: check_messages checks each length against the end of its section. The other kernels
+get only sections that check_messages has checked.
 """
 
 from __future__ import annotations

@@ -155,7 +155,9 @@ class Append:
         state = state or chain.newest()
         count = len(state.partitions)
         if partition is not None and not 0 <= partition < count:
-            raise InvalidRecordError(f"topic {state.topic}", f"has partitions 0 to {count - 1}, found {partition}")
+            raise InvalidRecordError(
+                f"topic {state.topic}", f"has partitions 0 to {count - 1}, but no partition {partition}"
+            )
         self._storage = storage
         self._chain = chain
         self._config = config
@@ -194,7 +196,7 @@ class Append:
         self._staged += records.num_rows
 
     def commit(self) -> Committed:
-        """Commit all staged records as one version of the state. Without records no version is put."""
+        """Commit all staged records as one version of the state. Without records, no version is written."""
         self._staging.close()
         if not self._staging.runs:
             return Committed(self._chain.newest(), 0)

@@ -16,7 +16,7 @@ pipeline.ingest.spark_publisher
 No file name is used twice, and no position of a file is ever written with two different values. The thread or task that
 writes a new file makes the file's name from the base offset, the version of the plan, and a random token of the
 attempt. So an attempt that fails, is repeated, or runs at the same time as another attempt can only leave files that no
-version names. Index files are not synced, and not left open: they can be derived again, and readers check them.
+version names. Index files are not synced, and not left open: they can be rebuilt, and readers check them.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ as before, and a dead letter remains a dead letter.
 Each topic has its own state chain and its own commit. If a process dies between the commits of two topics, only some of
 the topics have the batch. If a replay staged the batch again, its records could be distributed differently: the
 expression that chooses the topic may give another result, a timestamp may be too old by then, or the settings may have
-changed. So the list of staged runs is put once, before the first commit. A replay of the batch uses the listed runs: it
-skips the topics that have the batch, and appends the runs to the other topics. Dead letters are staged, too. They are
-written to their tables after the list is stored, and before the commits. After the last commit, the files in the list
-are deleted first, and then the list itself.
+changed. So the list of staged runs is stored once, before the first commit. A replay of the batch uses the listed runs:
+it skips the topics that have the batch, and appends the runs to the other topics. Dead letters are staged, too. They
+are written to their tables after the list is stored, and before the commits. After the last commit, the files in the
+list are deleted first, and then the list itself.
 
 A micro-batch for one topic, without dead letters, has one commit and no list.
 
@@ -131,7 +131,7 @@ def put_list(storage: Storage, staged: StagedBatch) -> StagedBatch:
         of this attempt are deleted.
 
     Raises:
-        AmbiguousPutError: it is unknown whether the list was put. Nothing may be committed.
+        AmbiguousPutError: it is unknown whether the list was stored. Nothing may be committed.
     """
     try:
         storage.put_new(staged.key, _encode(staged))

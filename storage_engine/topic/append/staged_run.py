@@ -2,7 +2,7 @@
 
     staging/<topic id>/<version>/<attempt>.batches    the runs of several partitions, one after another
 
-A task writes one file, whose name is derived from the attempt. The task closes the file permanently, and reports the
+Each attempt of a task writes one file, under a random name. The task closes the file permanently, and reports the
 position of each run. Only files that a report names are used, and no process searches this folder for work. So the file
 of a failed, retried or speculative task is not used. Offsets in a run begin at 0. <version> is the newest version of
 the topic's state when staging began. A sweep deletes the remaining files of old versions (topic.clean.sweeping).

@@ -16,10 +16,10 @@ still have the field `digest`, or would not be complete JSON.
 
     meta/@root/format.json                              {"format":2,"first":2,"digest":"<64 hex digits>"}
 
-This record, meta/@root/format.json, says that the root has no documents of format 1. In a new root, this record is put
-before every other document. Older roots do not have this record. In a root with this record, a missing digest is always
-damage, even if the field `format` was changed, too. The record is read only if a digest is missing. No topic's name
-contains `@`.
+This record, meta/@root/format.json, says that the root has no documents of format 1. In a new root, this record is
+stored before every other document. Older roots do not have this record. In a root with this record, a missing digest is
+always damage, even if the field `format` was changed, too. The record is read only if a digest is missing. No topic's
+name contains `@`.
 
 One changed byte can be corrected: if a change of one byte makes the digest match, this change restores the original
 document (`undo_one_byte`).
@@ -83,7 +83,7 @@ def begin_root(storage: Storage) -> None:
 
 
 def _began_with_digests(storage: Storage, key: str) -> bool:
-    """Whether every document of this root, including the given document, was put with a digest.
+    """Whether every document of this root, including the given document, was stored with a digest.
 
     Raises:
         CorruptionError: the root's record (meta/@root/format.json) is damaged.
@@ -132,7 +132,7 @@ def decode_document(storage: Storage, key: str, data: bytes, what: str, remedy: 
         The object. `format` is 1 if the document has no digest.
 
     Raises:
-        CorruptionError: the document is damaged, was put under another key, or is of a later format.
+        CorruptionError: the document is damaged, was stored under another key, or is of a later format.
     """
     body, digest = _split(_OBJECT_END, data)
     body = body if digest is None else body + b"}"

@@ -1,22 +1,22 @@
 """Prunes old versions of a topic's state: rolls up their changes into history files, then deletes the versions, oldest
 first.
 
-    roll up   The changes of a hundred valid versions are put into one history file (history_file) as soon as the
+    roll up   The changes of a hundred valid versions are written into one history file (history_file) as soon as the
               hundred is complete, long before the versions are deleted.
     retire    Version 0 is replaced by a file without an id (state_chain gives the reason).
     delete    Versions 1, 2, 3 ... are deleted one by one, if they are rolled up, but never the newest thousand. Before
               the first version of a hundred is deleted, the history file of the hundred is read once. If the history
-              file is damaged and all its versions still exist, the file is derived again from these versions.
-    lists     A list file of segments is deleted if all versions that named it are deleted.
+              file is damaged and all its versions still exist, the file is rebuilt from these versions. lists A list
+    file of segments is deleted if all versions that named it are deleted.
 
 Ingests, readers, cleaners and other pruners may run during pruning, because these rules hold:
 
-- **A history file is correct and complete.** The file of a hundred versions is put once, and none of these versions is
-  deleted before the file exists. A paused process can put a version only under the name of a missing version. So until
-  the history file is put, the versions under those hundred names are the valid versions. A second pruner finds that the
-  history file exists. If a pruner finds that the file is damaged, it reads all versions of the hundred, and then checks
-  the file once more. If the file is still damaged, no pruner has deleted any of these versions, and the versions that
-  were read are valid.
+- **A history file is correct and complete.** The file of a hundred versions is stored once, and none of these versions
+  is deleted before the file exists. A paused process can put a version only under the name of a missing version. So
+  until the history file is stored, the versions under those hundred names are the valid versions. A second pruner finds
+  that the history file exists. If a pruner finds that the file is damaged, it reads all versions of the hundred, and
+  then checks the file once more. If the file is still damaged, no pruner has deleted any of these versions, and the
+  versions that were read are valid.
 - **The deleted versions are consecutive: they form one hole, which begins directly after version 0.** A version in the
   hole is not valid, because the version before it is missing or has another id. The deleted versions are also
   consecutive after a power cut: the folder is synced before each deletion, so every earlier deletion is durable. A
@@ -171,8 +171,8 @@ def _put_history(storage: Storage, topic: str, start: int, changes: list[Version
 
 
 def _ensure_readable(storage: Storage, chain: StateChain, version: int) -> Generator[None, None, int]:
-    """Check the history file that contains a version, and if it is damaged, derive it again from the versions; return
-    the first version of that file.
+    """Check the history file that contains a version. If the file is damaged, rebuild it from the versions. Return the
+    first version of the file.
 
     Raises:
         CorruptionError: the file is damaged, and not all of its versions still exist.
@@ -188,7 +188,7 @@ def _ensure_readable(storage: Storage, chain: StateChain, version: int) -> Gener
         except CorruptionError:
             if changes is None or len(changes) < file_end(start) - start:
                 raise damage.with_remedy(
-                    "Restore this file from a backup. It cannot be derived again, because some of the versions that it"
+                    "Restore this file from a backup. It cannot be rebuilt, because some of the versions that it"
                     " describes are deleted. Until this file is restored, the remaining versions and all later"
                     " versions are not pruned."
                 ) from damage

@@ -3,10 +3,10 @@
     meta/<topic>/segments/<topic id>.<partition>.<version>.<32 hex digits>.json
 
 Every change writes the whole state, so a state with many segments would be expensive. Therefore all but the newest
-segments are moved to a list file. The file is put before the first version that names it, and never changes. The name
-of the list file contains the number of that version. All versions that name the same list are consecutive, because each
-version takes the list over from the version before it. From format 2 on, a version also contains the digests of its
-lists.
+segments are moved to a list file. The file is stored before the first version that names it, and never changes. The
+name of the list file contains the number of that version. All versions that name the same list are consecutive, because
+each version takes the list over from the version before it. From format 2 on, a version also contains the digests of
+its lists.
 
 After a crash between the put of a list and the put of its version, no version names the list, and pruning deletes it.
 Only one thread may use a SegmentLists, as with the chain.
@@ -53,7 +53,7 @@ class SegmentLists:
         self._storage = storage
         self._topic = topic
         self._lists: dict[str, dict[str, tuple[tuple[Segment, ...], tuple[LeaderEpoch, ...]]]] = {}
-        """By partition and by list name: the list that was read last, and the lists that were put after it."""
+        """By partition and by list name: the list that was read last, and the lists that were stored after it."""
 
     def spilled(self, state: TopicState, version: int) -> TopicState:
         """The state as it will be put as this version. The list files that the state names are durable on return."""
@@ -127,8 +127,7 @@ def decode_list(
         state_format: the format of that state. From format 2 on, the entry contains the digest of the list.
 
     Raises:
-        CorruptionError: the file does not contain the bytes that were put.
-        NotFoundError: there is no such list.
+        CorruptionError: the file does not contain the bytes that were stored. NotFoundError: there is no such list.
     """
     data = storage.read(key)
     if digest_of(data) != (listed.digest or None) or (state_format == FORMAT and not listed.digest):

@@ -4,11 +4,11 @@
                                                               "pid":...,"digest":...}
     meta/@transactions/<producer id, 20 digits>.ended.json   {"format":2,"committed":true,"decided_ms":...,"digest":...}
 
-Each transaction has its own producer id, which is also its name. **The put of .ended.json decides**: this file is put
-once and never changed. A process that finds an existing decision makes this decision durable, and follows it. A commit
-is effective in all topics from this put on: readers treat a transaction as ended if its commit is recorded, even if a
-state still lists the transaction as open. The markers that Kafka's readers need are written afterwards, one version per
-topic. Then both files are deleted, .begun.json first.
+Each transaction has its own producer id, which is also its name. **The put of .ended.json decides**: this file is
+stored once and never changed. A process that finds an existing decision makes this decision durable, and follows it. A
+commit is effective in all topics from this put on: readers treat a transaction as ended if its commit is recorded, even
+if a state still lists the transaction as open. The markers that Kafka's readers need are written afterwards, one
+version per topic. Then both files are deleted, .begun.json first.
 
 A missing .ended.json has two possible meanings: the transaction is not decided yet, or its files are deleted already.
 To distinguish these cases, a reader reads the state again. If the files were deleted, the state has the markers,

@@ -5,8 +5,8 @@
                      below this offset.
 
 With retention.respect.consumers, retention keeps segments that registered consumers (topic.readers.consumer_files) have
-not read. delete_records also deletes unread records. The result and the topic's history list each consumer that had not
-read all of the deleted records.
+not read. delete_records also deletes unread records. Each consumer that had not read all of the deleted records is
+named in the result and in the topic's history.
 
 A dropped segment remains on the storage and in the state's list of dropped files, because readers may use an older
 version. topic.dropped_files deletes the segment later. Neither kind of deletion takes a topic over, so ingests

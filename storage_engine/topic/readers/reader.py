@@ -73,7 +73,8 @@ class PartitionReader:
             raise UnknownTopicError(f"topic {state.topic}", "was deleted", "`lakelog topics list` shows the topics.")
         if not 0 <= self._partition < len(state.partitions):
             raise UnknownTopicError(
-                f"topic {state.topic}", f"has partitions 0 to {len(state.partitions) - 1}, found {self._partition}"
+                f"topic {state.topic}",
+                f"has partitions 0 to {len(state.partitions) - 1}, but no partition {self._partition}",
             )
 
     def refresh(self) -> PartitionState:

@@ -1,10 +1,10 @@
-"""Repairs the files of a plain Kafka log directory that a check found wrong: derives them again from the .log files.
+"""Repairs the files of a plain Kafka log directory that a check found wrong: rebuilds them from the .log files.
 
 Only files with a problem in the findings change. Each file is replaced as a whole: it is written under a temporary
 name, synced and renamed. A crash leaves only whole files, and a second repair finishes the work. The caller locks the
 directory's .lock exclusively.
 
-Damaged bytes of a .log cannot be derived. kafka_dir.log_loading cuts out exactly these bytes and saves them beside the
+Damaged bytes of a .log cannot be rebuilt. kafka_dir.log_loading cuts out exactly these bytes and saves them beside the
 log.
 """
 

@@ -98,7 +98,8 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
     ]
     if partition is not None and not parts:
         raise UnknownTopicError(
-            f"topic {topic}" if topic else "topics", f"no partition {partition}, found --partition {partition}"
+            f"topic {topic}" if topic else "topics",
+            f"there is no partition {partition}, but --partition is {partition}",
         )
     for segments, findings in _check_partitions(topics, found, parts, options, threads):
         found.segments += segments

@@ -1,6 +1,6 @@
-"""Repairs what a check of a root found wrong: it derives the indexes under data/ and the view (log/) again.
+"""Repairs what a check of a root found wrong: it rebuilds the indexes under data/ and the view (log/).
 
-Other files do not change in this step: a damaged .log cannot be derived, and documents are restored before this step
+Other files do not change in this step: a damaged .log cannot be rebuilt, and documents are restored before this step
 (state_repair). After a crash, each file is the complete old file, the complete new file, or missing. A second repair
 finishes the work.
 """
@@ -23,7 +23,7 @@ from storage_engine.verify.root.view_check import has_wrong_bytes, shown_stem
 
 
 def repair_root(topics: Topics, found: CheckedRoot) -> None:
-    """Derive indexes under data/ again, and make the view match the state.
+    """Rebuild indexes under data/, and make the view match the state.
 
     Raises:
         LogError: a .log is damaged, so the view cannot show it; log/ is not the view; or the storage refused.

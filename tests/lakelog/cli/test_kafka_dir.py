@@ -48,7 +48,7 @@ def test_mistakes_are_named(lakelog, tmp_path) -> None:
     for arguments, problem in (
         (["--kafka-dir", str(tmp_path / "no")], "is not a directory"),
         (["--kafka-dir", data, "--topic", "mult"], "topic mult"),
-        (["--kafka-dir", data, "--partition", "3"], "found --partition 3"),
+        (["--kafka-dir", data, "--partition", "3"], "but --partition is 3"),
     ):
         ended = lakelog("offsets", *arguments)
         assert (ended.status, ended.out) == (1, "")

@@ -154,7 +154,7 @@ def test_a_reset_is_repeated_from_the_file_that_it_exported(lakelog: Lakelog, to
         (("--to-latest",), "--topic: found none"),
         (("--topic", "t", "--all-topics", "--to-latest"), "--topic: found both"),
         (("--topic", "t:x", "--to-latest"), "found 't:x'"),
-        (("--topic", "t:7", "--to-latest"), "has partitions 0 to 1, found 7"),
+        (("--topic", "t:7", "--to-latest"), "has partitions 0 to 1, but no partition 7"),
         (("--topic", "u", "--to-latest"), "topic u: not found"),
         (("--topic", "t", "--shift-by", "1"), "Cannot shift offset for partition t-0 since there is no current"),
         (("--topic", "t", "--by-duration", "P"), "found 'P'"),

@@ -105,8 +105,8 @@ def test_describe_gives_programs_every_number_as_it_is(lakelog) -> None:
         (["topics", "alter", "t", "--delete-config", "nothing"], 2, "unknown topic key nothing"),
         (["topics", "list", "--root", "s3://bucket"], 2, "found the scheme 's3'"),
         (["topics", "list", "--conf", "missing.yaml"], 2, "missing.yaml: cannot be read"),
-        (["read", "--topic", "t", "--partition", "1"], 1, "has partitions 0 to 0, found --partition 1"),
-        (["append", "--topic", "t", "--partition", "1"], 1, "has partitions 0 to 0, found 1"),
+        (["read", "--topic", "t", "--partition", "1"], 1, "has partitions 0 to 0, but --partition is 1"),
+        (["append", "--topic", "t", "--partition", "1"], 1, "has partitions 0 to 0, but no partition 1"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_on_standard_error(lakelog, arguments, status, message) -> None:
