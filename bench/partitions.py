@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def _measured(partitions: int) -> dict[str, Taken]:
-    """The result of measure() in a small process of its own. The system counts the size of a process also for its child
+    """The result of measure() in a separate small process. The system counts the size of a process also for its child
     processes, so the parent of the measured commands must be small."""
     command = [sys.executable, "-m", "bench.partitions", "--measure", str(partitions)]
     found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout

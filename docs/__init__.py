@@ -1,1 +1,1 @@
-"""Contains the documentation, and the program that generates two of its pages: `python -m docs.generate`."""
+"""Contains the documentation, and the program that generates three of its pages: `python -m docs.generate`."""

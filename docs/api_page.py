@@ -301,7 +301,7 @@ def _listed(entries: list[tuple[str, str]]) -> str:
 
 
 def _paragraphs(docstring: str) -> Iterator[list[str]]:
-    """The paragraphs of a docstring as lines. A section, such as `Args:`, begins a paragraph of its own."""
+    """The paragraphs of a docstring as lines. A section, such as `Args:`, begins a new paragraph."""
     for block in re.split(r"\n\s*\n", inspect.cleandoc(docstring)):
         yield block.splitlines()
 

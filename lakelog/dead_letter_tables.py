@@ -1,5 +1,5 @@
-"""The keys (paths below the root) of the Delta tables of dead letters. Each topic has a table for its ingest and a
-table for its export. pipeline.delta.dead_letters defines their columns.
+"""Defines the keys (paths below the root) of the Delta tables of dead letters. Each topic has a table for its ingest
+and a table for its export. pipeline.delta.dead_letters defines their columns.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ ROWS = pa.schema(
 
 
 def as_rows(records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
-    """Rows with the columns of ROWS. They are made from the records of one partition, which have the columns of
+    """Rows with the columns of ROWS, made from the records of one partition. The records have the columns of
     record.record_columns.RECORDS."""
     count = records.num_rows
     records = with_binary(records)  # Spark, pandas and other libraries cannot read Arrow's view types

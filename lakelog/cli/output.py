@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _WIDTH_OF_A_FILE = 160
-"""Width in characters of a table that goes to a pipe or a file, which have no width of their own."""
+"""Width in characters of a table that goes to a pipe or a file. Pipes and files have no width."""
 
 
 class OutputClosed(Exception):  # noqa: N818  (not an error)

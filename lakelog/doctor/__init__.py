@@ -16,5 +16,5 @@
 A check calls the same methods of storage_engine.storage as a job does, so the checks test the calls that jobs use. All
 checks work below one folder of the root. The folder is removed at the end, also after Ctrl-C. After a SIGKILL, the
 folder remains. A later examination removes the folder if the folder is an hour old by the storage's clock.
-docs/GUARANTEES.md has the promises.
+docs/GUARANTEES.md lists the promises.
 """

@@ -1,4 +1,5 @@
-"""The functions that the other side runs during a check. Their arguments and answers are values that JSON can express.
+"""Contains the functions that the other side runs during a check. The arguments and answers of these functions are
+values that JSON can express.
 
 In a race both sides run the same function. The other functions do what a job on another host would do while this host
 writes.

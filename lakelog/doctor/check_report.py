@@ -1,5 +1,5 @@
-"""The result of a check as a value, with the promise that depends on the checked assumption (the table of assumptions
-in docs/GUARANTEES.md).
+"""Defines the result of a check as a value. The value contains the promise that depends on the checked assumption (see
+the table of assumptions in docs/GUARANTEES.md).
 """
 
 from __future__ import annotations

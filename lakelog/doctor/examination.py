@@ -1,4 +1,4 @@
-"""All checks, in the order in which they are made and reported."""
+"""Lists all checks in their order, makes the checks, and reports each finding."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The other side of a check, as a process of this host that reads requests from standard input and answers on standard
-output.
+"""Runs the other side of a check in a process of this host. The process reads requests from standard input, and answers
+on standard output.
 
     {"number": 3, "action": "skew", "arguments": {"folder": "..."}}     a request, one line
     {"number": 3, "answer": 0.4}    or    {"number": 3, "error": "..."}  an answer, one line

@@ -1,5 +1,5 @@
-"""The other side of a check, if that side is this same program on another host. The two hosts communicate only through
-the storage.
+"""Connects a check with its other side, if the other side is this same program on another host. The two hosts
+communicate only through the storage.
 
     FILE                         from the first host: the name of the host, and its folder
     <folder>/token               proves to the second host that both have the same root

@@ -1,4 +1,4 @@
-"""The folder in which checks work, and the arguments of each check.
+"""Defines the folder in which checks work, and the arguments of each check.
 
     <root>/.lakelog-doctor-<random>/    created at the beginning of an examination, removed at its end
 

@@ -156,7 +156,7 @@ def draw_partition(topic: str, facts: PartitionFacts, config: TopicConfig, now_m
 
 
 def _time_scale(segments: Sequence[SegmentFacts], now_ms: int) -> Scale:
-    """The scale of times up to now. Later times have a row of their own above, because they would compress the scale.
+    """The scale of times up to now. Later times have a separate row above, because they would compress the scale.
 
     If the segments have different times, and the time since the newest one is longer than the time between the oldest
     and the newest one, the scale ends at the newest one. Otherwise the scale ends at the present time.

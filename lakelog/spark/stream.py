@@ -1,4 +1,5 @@
-"""The micro-batches of a stream. One object lives as long as the query, in a separate process on the driver's host.
+"""Plans the micro-batches of a stream. One object exists until the query ends, in a separate process on the driver's
+host.
 
 Spark asks once where a new stream begins. For each micro-batch, Spark first asks for the end of the micro-batch, and
 then for its tasks. A query that is started again gets its position from the checkpoint (stream_position.py).

@@ -1,4 +1,5 @@
-"""The position of a stream, which Spark stores in the checkpoint as JSON: for each topic, its id and its offsets.
+"""Defines the position of a stream: for each topic, its id and its offsets. Spark stores the position in the checkpoint
+as JSON.
 
     {"flights": {"topic_id": "3Yc...", "offsets": {"0": 52110, "1": 48007}}}
 

@@ -1,4 +1,5 @@
-"""The tasks of a read: segments are divided into pieces, pieces are combined into tasks, and tasks return rows.
+"""Plans and runs the tasks of a read: divides segments into pieces, combines pieces into tasks, and returns the rows of
+a task.
 
 Spark plans a DataFrame once and may run it often. If a batch begins at the earliest offset, or ends at the latest
 offset, each run looks up this offset again. So the first task of a partition skips offsets that were deleted after the

@@ -133,7 +133,7 @@ def merge_rows(
         with_undecodable: whether some of the rows could not be decoded.
     """
     # MERGE reads the guard and the metadata only from the settings of its session. Threads share a session, so this
-    # MERGE has a session of its own.
+    # MERGE has its own session.
     session = spark.newSession()
     session.conf.set("spark.databricks.delta.write.txnAppId", stamp.app_id)
     session.conf.set("spark.databricks.delta.write.txnVersion", str(stamp.version))

@@ -1,7 +1,7 @@
 """Compacts one partition, like Kafka's Cleaner: reads committed segments and writes new segments in their place.
 
-    1. passes.py finds the outdated records, which have a newer record with the same key in the dirty part. The memory
-       of this step is limited.
+    1. passes.py finds the outdated records. A record is outdated if the dirty part has a newer record with the same
+       key. The memory of this step is limited.
     2. Neighbouring segments that together stay below segment.bytes form a group. Each group becomes one segment.
     3. In each group, batch by batch, records that are not outdated are kept. A tombstone is kept only until the
        delete horizon of its batch. The first compaction that keeps a tombstone of the batch sets this horizon.

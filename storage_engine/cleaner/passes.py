@@ -1,4 +1,4 @@
-"""Finds the outdated records of a log, which have a newer record with the same key in the dirty part.
+"""Finds the outdated records of a log. A record is outdated if the dirty part has a newer record with the same key.
 
 If the keys of the dirty part fit into the given memory, one map contains them all. While the map is filled, a bit is
 set for each record that becomes outdated. Records of the clean part are looked up in the map when the cleaner reads

@@ -1,4 +1,5 @@
-"""Splits the compaction of one large partition into several tasks, which write the same files as one task would.
+"""Splits the compaction of one large partition into several tasks. Together, the tasks write the same files as one task
+would.
 
     survey    Each part consists of whole groups of neighbouring segments. The task of a part writes the part's keys as
               sorted runs (key_runs), and reports the transactions that are still open at the end of the part.

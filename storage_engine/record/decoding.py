@@ -8,7 +8,7 @@ mixed; entries of magic 0 and 1 form their own groups. If no batch is compressed
 each batch while the batch is in the cache.
 
 Keys and values are not copied. The columns are views into the given bytes or into the decompressed bytes, and these
-bytes stay in memory as long as the columns. So the given bytes must not change afterwards.
+bytes stay in memory until the columns are freed. So the given bytes must not change afterwards.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def too_large(file: str, position: int) -> BatchTooLargeError:
 
 
 class Room:
-    """Memory for decompressed batches, which are written group after group into large blocks.
+    """Memory for decompressed batches. The batches are written into large blocks, one group after another.
 
     A block is overwritten only after begin_again. So arrays that point into it stay valid until then.
 

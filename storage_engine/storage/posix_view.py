@@ -1,4 +1,4 @@
-"""Writes the files and folders of a view, which other programs read, on a POSIX file system.
+"""Writes the files and folders of a view on a POSIX file system. Other programs read these files.
 
 Each function writes a whole file under a temporary name and then renames it. No function syncs, because a view is
 derived from other files and is made again after a power cut. A crash leaves only files with temporary names. Paths are

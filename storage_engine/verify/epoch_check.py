@@ -1,5 +1,5 @@
-"""Compares the leader epochs of the batches, which no CRC covers, with one another and with the file
-leader-epoch-checkpoint.
+"""Compares the leader epochs of the batches with one another and with the file leader-epoch-checkpoint. No CRC covers a
+leader epoch.
 
 In a log, epochs never decrease, and the checkpoint contains the start offset of each epoch. If a single batch
 contradicts both its neighbours and the checkpoint, the batch is damaged. If the batches agree with one another, the

@@ -1,5 +1,5 @@
-"""The common part of the cleaning commands: cleans one topic after another and prints each result. An error in one
-topic does not stop the work on the other topics.
+"""Cleans one topic after another for the cleaning commands, and prints each result. An error in one topic does not stop
+the work on the other topics.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The consumer groups that `lakelog topics import` takes from a broker with the topics, and that
-`lakelog topics export` gives back."""
+"""Imports a broker's consumer groups for `lakelog topics import`, and exports groups for `lakelog topics export`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that the user gave: its path, and the two names under which the dump prints it.
+"""Defines a file that the user named: its path, and the two names under which the dump prints the file.
 
 The path is used to read the file, and in errors. Printed lines contain the name that the user typed. The findings at
 the end of the output contain the absolute path. As in java.io.File, links in this path are not resolved, and `..` is

@@ -136,7 +136,7 @@ def names_line(settings: Settings) -> bool:
 def why_no_line(settings: Settings, schema: StructType) -> str | None:
     """Why a source of JSON or CSV cannot provide the column `_line`; None if the source can."""
     if LINE in map(str.lower, schema.names):
-        return f"the source has a column {LINE} of its own"
+        return f"the source already has a column {LINE}"
     for option, allowed in _LINE_OPTIONS.items():
         found = source_option(settings, option)
         if found is not None and found.strip().lower() not in allowed:

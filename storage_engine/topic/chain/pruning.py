@@ -241,9 +241,9 @@ class PruningShare:
     maintenance.
 
     A new pruning begins every 25 versions. Each commit does at most 3 steps of this pruning. Closing the writer does at
-    most 300 more steps. The steps at the end matter if each append runs in a process of its own. The cost per commit
-    does not grow with the length of the chain. An error during pruning is ignored, so that no commit fails because of
-    the error. Maintenance gets the same error and reports it. Only one thread may use a PruningShare.
+    most 300 more steps. The steps at the end matter if each append runs in a separate process. The cost per commit does
+    not grow with the length of the chain. An error during pruning is ignored, so that no commit fails because of the
+    error. Maintenance gets the same error and reports it. Only one thread may use a PruningShare.
     """
 
     def __init__(self, storage: Storage, chain: StateChain, keep: int = KEPT_VERSIONS) -> None:

@@ -1,5 +1,5 @@
-"""Writes the .snapshot files of the view, which contain the producers of a partition at each segment roll and at the
-end of the log.
+"""Writes the .snapshot files of the view. These files contain the producers of a partition at each segment roll and at
+the end of the log.
 
 A snapshot contains the producers at the time of the roll, and never changes. A snapshot that is rebuilt after a
 compaction could be different. So an existing snapshot remains as long as a segment begins at its offset. An up-to-date

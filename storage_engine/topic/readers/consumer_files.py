@@ -15,10 +15,10 @@ consumer. If a table is restored to an earlier state, its consumer lowers its po
 group has several files, only the file with the highest generation is used (topic.readers.membership).
 
 If a consumer has no position for a partition, it has read nothing of this partition. A damaged file counts as a
-consumer that has read nothing. Cleaning then does not fail. Cleaning keeps records for this consumer as long as for any
-other consumer (log.holds). Files of a deleted topic of the same name are ignored. If a removed consumer still runs, it
-is added again when it registers. If a file lacks the field holds_back and all fields after it, the file belongs to an
-export, and cleaning waits for this export.
+consumer that has read nothing. Cleaning then does not fail. Cleaning keeps records for this consumer for the same time
+as for any other consumer (log.holds). Files of a deleted topic of the same name are ignored. If a removed consumer
+still runs, it is added again when it registers. If a file lacks the field holds_back and all fields after it, the file
+belongs to an export, and cleaning waits for this export.
 """
 
 from __future__ import annotations
