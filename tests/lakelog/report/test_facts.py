@@ -193,8 +193,10 @@ def test_stale_rows_and_records_that_were_not_exported_ask_for_attention(root: R
     assert [(each.finding, each.place, each.text) for each in facts.warnings] == [
         (
             WarningKind.STALE_ROWS, "t",
-            "2 rows of tables/t are stale: a newer record of the key cannot be decoded; the column _stale_since"
-            " names that record.",
+            (
+                "2 rows of tables/t are stale: a newer record of the key cannot be decoded; the column _stale_since"
+                " names that record."
+            ),
         ),
         (WarningKind.NOT_EXPORTED, "t", not_exported),
     ]  # fmt: skip
