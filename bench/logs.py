@@ -2,7 +2,7 @@
 
 Verifying is what `lakelog verify --kafka-dir` does with a partition: it checks the header, offsets and CRC of every
 batch, and compares both indexes with the batches. Recovering is PartitionLog.open after a crash, without indexes: it
-checks all batches and makes the indexes again. Opening is PartitionLog.open after an orderly stop: it reads the ends of
+checks all batches and rebuilds the indexes. Opening is PartitionLog.open after an orderly stop: it reads the ends of
 each segment's files. A look-up is PartitionLog.locate: it finds the segment by bisection, then the position in the
 segment's .index, and then the batch, as a consumer's fetch does before it reads. All files are in the page cache, and
 only one thread works. The work never has to wait, so the measured time is processor time (user and system). Other

@@ -43,8 +43,8 @@ Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 
 earliest    the log start offset
 latest      the end
-a datetime  the first record at or after that time, which must have a zone
-a mapping   an offset for each partition; the other partitions start at their log start offsets
+a datetime  the first record at or after that time; the datetime must have a time zone a mapping an offset for each
+partition; the other partitions start at their log start offsets
 """
 
 _Item = TypeVar("_Item")
@@ -109,8 +109,8 @@ class Topic:
                 or a list of dicts. The column `value` is required; the columns `key`, `headers` and `timestamp` are
                 optional (docs/API.md). The other columns that `read` returns are ignored, so rows from `read` can be
                 appended.
-            partition: the partition of all records. By default the key decides, as in Kafka. Records without a key go
-                to one partition, which is chosen at random for each append.
+            partition: the partition of all records. By default the key of a record determines its partition, as in
+                Kafka. Records without a key go to one partition, which is chosen at random for each append.
 
         Returns:
             For each partition, the offsets of the new records.

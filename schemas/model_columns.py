@@ -1,4 +1,4 @@
-"""Maps an event model to Arrow columns; Spark's and Delta's types derive from the same mapping.
+"""Maps an event model to Arrow columns. Spark's and Delta's types are derived from the same mapping.
 
     annotation           Arrow type              Spark SQL
     str                  string                  STRING

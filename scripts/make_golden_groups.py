@@ -1,4 +1,4 @@
-"""Makes the files of tests/golden/groups again: `python -m scripts.make_golden_groups`, in about a minute.
+"""Rebuilds the files of tests/golden/groups: `python -m scripts.make_golden_groups`, in about a minute.
 
 A broker of Kafka 4.3.1 runs during this program. At the end, the folder contains
 

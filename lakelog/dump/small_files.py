@@ -1,4 +1,4 @@
-"""Dumps the small files, which are read whole: a .txnindex, a .snapshot, and text files.
+"""Dumps the small files: a .txnindex, a .snapshot, and text files. These files are read whole.
 
     version: 0 producerId: 9 firstOffset: 0 lastOffset: 26 lastStableOffset: 0
     producerId: 9 producerEpoch: 0 coordinatorEpoch: 0 currentTxnFirstOffset: OptionalLong.empty lastTimestamp: ...

@@ -126,9 +126,9 @@ def run_cleaning(
 class CleaningJob:
     """One run of a cleaning job.
 
-    The command line names the topics. If the command line names no topic, the settings name the topics. If the settings
-    name no topic either, all topics of the root are cleaned. The steps may be called in any order and more than once.
-    `report` contains the results of all steps.
+    The topics are named on the command line, or else in the settings. If no topic is named in either place, all topics
+    of the root are cleaned. The steps may be called in any order and more than once. `report` contains the results of
+    all steps.
 
     now_ms: the time that all decisions use; None: the clock's time.
     """

@@ -87,7 +87,7 @@ class TableSchemaError(ExportRefusedError):
 
 
 class OffsetRefusedError(ExportRefusedError):
-    """The export cannot begin or end at an offset that the command line names."""
+    """The export cannot begin or end at an offset that was given on the command line."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class ExportPlan:
     gaps: the offsets that retention deleted before they were exported.
     reread: partitions that are read from their start, because compaction may have removed tombstones before they were
         exported.
-    replaced: partitions whose rows from `start` on are made again, because the command line asks for this.
+    replaced: partitions whose rows from `start` on are rebuilt, because the command line asks for this.
     """
 
     head: TableHead | None
@@ -138,7 +138,7 @@ class ExportPlan:
 
     @property
     def rebuilt(self) -> dict[int, int]:
-        """By partition, the first offset whose rows are made again. An upsert also deletes each row at or above that
+        """By partition, the first offset whose rows are rebuilt. An upsert also deletes each row at or above that
         offset if the key of the row has no record."""
         return {each: self.start[each] for each in (*self.reread, *self.replaced)}
 
@@ -191,8 +191,8 @@ class ExportResult:
 class ExportBounds:
     """The options of the command line for one run.
 
-    from_offsets: by partition, the first offset to read. The table's rows from this offset on are made again.
-    from_time: by partition, the first offset at or after a time. If the position of an existing table is lower, that
+    from_offsets: by partition, the first offset to read. The table's rows from this offset on are rebuilt. from_time:
+    by partition, the first offset at or after a time. If the position of an existing table is lower, that
         position is used.
     up_to: the end offsets of the run if its dead letters are accepted, else None.
     """

@@ -1,5 +1,5 @@
-"""Writes rows into an exported table; the same commit contains the position in the log. Writes dead letters into their
-own table.
+"""Writes rows into an exported table. The commit of these rows also contains the position in the log. Writes dead
+letters into their own table.
 
 An export writes the new records. A replay writes the records that a corrected model can now decode. Rows are appended
 (each record is a row) or merged (one row per key, by the rules of `pipeline.delta.export_rows`). Each row is written

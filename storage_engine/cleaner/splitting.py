@@ -63,7 +63,8 @@ class CompactionPart:
 
     @property
     def bytes_to_read(self) -> int:
-        """Bytes that the task reads in total. Every part is read twice: for its keys, and to write it again."""
+        """Bytes that the task reads in total. Every part is read twice: first for its keys, then to rewrite the
+        part."""
         return 2 * sum(segment.size for segment in self.segments)
 
 

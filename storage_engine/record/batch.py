@@ -1,8 +1,8 @@
 """Reads the headers of consecutive record batches into a table of columns, without reading their records.
 
-The table has one row per batch; each entry of magic 0 or 1 counts as a batch. record.header has the layout of a header.
-One pass over the bytes fills the table. The pass ends at the first impossible length, magic, offset or count, with an
-error that names the place. This module does not check CRCs; record.crc checks them. All functions are pure.
+The table has one row per batch; each entry of magic 0 or 1 counts as a batch. record.header describes the layout of a
+header. One pass over the bytes fills the table. The pass ends at the first impossible length, magic, offset or count,
+with an error that names the place. This module does not check CRCs; record.crc checks them. All functions are pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Encodes and decodes control records, which a broker writes into a log between the records of producers.
+"""Encodes and decodes control records. A broker writes control records into a log between the records of producers.
 
 A control batch has one record. The key of this record contains the type. Readers never get control records. The formats
 are those of Kafka's ControlRecordType and EndTransactionMarker:

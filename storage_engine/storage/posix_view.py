@@ -1,7 +1,7 @@
 """Writes the files and folders of a view on a POSIX file system. Other programs read these files.
 
 Each function writes a whole file under a temporary name and then renames it. No function syncs, because a view is
-derived from other files and is made again after a power cut. A crash leaves only files with temporary names. Paths are
+derived from other files and is rebuilt after a power cut. A crash leaves only files with temporary names. Paths are
 text here: a view has thousands of small files, and pathlib is ten times slower. All functions are thread-safe.
 """
 

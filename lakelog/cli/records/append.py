@@ -39,7 +39,10 @@ def append(
     partition: Annotated[
         int | None,
         typer.Option(
-            "--partition", metavar="N", min=0, help="All records go to this partition. Default: the key decides."
+            "--partition",
+            metavar="N",
+            min=0,
+            help="All records go to this partition. Default: the key determines the partition.",
         ),
     ] = None,
     transactional: Annotated[
@@ -57,8 +60,8 @@ def append(
     A line is a JSON object. The object must have the fields key and value (base64 or null). The object may have the
     fields headers (a list of [name, base64 or null]) and timestamp (milliseconds; default: now). Lines that
     `lakelog read` printed can be appended: the fields topic, partition, offset, timestampType and leaderEpoch are
-    ignored. --partition gives the partition of all records. Without this option the key decides, as in Kafka, and
-    records without a key all go to one partition.
+    ignored. --partition gives the partition of all records. Without this option, the key of a record determines its
+    partition, as in Kafka. Records without a key all go to one partition.
     """
     if topic is None and not transactional:
         raise UsageError(

@@ -83,7 +83,10 @@ def read(
     ] = ReadFormat.JSONL,
     group: Annotated[
         str | None,
-        typer.Option("--group", metavar="GROUP", help="Begin at the positions of this group; a new group begins at earliest."),
+        typer.Option(
+            "--group", metavar="GROUP",
+            help="Begin at the positions of this group; a new group begins at the earliest offset.",
+        ),
     ] = None,
     commit: Annotated[
         bool, typer.Option("--commit", help="With --group: store that the group has read the printed records.")

@@ -1,8 +1,8 @@
 """Assigns a topic's partitions to the brokers of a cluster, as Kafka's tools do (AdminUtils). Pure.
 
 The brokers form a circle. The first replica of partition i is on broker i + start. The other replicas are on the
-brokers that follow in the circle, after a shift, which skips some brokers. The shift grows by one with each round of
-partitions, so that the followers of one broker's partitions are not all on the same neighbouring broker:
+brokers that follow in the circle, after a shift. The shift skips some brokers. The shift grows by one with each round
+of partitions, so that the followers of one broker's partitions are not all on the same neighbouring broker:
 
     5 brokers, 3 replicas, start and shift 0        partition  0  1  2  3  4 | 5  6  7  8  9
                                                     1st        0  1  2  3  4 | 0  1  2  3  4

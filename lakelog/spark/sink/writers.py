@@ -2,7 +2,7 @@
 
 Spark creates a writer in a separate process on the driver's host, runs `write` in each task, and runs `commit` in
 another separate process. Spark passes only the number of the batch to the `commit` of a stream. The checkpoint contains
-the query's id and the offsets of the batch. The tasks also know the query's id, which must be equal to the id in the
+the query's id and the offsets of the batch. The tasks also know the query's id. This id must be equal to the id in the
 checkpoint.
 """
 

@@ -2,8 +2,9 @@
 
 Spark silently ignores these fields. A check of every row would cost more than reading the row. So the driver reads a
 sample of each micro-batch. The sample has at most SAMPLED_BYTES in all, and comes from at most SAMPLED_FILES of the
-micro-batch's files. Each of these files gives an equal part, which is spread over the whole length of the file. A
-smaller micro-batch is read whole. As in Spark, names that differ only in upper and lower case are different names.
+micro-batch's files. Each of these files gives an equal part of the sample. The part is spread over the whole length of
+the file. A smaller micro-batch is read whole. As in Spark, names that differ only in upper and lower case are different
+names.
 
 Only names of the first level are checked, not names in nested objects. An ingest of CSV drops no field: a line with
 more columns than the schema is a dead letter.

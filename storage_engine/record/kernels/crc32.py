@@ -1,4 +1,4 @@
-"""Computes the CRC-32 of IEEE 802.3, which messages of magic 0 and 1 have. (Record batches have a CRC-32C.)
+"""Computes the CRC-32 of IEEE 802.3. Messages of magic 0 and 1 have this CRC. (Record batches have a CRC-32C.)
 
 Each message in a wrapper has its own CRC, and one library call per message would be slow. So kernels compute the CRCs,
 eight bytes at a time (Kounavis and Berry, "slicing by 8").
