@@ -43,8 +43,8 @@ Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 
 earliest    the log start offset
 latest      the end
-a datetime  the first record at or after that time; the datetime must have a time zone a mapping an offset for each
-partition; the other partitions start at their log start offsets
+a datetime  the first record at or after that time; the datetime must have a time zone
+a mapping   an offset for each partition; the other partitions start at their log start offsets
 """
 
 _Item = TypeVar("_Item")

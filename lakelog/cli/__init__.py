@@ -7,12 +7,16 @@
     dump.py          print the files of a log, as Kafka's dump tool does
     transactions.py  list, abort and finish open transactions; write the damaged file of a decision again
     plan.py          print what retention, compaction and merging would do; execute a saved plan
-    plan_files.py    makes plans for the topics of a command; saves plans and reads saved plans plan_tables.py shows a
-    plan as tables for people compact.py compact topics, as the compaction job does merge.py merge small segments into
-    larger ones, as the maintenance job does verify.py check every invariant of a log directory or a root doctor.py test
-    whether a storage meets the assumptions behind Lakelog's promises report.py write an HTML page that shows the topics
-    of a root json_lines.py converts a record to its JSON line and back options.py the options of every command: --root,
-    --conf output.py standard output, which the reading process may close at any time
+    plan_files.py    makes plans for the topics of a command; saves plans and reads saved plans
+    plan_tables.py   shows a plan as tables for people
+    compact.py       compact topics, as the compaction job does
+    merge.py         merge small segments into larger ones, as the maintenance job does
+    verify.py        check every invariant of a log directory or a root
+    doctor.py        test whether a storage meets the assumptions behind Lakelog's promises
+    report.py        write an HTML page that shows the topics of a root
+    json_lines.py    converts a record to its JSON line and back
+    options.py       the options of every command: --root, --conf
+    output.py        standard output, which the reading process may close at any time
 
 Results go to standard output. An error goes to standard error as one line. The exit status is an ExitStatus. The modules
 that a command needs are imported only when the command runs. So listing topics does not wait until numba has loaded the

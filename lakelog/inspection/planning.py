@@ -22,8 +22,9 @@ def make_plan(
 
     Args:
         named: the names of the topics; None for all.
-        now_ms: all decisions use this time as the current time, in milliseconds since 1970; None for now. work: the
-        kinds of cleaning. force: compact every partition that can be compacted, even if its compaction is not due.
+        now_ms: all decisions use this time as the current time, in milliseconds since 1970; None for now.
+        work: the kinds of cleaning.
+        force: compact every partition that can be compacted, even if its compaction is not due.
 
     Returns:
         The plan, and the errors of the topics that are missing from the plan.

@@ -191,8 +191,8 @@ class ExportResult:
 class ExportBounds:
     """The options of the command line for one run.
 
-    from_offsets: by partition, the first offset to read. The table's rows from this offset on are rebuilt. from_time:
-    by partition, the first offset at or after a time. If the position of an existing table is lower, that
+    from_offsets: by partition, the first offset to read. The table's rows from this offset on are rebuilt.
+    from_time: by partition, the first offset at or after a time. If the position of an existing table is lower, that
         position is used.
     up_to: the end offsets of the run if its dead letters are accepted, else None.
     """

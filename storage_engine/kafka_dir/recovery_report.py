@@ -57,7 +57,8 @@ class RecoveryReport:
 
     place: the folder of the partition.
     recovered: base offsets of the segments that were read completely.
-    rebuilt: names of files that were derived from the .log files. removed: names of files that had no meaning any more.
+    rebuilt: names of files that were derived from the .log files.
+    removed: names of files that had no meaning any more.
     cuts: the bytes that were cut out.
     """
 

@@ -5,8 +5,8 @@ option `root` and the column `timestamp`.
     key         text or bytes
     headers     an array of structs of key (text) and value (bytes)
     topic       text; required without the option `topic`, which overrides the column
-    partition   int; by default the key determines the partition timestamp a timestamp; null or missing: the time of the
-    write. Kafka's sink has no such column
+    partition   int; by default the key determines the partition
+    timestamp   a timestamp; null or missing: the time of the write. Kafka's sink has no such column
 
 Other columns are ignored. The option `root` has the same meaning as in the source. `kafka.compression.type` is the codec
 for topics whose compression.type is `producer`. Other `kafka.` options have no effect.

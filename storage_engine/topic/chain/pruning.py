@@ -6,8 +6,8 @@ first.
     retire    Version 0 is replaced by a file without an id (state_chain gives the reason).
     delete    Versions 1, 2, 3 ... are deleted one by one, if they are rolled up, but never the newest thousand. Before
               the first version of a hundred is deleted, the history file of the hundred is read once. If the history
-              file is damaged and all its versions still exist, the file is rebuilt from these versions. lists A list
-    file of segments is deleted if all versions that named it are deleted.
+              file is damaged and all its versions still exist, the file is rebuilt from these versions.
+    lists     A list file of segments is deleted if all versions that named it are deleted.
 
 Ingests, readers, cleaners and other pruners may run during pruning, because these rules hold:
 

@@ -127,7 +127,8 @@ def decode_list(
         state_format: the format of that state. From format 2 on, the entry contains the digest of the list.
 
     Raises:
-        CorruptionError: the file does not contain the bytes that were stored. NotFoundError: there is no such list.
+        CorruptionError: the file does not contain the bytes that were stored.
+        NotFoundError: there is no such list.
     """
     data = storage.read(key)
     if digest_of(data) != (listed.digest or None) or (state_format == FORMAT and not listed.digest):
