@@ -199,8 +199,8 @@ def delete(
 
 
 def _groups(topics: Topics) -> dict[str, dict[str, Consumer]]:
-    """All groups in the order of their names: by the group's name, and then by topic. Standard error names each topic and
-    each file that cannot be read."""
+    """All groups in the order of their names: by the group's name, and then by topic. Standard error names each topic
+    and each file that cannot be read."""
     from lakelog.cli.options import readable_states
     from storage_engine.topic.readers.consumer_files import read_consumers
 
