@@ -55,9 +55,9 @@ Almost every command has these two options. The tables of the commands do not re
 """
 
 _RULES = """\
-The exit status of a command is 0 (done), 1 (an error), 2 (wrong usage) or 4 (done, but some parts failed). `verify` ends
-with 4 if it has found a problem, and with 1 if it could not read a file. `doctor` ends with 1 if it has found a problem.
-Every error is one line with the place, the value that was found, and the remedy.
+The exit status of a command is 0 (done), 1 (an error), 2 (wrong usage) or 4 (done, but some parts failed). `verify`
+ends with 4 if it has found a problem, and with 1 if it could not read a file. `doctor` ends with 1 if it has found a
+problem. Every error is one line with the place, the value that was found, and the remedy.
 
 `append` reads lines in the format in which `read` prints them. `read` prints only committed records, unless
 `--isolation read_uncommitted` is given. A transaction makes appends to several topics visible at the same moment: use

@@ -5,10 +5,10 @@ state knows about its rows: the topic, the partition, the offsets, the largest t
 returns the fragments that the expression does not contradict. Arrow opens no file for this.
 
 Bisection finds, in the same way, the earliest and the latest time at which a row of a segment can match. In the first
-segment, the rows before some batch may all be too early. These rows are skipped. In the last segment, all rows from some
-batch to the end may be too late. These rows are skipped, too. topic.readers.time_bounds finds the first and the last
-batch to read. To find the last batch, it uses a number in the state: the most by which a timestamp in the segment is
-lower than an earlier timestamp. Segments that earlier releases of Lakelog wrote lack this number and the smallest
+segment, the rows before some batch may all be too early. These rows are skipped. In the last segment, all rows from
+some batch to the end may be too late. These rows are skipped, too. topic.readers.time_bounds finds the first and the
+last batch to read. To find the last batch, it uses a number in the state: the most by which a timestamp in the segment
+is lower than an earlier timestamp. Segments that earlier releases of Lakelog wrote lack this number and the smallest
 timestamp. In such segments, the rows that these two values would exclude are read.
 """
 
@@ -34,8 +34,8 @@ from storage_engine.topic.readers.reader import segment_file
 from storage_engine.topic.readers.time_bounds import first_offset_beyond, first_offset_reaching
 
 _EXACT_ENOUGH = 1_000
-"""The search for a bound by offset stops at this precision. So at most this many offsets before the first offset that can
-match are read, too."""
+"""The search for a bound by offset stops at this precision. So at most this many offsets before the first offset that
+can match are read, too."""
 _LARGEST_MS = (2**63 - 1) // 1_000
 """The largest time, in milliseconds, that the column timestamp can contain. The column has microseconds."""
 _TIME = ROWS.field("timestamp").type
@@ -92,8 +92,8 @@ def filtered(rows: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:
 def offsets_that_can_match(
     where: pc.Expression, storage: Storage, state: TopicState, partition: int, offsets: range
 ) -> range:
-    """A part of a range of offsets that contains all matching rows of the partition. The part may also contain rows that
-    do not match.
+    """A part of a range of offsets that contains all matching rows of the partition. The part may also contain rows
+    that do not match.
 
     Args:
         offsets: a range of offsets of the partition.

@@ -95,7 +95,8 @@ class Root:
         settle_committed(self._topics, (name,), warn)
 
     def transaction(self, *, timeout_seconds: float = 900) -> Transaction:
-        """Begin a transaction. Its appends, to any number of topics, become visible together at the end of a `with` block.
+        """Begin a transaction. Its appends, to any number of topics, become visible together at the end of a `with`
+        block.
 
         Args:
             timeout_seconds: if the transaction is still open after this time, other processes may abort it. The time

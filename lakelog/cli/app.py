@@ -71,8 +71,8 @@ def command() -> Callable[..., object]:
 
 
 def _list_whole_sentences(group: object) -> None:
-    """Show the first paragraph of each command's help in a list of commands. Typer would cut the paragraph off at some 45
-    characters.
+    """Show the first paragraph of each command's help in a list of commands. Typer would cut the paragraph off at some
+    45 characters.
     """
     for each in getattr(group, "commands", {}).values():
         each.short_help = " ".join((each.help or "").split("\n\n")[0].split())

@@ -28,8 +28,8 @@ _SAME_ROOT = "The other side can do this. Give both sides the same root."
 
 
 def skew_ms(storage: Storage, folder: str) -> float:
-    """How far the storage's clock is ahead of this host's clock, in milliseconds. The storage's clock sets the times of new
-    files."""
+    """How far the storage's clock is ahead of this host's clock, in milliseconds. The storage's clock sets the times of
+    new files."""
     skews = []
     for number in range(_SAMPLES):
         key = f"{folder}{number}"
@@ -65,7 +65,8 @@ def contend(
     def run(contestant: str) -> list[int]:
         won = []
         for number in range(names):
-            # Clocks are compared with a precision of one tick of the storage's clock. A random shift lets either side be first.
+            # Clocks are compared with a precision of one tick of the storage's clock. A random shift lets either side
+            # be first.
             moment_ms = starts_ms + number * every_ms + random.uniform(0, TICK_MS)
             time.sleep(max(0.0, moment_ms / 1000 - time.time()))
             if _put(storage, f"{folder}{number:06d}", contestant.encode()):
@@ -78,7 +79,8 @@ def contend(
 
 
 def _put(storage: Storage, key: str, data: bytes) -> bool:
-    """Put a file. If the reply says that the put failed, read the file: a first try may have created it, without a reply."""
+    """Put a file. If the reply says that the put failed, read the file: a first try may have created it, without a
+    reply."""
     try:
         storage.put_new(key, data)
         return True

@@ -35,7 +35,8 @@ class ProcessPartner:
         self._asked = 0
 
     def __enter__(self) -> Self:
-        # The process has its own session, so Ctrl-C ends only the examination. The process ends when its input is closed.
+        # The process has its own session, so Ctrl-C ends only the examination. The process ends when its input is
+        # closed.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "lakelog.doctor.partner", self._root],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,

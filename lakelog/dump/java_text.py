@@ -30,8 +30,8 @@ def optional_long(value: int | None) -> str:
 def java_texts(column: pa.Array) -> list[str | None]:
     """Bytes as the texts that new String(bytes, UTF_8) makes of them in Java; None for null.
 
-    Bytes that are not UTF-8 become as many U+FFFD as in Python. The exception is half a surrogate pair: Java replaces it
-    with a single U+FFFD.
+    Bytes that are not UTF-8 become as many U+FFFD as in Python. The exception is half a surrogate pair: Java replaces
+    it with a single U+FFFD.
     """
     try:
         texts: list[str | None] = column.cast(pa.string()).to_pylist()

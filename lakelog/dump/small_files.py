@@ -3,8 +3,8 @@
     version: 0 producerId: 9 firstOffset: 0 lastOffset: 26 lastStableOffset: 0
     producerId: 9 producerEpoch: 0 coordinatorEpoch: 0 currentTxnFirstOffset: OptionalLong.empty lastTimestamp: ...
 
-For a .txnindex, each aborted transaction gets a line. For a .snapshot, each producer gets a line. This line ends with the
-producer's last batch, if the batch is known. Checkpoints and properties files are printed as they are.
+For a .txnindex, each aborted transaction gets a line. For a .snapshot, each producer gets a line. This line ends with
+the producer's last batch, if the batch is known. Checkpoints and properties files are printed as they are.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def dump_transaction_index(file: DumpedFile, wanted: DumpOptions) -> Iterator[by
     """A line for each entry of a .txnindex.
 
     Raises:
-        CorruptionError: an entry has an unknown version or is cut off. The entries before this entry are returned first.
+        CorruptionError: an entry has an unknown version or is cut off. The entries before this entry are returned
+            first.
     """
     data = read_whole(file.path)
     whole = len(data) // ABORTED_ENTRY.size * ABORTED_ENTRY.size

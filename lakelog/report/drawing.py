@@ -3,9 +3,9 @@
     a partition    above, times:  for each segment a mark at the time of its newest record, over the segment's offsets
                    below, sizes:  a column for each segment: the height shows its bytes, the pattern its fate
 
-The fate of a segment is what the next maintenance will do to it. If neighbouring segments of the same fate are too narrow
-to distinguish, they are drawn as one shape. So a picture has at most a few hundred shapes, however many segments a
-partition has. Each shape has a <title> that describes it. page.css defines the colours, and `pattern_definitions`
+The fate of a segment is what the next maintenance will do to it. If neighbouring segments of the same fate are too
+narrow to distinguish, they are drawn as one shape. So a picture has at most a few hundred shapes, however many segments
+a partition has. Each shape has a <title> that describes it. page.css defines the colours, and `pattern_definitions`
 defines the patterns. The page contains each definition once.
 """
 

@@ -22,8 +22,8 @@ TIME_STEPS_MS: Final = (
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps values between `low` and `high` linearly to positions between `start` and `end`. A value outside this range is
-    mapped to the nearer end."""
+    """Maps values between `low` and `high` linearly to positions between `start` and `end`. A value outside this range
+    is mapped to the nearer end."""
 
     low: float
     high: float

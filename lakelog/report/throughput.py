@@ -58,7 +58,8 @@ def batch_sizes(changes: Sequence[Change]) -> tuple[TimeInterval, ...]:
 
 
 def _intervals(appends: Sequence[Change], most: int) -> tuple[TimeInterval, ...]:
-    """Group appends into at least 2 and at most `most` intervals. Together, the intervals cover the time of all appends."""
+    """Group appends into at least 2 and at most `most` intervals. Together, the intervals cover the time of all
+    appends."""
     if not appends:
         return ()
     first = min(change.written_ms for change in appends)
@@ -81,7 +82,8 @@ def _intervals(appends: Sequence[Change], most: int) -> tuple[TimeInterval, ...]
 
 
 def _interval_ms(span_ms: int, most: int) -> int:
-    """The shortest round length with which `most` intervals cover the span, wherever the span begins in the first one."""
+    """The shortest round length with which `most` intervals cover the span, wherever the span begins in the first
+    one."""
     for step in TIME_STEPS_MS:
         if step >= SHORTEST_MS and span_ms // step + 2 <= most:
             return step

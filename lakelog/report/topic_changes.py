@@ -89,8 +89,8 @@ def read_history(chain: StateChain, newest: TopicState, limit: int = MOST_VERSIO
 
 
 def _change(parent: TopicState | None, state: TopicState) -> Change:
-    """The difference of two states. If the topic was deleted and created again between them, the partitions of the older
-    state are ignored.
+    """The difference of two states. If the topic was deleted and created again between them, the partitions of the
+    older state are ignored.
     """
     before = parent if parent is not None and parent.topic_id == state.topic_id else None
     old = before.partitions if before else ()

@@ -31,8 +31,8 @@ def register(spark: SparkSession) -> None:
     for name in _registered.get(spark, {}):
         del environment[name]
     environment.update(variables)
-    # Spark itself finds the source of an installed wheel, and warns if a second source is registered. But Spark does not
-    # pass session_root to the source that it has found.
+    # Spark itself finds the source of an installed wheel, and warns if a second source is registered. But Spark does
+    # not pass session_root to the source that it has found.
     if find_spec("pyspark_lakelog") is None or session_root:
         spark.dataSource.register(LakelogSource)
     _registered[spark] = variables

@@ -1,8 +1,8 @@
 """Decides how many offsets a micro-batch reads, and how tasks share them. Numbers are rounded as in Spark's Kafka
 source.
 
-The limits count offsets, not records. So they also count the offsets of markers, of aborted records, and of records that
-compaction removed. The number of such offsets is unknown before the read.
+The limits count offsets, not records. So they also count the offsets of markers, of aborted records, and of records
+that compaction removed. The number of such offsets is unknown before the read.
 """
 
 from __future__ import annotations

@@ -94,8 +94,8 @@ def read_split(storage: Storage, split: Split, *, required_from: int = LONG_MAX)
     """The records of a split in the order of the log, columns as in ROWS.
 
     Args:
-        required_from: an offset. If retention meanwhile deletes this offset or a higher offset, an error is raised. Lower
-            offsets that retention deletes are skipped.
+        required_from: an offset. If retention meanwhile deletes this offset or a higher offset, an error is raised.
+            Lower offsets that retention deletes are skipped.
 
     Raises:
         OffsetOutOfRangeError: retention deleted offsets from required_from on.

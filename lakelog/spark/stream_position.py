@@ -71,8 +71,8 @@ def offsets_of(position: Position) -> dict[Where, int]:
 
 
 def begins_of(start: Position, end: Position) -> dict[Where, int]:
-    """For each partition that was read before this micro-batch, the micro-batch's first offset. For the first micro-batch,
-    these are the offsets at which the stream began."""
+    """For each partition that was read before this micro-batch, the micro-batch's first offset. For the first
+    micro-batch, these are the offsets at which the stream began."""
     begins = {
         (topic, number): offset
         for topic, entry in start.items()

@@ -67,8 +67,8 @@ def progress_of_tasks(spark: SparkSession, shown: Progress) -> Iterator[TaskProg
 
 
 def records_behind(sources: Sequence[SourceProgress]) -> int | None:
-    """How many records of its sources a stream had not read after its last micro-batch; None if a source does not report
-    this.
+    """How many records of its sources a stream had not read after its last micro-batch; None if a source does not
+    report this.
 
     A source reports this if its offsets have the form of Kafka's source: a number for each partition of each topic.
     """

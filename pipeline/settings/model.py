@@ -371,8 +371,8 @@ class Settings(Section):
         return self.export
 
     def source_schema(self) -> str | None:
-        """The model's name or the Spark DDL for the rows of the ingest's source. Default: the schema of the ingest's topic, if
-        the ingest has only one topic."""
+        """The model's name or the Spark DDL for the rows of the ingest's source. Default: the schema of the ingest's
+        topic, if the ingest has only one topic."""
         ingest = self.required_ingest()
         topic = self.topics.get(ingest.topic) if ingest.topic else None
         return ingest.source.schema_ or (topic.schema if topic else None)

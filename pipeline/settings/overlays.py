@@ -87,7 +87,8 @@ def apply_arguments(document: Document, arguments: Sequence[str]) -> None:
 
 
 def _resolve(document: Document, dotted: str) -> KeyPath | None:
-    """The setting that a dotted path names. The document need not name the topic or the source option of the setting yet.
+    """The setting that a dotted path names. The document need not name the topic or the source option of the setting
+    yet.
 
     If the section is right and only the key is unknown, the path is returned, because the later check of the key has the
     better error message.

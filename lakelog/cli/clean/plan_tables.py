@@ -55,7 +55,8 @@ def _topic_lines(topic: TopicPlan) -> Iterator[RenderableType]:
 
 
 def _note_lines(plan: PartitionPlan) -> Iterator[Block]:
-    """The rules that keep segments. The active segment is always kept. So its rule is omitted if there is any other line."""
+    """The rules that keep segments. The active segment is always kept. So its rule is omitted if there is any other
+    line."""
     return (block for block in plan.blocks if block.kind != "active segment" or not (plan.steps or plan.blocks[1:]))
 
 

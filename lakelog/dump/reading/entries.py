@@ -89,8 +89,8 @@ class LogEntries(NamedTuple):
             starts: where in data each entry begins.
             end: where in data the last entry ends.
         """
-        # If an entry is shorter than a header, the bytes after the entry are used, as in Kafka. At the file's end, zeros
-        # are used.
+        # If an entry is shorter than a header, the bytes after the entry are used, as in Kafka. At the file's end,
+        # zeros are used.
         padded = np.frombuffer(data + bytes(HEADER_BYTES), np.uint8)
         windows = np.lib.stride_tricks.sliding_window_view(padded, HEADER_BYTES)
         headers = windows[starts].reshape(-1).view(BATCH_HEADER)
@@ -145,8 +145,8 @@ def read_entries(log: LogFile) -> Iterator[LogEntries]:
         size = _entry_size(log, position, data)
         if size > log.size - position:
             return
-        # The entry is larger than the bytes that were read, so the next round reads more. It reads a few bytes after the
-        # entry, too. They are fewer than any entry has that Kafka accepts.
+        # The entry is larger than the bytes that were read, so the next round reads more. It also reads a few
+        # bytes after the entry. They are fewer than the bytes of the smallest entry that Kafka accepts.
         wanted = size + HEADER_BYTES_UP_TO_MAGIC
 
 

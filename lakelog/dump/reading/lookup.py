@@ -48,8 +48,8 @@ def indexed_position(entries: npt.NDArray[Any], relative_offset: int) -> int:
 
 
 class Cursor:
-    """Finds entries by their offsets. The search continues from the entry that was found last, if the result is the same
-    as with a new search."""
+    """Finds entries by their offsets. The search continues from the entry that was found last, if the result is the
+    same as with a new search."""
 
     def __init__(self, log: LogFile) -> None:
         self._log = log
@@ -57,8 +57,8 @@ class Cursor:
         self._reached = 0
 
     def first_to(self, start: int, offset: int) -> LogEntries | None:
-        """Search from the position `start`. Returns the header of the first entry that ends at or after the offset; None if
-        there is no such entry.
+        """Search from the position `start`. Returns the header of the first entry that ends at or after the offset;
+        None if there is no such entry.
 
         Raises:
             CorruptionError: the position is outside the log, or an entry has an impossible length.

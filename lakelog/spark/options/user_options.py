@@ -84,8 +84,8 @@ class UserOptions:
         return int(int(found[1]) * _UNITS_MS[found[2]])
 
     def choice(self, name: str, *words: str) -> str:
-        """The value of an option that must be one of these words, in upper or lower case. If the option is not given, the
-        first word.
+        """The value of an option that must be one of these words, in upper or lower case. If the option is not given,
+        the first word.
 
         Raises:
             ConfigError: the value is not one of these words.

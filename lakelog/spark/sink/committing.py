@@ -1,7 +1,7 @@
 """Commits what the tasks of a write have staged.
 
-A batch write is one commit per topic. If the commit to one topic fails, the error names this topic. The topics that were
-committed earlier keep their rows. If the program repeats the write, these topics get their rows twice.
+A batch write is one commit per topic. If the commit to one topic fails, the error names this topic. The topics that
+were committed earlier keep their rows. If the program repeats the write, these topics get their rows twice.
 
 A micro-batch of a stream is committed exactly once on each topic. Each topic stores the identity of the query's last
 batch: the query's id, the number of the batch and the hash of its offsets (lakelog.spark.sink.streaming_checkpoint). So

@@ -8,8 +8,8 @@ option `root` and the column `timestamp`.
     partition   int; by default the key determines the partition
     timestamp   a timestamp; null or missing: the time of the write. Kafka's sink has no such column
 
-Other columns are ignored. The option `root` has the same meaning as in the source. `kafka.compression.type` is the codec
-for topics whose compression.type is `producer`. Other `kafka.` options have no effect.
+Other columns are ignored. The option `root` has the same meaning as in the source. `kafka.compression.type` is the
+codec for topics whose compression.type is `producer`. Other `kafka.` options have no effect.
 """
 
 from __future__ import annotations
