@@ -124,10 +124,10 @@ print(everything.num_rows, len(last_hour), len(from_offsets))
 
 `where` takes an expression of `pyarrow.compute` on these columns. The result is the same as if you read all rows and
 then filter them. But if the expression limits `partition`, `offset` or `timestamp`, `read` skips segments in which no
-row can match. In the first and the last of the other segments, `read` also skips most of the rows that cannot match.
-Timestamps may be in any order, but a limit on `timestamp` lets `read` skip more rows if the timestamps are ascending.
-An upper limit on `timestamp` may skip no rows in segments that were imported, or that an earlier version of Lakelog
-wrote.
+row can match. Of the segments that are read, the first and the last may contain many rows that cannot match. `read`
+skips most of these rows, too. Timestamps may be in any order, but a limit on `timestamp` lets `read` skip more rows if
+the timestamps are ascending. An upper limit on `timestamp` may skip no rows in segments that were imported, or that an
+earlier version of Lakelog wrote.
 
 ```python
 import pyarrow.compute as pc

@@ -85,9 +85,9 @@ the settings of a broker.
 
 The root stores these keys for all jobs and commands that use the root. The first run that creates a topic in a root
 copies the section `broker` of its settings file into the root. After that, `lakelog broker alter` changes the stored
-keys. If the file, the environment or `--set` of a run gives a different value, the run uses this value and reports the
-difference on standard error. If a run sets a key, this value also overrides the stored synonyms of the key:
-`log.retention.hours` of a run overrides a stored `log.retention.ms`.
+keys. A run may set another value for a key: in its settings file, in its environment or with `--set`. The run then uses
+its own value, and reports the difference on standard error. The run's value also overrides the stored synonyms of the
+key: `log.retention.hours` of a run overrides a stored `log.retention.ms`.
 """
 
 _DIRECTORIES = """\

@@ -4,12 +4,12 @@ Arrow itself decides which rows can match. Each segment becomes a fragment of an
 state knows about its rows: the topic, the partition, the offsets, the largest timestamp and the smallest one. Arrow
 returns the fragments that the expression does not contradict. Arrow opens no file for this.
 
-Bisection finds, in the same way, the earliest and the latest time at which a row of a segment can match. In the first
-segment, the rows before some batch may all be too early. These rows are skipped. In the last segment, all rows from
-some batch to the end may be too late. These rows are skipped, too. topic.readers.time_bounds finds the first and the
-last batch to read. To find the last batch, it uses a number in the state: the most by which a timestamp in the segment
-is lower than an earlier timestamp. Segments that earlier releases of Lakelog wrote lack this number and the smallest
-timestamp. In such segments, the rows that these two values would exclude are read.
+Bisection finds, in the same way, the earliest and the latest time at which a row of a segment can match. The first
+segment may begin with batches whose rows are all before this earliest time. These batches are skipped. The last segment
+may end with batches whose rows are all after this latest time. These batches are skipped, too.
+topic.readers.time_bounds finds the first and the last batch to read. To find the last batch, it uses a number in the
+state: the most by which a timestamp in the segment is lower than an earlier timestamp. Segments that earlier releases
+of Lakelog wrote lack this number and the smallest timestamp. In these segments, fewer rows can be skipped.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ pydantic checks each value by the model's own rules. So this module makes a Pyth
 the project makes no such objects, because they are slow: one core decodes 140,000 flights of 19 fields per second.
 
 The reason of an error names pydantic's kind of error and the field, for example "int_type at dep_time". A reason never
-contains a part of the value, because some people who may read logs and dead-letter tables may not read the data.
+contains a part of the value, because some people are allowed to read logs and dead-letter tables, but not the data.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
     │   ├── UnknownTopicError
     │   ├── UnknownConsumerError    no consumer of this name is registered
     │   └── TopicExistsError
-    ├── RecordError               a record that may not be appended to the topic
+    ├── RecordError               a record that the topic does not accept
     │   ├── InvalidRecordError      no key in a compacted topic, or a malformed field
     │   ├── RecordTooLargeError     above max.message.bytes or segment.bytes
     │   └── InvalidTimestampError   outside message.timestamp.before/after.max.ms
@@ -109,7 +109,7 @@ class TopicExistsError(TopicError):
 
 
 class RecordError(LogError):
-    """A record may not be appended to the topic."""
+    """The topic does not accept the record."""
 
 
 class InvalidRecordError(RecordError):

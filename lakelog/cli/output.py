@@ -1,4 +1,5 @@
-"""Writes to standard output in large pieces. The reading process may stop at any time, as `head` does.
+"""Writes to standard output in large pieces. The process that reads this output, for example `head`, may stop at any
+time.
 
 Text for people never contains a control character, whatever its source (lakelog/terminal/text.py).
 """

@@ -80,7 +80,9 @@ def second_name(workspace: Workspace) -> Result:
         return problem("after the first name of a file was deleted, the second name is gone, too")
     counts.append(_links(workspace, "second"))
     if counts not in ([2, 1], [None, None]):
-        return problem(f"the link count was {counts[0]} with two names and {counts[1]} with one")
+        return problem(
+            f"the link count was {counts[0]} for a file with two names, and {counts[1]} after one name was deleted"
+        )
     return ok("a link to an existing name is refused, and the link count is 2 with two names and 1 with one name")
 
 

@@ -1,7 +1,7 @@
 """Dumps one file of a log, whatever its kind is. As in Kafka's tool, only the file's name determines the kind.
 
-The contents of most files do not show their kind. If the user gives a whole directory, some of its files may not belong
-to a log. Such a file is an error, but the other files are still dumped.
+The contents of most files do not show their kind. If the user gives a whole directory, the directory may contain files
+that do not belong to a log. Such a file is an error, but the other files are still dumped.
 """
 
 from __future__ import annotations

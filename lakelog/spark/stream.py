@@ -6,8 +6,8 @@ then for its tasks. A query that is started again gets its position from the che
 
 A stream with a group records its position (group_record.py) when Spark has finished a micro-batch. Spark reports this
 with `commit`, but only when the next micro-batch begins. So the start that Spark passes to `latestOffset` is used, too:
-when Spark looks for new records, everything before this start has been processed. If a query ends by itself after
-everything is read, it looks for new records once more before it ends.
+when Spark looks for new records, everything before this start has been processed. A query that ends by itself looks for
+new records once more after its last micro-batch.
 """
 
 from __future__ import annotations

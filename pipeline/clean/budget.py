@@ -1,15 +1,16 @@
 """Limits one run of maintenance to a number of minutes and bytes.
 
-The budget decides whether a piece of work may begin. A piece that has begun is always finished. A piece may not begin
+The budget decides whether a piece of work may begin. A piece that has begun is always finished. A piece must not begin
 if
 
     --max-bytes      this piece and all pieces begun before it would together read more bytes than the limit
     --max-minutes    the time limit has passed, or would pass before the end of the piece
 
-If a piece may not begin, a smaller piece may still begin. The duration of a piece is estimated from the rate of the
-fastest piece so far, in bytes per second. Lower rates are ignored, because the rate of a small piece mostly shows how
-long Spark takes to start. Until the first piece has ended, there is no estimate, and a piece may begin at any time
-before the time limit. So a run lasts longer than the time limit only if pieces are still running when the limit passes.
+Even if a piece must not begin, the budget may allow a smaller piece. The duration of a piece is estimated from the rate
+of the fastest piece so far, in bytes per second. Lower rates are ignored, because the rate of a small piece mostly
+shows how long Spark takes to start. Until the first piece has ended, there is no estimate, and a piece may begin at any
+time before the time limit. So a run lasts longer than the time limit only if pieces are still running when the limit
+passes.
 """
 
 from __future__ import annotations

@@ -239,7 +239,7 @@ def _plan_rewrite(spark: SparkSession, table: str, version: int, widenings: tupl
     """Check, before anything is written, that the table may be rewritten and that no number loses digits.
 
     Raises:
-        TableSchemaError: the table may not be rewritten, or a number would lose digits.
+        TableSchemaError: the table must not be rewritten, or a number would lose digits.
     """
     now = spark.read.format("delta").load(table)
     partitions = _check_rewritable(spark, table, now.schema, _named(widenings))
@@ -366,7 +366,7 @@ def _check_version_before(spark: SparkSession, export: Export, version: int, col
     have committed that version.
 
     Raises:
-        ConflictError: that version has other columns, so the rewrite may have lost a column.
+        ConflictError: that version has different columns, so the rewrite may have lost a column.
     """
     before = spark.read.format("delta").option("versionAsOf", version - 1).load(export.table)
     if before.schema != columns:

@@ -129,7 +129,7 @@ class Ingest:
         while True:
             planned = self._plan(source)
             # Nothing was changed before this point, so a run with wrong settings creates no topic. If another process
-            # has created a topic meanwhile, that topic may not fit these settings. So all topics are planned again.
+            # has created a topic meanwhile, that topic may differ from these settings. So all topics are planned again.
             with suppress(TopicExistsError):
                 states = [make_topic(self._topics, self._settings, topic) for topic in planned.topics]
                 break

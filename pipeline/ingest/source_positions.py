@@ -79,7 +79,7 @@ class PositionedSource:
         """The source of the settings; None if the settings name no position columns.
 
         Raises:
-            ConfigError: this kind of source has other position columns, or the source needs a name.
+            ConfigError: this kind of source has different position columns, or the source needs a name.
         """
         ingest = settings.required_ingest()
         if ingest.position_columns is None:

@@ -144,10 +144,10 @@ class IngestSettings(Section):
         alias="position.columns",
         description="Columns that contain a row's position in the source. The last column is the position, a whole number"
         " that grows. The columns before it name the partition of the source. The set of these partitions must be fixed."
-        " For sources of the kinds kafka and lakelog, the columns are topic, partition, offset. With this key, the topic stores"
-        " the highest committed position of each of the source's partitions. A row at or below the position of its partition is"
-        " a duplicate. It is skipped, even if the checkpoint is lost. Default: none. Then only the checkpoint shows which rows"
-        " are committed.",
+        " For sources of the kinds kafka and lakelog, the columns are topic, partition, offset. If this key is set, the"
+        " topic stores the highest committed position of each partition of the source. A row at or below the position"
+        " of its partition is a duplicate. It is skipped, even if the checkpoint is lost. Default: none. Then only the"
+        " checkpoint shows which rows are committed.",
     )
     position_source: Text | None = Field(
         default=None,

@@ -2,8 +2,9 @@
 
 All settings are known, so a variable or a --set is looked up in the list of all settings. The path of a --set is
 compared with the path of each setting. The path of a setting is its keys, joined by dots. A key can contain dots, so a
-path cannot simply be split. A variable is compared with the path of each setting, written in capitals and with _ for
-each other character. If a path matches two topics, the topic with the longer name is chosen.
+path cannot simply be split. For a variable, the path of each setting is written in capitals, and every character except
+A-Z and 0-9 becomes _. A variable matches a setting if its name is LAKELOG_ and this result. If a path matches two
+topics, the topic with the longer name is chosen.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def _paths_in(section: type[Section], path: KeyPath) -> Iterator[KeyPath]:
 
 
 def variable(path: KeyPath) -> str:
-    """The environment variable of a setting: capitals, with _ for each other character."""
+    """The environment variable of a setting: LAKELOG_ and the path in capitals.
+
+    Every character except A-Z and 0-9 becomes _.
+    """
     return PREFIX + re.sub(r"[^A-Z0-9]", "_", ".".join(path).upper())
 
 

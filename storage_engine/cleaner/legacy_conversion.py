@@ -120,6 +120,6 @@ def _check_offsets(batches: BatchTable, entries: BatchTable, file: str, file_pos
         entry = int(wrong[0])
         raise CorruptionError(
             file, file_position + int(entries.positions[entry]),
-            f"offsets of at most {entries.last_offsets[entry]} inside the compressed message with that offset",
+            f"only offsets up to {entries.last_offsets[entry]}, the compressed message's own offset",
             f"offset {batches.last_offsets[entry]}",
         )  # fmt: skip

@@ -1,9 +1,10 @@
 """Merges small neighbouring segments: copies the batches of sealed segments unchanged, one after another, into a new
 segment.
 
-Short micro-batches, restarts and storages that cannot append leave many small segments. Batches can be concatenated, so
-merging decodes no batch: it checks the CRCs, copies the bytes, and derives the indexes that a broker would have written
-for such a segment. Offsets, timestamps, epochs and every byte of the batches stay the same.
+Many small segments come from short micro-batches, from restarts, and from storages that cannot append to a file.
+Batches can be concatenated, so merging decodes no batch: it checks the CRCs, copies the bytes, and derives the indexes
+that a broker would have written for such a segment. Offsets, timestamps, epochs and every byte of the batches stay the
+same.
 
 A pure function decides what to merge. Some settings act on whole segments, for example retention.ms. So a series of
 neighbours becomes one segment only if the merged segment stays within these bounds:

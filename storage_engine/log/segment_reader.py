@@ -4,7 +4,7 @@ The state gives the file and its committed size. No byte after that size is read
 they may be missing or damaged. So an entry of the offset index is used only if the batch at the entry's position ends
 at the entry's offset. An entry of the time index is used only if the batch at the entry's offset has the entry's
 timestamp. If a file is shorter than its committed size, the file is opened again, because an NFS cache may be stale. If
-the file is still shorter, it counts as damaged.
+the reopened file is also too short, it counts as damaged.
 
 The Spark driver uses this module, and executors use it for the slices of the driver's plan. Executors never read the
 state. The functions keep no state between calls.

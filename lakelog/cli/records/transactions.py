@@ -87,7 +87,7 @@ def decide(
     producer_id: Annotated[
         int, typer.Argument(metavar="PRODUCER_ID", help="The producer id in the name of the damaged file.", min=0)
     ],
-    decision: Annotated[Decision, typer.Argument(help="The decision that the markers in other topics show.")],
+    decision: Annotated[Decision, typer.Argument(help="The transaction's decision. Markers in other topics show it.")],
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:

@@ -97,7 +97,7 @@ def messages_in(entry: LegacyMessage, log_name: str, position: int) -> list[Lega
         raise CorruptionError(
             log_name,
             position,
-            f"offsets of at most {entry.offset} inside the compressed message with that offset",
+            f"only offsets up to {entry.offset}, the compressed message's own offset",
             str(messages[-1].offset),
         )
     return [message._replace(offset=message.offset + shift) for message in messages]

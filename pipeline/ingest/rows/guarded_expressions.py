@@ -10,7 +10,7 @@ The module relies on two properties of Catalyst, and tests check both:
 
 - If several expressions share a subexpression, Catalyst evaluates the subexpression once, before these expressions and
   outside of TryEval, where an error would end the stream. Catalyst does not do this for an expression in a branch of
-  CASE WHEN, because the branch may not be needed. So guarded expressions are in such a branch.
+  CASE WHEN, because the result of the branch is not always needed. So guarded expressions are in such a branch.
 - A resolved expression refers to columns by their ids. So the expression can be evaluated on rows with additional
   columns, and `*` still means only the columns that the settings can see. If the text of the expression were used
   instead, the text would be resolved against all columns.

@@ -53,7 +53,7 @@ _LINE_OPTIONS: Mapping[str, set[str]] = {
     "charset": _UTF_8,
     "lineSep": set(),
 }
-"""Options, each with the values that are allowed. With any other value, a row may not be exactly one line of the
+"""Options, each with the values that are allowed. With any other value, a row may be more or less than one line of the
 file."""
 _UNPARSED = {
     "sep": "\x01", "delimiter": "\x01", "quote": "\r", "escape": "", "charToEscapeQuoteEscaping": "", "nullValue": "",

@@ -221,9 +221,9 @@ def undo_one_byte(key: str, data: bytes) -> bytes | None:
     """The original document, if exactly one byte of it was changed; None if no change of one byte makes the digest
     match.
 
-    Each bit of each byte is tried, then each other value of each byte, for 20 seconds at most. A state of a few
-    kilobytes takes less than one second. In a document of more than about 50 kB not all changes can be tried in that
-    time. A digest of 256 bits does not match by chance.
+    First, each bit of each byte is tried, and then every other value of each byte, for 20 seconds at most. A state of a
+    few kilobytes takes less than one second. In a document of more than about 50 kB not all changes can be tried in
+    that time. A digest of 256 bits does not match by chance.
     """
     if (found := _undo_in_end(key, data)) is not None:
         return found

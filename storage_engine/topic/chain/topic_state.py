@@ -122,7 +122,7 @@ class FormerTopic(NamedTuple):
 class RecordedField(Frozen):
     """A field of a model.
 
-    required: the field may not be missing.
+    required: the field must be present.
     nullable: the field may be null.
     """
 

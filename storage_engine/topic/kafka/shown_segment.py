@@ -5,9 +5,9 @@ cases, the committed bytes are copied. Index files are always written as new fil
 
 **Up-to-date files are recognised by their modification time**, so no list of these files is needed. Rounded down to
 milliseconds, this time is the segment's time of change, which Kafka reads. The digits below the millisecond are a hash
-of the segment's name, its committed size and the size of the shown file. A file that was made from another segment, was
-changed or was truncated has a different time, and is written again. If a file system does not store these digits, the
-files are written again each time the topic is settled.
+of the segment's name, its committed size and the size of the shown file. If a file was made from another segment, or
+was changed or truncated, its time does not match. Such a file is written again. If a file system does not store these
+digits, the files are written again each time the topic is settled.
 """
 
 from __future__ import annotations

@@ -15,10 +15,11 @@ document. Documents are restored in this order:
                                    added (proven_state.py).
 
 If the newest version is restored, the epoch of the writer is raised. So a writer that read the damaged version is
-fenced, and does not continue after a lost micro-batch. If the view proved additional records, no file says which
-micro-batch had appended them. Then the state marks the last batch of each query as unknown. If an ingest is then
-started again, it is refused, and the error gives the choices. So the ingest neither loses nor repeats a row unnoticed.
-If there are no additional records, the last batch of each query is taken from the version before the restored version.
+fenced, and does not continue after a lost micro-batch. The view may prove that additional records were committed. No
+file says which micro-batch appended these records. So the state then marks the last batch of each query as unknown. If
+an ingest is then started again, it is refused, and the error gives the choices. So the ingest neither loses nor repeats
+a row unnoticed. If there are no additional records, the last batch of each query is taken from the version before the
+restored version.
 
 If no document names some bytes of a file, these bytes may be uncommitted. Such bytes are never made visible, but the
 report lists them. A replaced document is kept as meta/<topic>/damaged/<file name>.<random>. After a crash, each
