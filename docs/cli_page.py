@@ -121,9 +121,9 @@ def _default(parameter: Any) -> str:
 
 def _name(parameter: Any) -> str:
     """The parameter as it is typed, with the name of its value."""
-    metavar = (parameter.metavar or "").strip("[]{}.") or parameter.name.upper()
+    metavar = parameter.metavar or parameter.name.upper()
     if not _is_option(parameter):
-        return metavar
+        return metavar.strip("[]{}.")
     annotation, _ = _annotation(parameter)
     names = "/".join([*parameter.opts, *parameter.secondary_opts])
     if annotation is bool:
