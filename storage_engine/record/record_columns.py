@@ -172,7 +172,8 @@ def view_lengths(array: pa.Array) -> Int64Array:
     views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, 4)  # a view has 16 bytes and begins with the length
     lengths = views[array.offset : array.offset + len(array), 0].astype(np.int64)
     if array.null_count:
-        lengths[array.is_null().to_numpy(zero_copy_only=False)] = 0
+        bits = np.unpackbits(np.frombuffer(array.buffers()[0], np.uint8), bitorder="little")
+        lengths[bits[array.offset : array.offset + len(array)] == 0] = 0
     return lengths
 
 

@@ -116,7 +116,7 @@ def test_a_checkpoint_that_is_ahead_of_one_of_several_topics_is_refused(tmp_path
 
     assert refused is not None
     assert refused.problem == (
-        "records batch 3 as completed, but b has only batch 2 of the query: the records in between would be skipped"
+        "shows batch 3 as completed, but b has only batch 2 of the query: the records in between would be skipped"
     )
     assert checkpoint.refused(whole, new) is None
 

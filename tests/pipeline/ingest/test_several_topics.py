@@ -216,7 +216,7 @@ def test_a_topic_whose_newest_version_is_lost_gets_no_further_batch(router: Rout
     (router.root / f"meta/orders/{newest:020d}.json").unlink()
     router.write(row(2), row(12, "orders"))
 
-    with pytest.raises(CheckpointError, match="records batch 1 as completed, but orders has only batch 0 of the query"):
+    with pytest.raises(CheckpointError, match="shows batch 1 as completed, but orders has only batch 0 of the query"):
         router.ingest()
 
     assert [sorted(router.values(topic)) for topic in ("clicks", "orders")] == [[0, 1], [10]]

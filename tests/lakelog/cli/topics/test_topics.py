@@ -217,14 +217,14 @@ def test_listing_topics_loads_no_kernels() -> None:
 def test_reading_does_not_load_pandas(lakelog, tmp_path) -> None:
     """Which takes as long as all else at the start of a command, and comes with the first pa.array() of a list."""
     lakelog("topics", "create", "t")
-    lakelog("append", "--topic", "t", stdin=[line(b"k", b"v", headers=[["n", "dg=="]])])
+    lakelog("append", "--topic", "t", stdin=[line(b"k", b"v", headers=[["n", "dg=="]]), line(b"k", None)])
     code = (
         "import atexit, sys; atexit.register(lambda: print('pandas' in sys.modules))\n"
         "import lakelog.cli; lakelog.cli.main()"
     )
     command = [sys.executable, "-c", code, "read", "--topic", "t", "--root", str(tmp_path / "root")]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert (len(printed), printed[-1]) == (2, "False")
+    assert (len(printed), printed[-1]) == (3, "False")
 
 
 def test_the_module_can_be_run() -> None:
