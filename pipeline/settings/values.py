@@ -96,7 +96,7 @@ def _key_under_root(value: str) -> str:
         raise mistake(f"expected a path below the root; found the absolute path {shown(value)}", remedy)
     parts = [part for part in value.split("/") if part not in ("", ".")]
     if ".." in parts or not parts:
-        where = "which contains .." if parts else "which is the root itself"
+        where = "which contains '..'" if parts else "which is the root itself"
         raise mistake(f"expected a path below the root; found {shown(value)}, {where}", remedy)
     return "/".join(parts)
 

@@ -58,10 +58,7 @@ def read(
     topic: AnyTopicOption = None,
     partition: PartitionOption = None,
     start: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="OFFSET", help="Begin at this offset: a number, earliest (the default) or latest."
-        ),
+        str | None, typer.Option("--from", metavar="OFFSET", help="Begin here: an offset, earliest (the default) or latest.")
     ] = None,
     from_timestamp: Annotated[
         int | None,
@@ -83,10 +80,7 @@ def read(
     ] = ReadFormat.JSONL,
     group: Annotated[
         str | None,
-        typer.Option(
-            "--group", metavar="GROUP",
-            help="Begin at the positions of this group; a new group begins at the earliest offset.",
-        ),
+        typer.Option("--group", metavar="GROUP", help="Begin at this group's positions; a new group begins at earliest.")
     ] = None,
     commit: Annotated[
         bool, typer.Option("--commit", help="With --group: store that the group has read the printed records.")
