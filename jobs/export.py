@@ -24,9 +24,9 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pipeline.delta.export_plan import NO_BOUNDS, Export, PartitionOffsets
+from pipeline.delta.export_plan import Export, ExportBounds, ExportResult, PartitionOffsets, Register
 from pipeline.delta.export_report import export_report, export_warnings, gap_warnings, replay_report
-from pipeline.delta.export_request import add_export_options, bounds_of, nothing_new, offset_ranges, wanted_export
+from pipeline.delta.export_request import add_export_options, bounds_of, offset_ranges, wanted_export
 from pipeline.job import JobContext, JobReport, run_job, say
 from pipeline.topic_model import changed_model, record_model
 from storage_engine.errors import LogError
@@ -58,12 +58,64 @@ def export(context: JobContext) -> JobReport:
     if vars(context.arguments).get("replay"):
         return _replay(context, state, target, ranges, newly_accepted)
     bounds = bounds_of(context, state)
-    if bounds == NO_BOUNDS and (nothing := nothing_new(target, ranges)) is not None:
-        register(nothing.plan.before)
+    result = _without_spark(context, state, target, ranges, register, bounds)
+    if result is None:
+        result = _with_spark(context, state, target, ranges, register, bounds)
+    if not result.plan.waiting:
         if newly_accepted is not None:
             record_model(context.topics, state, newly_accepted)
-        return export_report(target, wanted.table, nothing, gap_warnings(nothing.plan))
+        return export_report(target, wanted.table, result, gap_warnings(result.plan))
+    warnings = export_warnings(result, target, any(part.first_dirty_offset for part in state.partitions))
+    try:
+        if changed is not None:
+            record_model(context.topics, state, changed)
+        register(result.positions_after)
+    except LogError as error:  # harmless: cleaning sees the older positions, and keeps more records than necessary
+        warnings.append(
+            f"the export is done, but its positions or the fields of its model could not be recorded: {error}"
+        )
+    return export_report(target, wanted.table, result, warnings)
 
+
+def _without_spark(
+    context: JobContext,
+    state: TopicState,
+    target: Export,
+    ranges: Mapping[int, PartitionOffsets],
+    register: Register,
+    bounds: ExportBounds,
+) -> ExportResult | None:
+    """Export a small increment without a JVM; None if Spark must export."""
+    from pipeline.delta.without_spark.small_export import export_without_spark
+    from pipeline.delta.without_spark.topic_records import batch_reader
+    from storage_engine.topic.readers.reader import PartitionReader
+
+    wanted = context.settings.required_export()
+
+    def reader_of(partition: int) -> PartitionReader:
+        return PartitionReader(context.storage, context.topics.chain(state.topic), partition, state)
+
+    with context.display.work(f"export {state.topic}") as shown:
+        return export_without_spark(
+            target,
+            ranges,
+            batch_reader(reader_of, state, shown),
+            register,
+            bounds,
+            wanted.max_dead_letter_share,
+            wanted.spark_records,
+        )
+
+
+def _with_spark(
+    context: JobContext,
+    state: TopicState,
+    target: Export,
+    ranges: Mapping[int, PartitionOffsets],
+    register: Register,
+    bounds: ExportBounds,
+) -> ExportResult:
+    """Export an increment of any size."""
     from lakelog.spark.splits import read_topic
     from lakelog.spark.task_progress import progress_of_tasks
     from pipeline.delta.exporting import export_increment
@@ -75,26 +127,16 @@ def export(context: JobContext) -> JobReport:
         context.display.work(f"export {state.topic}") as shown,
         progress_of_tasks(spark, shown) as progress,
     ):
-        result = export_increment(
+        return export_increment(
             spark,
             target,
             ranges,
             lambda first, end, known: read_topic(spark, context.storage, state, first, end, known, progress),
             register,
             bounds,
-            wanted.max_dead_letter_share,
+            context.settings.required_export().max_dead_letter_share,
             lambda line: say(f"{context.name}: {line}"),
         )
-    warnings = export_warnings(result, target, any(part.first_dirty_offset for part in state.partitions))
-    try:
-        if changed is not None:
-            record_model(context.topics, state, changed)
-        register(result.positions_after)
-    except LogError as error:  # harmless: cleaning sees the older positions, and keeps more records than necessary
-        warnings.append(
-            f"the export is done, but its positions or the fields of its model could not be recorded: {error}"
-        )
-    return export_report(target, wanted.table, result, warnings)
 
 
 def _replay(

@@ -45,6 +45,46 @@ class Place:
     count: int
 
 
+@dataclass(frozen=True)
+class Counts:
+    """Counts of the records of one run.
+
+    reasons: by reason, the number of dead letters.
+    null_values: the number of dead letters that are tombstones, which an append cannot export.
+    """
+
+    records: int
+    tombstones: int
+    reasons: Mapping[str, int]
+    null_values: int
+
+    @property
+    def dead_letters(self) -> int:
+        return sum(self.reasons.values())
+
+    @property
+    def decodable(self) -> int:
+        """Number of records over which the share of dead letters is computed."""
+        return self.records - self.tombstones
+
+    @property
+    def not_decoded(self) -> int:
+        return self.dead_letters - self.null_values
+
+
+def recent_after(recent: Recent, counts: Counts, max_share: float, *, accepted: bool) -> Recent | None:
+    """The counts of the last records after a run; None if the run must be stopped.
+
+    Args:
+        accepted: the command line accepts the dead letters. They do not count in later runs.
+    """
+    if accepted:
+        return Recent()
+    if is_too_much(recent, counts.decodable, counts.not_decoded, max_share):
+        return None
+    return followed_by(recent, counts.decodable, counts.not_decoded)
+
+
 def followed_by(recent: Recent, records: int, dead_letters: int) -> Recent:
     """The counts of the last records, after the records of an increment were added.
 

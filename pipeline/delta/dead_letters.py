@@ -29,20 +29,22 @@ Lakelog uses statistics to skip files.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
-from pyspark.sql import DataFrame
+from deltalake.exceptions import CommitFailedError
 
-from pipeline.delta.delta_table import PLAIN_TABLE_PROPERTIES
+from pipeline.delta.deltalake_errors import deltalake_errors
+from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES
 from storage_engine.errors import ConflictError
 from storage_engine.storage import Storage
-from storage_engine.storage.posix_errors import storage_error
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _REASON = [
     pa.field("reason", pa.string(), nullable=False),
@@ -79,12 +81,6 @@ EXPORT_DEAD_LETTERS: pa.Schema = pa.schema(
         pa.field("outcome", pa.string()),  # null: open
     ]
 )
-
-_TABLE_PROPERTIES = {
-    **PLAIN_TABLE_PROPERTIES,
-    "delta.dataSkippingNumIndexedCols": "0",
-    "delta.checkpointInterval": "100",
-}
 
 
 class Refusal(IntEnum):
@@ -125,8 +121,6 @@ class Refusal(IntEnum):
         return f"{self.setting} cannot be evaluated on the row"
 
 
-_OS_ERROR = re.compile(r"\(os error (\d+)\)")
-"""Finds the operating system's error number in deltalake's messages."""
 _MOST_ATTEMPTS = 10
 """The largest number of attempts of one append. An attempt fails if another process commits at the same time."""
 
@@ -148,29 +142,20 @@ def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: s
     path = f"{storage.uri}/{table}"
     for _ in range(_MOST_ATTEMPTS):
         try:
-            found = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
-            committed = found.transaction_version(app_id) if found else None
-            if committed is not None and committed >= version:
-                return
-            write_deltalake(
-                found or path,
-                pa.RecordBatchReader.from_batches(INGEST_DEAD_LETTERS, _staged_rows(storage, staged)),
-                mode="append",
-                configuration=None if found else _TABLE_PROPERTIES,
-                commit_properties=CommitProperties(app_transactions=[Transaction(app_id, version)]),
-            )
+            with deltalake_errors(path, "Nothing of the batch was committed."):
+                found = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
+                committed = found.transaction_version(app_id) if found else None
+                if committed is None or committed < version:
+                    write_deltalake(
+                        found or path,
+                        pa.RecordBatchReader.from_batches(INGEST_DEAD_LETTERS, _staged_rows(storage, staged)),
+                        mode="append",
+                        configuration=None if found else DEAD_LETTER_PROPERTIES,
+                        commit_properties=CommitProperties(app_transactions=[Transaction(app_id, version)]),
+                    )
+            return
         except CommitFailedError:
             continue  # another process has committed meanwhile, perhaps this very append
-        except (OSError, DeltaError) as error:
-            reason = " ".join(str(error).split())
-            code = _OS_ERROR.search(reason)
-            raise storage_error(
-                path,
-                f"cannot be written: {reason}",
-                int(code[1]) if code else None,
-                "Nothing of the batch was committed.",
-            ) from error
-        return
     raise ConflictError(
         path, f"was changed {_MOST_ATTEMPTS} times during one append", "Find the other writer of this table."
     )
@@ -193,7 +178,7 @@ def append_dead_letters(
             committed before.
         user_metadata: the user metadata of the commit.
     """
-    writer = rows.coalesce(1).write.format("delta").mode("append").options(**_TABLE_PROPERTIES)
+    writer = rows.coalesce(1).write.format("delta").mode("append").options(**DEAD_LETTER_PROPERTIES)
     writer = writer.option("txnAppId", app_id).option("txnVersion", version)
     writer = writer.option("mergeSchema", "true")  # a table of an older Lakelog has fewer columns
     if user_metadata is not None:

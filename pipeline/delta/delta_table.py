@@ -21,15 +21,6 @@ from pyspark.sql import SparkSession
 
 from storage_engine.errors import ConflictError
 
-PLAIN_TABLE_PROPERTIES = {
-    # Readers other than Spark (deltalake, DuckDB, Polars) need version 1 of the protocol. These features would raise
-    # the version.
-    "delta.enableDeletionVectors": "false",
-    "delta.columnMapping.mode": "none",
-    "delta.checkpointPolicy": "classic",
-}
-"""The properties of a new table. They are set explicitly, because the defaults of the session may differ."""
-
 _CONFLICTS = (
     DeltaConcurrentModificationException,  # in Python, unlike in Scala, not a base class of the other conflicts
     ConcurrentAppendException,

@@ -7,11 +7,11 @@ no Spark. So an export without new records makes the same checks as any other ex
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pipeline.delta.table_stamp import Recent, TableHead
+from pipeline.delta.table_stamp import Recent, Stamp, TableHead
 from schemas.event_schema import EventSchema
 from storage_engine.errors import StateError
 
@@ -54,6 +54,10 @@ class Export:
     """The setting or topic that determines the mode, for messages."""
     headers: bool = False
     """Whether the rows of an append contain the headers of the records."""
+
+
+Register = Callable[[Mapping[int, int]], None]
+"""Registers the positions of an export, by partition."""
 
 
 @dataclass(frozen=True)
@@ -241,6 +245,19 @@ def decide_export(
         end = {partition: bounds.up_to.get(partition, start[partition]) for partition in end}
         _check_whole_rows(export, before, end, (*reread, *replaced))
     return ExportPlan(head, before, start, end, gaps, reread, replaced)
+
+
+def new_stamp(export: Export, head: TableHead, table_id: str, positions: Mapping[int, int], recent: Recent) -> Stamp:
+    """The stamp of a commit that follows `head` and sets these positions."""
+    return Stamp(
+        topic=export.topic,
+        topic_id=export.topic_id,
+        table_id=table_id,
+        mode=export.mode,
+        positions=positions,
+        version=head.next_guard,
+        recent=recent,
+    )
 
 
 def _reread(before: Mapping[int, int], ranges: Mapping[int, PartitionOffsets]) -> tuple[int, ...]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from lakelog.dead_letter_tables import export_dead_letters_key
-from pipeline.delta.export_plan import Export, ExportBounds, ExportMode, ExportResult, PartitionOffsets, decide_export
-from pipeline.delta.table_history import read_head
-from pipeline.delta.table_stamp import known_positions
+from pipeline.delta.export_plan import Export, ExportBounds, ExportMode, PartitionOffsets
 from pipeline.job import JobContext
 from pipeline.topic_model import topic_schema
 from storage_engine.errors import ConfigError, UsageError
@@ -104,16 +102,6 @@ def bounds_of(context: JobContext, state: TopicState) -> ExportBounds:
         from_time=_offsets_at(context, state, _time_ms(time)) if time is not None else {},
         up_to=_offsets("--accept-dead-letters", accepted.split(",")) if accepted is not None else None,
     )
-
-
-def nothing_new(target: Export, ranges: Mapping[int, PartitionOffsets]) -> ExportResult | None:
-    """The outcome of an export that has nothing to read, decided without Spark; None if the export needs Spark."""
-    head = read_head(target.table)
-    if (before := known_positions(head)) is not None:
-        plan = decide_export(target, head, before, ranges)
-        if not plan.waiting:
-            return ExportResult(plan=plan, table_version=plan.table_version)
-    return None
 
 
 def _time_ms(text: str) -> int:

@@ -49,17 +49,16 @@ commit of one of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.delta.dead_letter_share import (
+    Counts,
     Place,
     ReasonCount,
     TooManyDeadLettersError,
-    followed_by,
-    is_too_much,
+    recent_after,
     too_many_dead_letters,
 )
 from pipeline.delta.delta_table import named_conflicts
@@ -71,13 +70,15 @@ from pipeline.delta.export_plan import (
     ExportPlan,
     ExportResult,
     PartitionOffsets,
+    Register,
     decide_export,
 )
-from pipeline.delta.export_rows import REASONS, decode, reduced, with_counts
+from pipeline.delta.rows.export_rows import decode, reduced, with_counts
+from pipeline.delta.rows.row_columns import REASONS
 from pipeline.delta.table_history import Commit, check_committed
 from pipeline.delta.table_position import look_at_table, stamp_of
 from pipeline.delta.table_schema import Notify, check_columns, fit_table
-from pipeline.delta.table_stamp import Recent, Stamp
+from pipeline.delta.table_stamp import Stamp
 from pipeline.delta.table_writing import (
     NOTHING_STALE,
     Stale,
@@ -90,9 +91,6 @@ from pipeline.settings.job_keys import DEFAULT_MAX_SHARE
 
 _MOST = 50
 """The largest number of reasons that are collected for the error message."""
-
-Register = Callable[[Mapping[int, int]], None]
-"""Registers the positions of the export, by partition."""
 
 ReadRecords = Callable[[dict[int, int], dict[int, int], dict[int, int]], DataFrame]
 """Reads records, with the columns of Spark's Kafka source. The three arguments give, for each partition, the first
@@ -136,7 +134,9 @@ def export_increment(
     rows = _decoded(export, _read(read, plan)).persist()
     try:
         counts = _count(rows)
-        recent = _recent_after(export, plan, rows, counts, bounds, max_share)
+        recent = recent_after(plan.recent, counts, max_share, accepted=bounds.up_to is not None)
+        if recent is None:
+            raise _too_many(export, plan, rows, counts, max_share)
         with named_conflicts(export.table, "export"):
             head = fit_table(spark, export, plan, notify)
             stamp = stamp_of(spark, export, head, plan.positions, recent)
@@ -161,7 +161,7 @@ def _decoded(export: Export, records: DataFrame) -> DataFrame:
 
 
 def _write(
-    spark: SparkSession, export: Export, plan: ExportPlan, rows: DataFrame, counts: _Counts, stamp: Stamp
+    spark: SparkSession, export: Export, plan: ExportPlan, rows: DataFrame, counts: Counts, stamp: Stamp
 ) -> Stale:
     """First write the dead letters. Then write the rows and the position, in one commit."""
     if counts.dead_letters:
@@ -172,7 +172,7 @@ def _write(
     return NOTHING_STALE
 
 
-def _result(plan: ExportPlan, counts: _Counts, stale: Stale, commit: Commit) -> ExportResult:
+def _result(plan: ExportPlan, counts: Counts, stale: Stale, commit: Commit) -> ExportResult:
     changed, deleted = rows_changed(commit)
     return ExportResult(
         records=counts.records,
@@ -190,34 +190,7 @@ def _result(plan: ExportPlan, counts: _Counts, stale: Stale, commit: Commit) -> 
 # --- Counts and dead letters ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Counts:
-    """Counts of the records of one run.
-
-    reasons: by reason, the number of dead letters.
-    null_values: the number of dead letters that are tombstones, which an append cannot export.
-    """
-
-    records: int
-    tombstones: int
-    reasons: Mapping[str, int]
-    null_values: int
-
-    @property
-    def dead_letters(self) -> int:
-        return sum(self.reasons.values())
-
-    @property
-    def decodable(self) -> int:
-        """Number of records over which the share of dead letters is counted."""
-        return self.records - self.tombstones
-
-    @property
-    def not_decoded(self) -> int:
-        return self.dead_letters - self.null_values
-
-
-def _count(rows: DataFrame) -> _Counts:
+def _count(rows: DataFrame) -> Counts:
     found = rows.agg(
         F.coalesce(F.sum("_records"), F.lit(0)).alias("records"),
         F.coalesce(F.sum("_nulls"), F.lit(0)).alias("tombstones"),
@@ -226,26 +199,11 @@ def _count(rows: DataFrame) -> _Counts:
     ).first()
     assert found is not None, "an aggregation without grouping has one row"
     reasons = {reason: found[reason] for reason in REASONS if found[reason]}
-    return _Counts(found["records"], found["tombstones"], reasons, found["null_values"])
-
-
-def _recent_after(
-    export: Export, plan: ExportPlan, rows: DataFrame, counts: _Counts, bounds: ExportBounds, max_share: float
-) -> Recent:
-    """The counts of the last records after this run.
-
-    Raises:
-        TooManyDeadLettersError: too many records cannot be decoded, and the command line does not accept them.
-    """
-    if bounds.up_to is not None:
-        return Recent()  # accepted dead letters do not count in later runs
-    if is_too_much(plan.recent, counts.decodable, counts.not_decoded, max_share):
-        raise _too_many(export, plan, rows, counts, max_share)
-    return followed_by(plan.recent, counts.decodable, counts.not_decoded)
+    return Counts(found["records"], found["tombstones"], reasons, found["null_values"])
 
 
 def _too_many(
-    export: Export, plan: ExportPlan, rows: DataFrame, counts: _Counts, max_share: float
+    export: Export, plan: ExportPlan, rows: DataFrame, counts: Counts, max_share: float
 ) -> TooManyDeadLettersError:
     bad = rows.where("_reason IS NOT NULL AND NOT _tombstone")
     by_reason = bad.groupBy("_reason", "_detail").count().orderBy(F.desc("count"), "_reason", "_detail").limit(_MOST)

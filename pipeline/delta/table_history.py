@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from pipeline.delta.export_plan import ExportRefusedError
+from pipeline.delta.export_plan import Export, ExportRefusedError
 from pipeline.delta.table_stamp import Stamp, TableHead
 from storage_engine.errors import ConflictError, NotFoundError
 from storage_engine.storage import Storage
@@ -167,6 +167,22 @@ def find_head(commits: Iterable[Commit], oldest: int, counts: Callable[[Stamp], 
             counted_to = None if restored is None else int(restored)
     assert version is not None, "the history of a table has a commit"
     return TableHead(version, current, newest, guard, table_id or (newest.table_id if newest else None))
+
+
+def head_as_before(export: Export, before: TableHead | None) -> TableHead:
+    """The table's head after its columns were changed.
+
+    Raises:
+        ConflictError: another export moved the positions meanwhile. With the guard of the new head, the records of the old
+            plan would be written a second time.
+    """
+    head = read_head(export.table)
+    known = (before.current, before.newest) if before else (None, None)
+    if head is None or (head.current, head.newest) != known:
+        raise ConflictError(
+            export.table, "another export changed the table meanwhile", "Nothing is lost: start this job again."
+        )
+    return head
 
 
 def check_committed(table: str, planned_from: int, stamp: Stamp) -> Commit:

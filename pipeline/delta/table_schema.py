@@ -34,11 +34,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DecimalType, DoubleType, LongType, StructField, StructType
 
 from lakelog.spark.types import nullable, quoted, spark_struct
-from pipeline.delta.delta_table import PLAIN_TABLE_PROPERTIES, is_table
+from pipeline.delta.delta_table import is_table
 from pipeline.delta.export_plan import Export, ExportPlan, TableSchemaError
-from pipeline.delta.export_rows import table_columns
-from pipeline.delta.table_history import check_committed
-from pipeline.delta.table_position import head_as_before, stamp_of
+from pipeline.delta.rows.row_columns import table_columns
+from pipeline.delta.table_history import check_committed, head_as_before
+from pipeline.delta.table_position import stamp_of
+from pipeline.delta.table_properties import PLAIN_TABLE_PROPERTIES
 from pipeline.delta.table_stamp import Stamp, TableHead
 from pipeline.spark.failures import SPARK_ERRORS, raised_in_query
 from schemas.comparing import is_widened

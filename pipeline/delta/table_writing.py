@@ -2,7 +2,7 @@
 letters into their own table.
 
 An export writes the new records. A replay writes the records that a corrected model can now decode. Rows are appended
-(each record is a row) or merged (one row per key, by the rules of `pipeline.delta.export_rows`). Each row is written
+(each record is a row) or merged (one row per key, by the rules of `pipeline.delta.rows.export_rows`). Each row is written
 exactly once, because Delta skips a commit with a guard that was committed before (`pipeline.delta.table_history`).
 """
 
@@ -19,16 +19,8 @@ from pyspark.sql import functions as F
 from lakelog.spark.types import nullable, spark_struct
 from pipeline.delta.dead_letters import append_dead_letters
 from pipeline.delta.export_plan import Export
-from pipeline.delta.export_rows import (
-    STALE_SINCE,
-    deciding,
-    first_undecodable,
-    is_newer,
-    of_place,
-    of_row,
-    row_columns,
-    table_columns,
-)
+from pipeline.delta.rows.export_rows import deciding, first_undecodable, is_newer, of_place, of_row, place
+from pipeline.delta.rows.row_columns import STALE_SINCE, row_columns, table_columns
 from pipeline.delta.table_history import Commit, read_head
 from pipeline.delta.table_stamp import Stamp
 
@@ -175,11 +167,12 @@ def merge_rows(
 
 
 def _stale(first: DataFrame, table: DataFrame) -> Stale:
-    """The effect of the records that cannot be decoded. If a key has a deciding record, that record is newer than the
-    table's row."""
-    keys = first.join(table.select("_key", F.lit(True).alias("_row"), "_stale_since"), "_key", "left").select(
-        F.col("_place").isNull().alias("undecided"),
-        F.col("_row").isNotNull().alias("has_row"),
+    """The effect of the records that cannot be decoded on rows that no deciding record of the increment replaces."""
+    rows = table.select("_key", place().alias("_there"), "_stale_since")
+    loses = f"_place IS NULL OR coalesce({is_newer(of_place('_there'), of_place('_place'))}, false)"
+    keys = first.join(rows, "_key", "left").select(
+        F.expr(loses).alias("undecided"),
+        F.col("_there").isNotNull().alias("has_row"),
         F.col("_stale_since").isNull().alias("current"),
         F.expr(f"_stale_since IS NULL OR {is_newer(of_place('_stale_since'), of_place('_bad'))}").alias("changes"),
     )

@@ -13,6 +13,7 @@ DEFAULT_PUBLISH_SPARK_BYTES: Final = 1024**3
 DEFAULT_CODEC: Final = "uncompressed"
 DEFAULT_STORAGE_RETRY_MS: Final = 120_000
 DEFAULT_MAX_SHARE: Final = 0.05
+DEFAULT_SPARK_RECORDS: Final = 50_000
 
 BATCH_SIZE: Final = ConfigKey(
     key="batch.size",
@@ -57,6 +58,18 @@ STORAGE_RETRY_TIMEOUT: Final = ConfigKey(
     cost="Existing records do not change.",
 )
 
+SPARK_RECORDS: Final = ConfigKey(
+    key="spark.records",
+    scope="producer",
+    kind="long",
+    unit="records",
+    default=DEFAULT_SPARK_RECORDS,
+    minimum=0,
+    doc="An export of at least this many records runs on Spark. An export of fewer records starts no JVM and takes about a"
+    " second. The result is the same. Spark also exports if the records have more than 64 MiB, and if the table's columns"
+    " or older rows must be changed. 0: every export runs on Spark.",
+    cost="Existing records do not change. A large value takes more memory on the driver.",
+)
 MAX_DEAD_LETTER_SHARE: Final = ConfigKey(
     key="max.dead.letter.share",
     scope="producer",

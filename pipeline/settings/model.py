@@ -29,9 +29,11 @@ from pipeline.settings.job_keys import (
     DEFAULT_CODEC,
     DEFAULT_MAX_SHARE,
     DEFAULT_PUBLISH_SPARK_BYTES,
+    DEFAULT_SPARK_RECORDS,
     DEFAULT_STORAGE_RETRY_MS,
     MAX_DEAD_LETTER_SHARE,
     PUBLISH_SPARK_BYTES,
+    SPARK_RECORDS,
     STORAGE_RETRY_TIMEOUT,
 )
 from pipeline.settings.values import (
@@ -245,6 +247,9 @@ class ExportSettings(Section):
     )
     max_dead_letter_share: Annotated[float, Noun("a number"), by_key(MAX_DEAD_LETTER_SHARE)] = Field(
         default=DEFAULT_MAX_SHARE, alias="max.dead.letter.share", description=MAX_DEAD_LETTER_SHARE.doc
+    )
+    spark_records: Annotated[int, Noun("a whole number"), by_key(SPARK_RECORDS)] = Field(
+        default=DEFAULT_SPARK_RECORDS, alias="spark.records", description=SPARK_RECORDS.doc
     )
 
 

@@ -14,75 +14,26 @@ timestamps are equal, the record in the partition with the higher number is newe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakelog.spark.types import nullable, spark_struct
-from pipeline.delta.dead_letters import EXPORT_DEAD_LETTERS
 from pipeline.delta.export_plan import Export, ExportMode
-from schemas.event_decoding import decode_values
-from schemas.event_schema import EventSchema
-from schemas.model_columns import arrow_schema
-
-NO_KEY = "no key"
-UNDECODABLE = "undecodable"
-NO_VALUE = "no value"
-REASONS = (NO_KEY, NO_VALUE, UNDECODABLE)
-"""All reasons of a dead letter."""
-
-COORDINATES = pa.schema(
-    [
-        ("_key", pa.binary()),
-        ("_partition", pa.int32()),
-        ("_offset", pa.int64()),
-        ("_timestamp", pa.timestamp("us", tz="UTC")),
-    ]
-)
-_PLACE = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.timestamp("us", tz="UTC"))])
-STALE_SINCE = pa.field("_stale_since", _PLACE)
-"""In upsert mode: the place of the first newer record of the key that could not be decoded. Null: the row is
-current."""
-_HEADERS = EXPORT_DEAD_LETTERS.field("headers").type
-_VALUE = pa.schema([("value", pa.binary())])
-# Internal columns of decoded records. No field of a pydantic model begins with an underscore.
-_HANDLING = pa.schema(
-    [
-        ("_reason", pa.string()),  # null: the record becomes a row, or is a tombstone
-        ("_detail", pa.string()),
-        ("_value", pa.binary()),
-        ("_bad_headers", _HEADERS),
-        ("_tombstone", pa.bool_()),  # the value is null
-    ]
-)
-
-
-def row_columns(export: Export) -> pa.Schema:
-    """The columns that are computed from one record."""
-    fields = arrow_schema(export.schema.model) if export.schema is not None else _VALUE
-    headers = [pa.field("_headers", _HEADERS)] if export.headers else []
-    return pa.schema([*(each.with_nullable(True) for each in fields), *COORDINATES, *headers])
-
-
-def table_columns(export: Export) -> pa.Schema:
-    """The columns of the table."""
-    columns = row_columns(export)
-    return columns.append(STALE_SINCE) if export.mode is ExportMode.UPSERT else columns
+from pipeline.delta.rows.row_columns import NO_KEY, carried_columns, row_columns
+from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 
 
 def decode(records: DataFrame, export: Export) -> DataFrame:
-    """The records as rows of the table, with the additional columns of `_HANDLING`."""
+    """The records as rows of the table, with the additional columns of `row_columns.HANDLING`."""
     keyed = export.mode is ExportMode.UPSERT
     records = records.select("key", "value", "partition", "offset", "timestamp", "headers")
     if export.schema is not None:
-        columns = pa.schema([*row_columns(export), *_HANDLING])
-        decode_batches = partial(_decode_batches, schema=export.schema, keyed=keyed, columns=columns)
-        return records.mapInArrow(decode_batches, nullable(spark_struct(columns)))
+        decoding = partial(decode_batches, export=export)
+        return records.mapInArrow(decoding, nullable(spark_struct(decoded_columns(export))))
     lost = F.col("key").isNull() if keyed else F.lit(False)
-    coordinates = [F.col(name).alias(f"_{name}") for name in _carried(row_columns(export))]
+    coordinates = [F.col(name).alias(f"_{name}") for name in carried_columns(row_columns(export))]
     return records.select(
         "value",
         *coordinates,
@@ -92,49 +43,6 @@ def decode(records: DataFrame, export: Export) -> DataFrame:
         F.when(lost, F.col("headers")).alias("_bad_headers"),
         F.col("value").isNull().alias("_tombstone"),
     )
-
-
-def _carried(columns: pa.Schema) -> list[str]:
-    """The columns of a record that are copied to the table unchanged."""
-    return [name for name in ("key", "partition", "offset", "timestamp", "headers") if f"_{name}" in columns.names]
-
-
-def _decode_batches(
-    batches: Iterator[pa.RecordBatch], schema: EventSchema, keyed: bool, columns: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    """Decode batches on an executor. A record that cannot be decoded is returned unchanged, for its dead letter."""
-    for batch in batches:
-        values = batch.column("value").cast(pa.binary())
-        decoded = decode_values(schema.model, values)
-        reasons: list[str | None] = [None] * batch.num_rows
-        details: list[str | None] = [None] * batch.num_rows
-        for error in decoded.errors:
-            reasons[error.row], details[error.row] = UNDECODABLE, error.reason
-        missing = batch.column("key") if keyed else values
-        if missing.null_count:
-            for row, is_missing in enumerate(missing.is_null().to_pylist()):
-                if is_missing:
-                    reasons[row], details[row] = (NO_KEY if keyed else NO_VALUE), None
-        reason = pa.array(reasons, pa.string())
-        bad = reason.is_valid()
-        arrays = [
-            *decoded.columns.columns,
-            *(batch.column(name) for name in _carried(columns)),
-            reason,
-            pa.array(details, pa.string()),
-            _where(bad, values),
-            _where(bad, batch.column("headers")),
-            values.is_null(),
-        ]
-        yield pa.record_batch(
-            [array.cast(each.type) for array, each in zip(arrays, columns, strict=True)], schema=columns
-        )
-
-
-def _where(mask: pa.BooleanArray, array: pa.Array) -> pa.Array:
-    """`array` with null in each row in which `mask` is false. The function uses indices, because if_else does not
-    support all nested types."""
-    return array.take(pa.array([row if kept else None for row, kept in enumerate(mask.to_pylist())], pa.int64()))
 
 
 def with_counts(decoded: DataFrame) -> DataFrame:

@@ -1,0 +1,1 @@
+"""The rows of an exported table: their columns, and how records become rows."""

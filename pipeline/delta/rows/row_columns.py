@@ -1,0 +1,61 @@
+"""The columns of an exported table, and the additional columns of records while they are exported.
+
+This module needs no Spark.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from pipeline.delta.dead_letters import EXPORT_DEAD_LETTERS
+from pipeline.delta.export_plan import Export, ExportMode
+from schemas.model_columns import arrow_schema
+
+NO_KEY = "no key"
+UNDECODABLE = "undecodable"
+NO_VALUE = "no value"
+REASONS = (NO_KEY, NO_VALUE, UNDECODABLE)
+"""All reasons of a dead letter."""
+
+COORDINATES = pa.schema(
+    [
+        ("_key", pa.binary()),
+        ("_partition", pa.int32()),
+        ("_offset", pa.int64()),
+        ("_timestamp", pa.timestamp("us", tz="UTC")),
+    ]
+)
+_PLACE = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.timestamp("us", tz="UTC"))])
+STALE_SINCE = pa.field("_stale_since", _PLACE)
+"""In upsert mode: the place of the first newer record of the key that could not be decoded. Null: the row is
+current."""
+_HEADERS = EXPORT_DEAD_LETTERS.field("headers").type
+_VALUE = pa.schema([("value", pa.binary())])
+# Internal columns of decoded records. No field of a pydantic model begins with an underscore.
+HANDLING = pa.schema(
+    [
+        ("_reason", pa.string()),  # null: the record becomes a row, or is a tombstone
+        ("_detail", pa.string()),
+        ("_value", pa.binary()),
+        ("_bad_headers", _HEADERS),
+        ("_tombstone", pa.bool_()),  # the value is null
+    ]
+)
+
+
+def row_columns(export: Export) -> pa.Schema:
+    """The columns that are computed from one record."""
+    fields = arrow_schema(export.schema.model) if export.schema is not None else _VALUE
+    headers = [pa.field("_headers", _HEADERS)] if export.headers else []
+    return pa.schema([*(each.with_nullable(True) for each in fields), *COORDINATES, *headers])
+
+
+def table_columns(export: Export) -> pa.Schema:
+    """The columns of the table."""
+    columns = row_columns(export)
+    return columns.append(STALE_SINCE) if export.mode is ExportMode.UPSERT else columns
+
+
+def carried_columns(columns: pa.Schema) -> list[str]:
+    """The columns of a record that are copied to the table unchanged."""
+    return [name for name in ("key", "partition", "offset", "timestamp", "headers") if f"_{name}" in columns.names]

@@ -1,0 +1,68 @@
+"""Decodes batches of records into rows of an exported table. Spark's executors use this module, and so does an export that
+runs without Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from pipeline.delta.export_plan import Export, ExportMode
+from pipeline.delta.rows.row_columns import HANDLING, NO_KEY, NO_VALUE, UNDECODABLE, carried_columns, row_columns
+from schemas.event_decoding import DecodeError, decode_values
+
+
+def decoded_columns(export: Export) -> pa.Schema:
+    """The columns of decoded records."""
+    return pa.schema([*row_columns(export), *HANDLING])
+
+
+def decode_batches(batches: Iterable[pa.RecordBatch], export: Export) -> Iterator[pa.RecordBatch]:
+    """Decode records. A record that cannot be decoded is returned unchanged, for its dead letter.
+
+    Args:
+        batches: records with the columns of Spark's Kafka source.
+    """
+    columns = decoded_columns(export)
+    keyed = export.mode is ExportMode.UPSERT
+    for batch in batches:
+        values = batch.column("value").cast(pa.binary())
+        fields, errors = _decoded(export, values)
+        reasons: list[str | None] = [None] * batch.num_rows
+        details: list[str | None] = [None] * batch.num_rows
+        for error in errors:
+            reasons[error.row], details[error.row] = UNDECODABLE, error.reason
+        missing = batch.column("key") if keyed else values
+        if missing.null_count and (keyed or export.schema is not None):
+            for row, is_missing in enumerate(missing.is_null().to_pylist()):
+                if is_missing:
+                    reasons[row], details[row] = (NO_KEY if keyed else NO_VALUE), None
+        reason = pa.array(reasons, pa.string())
+        bad = reason.is_valid()
+        arrays = [
+            *fields,
+            *(batch.column(name) for name in carried_columns(columns)),
+            reason,
+            pa.array(details, pa.string()),
+            _where(bad, values),
+            _where(bad, batch.column("headers")),
+            values.is_null(),
+        ]
+        yield pa.record_batch(
+            [array.cast(each.type) for array, each in zip(arrays, columns, strict=True)], schema=columns
+        )
+
+
+def _decoded(export: Export, values: pa.BinaryArray) -> tuple[list[pa.Array], list[DecodeError]]:
+    """The columns of the model, and the values that do not fit the model. Without a model, a value is its own column."""
+    if export.schema is None:
+        return [values], []
+    decoded = decode_values(export.schema.model, values)
+    return decoded.columns.columns, decoded.errors
+
+
+def _where(mask: pa.BooleanArray, array: pa.Array) -> pa.Array:
+    """`array` with null in each row in which `mask` is false. The function uses indices, because if_else does not
+    support all nested types."""
+    return array.take(pa.array([row if kept else None for row, kept in enumerate(mask.to_pylist())], pa.int64()))

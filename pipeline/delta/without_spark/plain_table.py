@@ -1,0 +1,258 @@
+"""Reads and writes a Delta table with the deltalake library, at the version from which an export was planned.
+
+Only plain tables are opened: tables that need version 1 of Delta's protocol for readers and version 2 for writers, have
+exactly the expected columns, no partitions, and no constraints. Spark exports to all other tables.
+
+**The guard.** Spark skips a commit whose application id has committed the same or a higher version before. deltalake
+only compares the commits that are made after the table was opened. So before each commit, this module compares the
+guard itself with the version of the table that it has opened. deltalake then refuses the commit if another commit with
+the same application id, or a commit that changed rows that a merge has read, was made since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from pipeline.delta.deltalake_errors import deltalake_errors
+from pipeline.delta.rows.row_columns import COORDINATES, STALE_SINCE
+from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES
+from pipeline.delta.table_stamp import Stamp
+from pipeline.delta.without_spark.row_changes import RecordPlace, RowChanges, TableRow, places_of
+from storage_engine.errors import ConflictError
+
+_READER_VERSION = 1
+_WRITER_VERSION = 2
+_KNOWN_PROPERTIES = {
+    *DEAD_LETTER_PROPERTIES, "delta.logRetentionDuration", "delta.deletedFileRetentionDuration",
+    "delta.enableExpiredLogCleanup", "delta.targetFileSize", "delta.tuneFileSizesForRewrites",
+    "delta.minReaderVersion", "delta.minWriterVersion",
+}  # fmt: skip
+"""Properties that do not change what a writer must do."""
+_ACTION = "_action"
+_DELETES, _WRITES, _BECOMES_STALE = range(3)
+
+
+def is_plain(table: DeltaTable) -> bool:
+    """Whether deltalake may write to the table."""
+    protocol, metadata = table.protocol(), table.metadata()
+    return (
+        protocol.min_reader_version == _READER_VERSION
+        and protocol.min_writer_version <= _WRITER_VERSION
+        and not metadata.partition_columns
+        and metadata.configuration.keys() <= _KNOWN_PROPERTIES
+        and metadata.configuration.get("delta.enableDeletionVectors", "false") == "false"
+        and metadata.configuration.get("delta.columnMapping.mode", "none") == "none"
+    )
+
+
+class PlainTable:
+    """A table at one version. A commit that does not fit this version raises a ConflictError."""
+
+    def __init__(self, path: str, table: DeltaTable, columns: pa.Schema) -> None:
+        self._path = path
+        self._table = table
+        self._columns = columns
+
+    @classmethod
+    def open(cls, path: str, version: int, columns: pa.Schema) -> PlainTable | None:
+        """The table at a version; None if it is not a plain table with these columns.
+
+        Raises:
+            StorageError: the table cannot be read.
+        """
+        with deltalake_errors(path, "Nothing was exported."):
+            table = DeltaTable(path, version=version)
+            wanted = Schema.from_arrow(nullable_columns(columns))
+            fits = is_plain(table) and table.schema().to_json() == wanted.to_json()
+        return cls(path, table, columns) if fits else None
+
+    @classmethod
+    def create(cls, path: str, columns: pa.Schema, properties: Mapping[str, str]) -> PlainTable:
+        """Create an empty table.
+
+        Raises:
+            ConflictError: another process has created the table.
+            StorageError: the table cannot be written.
+        """
+        with _conflicts(path), deltalake_errors(path, "Nothing was exported."):
+            try:
+                table = DeltaTable.create(path, nullable_columns(columns), configuration=dict(properties))
+            except DeltaError:
+                if DeltaTable.is_deltatable(path):
+                    raise CommitFailedError from None
+                raise
+        return cls(path, table, columns)
+
+    @property
+    def table_id(self) -> str:
+        """Delta's id of the table."""
+        return str(self._table.metadata().id)
+
+    def rows_of(self, keys: Collection[bytes]) -> dict[bytes, TableRow]:
+        """By key, the place of the row's record; keys without a row are missing."""
+        wanted = pa.array(keys, pa.binary())
+        found = self._rows([*COORDINATES.names, STALE_SINCE.name], lambda rows: pc.is_in(rows["_key"], wanted))
+        places = places_of(found["_partition"], found["_offset"], found["_timestamp"])
+        stale = found[STALE_SINCE.name].combine_chunks()
+        since: list[RecordPlace | None] = [None] * len(found)
+        if stale.null_count < len(stale):
+            fields = [pa.chunked_array([stale.field(number)]) for number in range(3)]
+            parts = [field.fill_null(0) for field in (fields[0], fields[1], fields[2].cast(pa.int64()))]
+            moments = parts[2].cast(pa.timestamp("us", tz="UTC"))
+            whole = places_of(parts[0], parts[1], moments)
+            since = [each if valid else None for each, valid in zip(whole, stale.is_valid().to_pylist(), strict=True)]
+        return {
+            key: TableRow(place, stale_since)
+            for key, place, stale_since in zip(found["_key"].to_pylist(), places, since, strict=True)
+        }
+
+    def letters_below(self, positions: Mapping[int, int], table_id: str) -> set[tuple[int, int]]:
+        """Partition and offset of the dead letters below these positions. This table is a dead-letter table.
+
+        Args:
+            table_id: the exported table. Dead letters that name no table are included.
+        """
+
+        def is_below(rows: pa.RecordBatch) -> pa.BooleanArray:
+            below = pa.repeat(pa.scalar(False), rows.num_rows)
+            for partition, position in positions.items():
+                here = pc.and_(pc.equal(rows["partition"], partition), pc.less(rows["offset"], position))
+                below = pc.or_(below, here)
+            return pc.and_(below, pc.fill_null(pc.equal(rows["table_id"], table_id), True))
+
+        found = self._rows(["partition", "offset", "table_id"], is_below)
+        return set(zip(found["partition"].to_pylist(), found["offset"].to_pylist(), strict=True))
+
+    def _rows(self, columns: list[str], are_wanted: Callable[[pa.RecordBatch], pa.BooleanArray]) -> pa.Table:
+        """The rows for which a function is true. Arrow itself cannot filter by statistics of a binary column."""
+        with deltalake_errors(self._path, "Nothing was exported."):
+            rows = self._table.to_pyarrow_dataset().scanner(columns=columns)
+            found = [batch.filter(are_wanted(batch)) for batch in rows.to_batches()]
+        return pa.Table.from_batches(found, schema=rows.projected_schema)
+
+    def append(self, rows: pa.Table, stamp: Stamp, guard: int) -> None:
+        """Append rows with the columns of the table. An append without rows is a commit, too.
+
+        Args:
+            stamp: the metadata and the application id of the commit.
+            guard: the version of the application id.
+
+        Raises:
+            ConflictError: the guard was committed before, or another writer changed the table meanwhile.
+            StorageError: the table cannot be written.
+        """
+        properties = self._commit(stamp, guard)
+        with _conflicts(self._path), deltalake_errors(self._path, "Nothing was exported."):
+            write_deltalake(self._table, rows.cast(self._columns), mode="append", commit_properties=properties)
+
+    def change(self, changes: RowChanges, decoded: pa.Table, stamp: Stamp) -> None:
+        """Change the rows in one commit.
+
+        Args:
+            changes: decided on the rows of this version of the table.
+            decoded: the records to which the indices of `changes` refer.
+
+        Raises:
+            ConflictError: as for `append`.
+            StorageError: the table cannot be written.
+        """
+        if changes.is_empty or self._has_no_rows:  # deltalake makes no commit for a merge without changes
+            self.append(self._written(changes, decoded), stamp, stamp.version)
+            return
+        properties = self._commit(stamp, stamp.version)
+        values = {f"`{name}`": f"s.`{name}`" for name in self._columns.names}
+        stale = f"`{STALE_SINCE.name}`"
+        with _conflicts(self._path), deltalake_errors(self._path, "Nothing was exported."):
+            (
+                self._table.merge(
+                    self._source(changes, decoded), "s._key = t._key", source_alias="s", target_alias="t",
+                    commit_properties=properties,
+                )
+                .when_matched_delete(f"s.{_ACTION} = {_DELETES}")
+                .when_matched_update(values, f"s.{_ACTION} = {_WRITES}")
+                .when_matched_update({stale: f"s.{stale}"}, f"s.{_ACTION} = {_BECOMES_STALE}")
+                .when_not_matched_insert(values, f"s.{_ACTION} = {_WRITES}")
+                .execute()
+            )  # fmt: skip
+
+    @property
+    def _has_no_rows(self) -> bool:
+        return not self._table.file_uris()
+
+    def _commit(self, stamp: Stamp, guard: int) -> CommitProperties:
+        committed = self._table.transaction_version(stamp.app_id)
+        if committed is not None and committed >= guard:
+            raise _conflict(self._path)
+        return CommitProperties(
+            custom_metadata={"userMetadata": stamp.to_json()}, app_transactions=[Transaction(stamp.app_id, guard)]
+        )
+
+    def _written(self, changes: RowChanges, decoded: pa.Table) -> pa.Table:
+        rows = decoded.take(pa.array(list(changes.written), pa.int64()))
+        names = [name for name in self._columns.names if name != STALE_SINCE.name]
+        return rows.select(names).append_column(STALE_SINCE, _stale_array(changes.written.values()))
+
+    def _source(self, changes: RowChanges, decoded: pa.Table) -> pa.Table:
+        """The changed rows: whole rows that are written, and the keys of other changed rows."""
+        written = self._written(changes, decoded)
+        columns = [*self._columns, pa.field(_ACTION, pa.int32())]
+        keys = [*changes.deleted, *changes.stale]
+        actions = [_DELETES] * len(changes.deleted) + [_BECOMES_STALE] * len(changes.stale)
+        given = {
+            "_key": pa.array(keys, pa.binary()),
+            STALE_SINCE.name: _stale_array([*(None for _ in changes.deleted), *changes.stale.values()]),
+            _ACTION: pa.array(actions, pa.int32()),
+        }
+        others = [given.get(each.name, pa.nulls(len(keys), each.type)) for each in columns]
+        schema = pa.schema(columns)
+        marks = pa.array([_WRITES] * len(written), pa.int32())
+        return pa.concat_tables([written.append_column(_ACTION, marks).cast(schema), pa.table(others, schema=schema)])
+
+
+def _stale_array(places: Collection[RecordPlace | None]) -> pa.Array:
+    """The column `_stale_since`."""
+    times = [None if each is None else each.timestamp for each in places]
+    moments = pa.array(times, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    return pa.StructArray.from_arrays(
+        [
+            pa.array([None if each is None else each.partition for each in places], pa.int32()),
+            pa.array([None if each is None else each.offset for each in places], pa.int64()),
+            moments,
+        ],
+        fields=list(STALE_SINCE.type),
+        mask=pa.array([each is None for each in places], pa.bool_()),
+    )
+
+
+def nullable_columns(columns: pa.Schema) -> pa.Schema:
+    """The same columns, each nullable down to the elements of lists, as Spark creates them
+    (lakelog.spark.types.nullable)."""
+    return pa.schema([pa.field(each.name, _nullable(each.type)) for each in columns])
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(each.name, _nullable(each.type)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _nullable(kind.value_type)))
+    return kind
+
+
+@contextmanager
+def _conflicts(path: str) -> Iterator[None]:
+    try:
+        yield
+    except CommitFailedError as error:
+        raise _conflict(path) from error
+
+
+def _conflict(path: str) -> ConflictError:
+    return ConflictError(
+        path, "another writer changed the table during the export", "Nothing is lost: start the job again."
+    )

@@ -1,0 +1,235 @@
+"""Exports a small increment without Spark, in about a second.
+
+The result is the same as that of `pipeline.delta.exporting`: the same rows and dead letters, and a stamp of the same
+form in the same commit. Both ways may be used for one table in any order, and at the same time. The plan, the guard, the
+share of dead letters and the check after the commit are the same code.
+
+`export_without_spark` returns None, without having written anything, if Spark must make the export:
+
+- the increment has too many records or bytes, so that they may not fit into memory
+- the table's columns must be changed, or the table is not plain (`pipeline.delta.without_spark.plain_table`)
+- rows that exist already are computed again from the log (after a RESTORE, or with --from-offset)
+- the table's history no longer contains its position
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.delta.dead_letter_share import (
+    Counts,
+    Place,
+    ReasonCount,
+    TooManyDeadLettersError,
+    recent_after,
+    too_many_dead_letters,
+)
+from pipeline.delta.dead_letters import EXPORT_DEAD_LETTERS
+from pipeline.delta.export_plan import (
+    NO_BOUNDS,
+    Export,
+    ExportBounds,
+    ExportMode,
+    ExportPlan,
+    ExportResult,
+    PartitionOffsets,
+    Register,
+    decide_export,
+    new_stamp,
+)
+from pipeline.delta.rows.row_columns import REASONS, row_columns, table_columns
+from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
+from pipeline.delta.table_history import check_committed, head_as_before, read_head
+from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES, PLAIN_TABLE_PROPERTIES
+from pipeline.delta.table_stamp import Stamp, TableHead, known_positions
+from pipeline.delta.without_spark.plain_table import PlainTable
+from pipeline.delta.without_spark.row_changes import IncrementRecords, RowChanges
+from pipeline.settings.job_keys import DEFAULT_MAX_SHARE, DEFAULT_SPARK_RECORDS
+from storage_engine.errors import ConflictError
+
+_MOST_BYTES = 64 << 20
+"""The largest size of an increment's records in memory, before they are decoded."""
+
+ReadBatches = Callable[[Mapping[int, int], Mapping[int, int], Mapping[int, int]], Iterable[pa.RecordBatch]]
+"""Reads records, with the columns of Spark's Kafka source and in each partition in the order of the log. The arguments
+are those of `pipeline.delta.exporting.ReadRecords`."""
+
+
+def export_without_spark(
+    export: Export,
+    ranges: Mapping[int, PartitionOffsets],
+    read: ReadBatches,
+    register: Register = lambda _: None,
+    bounds: ExportBounds = NO_BOUNDS,
+    max_share: float = DEFAULT_MAX_SHARE,
+    spark_records: int = DEFAULT_SPARK_RECORDS,
+) -> ExportResult | None:
+    """Export the new records, up to the last stable offsets in `ranges`, or return None: then Spark must export them.
+
+    Args:
+        read: called at most once, with the partitions that have new records.
+        register: called with the table's positions before any record is read.
+        bounds: the options of the command line for this run.
+        max_share: the largest allowed share of dead letters, unless the command line accepts them.
+        spark_records: Spark exports at least this many offsets.
+
+    Raises:
+        ExportRefusedError: the table does not fit the topic. Each subclass has a remedy.
+        TooManyDeadLettersError: more records than allowed cannot be decoded. Nothing was committed.
+        ConflictError: another writer changed the table meanwhile. Nothing is lost.
+        StorageError: a table cannot be read or written.
+    """
+    head = read_head(export.table)
+    before = known_positions(head)
+    if before is None:
+        return None
+    plan = decide_export(export, head, before, ranges, bounds)
+    if not plan.waiting:
+        register(plan.before)
+        return ExportResult(plan=plan, table_version=plan.table_version)
+    if plan.rebuilt or sum(plan.end[each] - plan.start[each] for each in plan.waiting) >= spark_records:
+        return None
+    table = PlainTable.open(export.table, head.version, table_columns(export)) if head is not None else None
+    letters = read_head(export.dead_letters)
+    letters_fit = letters is None or _open_letters(export, letters) is not None
+    if (head is not None and table is None) or not letters_fit:
+        return None
+    register(plan.before)
+    batches = _read(read, plan)
+    if batches is None:
+        return None
+    decoded = pa.Table.from_batches(decode_batches(batches, export), schema=decoded_columns(export))
+    counts = _count(decoded)
+    recent = recent_after(plan.recent, counts, max_share, accepted=bounds.up_to is not None)
+    if recent is None:
+        raise _too_many(export, plan, decoded, counts, max_share)
+    if table is None or head is None:
+        table = PlainTable.create(export.table, table_columns(export), PLAIN_TABLE_PROPERTIES)
+        head = head_as_before(export, None)
+    stamp = new_stamp(export, head, head.table_id or table.table_id, plan.positions, recent)
+    if counts.dead_letters:
+        _append_letters(export, decoded, stamp, plan.start)
+    changes = _write(export, table, decoded, stamp)
+    commit = check_committed(export.table, head.version, stamp)
+    return ExportResult(
+        records=counts.records,
+        tombstones=counts.tombstones,
+        written=len(changes.written),
+        deleted=len(changes.deleted),
+        became_stale=changes.newly_stale,
+        reasons=counts.reasons,
+        without_row=changes.without_row,
+        plan=plan,
+        table_version=commit.version,
+    )
+
+
+def _read(read: ReadBatches, plan: ExportPlan) -> list[pa.RecordBatch] | None:
+    """The records of the partitions that have new records; None if they are too large."""
+    start = {each: plan.start[each] for each in plan.waiting}
+    end = {each: plan.end[each] for each in plan.waiting}
+    batches = []
+    size = 0
+    for batch in read(start, end, plan.required):
+        batches.append(batch)
+        size += batch.nbytes
+        if size > _MOST_BYTES:
+            return None
+    return batches
+
+
+def _write(export: Export, table: PlainTable, decoded: pa.Table, stamp: Stamp) -> RowChanges:
+    """Write the rows and the position, in one commit."""
+    if export.mode is ExportMode.APPEND:
+        indices = pc.indices_nonzero(decoded["_reason"].is_null())
+        rows = decoded.take(indices).select(row_columns(export).names)
+        table.append(rows, stamp, stamp.version)
+        return RowChanges(written=dict.fromkeys(indices.to_pylist()))
+    records = IncrementRecords(decoded)
+    changes = records.decide(table.rows_of(records.by_key))
+    table.change(changes, decoded, stamp)
+    return changes
+
+
+# --- Counts and dead letters ------------------------------------------------------------------------------------
+
+
+def _count(decoded: pa.Table) -> Counts:
+    reasons = Counter(decoded["_reason"].to_pylist())
+    null_values = pc.sum(pc.and_(decoded["_reason"].is_valid(), decoded["_tombstone"])).as_py() or 0
+    return Counts(
+        records=len(decoded),
+        tombstones=pc.sum(decoded["_tombstone"]).as_py() or 0,
+        reasons={reason: reasons[reason] for reason in REASONS if reasons[reason]},
+        null_values=null_values,
+    )
+
+
+def _too_many(
+    export: Export, plan: ExportPlan, decoded: pa.Table, counts: Counts, max_share: float
+) -> TooManyDeadLettersError:
+    bad = decoded.filter(pc.and_(decoded["_reason"].is_valid(), pc.invert(decoded["_tombstone"])))
+    by_reason = Counter(zip(bad["_reason"].to_pylist(), bad["_detail"].to_pylist(), strict=True))
+    offsets: dict[int, list[int]] = {}
+    for partition, offset in zip(bad["_partition"].to_pylist(), bad["_offset"].to_pylist(), strict=True):
+        offsets.setdefault(partition, []).append(offset)
+    ordered = sorted(by_reason.items(), key=lambda each: (-each[1], each[0][0], each[0][1] or ""))
+    return too_many_dead_letters(
+        export.table, counts.decodable, plan.recent, max_share,
+        [ReasonCount(reason, detail, count) for (reason, detail), count in ordered],
+        [Place(partition, min(found), max(found), len(found)) for partition, found in sorted(offsets.items())],
+        {partition: plan.end[partition] for partition in plan.waiting},
+    )  # fmt: skip
+
+
+def _open_letters(export: Export, head: TableHead) -> PlainTable | None:
+    return PlainTable.open(export.dead_letters, head.version, EXPORT_DEAD_LETTERS)
+
+
+def _append_letters(export: Export, decoded: pa.Table, stamp: Stamp, start: Mapping[int, int]) -> None:
+    """Append the dead letters to their table, except those that are in the table already.
+
+    As with Spark (`pipeline.delta.table_writing.append_undecodable`), only dead letters below the positions of the
+    dead-letter table are looked up.
+    """
+    head = read_head(export.dead_letters, stamp.table_id)
+    if head is None:
+        table = PlainTable.create(export.dead_letters, EXPORT_DEAD_LETTERS, DEAD_LETTER_PROPERTIES)
+        guard = 0
+    else:
+        opened = _open_letters(export, head)
+        if opened is None:
+            raise ConflictError(
+                export.dead_letters,
+                "another writer changed the table's columns",
+                "Nothing is lost: start the job again.",
+            )
+        table, guard = opened, head.next_guard
+    bad = decoded.filter(decoded["_reason"].is_valid())
+    written = head.current.positions if head is not None and head.current is not None else {}
+    repeated = {each: position for each, position in written.items() if start.get(each, position) < position}
+    if repeated:
+        there = table.letters_below(repeated, stamp.table_id)
+        places = zip(bad["_partition"].to_pylist(), bad["_offset"].to_pylist(), strict=True)
+        bad = bad.filter(pa.array([place not in there for place in places], pa.bool_()))
+        if not len(bad):
+            return
+    count = len(bad)
+    letters = {
+        "reason": bad["_reason"],
+        "detail": bad["_detail"],
+        "topic": pa.repeat(pa.scalar(export.topic), count),
+        "partition": bad["_partition"],
+        "offset": bad["_offset"],
+        "timestamp": bad["_timestamp"],
+        "key": bad["_key"],
+        "value": bad["_value"],
+        "headers": bad["_bad_headers"],
+        "table_id": pa.repeat(pa.scalar(stamp.table_id), count),
+        "outcome": pa.nulls(count, pa.string()),
+    }
+    table.append(pa.table(letters, schema=EXPORT_DEAD_LETTERS), stamp, guard)

@@ -1,0 +1,36 @@
+"""Reads the records of an increment with the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import pyarrow as pa
+
+from lakelog.rows import as_rows
+from pipeline.delta.without_spark.small_export import ReadBatches
+from storage_engine.config import LONG_MAX
+from storage_engine.log.isolation import Isolation
+from storage_engine.progress import Progress
+from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.readers.reader import PartitionReader
+
+
+def batch_reader(reader_of: Callable[[int], PartitionReader], state: TopicState, progress: Progress) -> ReadBatches:
+    """The function that reads committed records of a topic.
+
+    Args:
+        reader_of: by partition, a reader that begins with `state`.
+        progress: is advanced by the records that are read.
+    """
+
+    def read(first: Mapping[int, int], end: Mapping[int, int], required: Mapping[int, int]) -> Iterator[pa.RecordBatch]:
+        progress.expect(records=sum(end[each] - first[each] for each in first))
+        for number in sorted(first):
+            required_from = required.get(number, LONG_MAX)
+            for records in reader_of(number).read(
+                first[number], end[number], Isolation.READ_COMMITTED, required_from=required_from
+            ):
+                progress.advance(records.num_rows)
+                yield as_rows(records, state.topic, number)
+
+    return read
