@@ -27,6 +27,6 @@ def deltalake_errors(path: str, remedy: str) -> Iterator[None]:
     except CommitFailedError:
         raise
     except (OSError, DeltaError) as error:
-        reason = " ".join(str(error).split())
+        reason = str(error).partition("\n")[0]  # some errors continue with the library's stack
         code = _OS_ERROR.search(reason)
         raise storage_error(path, f"cannot be written: {reason}", int(code[1]) if code else None, remedy) from error

@@ -1,7 +1,8 @@
 """Reads and writes a Delta table with the deltalake library, at the version from which an export was planned.
 
 Only plain tables are opened: tables that need version 1 of Delta's protocol for readers and version 2 for writers, have
-exactly the expected columns, no partitions, and no constraints. Spark exports to all other tables.
+exactly the expected columns, no partitions and no constraints. If rows are merged, the table must also have no files
+with timestamps of type INT96. Spark exports to all other tables.
 
 **The guard.** Spark skips a commit whose application id has committed the same or a higher version before. deltalake
 only compares the commits that are made after the table was opened. So before each commit, this module compares the
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
+from pyarrow.dataset import ParquetReadOptions
 
 from pipeline.delta.deltalake_errors import deltalake_errors
 from pipeline.delta.rows.row_columns import COORDINATES, STALE_SINCE
@@ -34,6 +36,8 @@ _KNOWN_PROPERTIES = {
     "delta.minReaderVersion", "delta.minWriterVersion",
 }  # fmt: skip
 """Properties that do not change what a writer must do."""
+_READ_OPTIONS = ParquetReadOptions(coerce_int96_timestamp_unit="us")
+"""Spark writes timestamps as INT96, which Arrow reads as nanoseconds by default. These end in the year 2262."""
 _ACTION = "_action"
 _DELETES, _WRITES, _BECOMES_STALE = range(3)
 
@@ -49,6 +53,16 @@ def is_plain(table: DeltaTable) -> bool:
         and metadata.configuration.get("delta.enableDeletionVectors", "false") == "false"
         and metadata.configuration.get("delta.columnMapping.mode", "none") == "none"
     )
+
+
+def _has_int96(table: DeltaTable) -> bool:
+    """Whether a file of the table has timestamps as INT96, as Spark writes them by default.
+
+    deltalake's MERGE also writes the unchanged rows of a file again. It turns INT96 into nanoseconds, so timestamps after
+    the year 2262 would become wrong.
+    """
+    footers = (fragment.metadata.schema for fragment in table.to_pyarrow_dataset().get_fragments())
+    return any(footer.column(number).physical_type == "INT96" for footer in footers for number in range(len(footer)))
 
 
 class PlainTable:
@@ -70,7 +84,9 @@ class PlainTable:
             table = DeltaTable(path, version=version)
             wanted = Schema.from_arrow(nullable_columns(columns))
             fits = is_plain(table) and table.schema().to_json() == wanted.to_json()
-        return cls(path, table, columns) if fits else None
+            if not fits or (STALE_SINCE.name in columns.names and _has_int96(table)):
+                return None
+        return cls(path, table, columns)
 
     @classmethod
     def create(cls, path: str, columns: pa.Schema, properties: Mapping[str, str]) -> PlainTable:
@@ -132,7 +148,7 @@ class PlainTable:
     def _rows(self, columns: list[str], are_wanted: Callable[[pa.RecordBatch], pa.BooleanArray]) -> pa.Table:
         """The rows for which a function is true. Arrow itself cannot filter by statistics of a binary column."""
         with deltalake_errors(self._path, "Nothing was exported."):
-            rows = self._table.to_pyarrow_dataset().scanner(columns=columns)
+            rows = self._table.to_pyarrow_dataset(parquet_read_options=_READ_OPTIONS).scanner(columns=columns)
             found = [batch.filter(are_wanted(batch)) for batch in rows.to_batches()]
         return pa.Table.from_batches(found, schema=rows.projected_schema)
 
@@ -147,8 +163,8 @@ class PlainTable:
             ConflictError: the guard was committed before, or another writer changed the table meanwhile.
             StorageError: the table cannot be written.
         """
-        properties = self._commit(stamp, guard)
         with _conflicts(self._path), deltalake_errors(self._path, "Nothing was exported."):
+            properties = self._commit(stamp, guard)
             write_deltalake(self._table, rows.cast(self._columns), mode="append", commit_properties=properties)
 
     def change(self, changes: RowChanges, decoded: pa.Table, stamp: Stamp) -> None:
@@ -165,10 +181,10 @@ class PlainTable:
         if changes.is_empty or self._has_no_rows:  # deltalake makes no commit for a merge without changes
             self.append(self._written(changes, decoded), stamp, stamp.version)
             return
-        properties = self._commit(stamp, stamp.version)
         values = {f"`{name}`": f"s.`{name}`" for name in self._columns.names}
         stale = f"`{STALE_SINCE.name}`"
         with _conflicts(self._path), deltalake_errors(self._path, "Nothing was exported."):
+            properties = self._commit(stamp, stamp.version)
             (
                 self._table.merge(
                     self._source(changes, decoded), "s._key = t._key", source_alias="s", target_alias="t",

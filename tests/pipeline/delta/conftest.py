@@ -14,8 +14,8 @@ from tests.pipeline.delta.order_models import Order, schema_of
 
 
 @pytest.fixture
-def log(spark: SparkSession) -> Log:
-    return Log(spark)
+def log(spark: SparkSession, request: pytest.FixtureRequest) -> Log:
+    return Log(spark, with_spark=getattr(request, "param", False))
 
 
 @pytest.fixture

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from types import ModuleType
 from typing import Any
 
 import deltalake
+import pyarrow as pa
 import pytest
+from pyarrow.dataset import ParquetReadOptions
 from pyspark.sql import DataFrame, SparkSession
 
+from lakelog.rows import ROWS
 from pipeline.delta import exporting
 from pipeline.delta.export_plan import NO_BOUNDS, Export, ExportBounds, ExportResult, PartitionOffsets
 from pipeline.delta.exporting import export_increment
 from pipeline.delta.table_schema import Notify
+from pipeline.delta.without_spark import small_export
+from pipeline.delta.without_spark.small_export import export_without_spark
 
 KAFKA_ROWS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT, "
@@ -21,11 +27,19 @@ KAFKA_ROWS = (
 )
 
 
-class Log:
-    """A topic in memory. A value that is an int is the number of an order; timestamps count from 1970 in seconds."""
+_READ_OPTIONS = ParquetReadOptions(coerce_int96_timestamp_unit="us")
+"""Spark's timestamps may be later than the year 2262, where Arrow's nanoseconds end."""
 
-    def __init__(self, spark: SparkSession) -> None:
+
+class Log:
+    """A topic in memory. A value that is an int is the number of an order; timestamps count from 1970 in seconds.
+
+    with_spark: whether Spark makes each export. Otherwise Spark makes only the exports that need it.
+    """
+
+    def __init__(self, spark: SparkSession, *, with_spark: bool = False) -> None:
         self.spark = spark
+        self.with_spark = with_spark
         self.records: dict[int, list[tuple[Any, ...]]] = {}
         self.in_order: list[tuple[Any, ...]] = []
         self.clock = 0
@@ -44,20 +58,35 @@ class Log:
         return {partition: PartitionOffsets(0, len(records)) for partition, records in self.records.items()}
 
     def read(self, start: Mapping[int, int], end: Mapping[int, int], _known: Mapping[int, int]) -> DataFrame:
-        rows = [record for partition in start for record in self.records[partition][start[partition] : end[partition]]]
-        return self.spark.createDataFrame(rows, KAFKA_ROWS).coalesce(1)  # few records: no shuffle
+        return self.spark.createDataFrame(self._between(start, end), KAFKA_ROWS).coalesce(1)  # few records: no shuffle
+
+    def read_batches(
+        self, start: Mapping[int, int], end: Mapping[int, int], _known: Mapping[int, int]
+    ) -> Iterator[pa.RecordBatch]:
+        """The same records for an export without Spark."""
+        columns = zip(*self._between(start, end), strict=True)
+        yield pa.record_batch([pa.array(list(each), kind.type) for each, kind in zip(columns, ROWS, strict=True)], ROWS)
+
+    def _between(self, start: Mapping[int, int], end: Mapping[int, int]) -> list[tuple[Any, ...]]:
+        return [record for each in start for record in self.records[each][start[each] : end[each]]]
 
 
 def run(
     log: Log, export: Export, bounds: ExportBounds = NO_BOUNDS, max_share: float = 1, notify: Notify = lambda _: None
 ) -> ExportResult:
+    if not log.with_spark:
+        found = export_without_spark(export, log.ranges(), log.read_batches, bounds=bounds, max_share=max_share)
+        if found is not None:
+            return found
     return export_increment(
         log.spark, export, log.ranges(), log.read, bounds=bounds, max_share=max_share, notify=notify
     )
 
 
 def rows(path: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = deltalake.DeltaTable(path).to_pyarrow_table().to_pylist()
+    found: list[dict[str, Any]] = (
+        deltalake.DeltaTable(path).to_pyarrow_dataset(parquet_read_options=_READ_OPTIONS).to_table().to_pylist()
+    )
     return found
 
 
@@ -65,12 +94,20 @@ class Killed(BaseException):
     """What ends a process at once."""
 
 
-def killed_in(step: str, *, after: bool, patch: pytest.MonkeyPatch) -> None:
-    whole = getattr(exporting, step)
+STEPS = {
+    exporting: ["append_undecodable", "merge_rows", "fit_table", "check_committed"],
+    small_export: ["_append_letters", "_write", "head_as_before", "check_committed"],
+}
+"""The steps of an export with Spark, and of an export without Spark."""
+
+
+def killed_in(step: str, *, after: bool, patch: pytest.MonkeyPatch, way: ModuleType = exporting) -> None:
+    """Kills the next export before or after a step. way: the module that makes the step."""
+    whole = getattr(way, step)
 
     def killed(*arguments: Any, **named: Any) -> None:
         if after:
             whole(*arguments, **named)
         raise Killed
 
-    patch.setattr(exporting, step, killed)
+    patch.setattr(way, step, killed)

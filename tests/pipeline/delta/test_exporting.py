@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import make_dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import deltalake
@@ -39,9 +40,10 @@ from pipeline.delta.exporting import export_increment
 from pipeline.delta.replaying import ReplayResult, replay
 from pipeline.delta.table_history import Commit, find_head
 from pipeline.delta.table_stamp import NewerTableError, Recent, Stamp, TableHead
+from pipeline.delta.without_spark import small_export
 from schemas.event_model import EventModel
 from storage_engine.errors import ConflictError
-from tests.pipeline.delta.order_log import KAFKA_ROWS, Killed, Log, killed_in, rows, run
+from tests.pipeline.delta.order_log import KAFKA_ROWS, STEPS, Killed, Log, killed_in, rows, run
 from tests.pipeline.delta.order_models import (
     LargeOrder,
     MendedOrder,
@@ -53,6 +55,7 @@ from tests.pipeline.delta.order_models import (
 )
 
 BAD = b"not json"
+both_ways = pytest.mark.parametrize("log", [False, True], ids=["without Spark", "with Spark"], indirect=True)
 
 
 def numbers(export: Export) -> dict[bytes, int]:
@@ -76,6 +79,7 @@ def dead_offsets(export: Export) -> list[int]:
 # --- What the table holds -----------------------------------------------------------------------------------------
 
 
+@both_ways
 def test_upsert_keeps_the_latest_record_of_each_key_and_a_tombstone_deletes(log: Log, upsert: Export) -> None:
     for key, order in [(b"a", 1), (b"b", 2), (b"a", 3), (b"c", 4)]:
         log.add(key, order)
@@ -119,13 +123,13 @@ def expected_rows(log: Log) -> dict[bytes, dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize(("seed", "spark_share"), [(1, 0.4), *((seed, 0) for seed in range(2, 22))])
 def test_table_does_not_depend_on_where_the_log_is_cut_or_a_run_is_killed(
-    log: Log, upsert: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    log: Log, upsert: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, spark_share: float
 ) -> None:
+    """Exports with and without Spark continue each other's table, and end with the table of one export by Spark."""
     chance = random.Random(seed)
     values: list[int | bytes | None] = [None, BAD, BAD, *range(3)]
-    steps = ["append_undecodable", "merge_rows", "fit_table", "check_committed"]
     offsets: list[tuple[int, int]] = []
     for _ in range(6):
         for _ in range(chance.randrange(1, 14)):
@@ -136,12 +140,16 @@ def test_table_does_not_depend_on_where_the_log_is_cut_or_a_run_is_killed(
                 offsets.append((partition, log.in_order[-1][4]))
         if chance.random() < 0.7:
             with monkeypatch.context() as patch:
-                killed_in(chance.choice(steps), after=chance.random() < 0.5, patch=patch)
+                log.with_spark = chance.random() < spark_share
+                way = exporting if log.with_spark else small_export
+                killed_in(chance.choice(STEPS[way]), after=chance.random() < 0.5, patch=patch, way=way)
                 with suppress(Killed):
                     run(log, upsert)
         if chance.random() < 0.7:
+            log.with_spark = chance.random() < spark_share
             run(log, upsert)
             assert by_key(upsert) == expected_rows(log)
+    log.with_spark = spark_share > 0
     run(log, upsert)
     at_once = replace(upsert, table=str(tmp_path / "at once"), dead_letters=str(tmp_path / "their dead letters"))
     run(log, at_once)
@@ -182,6 +190,7 @@ def test_a_row_says_since_when_it_is_stale_however_the_log_was_cut(log: Log, ups
     assert (fourth.written, fourth.became_stale) == (1, 0)
 
 
+@both_ways
 def test_key_in_two_partitions_goes_by_timestamp(log: Log, upsert: Export) -> None:
     log.add(b"moved", 1, partition=0, timestamp=10)
     log.add(b"stayed", 2, partition=0, timestamp=10)
@@ -194,6 +203,7 @@ def test_key_in_two_partitions_goes_by_timestamp(log: Log, upsert: Export) -> No
     assert numbers(upsert) == {b"moved": 3, b"stayed": 2, b"both": 5}
 
 
+@both_ways
 def test_append_makes_a_row_of_every_record(log: Log, append: Export) -> None:
     records: list[tuple[bytes | None, int | bytes | None]]
     records = [(b"a", 1), (b"a", 2), (None, 3), (b"b", b"{}"), (b"c", None)]
@@ -229,6 +239,7 @@ def test_append_carries_headers_where_they_are_asked_for(log: Log, append: Expor
     assert {row["_offset"]: (row["value"], row["_headers"]) for row in rows(bare.table)}[1] == (BAD, headers)
 
 
+@both_ways
 def test_without_a_model_the_value_goes_as_it_is(log: Log, upsert: Export) -> None:
     bare = replace(upsert, schema=None)
     for key, value in [(b"a", b"\xff"), (b"b", b""), (b"c", b"x"), (b"c", None), (None, b"lost")]:
@@ -255,6 +266,7 @@ def test_plain_readers_see_the_same_table(log: Log, upsert: Export) -> None:
 # --- Dead letters -------------------------------------------------------------------------------------------------
 
 
+@both_ways
 def test_value_that_cannot_be_decoded_is_a_dead_letter_and_its_row_stays(log: Log, upsert: Export) -> None:
     log.add(b"a", 1)
     log.add(b"b", 2)
@@ -289,6 +301,7 @@ def tree(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
 
 
+@both_ways
 def test_too_many_dead_letters_stop_the_export_before_anything_is_committed(
     log: Log, upsert: Export, tmp_path: Path
 ) -> None:
@@ -376,18 +389,16 @@ def test_exporters_of_another_time_refuse_what_they_do_not_know() -> None:
         of_before(**found)
 
 
+@pytest.mark.parametrize(("way", "step"), [(exporting, "merge_rows"), (small_export, "_write")])
 def test_dead_letters_of_an_interrupted_run_are_not_written_again_and_new_ones_are_not_lost(
-    log: Log, upsert: Export, monkeypatch: pytest.MonkeyPatch
+    log: Log, upsert: Export, monkeypatch: pytest.MonkeyPatch, way: ModuleType, step: str
 ) -> None:
+    log.with_spark = way is exporting
     log.add(b"a", b"bad")
     log.add(b"b", 1)
-
-    def crash(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(exporting, "merge_rows", crash)
-        with pytest.raises(KeyboardInterrupt):
+        killed_in(step, after=False, patch=patch, way=way)
+        with pytest.raises(Killed):
             run(log, upsert)
     assert dead_offsets(upsert) == [0]
     assert rows(upsert.table) == []
