@@ -20,7 +20,7 @@ one. The caller chooses a version that is the same in the repeated run, such as 
 
 Executors stage the dead letters of an ingest as Parquet files. The driver adds the rows of these files to the table
 with the deltalake library, without a Spark job. This takes ten milliseconds per micro-batch; Spark's own writer takes
-one to three seconds. The dead letters of an export are in a DataFrame, and Spark writes them. In both cases, the guard
+one to three seconds. If an export runs on Spark, Spark writes its dead letters from a DataFrame. In all cases, the guard
 is a `txn` action in the table's log.
 
 The properties of a new table ask for a checkpoint after each hundred commits, and for no statistics. No query of
