@@ -59,8 +59,8 @@ ABOVE = {
     "pipeline.spark": "lakelog.spark",
     "pipeline.job": "lakelog.terminal lakelog.cli.clean pipeline.settings pipeline.spark",
     "pipeline.topic_model": "schemas pipeline.settings",
-    "pipeline.delta": "schemas lakelog.dead_letter_tables lakelog.spark pipeline.settings pipeline.spark pipeline.job"
-    " pipeline.topic_model",
+    "pipeline.delta": "schemas lakelog.dead_letter_tables lakelog.rows lakelog.spark pipeline.settings pipeline.spark"
+    " pipeline.job pipeline.topic_model",
     "pipeline.ingest": "schemas lakelog.dead_letter_tables lakelog.spark pipeline.settings pipeline.spark"
     " pipeline.topic_model pipeline.delta",
     "pipeline.clean": "lakelog.spark lakelog.cli.clean pipeline.settings pipeline.spark pipeline.job",

@@ -38,8 +38,8 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from pipeline.delta.deltalake_errors import deltalake_errors
 from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES
+from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from storage_engine.errors import ConflictError
 from storage_engine.storage import Storage
 

@@ -21,10 +21,10 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyarrow.dataset import ParquetReadOptions
 
-from pipeline.delta.deltalake_errors import deltalake_errors
 from pipeline.delta.rows.row_columns import COORDINATES, STALE_SINCE
 from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES
 from pipeline.delta.table_stamp import Stamp
+from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.row_changes import RecordPlace, RowChanges, TableRow, places_of
 from storage_engine.errors import ConflictError
 

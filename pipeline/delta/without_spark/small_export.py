@@ -45,7 +45,7 @@ from pipeline.delta.rows.row_columns import REASONS, row_columns, table_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 from pipeline.delta.table_history import check_committed, head_as_before, read_head
 from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES, PLAIN_TABLE_PROPERTIES
-from pipeline.delta.table_stamp import Stamp, TableHead, known_positions
+from pipeline.delta.table_stamp import Recent, Stamp, TableHead, known_positions
 from pipeline.delta.without_spark.plain_table import PlainTable
 from pipeline.delta.without_spark.row_changes import IncrementRecords, RowChanges
 from pipeline.settings.job_keys import DEFAULT_MAX_SHARE, DEFAULT_SPARK_RECORDS
@@ -107,6 +107,14 @@ def export_without_spark(
     recent = recent_after(plan.recent, counts, max_share, accepted=bounds.up_to is not None)
     if recent is None:
         raise _too_many(export, plan, decoded, counts, max_share)
+    return _write_increment(export, plan, table, decoded, counts, recent)
+
+
+def _write_increment(
+    export: Export, plan: ExportPlan, table: PlainTable | None, decoded: pa.Table, counts: Counts, recent: Recent
+) -> ExportResult:
+    """Create the table if there is none. Then write the dead letters. Then write the rows and the position."""
+    head = plan.head
     if table is None or head is None:
         table = PlainTable.create(export.table, table_columns(export), PLAIN_TABLE_PROPERTIES)
         head = head_as_before(export, None)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
 from pydantic import Field
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from lakelog.rows import ROWS
 from pipeline.delta.export_plan import Export, ExportMode, ExportResult, PartitionOffsets
@@ -111,8 +111,8 @@ def test_both_ways_make_the_same_table_of_each_type(log: Log, upsert: Export, tm
     assert by_both[0].to_pylist() == by_both[1].to_pylist() == by_offset(export.table)
 
 
-def alter(statement: str) -> Callable[[SparkSession, str], None]:
-    return lambda spark, path: spark.sql(f"ALTER TABLE delta.`{path}` {statement}").collect() and None
+def alter(statement: str) -> Callable[[SparkSession, str], DataFrame]:
+    return lambda spark, path: spark.sql(f"ALTER TABLE delta.`{path}` {statement}")
 
 
 NOT_PLAIN = {
