@@ -1,8 +1,8 @@
 """Opens a root: decides which storage its path names, and which broker settings apply there.
 
-The command-line tool and `lakelog.open` open roots with this module. A settings file has the same meaning as in a job:
-its section `broker` applies in this process. If a root has no stored broker settings yet, this section is stored when
-the first topic of the root is created.
+The command-line tool and `lakelog.open` open roots with `open_topics`. A job first reads all its settings, and then uses
+`topics_under`. A settings file has the same meaning in all of them: its section `broker` applies in this process. If a
+root has no stored broker settings yet, this section is stored when the first topic of the root is created.
 """
 
 from __future__ import annotations
@@ -59,9 +59,22 @@ def open_topics(
         broker = BrokerConfig.from_mapping(settings.in_force)
     except ConfigError as error:
         raise UsageError(error.place, error.problem, error.remedy) from None
-    choose_most_batch_bytes(broker.batch_max_uncompressed_bytes)
-    for difference in () if is_damaged else settings.differences():
+    return topics_under(storage, broker, settings, (lambda _: None) if is_damaged else warn)
+
+
+def topics_under(
+    storage: Storage, broker: BrokerConfig, settings: BrokerSettings, warn: Callable[[str], None]
+) -> Topics:
+    """The topics under a root that is already open. From now on, the broker settings apply in this process.
+
+    Args:
+        broker: the effective broker settings.
+        settings: the sources of these settings.
+        warn: called for each setting in which this process differs from the root's stored settings.
+    """
+    for difference in settings.differences():
         warn(difference)
+    choose_most_batch_bytes(broker.batch_max_uncompressed_bytes)
     return Topics(storage, broker, SystemClock(), settings.to_keep)
 
 

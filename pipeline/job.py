@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.table import Table
 
+from lakelog.opening import topics_under
 from lakelog.terminal.progress_display import NoDisplay, ProgressDisplay, display_on_stderr
 from lakelog.terminal.text import new_console, shown_line
 from pipeline.settings import Settings, load_settings
 from pipeline.spark.termination import TERMINATION, Terminated
-from storage_engine.clock import Clock, SystemClock
+from storage_engine.clock import Clock
 from storage_engine.errors import ExitStatus, LogError
 from storage_engine.quantities import shown_duration, shown_number
-from storage_engine.record.batch_limit import choose_most_batch_bytes
 from storage_engine.storage import Storage
 from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.broker_settings import read_broker_settings
@@ -55,23 +55,40 @@ add up to that figure, and are printed in brackets after the figure."""
 class JobContext:
     """The arguments of a job, and the services that it uses.
 
+    topics: the topics under the root of the settings.
     arguments: the parsed command line, with the job's own options.
     display: shows the progress of long work.
     """
 
     name: str
     settings: Settings
+    topics: Topics
     arguments: argparse.Namespace = field(default_factory=argparse.Namespace)
-    clock: Clock = field(default_factory=SystemClock)
     display: ProgressDisplay = field(default_factory=NoDisplay)
 
-    @cached_property
-    def storage(self) -> Storage:
-        return open_storage(self.settings.root)
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        settings: Settings,
+        arguments: argparse.Namespace | None = None,
+        display: ProgressDisplay | None = None,
+    ) -> JobContext:
+        """Open the root of the settings. Standard error names each broker setting that differs from the root's."""
 
-    @cached_property
-    def topics(self) -> Topics:
-        return Topics(self.storage, self.settings.broker, self.clock, self.settings.broker_settings.to_keep)
+        def warn(difference: str) -> None:
+            say(f"{name}: warning: {difference}")
+
+        topics = topics_under(open_storage(settings.root), settings.broker, settings.broker_settings, warn)
+        return cls(name, settings, topics, arguments or argparse.Namespace(), display or NoDisplay())
+
+    @property
+    def storage(self) -> Storage:
+        return self.topics.storage
+
+    @property
+    def clock(self) -> Clock:
+        return self.topics.clock
 
     @cached_property
     def spark(self) -> SparkSession:
@@ -150,10 +167,7 @@ def run_job(
                 lambda root: read_broker_settings(open_storage(root)),
                 makes_topics=makes_topics,
             )
-            for difference in settings.broker_settings.differences():
-                say(f"{name}: warning: {difference}")
-            choose_most_batch_bytes(settings.broker.batch_max_uncompressed_bytes)
-            context = JobContext(name, settings, arguments, display=display_on_stderr())
+            context = JobContext.of(name, settings, arguments, display_on_stderr())
             report = show_changes(context, main(context))
     except Terminated as ended:
         say(f"{name}: {ended}; nothing that was committed is lost")

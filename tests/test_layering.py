@@ -57,13 +57,13 @@ ABOVE = {
     "lakelog": "lakelog.optional lakelog.rows lakelog.opening lakelog.given_records lakelog.inspection lakelog.spark",
     "pipeline.settings": "",
     "pipeline.spark": "lakelog.spark",
-    "pipeline.job": "lakelog.terminal lakelog.cli.clean pipeline.settings pipeline.spark",
+    "pipeline.job": "lakelog.terminal lakelog.opening lakelog.cli.clean pipeline.settings pipeline.spark",
     "pipeline.topic_model": "schemas pipeline.settings",
     "pipeline.delta": "schemas lakelog.dead_letter_tables lakelog.rows lakelog.spark pipeline.settings pipeline.spark"
     " pipeline.job pipeline.topic_model",
     "pipeline.ingest": "schemas lakelog.dead_letter_tables lakelog.spark pipeline.settings pipeline.spark"
     " pipeline.topic_model pipeline.delta",
-    "pipeline.clean": "lakelog.spark lakelog.cli.clean pipeline.settings pipeline.spark pipeline.job",
+    "pipeline.clean": "lakelog.inspection lakelog.spark lakelog.cli.clean pipeline.settings pipeline.spark pipeline.job",
     "pipeline": "lakelog.dead_letter_tables lakelog.spark pipeline.settings pipeline.spark pipeline.delta pipeline.ingest",
     "jobs": "lakelog.dead_letter_tables lakelog.spark pipeline.spark pipeline.job pipeline.topic_model pipeline.delta"
     " pipeline.ingest pipeline.clean pipeline",

@@ -18,7 +18,7 @@ from lakelog.spark.options.topic_choice import Assigned, SubscribedPattern
 from lakelog.spark.options.user_options import wrong
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig, shown
-from storage_engine.errors import InvalidTopicNameError, UnknownTopicError
+from storage_engine.errors import ConfigError, InvalidTopicNameError, UnknownTopicError
 from storage_engine.log.isolation import Isolation
 from storage_engine.storage import Storage
 from storage_engine.storage.storage_opening import open_storage
@@ -29,6 +29,10 @@ from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.witnesses import lost_chain, newest_state, shown_offsets
 from storage_engine.topic_name import check_topic_name
+
+_EARLIEST_LOCAL, _LATEST_TIERED = -4, -5
+"""Times that ask Kafka for the earliest offset on a broker's disk, and for the latest offset in its tiered storage. Here
+the former is the log start offset, and the latter does not exist."""
 
 States = Mapping[str, TopicState]
 """The newest state of each topic of a read, by name."""
@@ -116,8 +120,8 @@ class ReadTopics:
                 time, this is an error for a start, unless the options allow it. For an end, the latest offset is used.
 
         Raises:
-            ConfigError: the bound does not name exactly the partitions that are read, or a partition has no record at or
-                after the bound's time.
+            ConfigError: the bound does not name exactly the partitions that are read, or has a negative number without a
+                meaning, or a partition has no record at or after the bound's time.
         """
         earliest, latest = self.earliest(states), self.latest(states)
         option = option_of(bound, "starting" if starting else "ending")
@@ -127,6 +131,9 @@ class ReadTopics:
         if isinstance(bound, Offsets):
             _check_same(option, bound.by_partition, latest)
             edges = {EARLIEST: earliest, LATEST: latest}
+            for where, given in sorted(bound.by_partition.items()):
+                if given < EARLIEST:
+                    raise _negative(option, "offset", given, where)
             return {
                 where: FoundOffset(edges[offset][where], at_edge=True) if offset in edges else FoundOffset(offset)
                 for where, offset in bound.by_partition.items()
@@ -136,6 +143,8 @@ class ReadTopics:
         found = {}
         for where, end in latest.items():
             time = bound.ms if isinstance(bound, Time) else bound.by_partition[where]
+            if time < _LATEST_TIERED:
+                raise _negative(option, "time", time, where)
             offset = self._offset_at(where, time, states)
             if offset is None and starting and not self._latest_if_no_match:
                 raise wrong(
@@ -147,10 +156,21 @@ class ReadTopics:
 
     def _offset_at(self, where: Where, time: int, states: States) -> int | None:
         topic, number = where
+        if time == _LATEST_TIERED:
+            return None
+        if time == _EARLIEST_LOCAL:
+            return states[topic].partitions[number].log_start_offset
         found = PartitionReader(self.storage, self._chains[topic], number, states[topic]).offset_at(
             time, self.isolation
         )
         return None if found is None else found[0]
+
+
+def _negative(option: str, kind: str, number: int, where: Where) -> ConfigError:
+    return wrong(
+        option, f"found the {kind} {number} for {where[0]}-{where[1]}",
+        "Give 0 or more, -1 for the latest offset, or -2 for the earliest.",
+    )  # fmt: skip
 
 
 def _check_same(option: str, named: Mapping[Where, int], read: Mapping[Where, int]) -> None:

@@ -24,6 +24,8 @@ from typing import cast
 from pyspark.sql import SparkSession
 
 from lakelog.cli.clean.plan_files import read_plan, save_plan
+from lakelog.inspection.planning import make_plan
+from lakelog.inspection.states import readable_states
 from pipeline.clean.budget import Budget, Limit
 from pipeline.clean.cleaning_report import CleaningReport, segments_of
 from pipeline.clean.runners import Outcome, runner_of
@@ -34,7 +36,7 @@ from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
 from storage_engine.cleaner.segment_merging import MergeTask
 from storage_engine.clock import SystemClock
 from storage_engine.config import LONG_MAX, TopicConfig
-from storage_engine.errors import LogError, TopicError, UsageError
+from storage_engine.errors import LogError, UsageError
 from storage_engine.progress import Meter
 from storage_engine.quantities import counted, shown_number
 from storage_engine.topic.append.transaction_writer import finish_transactions
@@ -47,7 +49,7 @@ from storage_engine.topic.clean.applying_plans import (
     merge_tasks_of,
     retain_as_planned,
 )
-from storage_engine.topic.clean.cleaning_plan import Action, Plan, TopicPlan, Work, plan_topics
+from storage_engine.topic.clean.cleaning_plan import Action, Plan, TopicPlan, Work
 from storage_engine.topic.clean.state_swap import Failure, still_named
 from storage_engine.topic.clean.sweeping import sweep_topic
 from storage_engine.topic.clean.topic_compaction import cleaning_tasks, swap_cleaned
@@ -111,12 +113,13 @@ def run_cleaning(
             "is given with --topic, --now, --dry-run or --save",
             "Remove these options: the saved plan already contains all decisions.",
         )
+    asked: Sequence[str] | None = getattr(arguments, "topic", None) or settings.topics
     with context.display.work(context.name) as progress:
-        cleaning = CleaningJob.of(context, settings, progress, budget or Budget(), now_ms)
+        cleaning = CleaningJob.of(context, asked, progress, budget or Budget(), now_ms)
         if file is not None:
             cleaning.apply(read_plan(file), work)
         elif plans:
-            return cleaning.plan(work, save)
+            return cleaning.plan(asked, work, save)
         else:
             steps(cleaning)
         return cleaning.report
@@ -145,10 +148,11 @@ class CleaningJob:
 
     @classmethod
     def of(
-        cls, context: JobContext, settings: JobTopics, progress: Meter, budget: Budget, now_ms: int | None
+        cls, context: JobContext, asked: Sequence[str] | None, progress: Meter, budget: Budget, now_ms: int | None
     ) -> CleaningJob:
         """
         Args:
+            asked: the names of the topics; None for all.
             progress: shows the work of the whole run.
             budget: limits compaction, merging, pruning and sweeping.
 
@@ -156,38 +160,27 @@ class CleaningJob:
             TopicError: a topic that was named does not exist, or the name is not valid.
             NoRootError: the directory is not a root.
         """
-        asked = getattr(context.arguments, "topic", None) or settings.topics
         if asked is None:
             check_root(context.storage)
             names = list(context.topics.names(with_deleted=True))
         else:
             names = list(dict.fromkeys(asked))
-            for name in names:
-                try:
-                    context.topics.state(name)
-                except TopicError:
-                    raise
-                except LogError:
-                    continue  # each step reports this error, and continues with the other topics
+            readable_states(context.topics, names)  # each step reports its errors, and continues with the other topics
         return cls(context.topics, names, lambda: context.spark, progress, budget, now_ms)
 
-    def plan(self, work: frozenset[Work], save: Path | None = None) -> JobReport:
-        """Plan the work. The plan is in the report. If `save` is given, the plan is also written to this file."""
-        failures: list[LogError] = []
-        plan = plan_topics(self.topics, self._states(), self._time_ms(), work, failures=failures)
+    def plan(self, asked: Sequence[str] | None, work: frozenset[Work], save: Path | None = None) -> JobReport:
+        """Plan the work as `lakelog plan` does. The plan is in the report.
+
+        Args:
+            asked: the names of the topics; None for all.
+            save: also write the plan to this file.
+        """
+        plan, failures = make_plan(self.topics, asked, self.now_ms, work)
         for failure in failures:
             self._report.fail(failure)
         if save is not None:
             save_plan(save, plan)
         return dataclasses.replace(self.report, plan=plan)
-
-    def _states(self) -> list[TopicState]:
-        """The states of the topics that exist and can be read."""
-        states = []
-        for name in self.names:
-            with self._report.failures():
-                states.append(self._chain(name).newest())
-        return [state for state in states if not state.deleted]
 
     def apply(self, plan: Plan, work: frozenset[Work]) -> None:
         """Apply a plan, and do nothing else.

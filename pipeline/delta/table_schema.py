@@ -152,7 +152,7 @@ def fit_table(
     notify(f"table {export.table}: {rewrite}, in one commit")
     stamp = stamp_of(spark, export, head, plan.before, plan.recent)
     version = _rewrite(spark, export, rewrite, head, stamp, last_known=rewrite.version + is_extended)
-    return TableHead.of_stamp(version, stamp)
+    return TableHead(version, current=stamp, newest=stamp, next_guard=version + 1, table_id=stamp.table_id)
 
 
 def _columns(spark: SparkSession, export: Export) -> StructType:

@@ -120,11 +120,6 @@ class TableHead:
     table_id: str | None = None
     """Delta's id of the table, if the commits that were read contain the id."""
 
-    @classmethod
-    def of_stamp(cls, version: int, stamp: Stamp) -> TableHead:
-        """The head of a table whose newest version has a stamp."""
-        return cls(version, stamp, stamp, version + 1, stamp.table_id)
-
 
 def known_positions(head: TableHead | None) -> Mapping[int, int] | None:
     """The table's positions; empty if there is no table, and None if the positions can only be computed from the

@@ -86,8 +86,8 @@ class Topics:
         Raises:
             CorruptionError: without `with_deleted`, if a state is damaged or lost.
         """
-        for name in self._chains():
-            if is_topic_name(name) and (with_deleted or self.find(name) is not None):
+        for name in self._chains(self._view()):
+            if with_deleted or self.find(name) is not None:
                 yield name
 
     def _view(self) -> ShownOffsets:
@@ -96,9 +96,12 @@ class Topics:
             self._shown = shown_offsets(self.storage)
         return self._shown
 
-    def _chains(self) -> Iterator[str]:
-        """The first part of each key under meta/, and the topics that the view shows, in the order of keys."""
-        shown = {f"{name}/" for name in self._view().topics}
+    def _chains(self, view: ShownOffsets) -> Iterator[str]:
+        """The topics that have files under meta/, and the topics that the view shows, in the order of keys."""
+        yield from filter(is_topic_name, self._chain_names(view))
+
+    def _chain_names(self, view: ShownOffsets) -> Iterator[str]:
+        shown = {f"{name}/" for name in view.topics}
         if (folders := self.storage.folders) is not None:  # lists all folders in one call
             # Includes a symbolic link to a folder: `entries` does not follow the link, but `list` does.
             names = sorted(shown.union(f"{entry.name}/" for entry in folders.entries("meta")))
@@ -116,13 +119,23 @@ class Topics:
         except StorageAccessError:
             return True  # not readable, or not a folder: reading the topic's state reports this
 
-    def states(self) -> tuple[list[TopicState], dict[str, LogError]]:
+    def states(
+        self, view: ShownOffsets | None = None, chains: dict[str, StateChain] | None = None
+    ) -> tuple[list[TopicState], dict[str, LogError]]:
         """The newest states of all topics that are not deleted, in order; and the errors of topics that cannot be read,
-        by name."""
+        by name.
+
+        Args:
+            view: the view's offsets, which the caller has just read. By default they are read once for this object.
+            chains: the chains that an earlier call has read, by name. They read only newer versions. The chains of
+                further topics are added.
+        """
+        view = self._view() if view is None else view
+        chains = {} if chains is None else chains
         states, unreadable = [], {}
-        for name in self.names(with_deleted=True):
+        for name in self._chains(view):
             try:
-                state = self.find(name)
+                state = self._newest(chains.setdefault(name, self.chain(name)), view)
             except LogError as error:
                 unreadable[name] = error
             else:
@@ -139,8 +152,10 @@ class Topics:
         Raises:
             CorruptionError: the state is damaged, or a witness shows that versions are missing (topic.witnesses).
         """
-        shown, chain = self._view(), self.chain(name)
-        state = newest_state(self.storage, chain, shown)
+        return self._newest(self.chain(name), self._view())
+
+    def _newest(self, chain: StateChain, view: ShownOffsets) -> TopicState | None:
+        state = newest_state(self.storage, chain, view)
         if state is None and (lost := lost_chain(self.storage, chain)):
             raise lost
         return None if state is None or state.deleted else state

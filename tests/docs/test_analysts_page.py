@@ -37,7 +37,7 @@ def page_folder(spark: SparkSession, tmp_path: Path) -> Path:
     (source / "flights.json").write_text("".join(f"{json.dumps(flight)}\n" for flight in flights))
     overrides = [f"ingest.source.path={source}"]
     settings = load_settings(PROJECT / "conf" / "flights.yaml", overrides, str(tmp_path / "lakelog-demo"))
-    context = JobContext("test", settings)
+    context = JobContext.of("test", settings)
     context.arguments.take_over = context.arguments.accept_new_checkpoint = False
     ingest(context)
     export(context)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lakelog.spark.options.partition_json import Where, numbers_in, partitions_in
-from lakelog.spark.options.user_options import UserOptions, wrong
+from lakelog.spark.options.user_options import UserOptions, without_spaces, wrong
 from storage_engine.config import shown
 from storage_engine.errors import ConfigError
 
@@ -37,7 +37,8 @@ class Edge(Enum):
 
 @dataclass(frozen=True)
 class Offsets:
-    """An offset for each partition. LATEST and EARLIEST mean the two ends of the partition."""
+    """An offset for each partition. LATEST and EARLIEST mean the two ends of the partition. A lower number is refused when
+    the offset is looked up."""
 
     by_partition: Mapping[Where, int]
 
@@ -96,7 +97,7 @@ def assigned_partitions(text: str) -> frozenset[Where]:
     Raises:
         ConfigError: the text names no partition, or does not have the form of `assign`.
     """
-    if not text.strip().startswith("{"):
+    if not without_spaces(text).startswith("{"):
         raise wrong("assign", f"found {shown(text)}, which is not a list of partitions", f"Write it as {_PARTITIONS}.")
     try:
         return partitions_in(text)
@@ -133,12 +134,9 @@ def _bound(given: UserOptions, end: str) -> Bound | None:
         return Times(_by_partition(times, text, _TIMES))
     if (text := given.get(offsets)) is None:
         return None
-    if text.strip().lower() in {edge.value for edge in Edge}:
-        return Edge(text.strip().lower())
-    by_partition = _by_partition(offsets, text, _OFFSETS)
-    if any(offset < EARLIEST for offset in by_partition.values()):
-        raise _malformed(offsets, text, _OFFSETS)
-    return Offsets(by_partition)
+    if (word := without_spaces(text).lower()) in {edge.value for edge in Edge}:
+        return Edge(word)
+    return Offsets(_by_partition(offsets, text, _OFFSETS))
 
 
 def _by_partition(option: str, text: str, example: str) -> Mapping[Where, int]:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from lakelog.spark.options.bounds import Bound, Edge, check_batch, ending_bound, starting_bound
 from lakelog.spark.options.topic_choice import TopicChoice, topic_choice
-from lakelog.spark.options.user_options import LAKELOG, UserOptions, wrong
+from lakelog.spark.options.user_options import LAKELOG, UserOptions, without_spaces, wrong
 from storage_engine.config import shown
 from storage_engine.log.isolation import Isolation
 
@@ -216,13 +216,14 @@ def _check_limits(given: UserOptions) -> None:
 
 
 def _isolation(given: UserOptions) -> Isolation:
-    """The isolation. As in Kafka's consumer, the words must be in lower case."""
+    """The isolation. As in Kafka's consumer, the words must be in lower case, and spaces around them are ignored."""
     value = given.get(_ISOLATION)
     if value is None:
         return Isolation.READ_UNCOMMITTED
-    if value not in list(Isolation):
+    word = without_spaces(value)
+    if word not in list(Isolation):
         raise wrong(_ISOLATION, f"found {shown(value)}", f"Choose {' or '.join(Isolation)}.")
-    return Isolation(value)
+    return Isolation(word)
 
 
 def ignored_warning(options: CommonOptions) -> str | None:

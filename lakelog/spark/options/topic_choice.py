@@ -8,7 +8,7 @@ from functools import cached_property
 
 from lakelog.spark.options.bounds import assigned_partitions
 from lakelog.spark.options.partition_json import Where
-from lakelog.spark.options.user_options import UserOptions, wrong
+from lakelog.spark.options.user_options import UserOptions, without_spaces, wrong
 from storage_engine.config import shown
 
 _CHOICES = ("subscribe", "subscribePattern", "assign")
@@ -77,13 +77,13 @@ def topic_choice(given: UserOptions) -> TopicChoice:
     if named[0] == "assign":
         return Assigned(assigned_partitions(text))
     if named[0] == "subscribe":
-        topics = tuple(sorted({name for part in text.split(",") if (name := part.strip())}))
+        topics = tuple(sorted({name for part in text.split(",") if (name := without_spaces(part))}))
         if not topics:
             raise wrong("subscribe", f"found {shown(text)}, which names no topic", "Name a topic.")
         return Subscribed(topics)
-    if not text.strip():
+    if not without_spaces(text):
         raise wrong("subscribePattern", f"found {shown(text)}, an empty pattern", "Give a regular expression.")
-    choice = SubscribedPattern(text.strip())
+    choice = SubscribedPattern(without_spaces(text))
     choice.may_read("")  # compiles the pattern
     return choice
 

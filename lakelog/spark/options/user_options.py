@@ -13,6 +13,7 @@ from storage_engine.errors import ConfigError
 LAKELOG = "lakelog"
 """The source's name."""
 
+_JAVA_SPACES = "".join(map(chr, range(ord(" ") + 1)))
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _DURATION = re.compile(r"(-?[0-9]+)([a-z]*)")
 _UNITS_MS = {
@@ -56,7 +57,7 @@ class UserOptions:
         value = self.get(name)
         if value is None:
             return None
-        number = value.strip() if trimmed else value
+        number = without_spaces(value) if trimmed else value
         if not _WHOLE.fullmatch(number) or not -(1 << bits - 1) <= int(number) < 1 << bits - 1:
             raise wrong(name, f"found {shown(value)}", f"Give a whole number of at most {bits} bits.")
         return int(number)
@@ -78,7 +79,7 @@ class UserOptions:
             ConfigError: the value is not a duration.
         """
         value = self.get(name)
-        found = _DURATION.fullmatch((default if value is None else value).strip().lower())
+        found = _DURATION.fullmatch(without_spaces(default if value is None else value).lower())
         if found is None or found[2] not in _UNITS_MS:
             raise wrong(name, f"found {shown(value)}", "Give a duration, such as 500ms, 10s or 15m.")
         return int(int(found[1]) * _UNITS_MS[found[2]])
@@ -94,6 +95,12 @@ class UserOptions:
         if value is not None and value.lower() not in words:
             raise wrong(name, f"found {shown(value)}", f"Choose {' or '.join(words)}.")
         return words[0] if value is None else value.lower()
+
+
+def without_spaces(text: str) -> str:
+    """The text without spaces and control characters at its two ends, as in Java. Python would also remove other spaces,
+    such as a no-break space."""
+    return text.strip(_JAVA_SPACES)
 
 
 def wrong(option: str, problem: str, remedy: str) -> ConfigError:

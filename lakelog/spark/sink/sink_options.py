@@ -8,8 +8,9 @@ option `root` and the column `timestamp`.
     partition   int; by default the key determines the partition
     timestamp   a timestamp; null or missing: the time of the write. Kafka's sink has no such column
 
-Other columns are ignored. The option `root` has the same meaning as in the source. `kafka.compression.type` is the
-codec for topics whose compression.type is `producer`. Other `kafka.` options have no effect.
+Other columns are ignored, but a batch with a column of an interval type or VARIANT is refused. The option `root` has
+the same meaning as in the source. `kafka.compression.type` is the codec for topics whose compression.type is
+`producer`. Other `kafka.` options have no effect.
 """
 
 from __future__ import annotations
@@ -17,10 +18,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    CharType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    UserDefinedType,
+    VarcharType,
+)
 
 from lakelog.spark.options.source_options import root_option
-from lakelog.spark.options.user_options import LAKELOG, UserOptions, wrong
+from lakelog.spark.options.user_options import LAKELOG, UserOptions, without_spaces, wrong
 from storage_engine.errors import ConfigError
 from storage_engine.record.compression import Codec
 
@@ -33,6 +56,12 @@ _TYPES: Mapping[str, tuple[DataType, ...]] = {
     "partition": (IntegerType(),),
     "timestamp": (TimestampType(),),
 }
+_STORED = (
+    BinaryType, BooleanType, ByteType, CharType, DateType, DecimalType, DoubleType, FloatType, IntegerType, LongType,
+    NullType, ShortType, StringType, TimestampNTZType, TimestampType, VarcharType,
+)  # fmt: skip
+"""The types that the columns of a batch may have. Spark allows only these types in a batch write to Kafka. The columns of
+a stream may have other types."""
 _COMPRESSION = "kafka.compression.type"
 _REFUSED = {
     "kafka.key.serializer": "Leave this option out: keys are written as bytes.",
@@ -77,11 +106,13 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     if compression not in known:
         raise wrong(_COMPRESSION, f"found {compression!r:.60}", f"Choose {', '.join(known)}.")
     topic = given.get("topic")
-    if topic is not None and not topic.strip():
+    if topic is not None and not without_spaces(topic):
         raise wrong("topic", f"found {topic!r:.60}, which names no topic", "Name a topic, or leave the option out.")
     used = {_COMPRESSION, "kafka.bootstrap.servers"}
     ignored = tuple(name for name in given if name.startswith("kafka.") and name not in used)
-    return SinkOptions(root_option(given), None if topic is None else topic.strip(), known[compression], ignored)
+    return SinkOptions(
+        root_option(given), None if topic is None else without_spaces(topic), known[compression], ignored
+    )
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
@@ -103,6 +134,33 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
             raise ConfigError(
                 f"column {name}", f"expected {expected}, found {found[name].simpleString()}", "Cast the column."
             )
+
+
+def check_types(schema: StructType) -> None:
+    """Check the columns of a batch, including the columns that the sink ignores.
+
+    Raises:
+        ConfigError: Spark would refuse a column's type before a batch write to Kafka.
+    """
+    for field in schema.fields:
+        if not _is_stored(field.dataType):
+            raise ConfigError(
+                f"column {field.name}", f"found {field.dataType.simpleString()}, which a batch write does not support",
+                "Leave out the column, or cast the column.",
+            )  # fmt: skip
+
+
+def _is_stored(kind: DataType) -> bool:
+    match kind:
+        case ArrayType():
+            return _is_stored(kind.elementType)
+        case MapType():
+            return _is_stored(kind.keyType) and _is_stored(kind.valueType)
+        case StructType():
+            return all(_is_stored(field.dataType) for field in kind.fields)
+        case UserDefinedType():
+            return _is_stored(kind.sqlType())
+    return isinstance(kind, _STORED)
 
 
 def _is_same(found: DataType, expected: DataType) -> bool:

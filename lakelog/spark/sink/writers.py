@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from lakelog.opening import open_topics
 from lakelog.spark.options.user_options import LAKELOG, UserOptions, wrong
 from lakelog.spark.sink.committing import CheckpointFolder, commit_batch, commit_rows, delete_rows
-from lakelog.spark.sink.sink_options import SinkOptions, check_columns, sink_options
+from lakelog.spark.sink.sink_options import SinkOptions, check_columns, check_types, sink_options
 from lakelog.spark.sink.sink_staging import StagedRows, stage_rows
 from storage_engine.errors import ConfigError
 from storage_engine.storage.storage_opening import open_storage
@@ -39,6 +39,7 @@ class BatchWriter(DataSourceArrowWriter):
         if overwrite:
             raise ConfigError(f"format {LAKELOG}, mode", "found overwrite", 'Use mode("append"). A topic is a log.')
         self._options = sink_options(given)
+        check_types(schema)
         check_columns(schema, self._options)
         if self._options.topic is not None:
             open_topics(self._options.root, None, _warn).state(self._options.topic)

@@ -74,7 +74,7 @@ from storage_engine.topic.kafka.view_folder import hold_lock, is_shown, view_fol
 from storage_engine.topic.readers.reader import segment_file
 from storage_engine.topic.topics import Topics, is_root
 from storage_engine.topic.view_record import VIEW
-from storage_engine.topic.witnesses import ShownOffsets, lost_chain, newest_state, shown_offsets
+from storage_engine.topic.witnesses import shown_offsets
 from storage_engine.topic_id import new_topic_id
 
 _Offsets = dict[tuple[str, int], int]
@@ -124,8 +124,12 @@ def settle(topics: Topics, names: Iterable[str] | None = None, progress: Progres
             # This listing must come before the states. So the folder of a topic that is created meanwhile is not
             # deleted.
             there = view.entries(VIEW)
-            shown = shown_offsets(storage)
-            states, unreadable = _newest_states(topics, chains, shown)
+            found, unreadable = topics.states(shown_offsets(storage), chains)
+            for error in unreadable.values():
+                if not isinstance(error, CorruptionError | StorageAccessError):
+                    raise error
+            # The files of an unreadable topic remain in the view, because they may be the last record of lost versions.
+            states = {state.topic: state for state in found}
             problems = [error for name, error in unreadable.items() if wanted is None or name in wanted]
             problems += _settle_once(topics, view, states, unreadable.keys(), wanted, there, progress)
             if any(_may_be_transient(problem) for problem in problems):
@@ -139,32 +143,6 @@ def settle(topics: Topics, names: Iterable[str] | None = None, progress: Progres
 def _may_be_transient(problem: LogError) -> bool:
     lasting = (StorageFullError, StorageAccessError)
     return isinstance(problem, StorageError) and not isinstance(problem, lasting)
-
-
-def _newest_states(
-    topics: Topics, chains: dict[str, StateChain], shown: ShownOffsets
-) -> tuple[dict[str, TopicState], dict[str, LogError]]:
-    """The newest states of all topics that are not deleted, and the errors of topics that cannot be read."""
-    states: dict[str, TopicState] = {}
-    unreadable: dict[str, LogError] = {}
-    for name in topics.names(with_deleted=True):
-        try:
-            state = newest_state(topics.storage, chains.setdefault(name, topics.chain(name)), shown)
-        except (CorruptionError, StorageAccessError) as error:
-            unreadable[name] = (
-                error  # its files in the view remain, because they may be the last record of lost versions
-            )
-            continue
-        if state is not None and not state.deleted:
-            states[name] = state
-    return states, unreadable | {error.file.removeprefix("meta/"): error for error in lost_chains(topics, shown)}
-
-
-def lost_chains(topics: Topics, shown: ShownOffsets) -> Iterator[CorruptionError]:
-    """An error for each topic that the view shows although the root has no version of its state."""
-    for name in sorted(shown.topics):
-        if lost := lost_chain(topics.storage, topics.chain(name)):
-            yield lost
 
 
 def _settle_once(

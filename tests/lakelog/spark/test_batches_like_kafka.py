@@ -7,6 +7,8 @@ import re
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from tests.lakelog.spark.twins import BIG, CUT, EMPTY, FORMATS, SMALL, TIME, TRANSACTED, Twins, at, record, rows_of
 
@@ -76,8 +78,14 @@ READS: dict[str, tuple[dict[str, str], int]] = {
     ),
     "an end that no record has reached": ({"subscribe": SMALL, "endingTimestamp": NEVER}, 5),
     "the latest, as a time": ({"subscribe": SMALL, "startingTimestamp": "-1"}, 0),
+    "the earliest on a broker's disk, as a time": ({"subscribe": EMPTY, "startingTimestamp": "-4"}, 0),
+    "the latest in tiered storage, as a time": (
+        {"subscribe": SMALL, "startingTimestamp": "-5", "startingOffsetsByTimestampStrategy": "latest"}, 0,
+    ),
+    "up to the latest in tiered storage": ({"subscribe": SMALL, "endingTimestamp": "-5"}, 5),
     "aborted transactions": ({"subscribe": TRANSACTED}, 3),
     "committed transactions": ({"subscribe": TRANSACTED, **READ_COMMITTED}, 2),
+    "committed transactions, with spaces": ({"subscribe": TRANSACTED, "kafka.isolation.level": " read_committed\t"}, 2),
     "deleted records": ({"subscribe": CUT}, 4),
     "deleted records that were wanted": (
         {"subscribe": CUT, "startingOffsets": at(CUT, 1), "failOnDataLoss": "false"}, 4,
@@ -119,6 +127,7 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({"subscribe": SMALL, "startingOffsets": '{"twin-small": {" 0": 1}}'}, "small"),
     ({"subscribe": SMALL, "startingOffsets": '{"twin-small": [0]}'}, "small"),
     ({"subscribe": SMALL, "startingOffsets": at(SMALL, -3)}, "-3"),
+    ({"subscribe": SMALL, "endingOffsets": at(SMALL, -3)}, "-3"),
     ({"subscribe": SMALL, "startingOffsets": "{}"}, "small-0"),
     ({"subscribe": BIG, "startingOffsets": at(BIG, 0, 0)}, "big-2"),
     ({"subscribe": SMALL, "endingOffsets": at(SMALL, 1, 1)}, "small-1"),
@@ -131,6 +140,10 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({"subscribe": SMALL, "startingTimestamp": "soon"}, "soon"),
     ({"subscribe": SMALL, "startingTimestamp": NEVER}, f"small-0.*{NEVER}"),
     ({"subscribe": EMPTY, "startingTimestamp": "0"}, r"empty-\d"),
+    ({"subscribe": SMALL, "startingTimestamp": "-5"}, "small-0.*-5"),
+    ({"subscribe": SMALL, "startingTimestamp": "-6"}, "UnsupportedVersion|the time -6"),
+    ({"subscribe": SMALL, "endingTimestamp": "-7"}, "UnsupportedVersion|the time -7"),
+    ({"subscribe": SMALL, "startingOffsetsByTimestamp": at(SMALL, -5)}, "small-0.*-5"),
     ({"subscribe": BIG, "startingOffsetsByTimestamp": times(BIG, 0, 0)}, "big-2"),
     ({"subscribe": SMALL, "startingOffsetsByTimestamp": "{"}, r"\{"),
     (
@@ -155,6 +168,7 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({"subscribe": SMALL, "kafka.enable.auto.commit": "false"}, "enable.auto.commit"),
     ({"subscribe": SMALL, "kafka.interceptor.classes": "x"}, "interceptor.classes"),
     ({"subscribe": SMALL, "kafka.isolation.level": "READ_COMMITTED"}, "isolation.level"),
+    ({"subscribe": SMALL, "kafka.isolation.level": "\u00a0read_committed"}, "isolation.level"),
 ]  # fmt: skip
 
 
@@ -189,6 +203,13 @@ def test_a_frame_means_the_earliest_and_the_latest_when_it_runs(twins: Twins) ->
     for each in frames:
         of_kafka, ours = (rows_of(frame) for frame in each.values())
         assert ours == of_kafka
+
+
+def test_an_offset_without_a_meaning_is_refused_when_a_batch_runs(twins: Twins) -> None:
+    for kind in FORMATS:
+        frame = twins.frame(kind, {"subscribe": SMALL, "startingOffsets": at(SMALL, -3)})
+        with pytest.raises((PySparkException, Py4JError), match="offset -3"):
+            frame.collect()
 
 
 def test_a_schema_of_ones_own_is_refused(twins: Twins) -> None:

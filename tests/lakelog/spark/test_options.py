@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    MapType,
+    NullType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    VarcharType,
+    VariantType,
+    YearMonthIntervalType,
+)
 
 from lakelog.spark.options.bounds import Edge, Offsets, Time, Times
 from lakelog.spark.options.partition_json import numbers_in, partitions_in
@@ -16,7 +33,9 @@ from lakelog.spark.options.source_options import (
 )
 from lakelog.spark.options.topic_choice import topic_choice
 from lakelog.spark.options.user_options import UserOptions
+from lakelog.spark.sink.sink_options import check_types
 from storage_engine.errors import ConfigError
+from storage_engine.log.isolation import Isolation
 
 ONE = {"subscribe": "one", "root": "/given"}
 
@@ -52,6 +71,7 @@ def test_a_pattern_that_python_cannot_say_is_refused(pattern: str) -> None:
         ({}, None),
         ({"startingOffsets": " Latest"}, Edge.LATEST),
         ({"startingOffsets": '{"one": {"0": -2, "10": 7}}'}, Offsets({("one", 0): -2, ("one", 10): 7})),
+        ({"startingOffsets": '{"one": {"0": -3}}'}, Offsets({("one", 0): -3})),
         ({"startingOffsets": "latest", "startingOffsetsByTimestamp": '{"one": {"0": 5}}'}, Times({("one", 0): 5})),
         ({"startingOffsetsByTimestamp": "{}", "startingTimestamp": "-2"}, Time(-2)),
     ],
@@ -134,6 +154,52 @@ def test_the_root_comes_from_the_option_the_environment_or_the_session(monkeypat
     assert worker_environment("/session")["LAKELOG_ROOT"] == "/environment"
     assert root({}) == "/environment"
     assert root({"ROOT": "/option"}) == "/option"
+
+
+@pytest.mark.parametrize("level", [" read_committed", "read_committed\t\n"])
+def test_spaces_around_the_isolation_are_passed_over(level: str) -> None:
+    assert common_options(ONE | {"kafka.isolation.level": level}).isolation is Isolation.READ_COMMITTED
+
+
+@pytest.mark.parametrize("level", ["", " ", "READ_COMMITTED", "\u00a0read_committed", "read committed"])
+def test_another_word_for_the_isolation_is_refused(level: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"option kafka\.isolation\.level: found .* Choose read_committed or read_uncom"
+    ):
+        common_options(ONE | {"kafka.isolation.level": level})
+
+
+def test_no_other_spaces_than_java_s_are_passed_over() -> None:
+    for options in ({"startingOffsets": "\u00a0earliest"}, {"startingTimestamp": "\u20095"}):
+        with pytest.raises(ConfigError, match="option starting"):
+            common_options(ONE | options)
+    assert common_options(ONE | {"startingTimestamp": "\x0b5\x00"}).starting == Time(5)
+
+
+DAY, YEAR = DayTimeIntervalType(0, 0), YearMonthIntervalType(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (ArrayType(MapType(DateType(), StructType().add("d", DecimalType(9, 2)).add("t", TimestampNTZType()))), None),
+        (VarcharType(3), None),
+        (NullType(), None),
+        (DAY, "interval day"),
+        (YEAR, "interval year"),
+        (VariantType(), "variant"),
+        (ArrayType(DAY), "array<interval day>"),
+        (MapType(StringType(), VariantType()), "map<string,variant>"),
+        (StructType().add("x", DAY), "struct<x:interval day>"),
+    ],
+)
+def test_a_batch_has_only_types_that_spark_takes_for_kafka(kind: DataType, name: str | None) -> None:
+    schema = StructType().add("value", StringType()).add("i", kind)
+    if name is None:
+        check_types(schema)
+        return
+    with pytest.raises(ConfigError, match=rf"^column i: found {re.escape(name)}, which a batch write does not support"):
+        check_types(schema)
 
 
 def test_options_for_a_connection_are_told_of_once() -> None:

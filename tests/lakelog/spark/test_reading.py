@@ -67,6 +67,33 @@ def test_a_batch_reads_what_its_isolation_allows(topics: Topics) -> None:
     assert batch(topics, "read_committed") == [b"committed", b"open"] * 2
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "values"),
+    [
+        ("startingTimestamp", "-4", [b"v", b"v"]),
+        ("startingTimestamp", "-5", "a-0 has no record at or after the time -5"),
+        ("startingTimestamp", "-6", "option startingTimestamp: found the time -6 for a-0. Give 0 or more"),
+        ("endingTimestamp", "-4", []),
+        ("endingTimestamp", "-5", [b"v", b"v"]),
+        ("endingTimestamp", "-6", "option endingTimestamp: found the time -6 for a-0. Give 0 or more"),
+        ("startingOffsets", '{"a": {"0": -2}, "b": {"0": -3}}', "option startingOffsets: found the offset -3 for b-0"),
+        ("endingOffsets", '{"a": {"0": -3}, "b": {"0": 1}}', "option endingOffsets: found the offset -3 for a-0"),
+    ],
+)
+def test_negative_numbers_mean_what_they_mean_in_kafka(
+    topics: Topics, option: str, value: str, values: list[bytes] | str
+) -> None:
+    begun(topics, b"v").commit()
+    given = LakelogSource({"root": topics.storage.uri, "subscribe": "a,b", option: value})
+    reader = given.reader(given.schema())  # nothing is refused before the batch runs
+
+    if isinstance(values, str):
+        with pytest.raises(ConfigError, match=values):
+            reader.partitions()
+    else:
+        assert [value for part in reader.partitions() for value in values_of(reader.read(part))] == values
+
+
 def test_a_stream_stops_before_an_open_transaction_and_goes_on_once_it_is_decided(topics: Topics) -> None:
     stream = source(topics, "read_committed").streamReader(source(topics).schema())
     start = stream.initialOffset()

@@ -57,6 +57,7 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({"subscribe": SMALL, "kafka.enable.auto.commit": "true"}, "enable.auto.commit"),
     ({"subscribe": BIG, "startingOffsets": at(BIG, 0, 0)}, "big-2"),
     ({"subscribe": SMALL, "startingTimestamp": NEVER}, f"small-0.*{NEVER}"),
+    ({"subscribe": SMALL, "startingTimestamp": "-5"}, "small-0.*-5"),
     ({"subscribe": SMALL, "startingOffsets": at(SMALL, 9)}, "failOnDataLoss"),
     ({"subscribe": CUT, "startingOffsets": at(CUT, 1)}, "failOnDataLoss"),
 ]
@@ -83,6 +84,15 @@ def test_a_stream_goes_on_where_it_was_and_takes_a_new_partition_from_its_start(
     twins.append(topic, 1, record(1, 0), record(1, 1))
     expect(twins, topic, options, [2])
     expect(twins, topic, options, [])
+
+
+def test_the_starting_offsets_count_only_for_a_new_stream(twins: Twins) -> None:
+    topic = twins.create(twins.name("begun"), 3)
+    options = {"subscribe": topic, "startingOffsets": at(topic, -3)}
+    expect_refusal(twins, twins.name("place"), options, "offset -3")
+    expect(twins, topic, {"subscribe": topic, **EARLIEST}, [3])
+    twins.append(topic, 0, record(0, 3))
+    expect(twins, topic, options, [1])
 
 
 def test_topics_that_come_and_go_are_taken_by_a_pattern(twins: Twins) -> None:

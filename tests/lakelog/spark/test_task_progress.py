@@ -57,7 +57,7 @@ def test_jobs_tell_how_much_they_do_and_have_done(tmp_path: Path) -> None:
     conf = tmp_path / "settings.yaml"
     conf.write_text(SETTINGS.format(folder=tmp_path))
     display = KeptMeters()
-    context = JobContext("test", load_settings(conf), display=display)
+    context = JobContext.of("test", load_settings(conf), display=display)
     context.arguments.take_over = context.arguments.accept_new_checkpoint = False
 
     ingest(context)

@@ -30,6 +30,7 @@ from storage_engine.topic.broker_settings import put_broker_settings
 from storage_engine.topic.chain.documents import encode_document
 from storage_engine.topic.chain.history_reader import HistoryReader
 from storage_engine.topic.chain.state_chain import version_key
+from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 
@@ -303,6 +304,20 @@ def test_a_dry_run_tells_what_would_be_done_and_changes_nothing(
         assert run(topics, job, "--dry-run") == 0
         assert "Nothing was changed." in capsys.readouterr().out
     assert versions(topics, "old", "compacted", "small") == before
+
+
+def test_a_plan_leaves_out_a_topic_that_has_lost_versions(topics: Topics, capsys: pytest.CaptureFixture[str]) -> None:
+    with_work_of_each_kind(topics)
+    settle(topics)
+    topics.storage.delete(version_key("old", topics.state("old").version))
+
+    for named in ([], ["--topic", "old", "--topic", "small"]):
+        assert run(topics, "maintenance", *named, "--dry-run", "--json") == 4
+        report = json.loads(capsys.readouterr().out)
+        assert [failure.partition(", because")[0] for failure in report["failures"]] == [
+            "meta/old at position 0: expected a version in which partition 0 ends at offset 2 or later"
+        ]
+        assert [each["topic"] for each in report["plan"]["topics"]] == (["small"] if named else ["compacted", "small"])
 
 
 def test_a_time_can_be_given_for_the_decisions(topics: Topics, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,8 @@ def export(mode: ExportMode) -> Export:
 
 
 def head_of(mode: ExportMode, positions: Mapping[int, int]) -> TableHead:
-    return TableHead.of_stamp(8, replace(STAMP, mode=mode, positions=positions))
+    stamp = replace(STAMP, mode=mode, positions=positions)
+    return TableHead(8, current=stamp, newest=stamp, next_guard=9, table_id=stamp.table_id)
 
 
 def decided(

@@ -131,7 +131,7 @@ def test_rows_that_cannot_go_where_they_would_are_dead_letters_of_that_topic_or_
     router.write(row(0), row(1, "orders", k=None), row(2, "visits"), row(3, None), row(4, k=None), row(5, "a/../b"))
     (router.source / "0001.json").open("a").write("no json\n")
 
-    context = JobContext("ingest", router.settings())
+    context = JobContext.of("ingest", router.settings())
     context.arguments.take_over = context.arguments.accept_new_checkpoint = False
     report = ingest(context)
 

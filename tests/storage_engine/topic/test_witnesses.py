@@ -143,6 +143,8 @@ def test_a_topic_that_only_a_consumer_or_history_shows_is_an_error(
         with pytest.raises(CorruptionError, match=f"the state chain of the topic that {witness}.* shows, found no ver"):
             another(storage).create("t", 1, {})
         assert another(storage).states()[1].keys() == {"t"}
+        with pytest.raises(CorruptionError, match=f"the state chain of the topic that {witness}.* shows, found no ver"):
+            settle(another(storage))
         for file in list(storage.list(group_folder("t"))):
             storage.delete(file.key)
     storage.remove_folder("meta/t")  # what the error says: to go on without the topic
