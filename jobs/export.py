@@ -24,9 +24,10 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pipeline.delta.export_plan import Export, ExportBounds, ExportResult, PartitionOffsets, Register
+from pipeline.delta.export_plan import Export, ExportBounds, ExportPlan, ExportResult, PartitionOffsets, Register
 from pipeline.delta.export_report import export_report, export_warnings, gap_warnings, replay_report
 from pipeline.delta.export_request import add_export_options, bounds_of, offset_ranges, wanted_export
+from pipeline.delta.table_history import plan_from_history
 from pipeline.job import JobContext, JobReport, run_job, say
 from pipeline.topic_model import changed_model, record_model
 from storage_engine.errors import LogError
@@ -58,9 +59,13 @@ def export(context: JobContext) -> JobReport:
     if vars(context.arguments).get("replay"):
         return _replay(context, state, target, ranges, newly_accepted)
     bounds = bounds_of(context, state)
-    result = _without_spark(context, state, target, ranges, register, bounds)
-    if result is None:
-        result = _with_spark(context, state, target, ranges, register, bounds)
+    plan = plan_from_history(target, ranges, bounds)
+    if plan is not None and not plan.waiting:
+        register(plan.before)
+        result = ExportResult(plan=plan, table_version=plan.table_version)
+    else:
+        small = None if plan is None else _without_spark(context, state, target, plan, register)
+        result = _with_spark(context, state, target, ranges, register, bounds) if small is None else small
     if not result.plan.waiting:
         if newly_accepted is not None:
             record_model(context.topics, state, newly_accepted)
@@ -78,12 +83,7 @@ def export(context: JobContext) -> JobReport:
 
 
 def _without_spark(
-    context: JobContext,
-    state: TopicState,
-    target: Export,
-    ranges: Mapping[int, PartitionOffsets],
-    register: Register,
-    bounds: ExportBounds,
+    context: JobContext, state: TopicState, target: Export, plan: ExportPlan, register: Register
 ) -> ExportResult | None:
     """Export a small increment without a JVM; None if Spark must export."""
     from pipeline.delta.without_spark.small_export import export_without_spark
@@ -98,12 +98,12 @@ def _without_spark(
     with context.display.work(f"export {state.topic}") as shown:
         return export_without_spark(
             target,
-            ranges,
+            plan,
             batch_reader(reader_of, state, shown),
             register,
-            bounds,
             wanted.max_dead_letter_share,
             wanted.spark_records,
+            accepted=vars(context.arguments).get("accept_dead_letters") is not None,
         )
 
 

@@ -378,7 +378,7 @@ def _first_offset(reader: PartitionReader, start: Start, number: int, end: int, 
         case "latest":
             return end
         case datetime() if start.tzinfo is not None:
-            found = reader.offset_at(round(start.timestamp() * 1000), isolation)
+            found = reader.offset_at(max(0, round(start.timestamp() * 1000)), isolation)  # no special time
             return end if found is None else found[0]
         case Mapping():
             return start.get(number, log_start)

@@ -124,7 +124,7 @@ def _offsets_at(context: JobContext, state: TopicState, time_ms: int) -> dict[in
     found = {}
     for number, part in enumerate(state.partitions):
         reader = PartitionReader(context.storage, context.topics.chain(state.topic), number, state)
-        at = reader.offset_at(time_ms, Isolation.READ_COMMITTED)
+        at = reader.offset_at(max(0, time_ms), Isolation.READ_COMMITTED)  # a negative time has a special meaning
         found[number] = part.last_stable_offset if at is None else max(at[0], part.log_start_offset)
     return found
 

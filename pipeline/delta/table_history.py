@@ -33,8 +33,15 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from pipeline.delta.export_plan import Export, ExportRefusedError
-from pipeline.delta.table_stamp import Stamp, TableHead
+from pipeline.delta.export_plan import (
+    Export,
+    ExportBounds,
+    ExportPlan,
+    ExportRefusedError,
+    PartitionOffsets,
+    decide_export,
+)
+from pipeline.delta.table_stamp import Stamp, TableHead, known_positions
 from storage_engine.errors import ConflictError, NotFoundError
 from storage_engine.storage import Storage
 from storage_engine.storage.storage_opening import open_storage
@@ -167,6 +174,22 @@ def find_head(commits: Iterable[Commit], oldest: int, counts: Callable[[Stamp], 
             counted_to = None if restored is None else int(restored)
     assert version is not None, "the history of a table has a commit"
     return TableHead(version, current, newest, guard, table_id or (newest.table_id if newest else None))
+
+
+def plan_from_history(
+    export: Export, ranges: Mapping[int, PartitionOffsets], bounds: ExportBounds
+) -> ExportPlan | None:
+    """The plan of the next run; None if the history no longer contains the table's position.
+
+    Args:
+        ranges: the offsets of the topic's partitions, from one version of its state.
+
+    Raises:
+        ExportRefusedError: the table does not fit the topic, or the options do not fit. Each subclass has a remedy.
+    """
+    head = read_head(export.table)
+    before = known_positions(head)
+    return None if before is None else decide_export(export, head, before, ranges, bounds)
 
 
 def head_as_before(export: Export, before: TableHead | None) -> TableHead:

@@ -237,6 +237,10 @@ def test_reading_starts_where_it_is_told(log: lakelog.Root) -> None:
     assert [row["value"] for row in read(topic, {1: 3}, partitions=[1, 1])] == []
     assert read(topic, "latest") == []
     assert read(topic, NOON + timedelta(days=1)) == []
+    for before_1970 in (1, 2, 3, 4, 5, 86_400_000):  # some negative times have a special meaning in Kafka's ListOffsets
+        assert [
+            row["value"] for row in read(topic, datetime.fromtimestamp(0, UTC) - timedelta(milliseconds=before_1970))
+        ] == values
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ share of dead letters and the check after the commit are the same code.
 - the increment has too many records or bytes, so that they may not fit into memory
 - the table's columns must be changed, or the table is not plain (`pipeline.delta.without_spark.plain_table`)
 - rows that exist already are computed again from the log (after a RESTORE, or with --from-offset)
-- the table's history no longer contains its position
 """
 
 from __future__ import annotations
@@ -30,22 +29,18 @@ from pipeline.delta.dead_letter_share import (
 )
 from pipeline.delta.dead_letters import EXPORT_DEAD_LETTERS
 from pipeline.delta.export_plan import (
-    NO_BOUNDS,
     Export,
-    ExportBounds,
     ExportMode,
     ExportPlan,
     ExportResult,
-    PartitionOffsets,
     Register,
-    decide_export,
     new_stamp,
 )
 from pipeline.delta.rows.row_columns import REASONS, row_columns, table_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 from pipeline.delta.table_history import check_committed, head_as_before, read_head
 from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES, PLAIN_TABLE_PROPERTIES
-from pipeline.delta.table_stamp import Recent, Stamp, TableHead, known_positions
+from pipeline.delta.table_stamp import Recent, Stamp, TableHead
 from pipeline.delta.without_spark.plain_table import PlainTable
 from pipeline.delta.without_spark.row_changes import IncrementRecords, RowChanges
 from pipeline.settings.job_keys import DEFAULT_MAX_SHARE, DEFAULT_SPARK_RECORDS
@@ -61,38 +56,32 @@ are those of `pipeline.delta.exporting.ReadRecords`."""
 
 def export_without_spark(
     export: Export,
-    ranges: Mapping[int, PartitionOffsets],
+    plan: ExportPlan,
     read: ReadBatches,
     register: Register = lambda _: None,
-    bounds: ExportBounds = NO_BOUNDS,
     max_share: float = DEFAULT_MAX_SHARE,
     spark_records: int = DEFAULT_SPARK_RECORDS,
+    *,
+    accepted: bool = False,
 ) -> ExportResult | None:
-    """Export the new records, up to the last stable offsets in `ranges`, or return None: then Spark must export them.
+    """Make the planned export, or return None: then Spark must make it.
 
     Args:
+        plan: there are records to read.
         read: called at most once, with the partitions that have new records.
         register: called with the table's positions before any record is read.
-        bounds: the options of the command line for this run.
-        max_share: the largest allowed share of dead letters, unless the command line accepts them.
+        max_share: the largest allowed share of dead letters.
         spark_records: Spark exports at least this many offsets.
+        accepted: the command line accepts the dead letters.
 
     Raises:
-        ExportRefusedError: the table does not fit the topic. Each subclass has a remedy.
         TooManyDeadLettersError: more records than allowed cannot be decoded. Nothing was committed.
         ConflictError: another writer changed the table meanwhile. Nothing is lost.
         StorageError: a table cannot be read or written.
     """
-    head = read_head(export.table)
-    before = known_positions(head)
-    if before is None:
-        return None
-    plan = decide_export(export, head, before, ranges, bounds)
-    if not plan.waiting:
-        register(plan.before)
-        return ExportResult(plan=plan, table_version=plan.table_version)
     if plan.rebuilt or sum(plan.end[each] - plan.start[each] for each in plan.waiting) >= spark_records:
         return None
+    head = plan.head
     table = PlainTable.open(export.table, head.version, table_columns(export)) if head is not None else None
     letters = read_head(export.dead_letters)
     letters_fit = letters is None or _open_letters(export, letters) is not None
@@ -104,7 +93,7 @@ def export_without_spark(
         return None
     decoded = pa.Table.from_batches(decode_batches(batches, export), schema=decoded_columns(export))
     counts = _count(decoded)
-    recent = recent_after(plan.recent, counts, max_share, accepted=bounds.up_to is not None)
+    recent = recent_after(plan.recent, counts, max_share, accepted=accepted)
     if recent is None:
         raise _too_many(export, plan, decoded, counts, max_share)
     return _write_increment(export, plan, table, decoded, counts, recent)

@@ -30,7 +30,7 @@ ingest:
   source: {{format: json, path: {folder}/source, schema: "k STRING, v STRING", options: {{maxFilesPerTrigger: 1}}}}
   key: k
   value: v
-export: {{topic: t}}
+export: {{topic: t, spark.records: 0}}
 """
 
 

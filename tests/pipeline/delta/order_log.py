@@ -17,9 +17,11 @@ from lakelog.rows import ROWS
 from pipeline.delta import exporting
 from pipeline.delta.export_plan import NO_BOUNDS, Export, ExportBounds, ExportResult, PartitionOffsets
 from pipeline.delta.exporting import export_increment
+from pipeline.delta.table_history import plan_from_history
 from pipeline.delta.table_schema import Notify
 from pipeline.delta.without_spark import small_export
-from pipeline.delta.without_spark.small_export import export_without_spark
+from pipeline.delta.without_spark.small_export import ReadBatches, export_without_spark
+from pipeline.settings.job_keys import DEFAULT_SPARK_RECORDS
 
 KAFKA_ROWS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT, "
@@ -74,12 +76,30 @@ class Log:
 def run(
     log: Log, export: Export, bounds: ExportBounds = NO_BOUNDS, max_share: float = 1, notify: Notify = lambda _: None
 ) -> ExportResult:
-    if not log.with_spark:
-        found = export_without_spark(export, log.ranges(), log.read_batches, bounds=bounds, max_share=max_share)
-        if found is not None:
-            return found
+    if not log.with_spark and (found := run_small(log, export, bounds, max_share)) is not None:
+        return found
     return export_increment(
         log.spark, export, log.ranges(), log.read, bounds=bounds, max_share=max_share, notify=notify
+    )
+
+
+def run_small(
+    log: Log,
+    export: Export,
+    bounds: ExportBounds = NO_BOUNDS,
+    max_share: float = 1,
+    read: ReadBatches | None = None,
+    spark_records: int = DEFAULT_SPARK_RECORDS,
+) -> ExportResult | None:
+    """An export without Spark; None if it needs Spark."""
+    plan = plan_from_history(export, log.ranges(), bounds)
+    if plan is None:
+        return None
+    if not plan.waiting:
+        return ExportResult(plan=plan, table_version=plan.table_version)
+    accepted = bounds.up_to is not None
+    return export_without_spark(
+        export, plan, read or log.read_batches, max_share=max_share, spark_records=spark_records, accepted=accepted
     )
 
 

@@ -18,14 +18,13 @@ from delta.tables import DeltaTable
 from pydantic import Field
 from pyspark.sql import DataFrame, SparkSession
 
-from lakelog.rows import ROWS
-from pipeline.delta.export_plan import Export, ExportMode, ExportResult, PartitionOffsets
+from pipeline.delta.export_plan import Export, ExportMode
 from pipeline.delta.without_spark import small_export
 from pipeline.delta.without_spark.row_changes import IncrementRecords, RecordPlace, TableRow
-from pipeline.delta.without_spark.small_export import export_without_spark
 from schemas.event_model import EventModel
 from storage_engine.errors import ConflictError, StorageError
 from tests.pipeline.delta.order_log import Log, rows, run
+from tests.pipeline.delta.order_log import run_small as small
 from tests.pipeline.delta.order_models import WideOrder, schema_of
 
 
@@ -62,10 +61,6 @@ def schema_text(path: str) -> str:
 
 def by_offset(path: str) -> list[dict[str, Any]]:
     return sorted(rows(path), key=lambda row: (row["_partition"], row["_offset"]))
-
-
-def small(log: Log, export: Export, **options: Any) -> ExportResult | None:
-    return export_without_spark(export, log.ranges(), log.read_batches, max_share=1, **options)
 
 
 @pytest.mark.parametrize("mode", list(ExportMode))
@@ -243,7 +238,7 @@ def test_who_is_overtaken_writes_nothing(log: Log, upsert: Export, mode: ExportM
         return log.read_batches(*arguments)
 
     with pytest.raises(ConflictError) as told:
-        export_without_spark(export, log.ranges(), read_while_another_export_commits)
+        small(log, export, read=read_while_another_export_commits)
     assert str(told.value) == (
         f"{export.table}: another writer changed the table during the export. Nothing is lost: start the job again."
     )
@@ -265,7 +260,7 @@ def test_a_restore_in_between_is_told(log: Log, upsert: Export, mode: ExportMode
         return log.read_batches(*arguments)
 
     with pytest.raises(ConflictError):
-        export_without_spark(export, log.ranges(), read_while_the_table_is_restored)
+        small(log, export, read=read_while_the_table_is_restored)
     table = deltalake.DeltaTable(export.table)
     if table.history(1)[0]["operation"] != "RESTORE":
         table.restore(table.version() - 1)
@@ -348,11 +343,3 @@ def test_the_same_record_again_keeps_what_is_known_of_later_records() -> None:
     assert gone.decide({b"k": TableRow(place(0, 5), None)}).deleted == [b"k"]
     assert gone.decide({}).is_empty
     assert decoded((None, place(0, 1), "bad"), (b"k", place(0, 2), "bad")).decide({}).without_row == 1
-
-
-def test_ranges_of_a_topic_without_records_make_no_table(append: Export) -> None:
-    empty = pa.RecordBatch.from_pylist([], schema=ROWS)
-    done = export_without_spark(append, {0: PartitionOffsets(0, 0)}, lambda *_: [empty])
-    assert done is not None
-    assert (done.records, done.table_version) == (0, None)
-    assert not Path(append.table).exists()
