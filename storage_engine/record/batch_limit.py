@@ -1,4 +1,4 @@
-"""Stores the limit of the memory that one compressed batch may take when it is decompressed and decoded.
+"""Stores the limit on the memory that is used to decompress and decode one compressed batch.
 
 A zstd frame of 33 kB can decompress to two gigabytes, and a megabyte of records without keys and values takes ten
 megabytes as columns. So a batch that needs more memory than the limit is refused with BatchTooLargeError. The broker's

@@ -6,7 +6,7 @@ writes the base offset and the leader epoch into each batch, and writes the inde
 
 AppendingPublisher   Used if files of the storage can grow. Threads of this process append to .log files, which remain
                      open for the next publish. A .log is written only through the descriptor that created it. If there
-                     are more of these files than the process may have open, the publisher closes some of them
+                     are more of these files than the process is allowed to keep open, the publisher closes some of them
                      permanently, as soon as they are durable. The next publish begins a new segment in the partitions
                      of the closed files.
 NewFilesPublisher    Used if files cannot grow. Threads of this process write only new files.
