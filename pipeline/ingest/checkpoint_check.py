@@ -20,9 +20,9 @@ with the topics' states:
     rolled back, or a copy        accepted if positions show which rows are committed; otherwise refused
     ahead of a topic              refused: the records in between would be silently skipped
 
-Before a commit, the checkpoint files on which the commit depends are made durable (`make_durable`). Otherwise, after a
-power cut, a topic could contain a batch that is not in the checkpoint, as if the checkpoint were rolled back. There is
-one exception: it does no harm to lose the file in which Spark notes that a batch is done.
+A commit depends on some files of the checkpoint. These files are made durable before the commit (`make_durable`).
+Otherwise, after a power cut, a topic could contain a batch that is not in the checkpoint, as if the checkpoint were
+rolled back. There is one exception: it does no harm to lose the file in which Spark notes that a batch is done.
 """
 
 from __future__ import annotations
