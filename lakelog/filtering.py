@@ -8,8 +8,8 @@ Bisection finds, in the same way, the earliest and the latest time at which a ro
 segment may begin with batches whose rows are all before this earliest time. These batches are skipped. The last segment
 may end with batches whose rows are all after this latest time. These batches are skipped, too.
 topic.readers.time_bounds finds the first and the last batch to read. To find the last batch, it uses a number in the
-state: the most by which a timestamp in the segment is lower than an earlier timestamp. Segments that earlier releases
-of Lakelog wrote lack this number and the smallest timestamp. In these segments, fewer rows can be skipped.
+state: the largest step back in time between the records of the segment. If an earlier release of Lakelog wrote the
+segment, the state lacks this number and the smallest timestamp. In such a segment, fewer rows can be skipped.
 """
 
 from __future__ import annotations

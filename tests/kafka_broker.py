@@ -2,8 +2,8 @@
 
 The distribution is downloaded from Maven at the first use, with the Ivy among Spark's jars, and is stored in .venv. The
 broker is one KRaft node in its own JVM, because Spark's logging conflicts with Kafka's. The JVM has a small heap, and
-runs without the optimizing compiler, because it saves no time in a short run. To measure anything except the start,
-pass other `java_options`. The broker's data is in a temporary directory, which is deleted with the broker. The broker
+the options of the JVMs of tests (java_options.py), which make a start cheap. To measure anything except the start, pass
+other `java_options`. The broker's data is in a temporary directory, which is deleted with the broker. The broker
 can be stopped and started again on this directory, and its partitions can be replaced by other files in between.
 """
 
@@ -27,6 +27,7 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import KafkaError
 
 from storage_engine.log.checkpoint import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_METADATA
+from tests.java_options import JAVA_FLAGS
 
 VERSION = "4.3.1"
 PATIENCE_SECONDS = 120
@@ -76,7 +77,7 @@ class KafkaBroker:
     port: where clients find it, on 127.0.0.1. data: its log directory.
     """
 
-    def __init__(self, java_options: Sequence[str] = ("-XX:TieredStopAtLevel=1", "-Xmx256m")) -> None:
+    def __init__(self, java_options: Sequence[str] = (*JAVA_FLAGS, "-Xmx256m")) -> None:
         self._java_options = java_options
 
     @property

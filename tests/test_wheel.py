@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.java_options import JAVA_OPTIONS
+
 HOME = Path(__file__).resolve().parent.parent
 OWN = ("jobs", "pipeline", "schemas", "conf")
 USE = """
@@ -90,7 +92,7 @@ def run_in_a_project(folder: Path, script: str, root: Path, path: Path, *options
         (folder / f"{name}.py").write_text('OWNER = "the team"\n')
     (folder / "script.py").write_text(script)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
-    environment |= {
+    environment |= JAVA_OPTIONS | {
         "PYTHONPATH": str(path),
         "PYSPARK_PYTHON": sys.executable,
         "NUMBA_CACHE_DIR": str(root.parent / "numba"),

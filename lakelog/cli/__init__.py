@@ -18,9 +18,8 @@
     options.py       the options of every command: --root, --conf
     output.py        standard output, which the reading process may close at any time
 
-Results go to standard output. An error goes to standard error as one line. The exit status is an ExitStatus. The
-modules that a command needs are imported only when the command runs. So listing topics does not wait until numba has
-loaded the kernels.
+Results go to standard output. An error goes to standard error as one line. The exit status is an ExitStatus. A command
+imports its modules when it runs, and not before. So listing topics does not wait until numba has loaded the kernels.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The options that commands share: the place of the topics, and the broker settings that apply.
 
---root overrides LAKELOG_ROOT, and LAKELOG_ROOT overrides `root` in the file that --conf names. Only `root` and `broker`
-are read from that file, so a job's settings file can be used unchanged. The broker's keys in the file override the
-root's stored settings, and the stored settings override Kafka's defaults. Commands that only read also accept a plain
+--root overrides LAKELOG_ROOT, and LAKELOG_ROOT overrides `root` in the file of --conf. Only `root` and `broker` are
+read from that file, so a job's settings file can be used unchanged. The broker's keys in the file override the root's
+stored settings, and the stored settings override Kafka's defaults. If a command only reads, it also accepts a plain
 Kafka log directory with --kafka-dir.
 """
 

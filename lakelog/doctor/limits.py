@@ -1,4 +1,4 @@
-"""Checks of the storage's limits: how it is mounted, who may write, how much space it has, how fast it is."""
+"""Checks of the storage's limits: the mount options, the permissions, the free space and the speed."""
 
 from __future__ import annotations
 

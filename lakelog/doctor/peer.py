@@ -1,4 +1,4 @@
-"""Connects a check with its other side, if the other side is this same program on another host. The two hosts
+"""Connects this host with a second host that runs the same program, for checks that need two hosts. The two hosts
 communicate only through the storage.
 
     FILE                         from the first host: the name of the host, and its folder

@@ -1,8 +1,9 @@
 """Dumps a .log: its entries in order, each followed by its records. Finds gaps between the records' offsets.
 
-Lines are made for a few MiB of entries at a time. Neighbouring entries of the same kind are handled together: batches
-of magic 2 in columns, messages of magic 0 and 1 one by one. In JSON, either every line is a batch or every line is a
-record. In text, a batch's line comes before the lines of its records.
+Lines are made for a few MiB of entries at a time, and for a limited number of records, because a small compressed entry
+can have millions of records. Neighbouring entries of the same kind are handled together: batches of magic 2 in columns,
+messages of magic 0 and 1 one by one. In JSON, either every line is a batch or every line is a record. In text, a batch's
+line comes before the lines of its records.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from lakelog.dump.batch_lines import batch_lines
 from lakelog.dump.lines import DumpOptions, ShownEntries, encoded, json_line
 from lakelog.dump.message_lines import show_messages
 from lakelog.dump.mismatches import Mismatches
-from lakelog.dump.reading.decoded_batches import decode_up_to_damage, intact
+from lakelog.dump.reading.decoded_batches import DecodedBatches, decode_up_to_damage, intact
 from lakelog.dump.reading.dumped_file import DumpedFile
 from lakelog.dump.reading.entries import LogEntries, LogFile, read_entries
 from lakelog.dump.record_lines import record_lines
 from storage_engine.record.batch import Int64Array
+
+_RECORDS_AT_ONCE = 10_000
+"""The lines of at most so many records are made together."""
 
 
 def dump_log(file: DumpedFile, wanted: DumpOptions, findings: Mismatches) -> Iterator[bytes]:
@@ -72,13 +76,39 @@ def _show_batches(batches: LogEntries, file: DumpedFile, wanted: DumpOptions) ->
         return
     first = 0
     for decoded in decode_up_to_damage(batches, valid):
-        rows = slice(first, first + len(decoded.counts))
-        part = batches.part(rows)
-        lines, error = record_lines(part, decoded, file, wanted)
-        if not wanted.jsonl:
-            lines = _interleaved(batch_lines(part, valid[rows], file, wanted), lines, decoded.counts)
-        yield ShownEntries(lines, decoded.offsets, error or decoded.error)
-        first = rows.stop
+        for piece, begun, rows in _pieces(decoded):
+            part = batches.part(slice(first + rows.start, first + rows.stop))
+            lines, error = record_lines(part, piece, file, wanted)
+            if not wanted.jsonl:
+                new = slice(first + rows.start + begun, first + rows.stop)
+                heads = [""] * begun + batch_lines(batches.part(new), valid[new], file, wanted)
+                lines = _interleaved(heads, lines, piece.counts)
+            yield ShownEntries(lines, piece.offsets, error or piece.error)
+            if error is not None:
+                return
+        first += len(decoded.counts)
+
+
+def _pieces(decoded: DecodedBatches) -> Iterator[tuple[DecodedBatches, int, slice]]:
+    """Divide batches into pieces with few records, because one batch can have millions of records.
+
+    Returns:
+        A piece; the number of its first batches whose first records are in earlier pieces, 0 or 1; the rows of the
+        piece's batches. The count of a batch is the number of its records in the piece.
+    """
+    ends = np.cumsum(decoded.counts)
+    starts = ends - decoded.counts
+    total = decoded.records.num_rows
+    for first in range(0, max(total, 1), _RECORDS_AT_ONCE):
+        last = min(first + _RECORDS_AT_ONCE, total)
+        new = int(np.searchsorted(starts, first))
+        rows = slice(
+            min(new, int(np.searchsorted(ends, first, side="right"))),
+            int(np.searchsorted(starts, last)) if last < total else len(starts),
+        )
+        counts = np.clip(ends[rows], first, last) - np.clip(starts[rows], first, last)
+        error = decoded.error if last == total else None
+        yield DecodedBatches(counts, decoded.records.slice(first, last - first), error), new - rows.start, rows
 
 
 def _interleaved(heads: list[str], lines: list[str], counts: Int64Array) -> list[str]:

@@ -30,14 +30,20 @@ _ENTRY_FIELDS = (
     "offset", "position", "timestamp_type", "max_timestamp", "size", "magic", "compresscodec", "crc", "isvalid",
 )  # fmt: skip
 _MESSAGE_LINE = "| offset: %d %s: %d keySize: %d valueSize: %d isValid: %s crc: %d"
+_CHARACTERS_AT_ONCE = 1024**2
+"""Lines are returned as soon as they have about so many characters, because a wrapper can have millions of messages."""
 _MESSAGE_FIELDS = ("offset", "timestamp_type", "timestamp", "key_size", "value_size", "is_valid", "crc")
 
 
 def show_messages(entries: LogEntries, file: DumpedFile, wanted: DumpOptions) -> Iterator[ShownEntries]:
-    """The lines of each entry, up to the first entry whose messages cannot be read."""
+    """The lines of each entry, up to the first entry whose messages cannot be read. If an entry has many messages, its
+    lines are returned a part at a time.
+    """
     for row in range(len(entries.table)):
         entry, position = LegacyMessage.of(entries, row), entries.position + int(entries.table.positions[row])
-        lines, offsets, error = [], [], None
+        lines: list[str] = []
+        offsets: list[int] = []
+        characters, error = 0, None
         if not (wanted.jsonl and wanted.records):
             lines.append(_entry_line(entry, position, int(entries.table.sizes[row]), file, wanted))
         try:
@@ -45,6 +51,10 @@ def show_messages(entries: LogEntries, file: DumpedFile, wanted: DumpOptions) ->
                 pair = message.key_and_value(entries.log_name, position)
                 lines.append(_message_line(message, entry, pair, file, wanted))
                 offsets.append(message.offset)
+                characters += len(lines[-1])
+                if characters >= _CHARACTERS_AT_ONCE:
+                    yield ShownEntries(lines, np.array(offsets, np.int64))
+                    lines, offsets, characters = [], [], 0
         except CorruptionError as damage:
             error = damage
         yield ShownEntries(lines, np.array(offsets, np.int64), error)

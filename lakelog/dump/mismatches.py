@@ -20,6 +20,8 @@ from lakelog.dump.java_text import java_order
 from storage_engine.record.batch import Int64Array
 
 Pairs = list[tuple[int, int]]
+_GAPS_AT_ONCE = 10_000
+"""A log can have millions of gaps. Arrays contain them, and only so many are Python objects at the same time."""
 
 
 def _no_pairs() -> defaultdict[str, Pairs]:
@@ -42,10 +44,10 @@ class Mismatches:
     """Each offset before a gap and the offset after that gap; shape (2, gaps)."""
 
     def text(self) -> Iterator[str]:
-        """All findings as text. Each kind and file has a heading, followed by a line for each pair."""
+        """All findings as text, line by line. Each kind and file has a heading, followed by a line for each pair."""
         # Kafka stores the index mismatches in a TreeMap in descending order.
         index_mismatches = {name: sorted(found.items(), reverse=True) for name, found in self.index_mismatches.items()}
-        gaps = {name: _latest(found) for name, found in self.gaps.items()}
+        gaps = {name: _Gaps(found) for name, found in self.gaps.items()}
         for head, line, kind in (
             ("Mismatches in :", "  Index offset: %d, log offset: %d", index_mismatches),
             ("Found timestamp mismatch in :", "  Index timestamp: %d, log timestamp: %d", self.time_mismatches),
@@ -62,14 +64,24 @@ class Mismatches:
             ("Non-consecutive offsets in ", "  %d is followed by %d", gaps),
         ):
             for name in java_order(kind):
-                yield "\n".join([head + name, *(line % pair for pair in kind[name])])
+                yield head + name
+                for pair in kind[name]:
+                    yield line % pair
 
 
-def _latest(gaps: list[Int64Array]) -> Pairs:
+class _Gaps:
     """For each offset before a gap, the gap that was found last, as in Kafka's map. The gaps are sorted by the offset
-    before the gap."""
-    before, after = np.concatenate(gaps, axis=1)
-    order = np.argsort(before, kind="stable")
-    before, after = before[order], after[order]
-    latest = np.append(before[1:] != before[:-1], True)
-    return list(zip(before[latest].tolist(), after[latest].tolist(), strict=True))
+    before the gap.
+    """
+
+    def __init__(self, found: list[Int64Array]) -> None:
+        before, after = np.concatenate(found, axis=1)
+        order = np.argsort(before, kind="stable")
+        before, after = before[order], after[order]
+        latest = np.append(before[1:] != before[:-1], True)
+        self._before, self._after = before[latest], after[latest]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for first in range(0, len(self._before), _GAPS_AT_ONCE):
+            part = slice(first, first + _GAPS_AT_ONCE)
+            yield from zip(self._before[part].tolist(), self._after[part].tolist(), strict=True)

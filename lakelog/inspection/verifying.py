@@ -1,5 +1,5 @@
-"""Verifies a root or plain Kafka log directories. If the caller asks for a repair, wrong files are restored if other
-files show the correct content.
+"""Verifies a root or plain Kafka log directories. If the caller asks for a repair, and other files show the correct
+content of a wrong file, this file is restored.
 """
 
 from __future__ import annotations

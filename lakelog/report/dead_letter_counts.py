@@ -1,7 +1,7 @@
 """Counts dead letters by reason, from the Delta tables that ingest and export fill.
 
-Only the columns that the counts need are read, batch by batch. No key, value or header of a dead letter is ever loaded.
-deltalake is imported only if a table exists.
+Only the needed columns are read, batch by batch. No key, value or header of a dead letter is ever loaded. deltalake is
+imported only if a table exists.
 """
 
 from __future__ import annotations

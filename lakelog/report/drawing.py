@@ -1,7 +1,7 @@
 """Draws values as SVG: a partition's segments over offsets, and a topic's appends over time. Pure; no script is needed.
 
     a partition    above, times:  for each segment a mark at the time of its newest record, over the segment's offsets
-                   below, sizes:  a column for each segment: the height shows its bytes, the pattern its fate
+                   below, sizes:  a column for each segment: the height shows its bytes, the pattern shows its fate
 
 The fate of a segment is what the next maintenance will do to it. If neighbouring segments of the same fate are too
 narrow to distinguish, they are drawn as one shape. So a picture has at most a few hundred shapes, however many segments

@@ -1,5 +1,4 @@
-"""Collects the content of the report as values. This module makes no HTML, and the modules that make HTML decide
-nothing.
+"""Collects the content of the report as values. This module makes no HTML, and the modules with HTML decide nothing.
 
 Each topic is read from one version of its state. To show what retention, compaction and merging would do next, this
 module calls the functions that decide this. The files are compared with the state: a segment is damaged if its file is

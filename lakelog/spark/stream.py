@@ -5,9 +5,10 @@ Spark asks once where a new stream begins. For each micro-batch, Spark first ask
 then for its tasks. A query that is started again gets its position from the checkpoint (stream_position.py).
 
 A stream with a group records its position (group_record.py) when Spark has finished a micro-batch. Spark reports this
-with `commit`, but only when the next micro-batch begins. So the start that Spark passes to `latestOffset` is used, too:
-when Spark looks for new records, everything before this start has been processed. A query that ends by itself looks for
-new records once more after its last micro-batch.
+with `commit`, but only when the next micro-batch begins. The stream does not have to wait for `commit`: when Spark
+looks for new records, it passes a start to `latestOffset`, and everything before this start has been processed. So the
+stream also records this start as its position. A query that ends by itself looks for new records once more after its
+last micro-batch.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Plans and runs the tasks of a read: divides segments into pieces, combines pieces into tasks, and returns the rows of
 a task.
 
-Spark plans a DataFrame once and may run it often. If a batch begins at the earliest offset, or ends at the latest
-offset, each run looks up this offset again. So the first task of a partition skips offsets that were deleted after the
-plan was made. The last task of the whole read also reads the records that were committed after the plan was made, in
-all partitions. For this, the last task uses one state of each topic.
+Spark plans a DataFrame once, but can run the DataFrame many times. If a batch begins at the earliest offset, or ends at
+the latest offset, each run looks up this offset again. So the first task of a partition skips offsets that were deleted
+after the plan was made. The last task of the whole read also reads the records that were committed after the plan was
+made, in all partitions. For this, the last task uses one state of each topic.
 """
 
 from __future__ import annotations

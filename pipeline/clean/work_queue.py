@@ -11,8 +11,8 @@ priority are in random order, so two runs that work at the same time rarely begi
 
 The caller asks the queue for the next piece, begins the piece, and waits until pieces have ended. So the caller can
 commit each piece as soon as it is ready, and a kill loses only the pieces that were running. A Runner (clean.runners)
-runs the pieces. A Runner uses either only the caller's thread (InThisThread), or threads of the driver. Each thread of
-the driver waits for a Spark job.
+runs the pieces. A Runner uses the caller's thread alone (InThisThread), or threads of the driver. Each thread of the
+driver waits for a Spark job.
 """
 
 from __future__ import annotations

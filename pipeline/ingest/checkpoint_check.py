@@ -1,8 +1,8 @@
 """Checks Spark's checkpoint of an ingest before Spark starts (lakelog.spark.sink.streaming_checkpoint lists the files
 of a checkpoint).
 
-If the checkpoint has no query id, an id is written before Spark starts. So the query has its id before its first batch,
-when it takes over topics.
+If the checkpoint has no query id, an id is written before Spark starts. So the query already has its id when it takes
+over topics, before its first batch.
 
 Spark does not know which checkpoint was used when records were appended to a topic, and Spark's error for a missing
 file is not clear. So before Spark starts, `look_at_checkpoint` reads the checkpoint once. Two pure functions then check
@@ -20,9 +20,9 @@ with the topics' states:
     rolled back, or a copy        accepted if positions show which rows are committed; otherwise refused
     ahead of a topic              refused: the records in between would be silently skipped
 
-Before a commit, the checkpoint files on which the commit depends are made durable (`make_durable`). Otherwise, after a
-power cut, a topic could contain a batch that is not in the checkpoint, as if the checkpoint were rolled back. Only the
-file in which Spark notes that a batch is done may be lost.
+A commit depends on some files of the checkpoint. These files are made durable before the commit (`make_durable`).
+Otherwise, after a power cut, a topic could contain a batch that is not in the checkpoint, as if the checkpoint were
+rolled back. There is one exception: it does no harm to lose the file in which Spark notes that a batch is done.
 """
 
 from __future__ import annotations

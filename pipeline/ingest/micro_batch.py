@@ -18,8 +18,8 @@ is a single commit and needs no list.
 Every step that uses the storage can be repeated, and waits while the storage is full or unreachable
 (storage_retry.py).
 
-If the positions of the source are stored (source_positions.py), the checkpoint may also be new or rolled back. Then
-staging skips rows at or below the stored positions.
+If the positions of the source are stored (source_positions.py), a checkpoint that is new or was rolled back is also
+accepted. Then staging skips rows at or below the stored positions.
 """
 
 from __future__ import annotations

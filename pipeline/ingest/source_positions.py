@@ -1,9 +1,9 @@
 """Tracks the positions of rows in their source. With positions, an ingest does not depend on its checkpoint.
 
 `ingest.position.columns` names the columns that contain the position. For each partition of the source, the topic's
-state stores the highest committed position (storage_engine/topic/append/committed_positions.py). Tasks that stage rows
-skip each row at or below this position. Each micro-batch commits the highest positions that it reached. Rows that were
-skipped, and rows that became dead letters, also count for these positions.
+state stores the highest committed position (storage_engine/topic/append/committed_positions.py). When tasks stage rows,
+they skip each row at or below this position. Each micro-batch commits the highest positions that it reached. Rows that
+were skipped, and rows that became dead letters, also count for these positions.
 
     rows/            passes the columns on, as `position` and `position_of_0`, `position_of_1`, ... (position_columns)
     staging_task.py  compares the rows of a task with the committed positions (RowPositions)

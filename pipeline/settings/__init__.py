@@ -2,7 +2,7 @@
 
 storage_engine/config/settings_document.py parses the YAML file. `lakelog --conf` uses the same parser.
 
-overlays.py          finds the setting that a LAKELOG_ variable or a --set names
+overlays.py          finds the setting to which a LAKELOG_ variable or a --set refers
 model.py             declares the settings, with their documentation
 values.py            defines the types of the values, with their checks
 settings_loading.py  merges the four sources; each error names the place of the mistake

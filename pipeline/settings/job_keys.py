@@ -1,5 +1,6 @@
 """Declares the settings of ingest and export that are numbers or choices. As in the declarations of Kafka's keys, each
-setting has a type, a unit, a default and bounds. `pipeline.settings.model` makes these settings fields of its sections.
+setting has a type, a unit, a default and bounds. `pipeline.settings.model` turns these settings into fields of its
+sections.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 All settings are known, so a variable or a --set is looked up in the list of all settings. The path of a --set is
 compared with the path of each setting. The path of a setting is its keys, joined by dots. A key can contain dots, so a
 path cannot simply be split. For a variable, the path of each setting is written in capitals, and every character except
-A-Z and 0-9 becomes _. A variable matches a setting if its name is LAKELOG_ and this result. If a path matches two
-topics, the topic with the longer name is chosen.
+A-Z and 0-9 becomes _. A variable matches a setting if its name is LAKELOG_ followed by this result. If a path matches
+two topics, the topic with the longer name is chosen.
 """
 
 from __future__ import annotations

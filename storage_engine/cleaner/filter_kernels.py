@@ -1,7 +1,6 @@
 """Copies batches in a compiled loop, and leaves out the records that compaction removes.
 
-As in record.kernels, a length that was read from disk is used only after a check that the section has enough bytes
-left.
+As in record.kernels, each length from disk is checked before it is used: the section must have enough bytes left.
 """
 
 from __future__ import annotations

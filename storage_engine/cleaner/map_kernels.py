@@ -19,8 +19,8 @@ nobody can choose keys that collide. With many keys, the table is larger than an
 hash a few records and prefetch their slots. Then the loops look up each record while the entries of the next records
 are loaded into the cache.
 
-As in record.kernels, a length that was read from disk is used only after a check that the bytes of this length end
-inside their section.
+As in record.kernels, each length from disk is checked before it is used: the bytes of this length must end inside their
+section.
 """
 
 from __future__ import annotations

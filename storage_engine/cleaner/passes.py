@@ -5,7 +5,7 @@ set for each record that becomes outdated. Records of the clean part are looked 
 them.
 
 If the keys do not fit into memory, the keys of the whole range are first written to a temporary file, in runs that are
-sorted by hash bucket (key_runs). The range is then examined in portions. Each record of a portion needs a bit in
+sorted by hash bucket (key_runs). The range is then examined in portions. Each record of a portion needs one bit of
 memory, so the memory limits the size of a portion. Each portion takes one or more passes over the runs. A pass loads as
 many neighbouring buckets as fit into a map. The pass first reads the dirty entries of these buckets, then the clean
 entries, and sets the bits of the outdated records.

@@ -1,4 +1,4 @@
-"""Declares those of Kafka's configuration keys that have an effect without a broker. Each key is declared once.
+"""Declares the configuration keys of Kafka that have an effect without a broker. Each key is declared once.
 
 A declaration has Kafka's name of the key, the Python name (with the unit at its end), the type, the default, the
 allowed values, the broker's keys that set the default of all topics, what the key does, and what a change costs.

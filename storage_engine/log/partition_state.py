@@ -96,8 +96,9 @@ class PartitionState(Frozen):
     listed: the list file with the first segments and leader epochs, null if the document itself has all of them.
     producers: the idempotent and transactional producers at the high watermark, with their open transactions, as in a
         .snapshot.
-    tombstones_end: the offset below which compaction may have removed tombstones. If a reader at a lower position keeps
-        rows by key and just continues, it may miss deletions.
+    tombstones_end: the offset below which compaction may have removed tombstones. Suppose that a reader stores the
+        latest row of each key, and that its position is lower than this offset. If the reader continues at its
+        position, it can miss deletions.
     """
 
     log_start_offset: Long = 0

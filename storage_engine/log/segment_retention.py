@@ -8,7 +8,7 @@ keeps. A pass deletes a segment if:
     time           the largest timestamp of the segment is older than retention.ms
 
 The size pass and the time pass run only if cleanup.policy has delete. No pass deletes a segment that ends above the
-high watermark. An empty newest segment is kept; a newest segment with records may be deleted. If all segments are
+high watermark. An empty newest segment is kept; a newest segment with records can be deleted. If all segments are
 deleted, the log start offset becomes the high watermark.
 
 The time pass keeps a segment with a timestamp in the future, and all segments after it. The plan reports such a

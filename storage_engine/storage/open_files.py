@@ -5,8 +5,8 @@ it to the hard limit (`ulimit -n`, LimitNOFILE of systemd). Between two calls, o
 Lakelog appends, are open. Active segments may use half of the limit. The other half is for files that are read,
 directories that are synced, sockets, and the rest of the program.
 
-A component makes an OpenFileShare to ask for a number of files, and gets the number that it may have open. Components
-that need few files leave the rest of their share to the other components. All functions are thread-safe.
+A component makes an OpenFileShare, asks for a number of files, and gets the number that is allowed. Components that
+need few files leave the rest of their share to the other components. All functions are thread-safe.
 """
 
 from __future__ import annotations

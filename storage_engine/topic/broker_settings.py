@@ -2,10 +2,11 @@
 
     meta/@broker/settings.json    {"format":2,"settings":{"log.retention.hours":"24"},"digest":"..."}
 
-`settings` contains Kafka's broker keys with their values as text. One run writes the document: the first run that
-creates a topic in the root and has a section `broker` in its settings file. This run writes the section as the
-document, before it creates the topic. If two such runs start together, one of them writes the document first, and the
-other run uses this document. After that, only `lakelog broker alter` changes the document, by one atomic replacement.
+`settings` contains Kafka's broker keys with their values as text. The document is written once. A run writes it if
+three conditions are met: the root has no document, the settings file of the run has a section `broker`, and the run is
+about to create a topic. The document then contains this section. An ingest into an existing topic also writes the
+document. If two such runs start together, one of them writes the document first. The other run ends with an error if
+its section has other settings. After that, only `lakelog broker alter` changes the document, by one atomic replacement.
 If two operators change the document at the same time, the last change wins. No topic's name contains `@`.
 
 The settings of one run (a file, the environment, --set) override the root's settings in that run, key by key. If a

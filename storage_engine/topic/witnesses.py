@@ -11,12 +11,12 @@ the witnesses, then contain later offsets than the state:
     meta/<topic>/groups/                                                      the positions of registered consumers
     meta/<topic>/history/                                                     the versions that were rolled up
 
-A witness is written only after the version that it shows is committed. So a process that first reads the witnesses and
-then the state finds either a state with the same or later offsets, or a state that has lost versions. The two
-checkpoints with high watermarks normally have the same offsets. If the offsets differ, the lower offset is used, so
-that one damaged file of the view causes no false alarm. Settling writes the checkpoints before partition.metadata. If a
-topic was deleted and created again, a process that first reads the id and then the checkpoints gets no offsets of the
-deleted topic.
+A witness is written only after the commit of the version that it shows. Suppose that a process reads the witnesses
+first, and the state second. It then finds either a state with the same or later offsets, or a state that has lost
+versions. The two checkpoints with high watermarks normally have the same offsets. If the offsets differ, the lower
+offset is used, so that one damaged file of the view causes no false alarm. Settling writes the checkpoints before
+partition.metadata. Suppose that a topic was deleted and created again. If a process reads the id first, and the
+checkpoints second, it gets no offsets of the deleted topic.
 
 This module only reads, so any number of processes may use it in parallel.
 """

@@ -6,13 +6,22 @@ index and one chunk. An entry that points to damaged bytes is skipped, because t
 Two things decide which batches have an entry: restarts in the middle of a segment, and the key index.interval.bytes. No
 file contains the value of this key. The correct entries show which values the key can have had. One of these values is
 needed to rebuild an index.
+
+Under data/ of a root, no restart is in the middle of a segment, so one value explains all entries of an .index. The
+.index and the .log show which entries the .timeindex must have. So the check also finds entries that were lost. It
+cannot find a loss if the remaining entries are what another value would have produced: for example, if both indexes are
+empty. Three things may differ from one correct index to another, and are no problem:
+
+- entries for bytes after the end of the log, the last of which may be incomplete: an append is running, or did not commit;
+- a missing closing entry of the .timeindex: the process that wrote the segment did not roll it;
+- a closing entry for an earlier end of the log: the index was rebuilt at that time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,20 +36,7 @@ from storage_engine.record.batch import BatchTable
 from storage_engine.record.header import NO_TIMESTAMP
 from storage_engine.storage import Storage
 from storage_engine.verify.findings import Finding, Kind, of_error
-
-_DERIVABLE = "this file can be rebuilt from the .log: by --repair, or by a broker after you remove the file"
-
-
-@dataclass(frozen=True)
-class IndexRules:
-    """The rules that an index must follow.
-
-    closed: the segment gets no more batches, so the index is trimmed and the .timeindex has its closing entry.
-    ahead: the index may have entries for bytes after the end of the log, which were written but never committed.
-    """
-
-    closed: bool
-    ahead: bool = False
+from storage_engine.verify.index_entries import DERIVABLE, IndexEntries, IndexRules
 
 
 class IndexInterval(NamedTuple):
@@ -66,60 +62,11 @@ class IndexInterval(NamedTuple):
         return default if self.lowest <= default <= self.highest else next(powers, self.lowest)
 
 
-class _IndexEntries:
-    """The entries of an index file, without the zeros after them."""
-
-    def __init__(self, data: bytes, file: str, dtype: np.dtype[Any], rules: IndexRules) -> None:
-        self.file = file
-        self.findings: list[Finding] = []
-        self.size = dtype.itemsize
-        whole = len(data) // self.size * self.size
-        if whole < len(data) and not rules.ahead:
-            self.problem(whole, f"entries of {self.size} bytes", f"{len(data) - whole} bytes of an incomplete entry")
-        rows = np.frombuffer(data[:whole], dtype)
-        first, second = (rows[name].astype(np.int64) for name in dtype.names or ())
-        used = np.flatnonzero((first != 0) | (second != 0))
-        # A single entry of zeros is a real entry: timestamp 0 at the base offset.
-        kept = int(used[-1]) + 1 if len(used) else int(len(rows) == 1)
-        if kept < len(rows) and rules.closed:
-            self.problem(
-                kept * self.size, "no zeros after the last entry", f"{len(data) - kept * self.size} bytes of zeros"
-            )
-        self.first, self.second = first[:kept], second[:kept]
-
-    def __len__(self) -> int:
-        return len(self.first)
-
-    def problem(self, position: int, expected: str, found: str) -> None:
-        self.findings.append(Finding(Kind.INDEX, self.file, position, expected, found, _DERIVABLE))
-
-    def wrong(self, rows: npt.NDArray[np.bool_], expected: str, of: str) -> None:
-        """Add one finding for each run of wrong entries."""
-        for start, end in _runs(rows):
-            found = f"{of} {self.first[start]} and {self.second[start]}"
-            more = f", and {end - start - 1} wrong entries after it" if end - start > 1 else ""
-            self.problem(start * self.size, expected, found + more)
-
-    def first_difference(self, other: _IndexEntries, end: int) -> int | None:
-        """The first row of another ascending index that is below `end` and differs from, or is missing in, this index."""
-        rows = int((other.second < end).sum())
-        both = min(rows, len(self))
-        differs = (self.first[:both] != other.first[:both]) | (self.second[:both] != other.second[:both])
-        if differs.any():
-            return int(differs.argmax())
-        return both if both < rows else None
-
-
-def _runs(rows: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], rows.astype(np.int8), [0]))))
-    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
-
-
 class OffsetIndexCheck:
     """Checks one .index. Batches are passed in order."""
 
     def __init__(self, data: bytes, file: str, base_offset: int, rules: IndexRules) -> None:
-        self.entries = _IndexEntries(data, file, OFFSET_ENTRY, rules)
+        self.entries = IndexEntries(data, file, OFFSET_ENTRY, rules)
         self._rules = rules
         self._base = base_offset
         self._order = np.argsort(self.entries.second, kind="stable")
@@ -129,8 +76,15 @@ class OffsetIndexCheck:
         self._previous = np.zeros(len(self.entries), np.int64)
         self._last_start = 0
 
-    def take(self, table: BatchTable, position: int) -> None:
-        """Check the next batches. position: where the table's positions begin in the file."""
+    def take(self, table: BatchTable, position: int) -> npt.NDArray[np.int64]:
+        """Check the next batches.
+
+        Args:
+            position: where the table's positions begin in the file.
+
+        Returns:
+            The rows of the table that have a correct entry, ascending.
+        """
         starts = table.positions + position
         seen = int(np.searchsorted(self._sorted, starts[-1], side="right"))
         wanted = self._sorted[self._compared : seen]
@@ -145,16 +99,17 @@ class OffsetIndexCheck:
         self._previous[entries] = np.where(rows > 0, starts[rows - 1], self._last_start)
         self._compared = seen
         self._last_start = int(starts[-1])
+        return rows[self._right[entries]]
 
-    def findings(self, size: int, damages: Sequence[Damage]) -> list[Finding]:
-        """The problems, after the last batch. size: bytes of the .log."""
+    def findings(self, size: int, end_offset: int, damages: Sequence[Damage]) -> list[Finding]:
+        """The problems, after the last batch. size, end_offset: of the .log."""
         entries = self.entries
         positions = entries.second
         wrong = ~self._right
         for damage in damages:
             wrong &= ~((positions >= damage.position) & (positions < damage.end))
         if self._rules.ahead:
-            wrong &= positions < size
+            wrong &= (positions < size) | (entries.first < end_offset - self._base)
         entries.wrong(wrong, "the last offset and the position of a batch", "relative offset and position")
         if not wrong.any():
             back = np.flatnonzero(np.diff(positions) <= 0)
@@ -163,7 +118,41 @@ class OffsetIndexCheck:
                 entries.problem(
                     row * entries.size, "ascending entries", f"entry {row}, which is not above the entry before"
                 )
+        if self._rules.ahead and not damages and not entries.findings:
+            self._find_gap(positions[positions < size])
+            if not entries.findings:
+                entries.refuse_incomplete(min(end_offset - self._base, INT_MAX).to_bytes(4, "big"))
         return entries.findings
+
+    def _find_gap(self, positions: npt.NDArray[np.int64]) -> None:
+        """Report the first place without an entry that every value of index.interval.bytes would put there, if this
+        value explains the other entries.
+
+        Args:
+            positions: of the entries for committed bytes, all of them correct and ascending.
+        """
+        anchors = np.concatenate(([0], positions))
+        highest = int(np.diff(anchors).min(initial=INT_MAX + 1)) - 1
+        without_entry = np.append(self._previous[: len(positions)], self._last_start) - anchors
+        gaps = np.flatnonzero(without_entry > highest)
+        if len(gaps):
+            row = int(gaps[0])
+            self.entries.problem(
+                row * self.entries.size, f"an entry after at most {highest} bytes, as elsewhere in this index",
+                f"no entry for {without_entry[row]} bytes",
+            )  # fmt: skip
+
+    def below(self, size: int) -> npt.NDArray[np.int64]:
+        """The entries whose positions are below `size`, shape (entries, 2)."""
+        entries = np.column_stack((self.entries.first, self.entries.second))
+        return entries[self.entries.second < size]
+
+    def refuse_times(self, relative_offset: int) -> None:
+        """Report that the .timeindex has an entry for a batch, but this index has no entry from which it comes."""
+        row = int(np.searchsorted(self.entries.first, relative_offset))
+        self.entries.problem(
+            row * self.entries.size, f"an entry from which the .timeindex has relative offset {relative_offset}", "none"
+        )
 
     def interval(self, *, complete: bool) -> IndexInterval:
         """The values of index.interval.bytes that explain the correct entries.
@@ -191,7 +180,7 @@ class TimeIndexCheck:
     """Checks one .timeindex. Batches are passed in order."""
 
     def __init__(self, data: bytes, file: str, base_offset: int, rules: IndexRules) -> None:
-        self.entries = _IndexEntries(data, file, TIME_ENTRY, rules)
+        self.entries = IndexEntries(data, file, TIME_ENTRY, rules)
         self._rules = rules
         self._base = base_offset
         self._order = np.argsort(self.entries.second, kind="stable")
@@ -202,10 +191,15 @@ class TimeIndexCheck:
         self._largest = NO_TIMESTAMP
         self._largest_offset = base_offset
         self._last_offset = base_offset - 1
+        self._required: list[npt.NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
+        self._last_required = NO_TIMESTAMP
 
-    def take(self, table: BatchTable, *, behind_damage: bool) -> None:
-        """Check the next batches. behind_damage: whether the bytes between the previous batches and these batches are
-        damaged.
+    def take(self, table: BatchTable, indexed: npt.NDArray[np.int64], *, behind_damage: bool) -> None:
+        """Check the next batches.
+
+        Args:
+            indexed: the rows of the table that have an entry in the .index.
+            behind_damage: whether the bytes between the previous batches and these batches are damaged.
         """
         seen = int(np.searchsorted(self._sorted, table.last_offsets[-1], side="right"))
         wanted = self._sorted[self._compared : seen]
@@ -213,18 +207,44 @@ class TimeIndexCheck:
         entries = self._order[self._compared : seen]
         so_far = np.maximum.accumulate(np.concatenate(([self._largest], table.max_timestamps)))
         timestamps = self.entries.first[entries]
-        self._right[entries] = (
-            (table.base_offsets[rows] <= wanted)
-            & (table.max_timestamps[rows] == timestamps)
-            & (so_far[rows] < timestamps)
-        )
+        # An old broker may have written another offset of the batch. Lakelog itself has written the files under data/.
+        belongs = table.last_offsets[rows] == wanted if self._rules.ahead else table.base_offsets[rows] <= wanted
+        self._right[entries] = belongs & (table.max_timestamps[rows] == timestamps) & (so_far[rows] < timestamps)
         if behind_damage:
             self._gone[entries] = (wanted > self._last_offset) & (wanted < table.base_offsets[0])
         self._compared = seen
+        if self._rules.ahead:
+            self._require(table, so_far, indexed)
         if int(so_far[-1]) > self._largest:
             self._largest = int(so_far[-1])
             self._largest_offset = int(table.last_offsets[int(np.argmax(table.max_timestamps))])
         self._last_offset = int(table.last_offsets[-1])
+
+    def _require(self, table: BatchTable, so_far: npt.NDArray[np.int64], indexed: npt.NDArray[np.int64]) -> None:
+        """Note which entries these batches must have: one at each entry of the .index, if the largest timestamp so far
+        has grown since the entry before.
+
+        Args:
+            so_far: the largest timestamp before each batch, and after the last batch.
+        """
+        timestamps = so_far[indexed + 1]
+        grown = np.diff(timestamps, prepend=self._last_required) > 0
+        rows, timestamps = indexed[grown], timestamps[grown]
+        if not len(rows):
+            return
+        # The offset after which the largest timestamp has not grown any more.
+        rises = np.flatnonzero(table.max_timestamps > so_far[:-1])
+        offsets = np.concatenate(([self._largest_offset], table.last_offsets[rises]))
+        offsets = offsets[np.searchsorted(rises, rows, side="right")]
+        self._required.append(np.column_stack((timestamps, offsets - self._base)))
+        self._last_required = int(timestamps[-1])
+
+    @property
+    def required(self) -> npt.NDArray[np.int64]:
+        """The entries that come from the entries of the .index, shape (entries, 2). None, if the rules do not say
+        `ahead`.
+        """
+        return np.concatenate(self._required)
 
     @property
     def largest(self) -> tuple[int, int]:
@@ -236,7 +256,10 @@ class TimeIndexCheck:
         entries = self.entries
         wrong = ~(self._right | self._gone)
         if self._rules.ahead or damages:
-            wrong &= entries.second + self._base < end_offset
+            later = entries.second + self._base >= end_offset
+            if not damages:
+                later &= entries.first > self._largest
+            wrong &= ~later
         entries.wrong(
             wrong, "the largest timestamp so far and the last offset of the batch that has it",
             "timestamp and relative offset",
@@ -252,19 +275,56 @@ class TimeIndexCheck:
             if self._rules.closed and not damages and last != self._largest:
                 found = f"timestamp {last}" if len(entries) else "none"
                 entries.problem(len(entries) * entries.size, f"a closing entry with timestamp {self._largest}", found)
+        if self._rules.ahead and not damages and not entries.findings:
+            self._find_missing()
+            if not entries.findings:
+                last = int(entries.first[-1]) if len(entries) else NO_TIMESTAMP
+                entries.refuse_incomplete(max(self._largest, last + 1).to_bytes(8, "big"))
         return entries.findings
+
+    def _find_missing(self) -> None:
+        """Report the first required entry that is missing. All entries are ascending."""
+        entries = self.entries
+        required = self.required
+        rows = np.searchsorted(entries.first, required[:, 0])
+        # The row after the last entry is an entry that equals no required entry.
+        present = np.vstack((np.column_stack((entries.first, entries.second)), (NO_TIMESTAMP, -1)))
+        missing = np.flatnonzero((present[rows] != required).any(axis=1))
+        if len(missing):
+            row = int(rows[missing[0]])
+            timestamp, relative_offset = required[missing[0]].tolist()
+            there = f"timestamp and relative offset {present[row, 0]} and {present[row, 1]}"
+            entries.problem(
+                row * entries.size, f"timestamp and relative offset {timestamp} and {relative_offset}",
+                there if row < len(entries) else "none",
+            )  # fmt: skip
+
+    def without_cause(self, end_offset: int) -> int | None:
+        """The relative offset of the first entry that no entry of the .index requires; None if there is no such entry.
+        The last entry for committed bytes may be a closing entry, which nothing requires.
+
+        Call this only after `findings` has found nothing. end_offset: the offset after the last batch.
+        """
+        entries = self.entries
+        committed = int((entries.second + self._base < end_offset).sum())
+        others = ~np.isin(entries.first[: max(0, committed - 1)], self.required[:, 0])
+        return int(entries.second[others.argmax()]) if others.any() else None
 
 
 @dataclass(frozen=True)
 class IndexChecks:
-    """Checks both indexes of a segment. missing: suffixes of missing files. unread: findings for missing or unreadable
-    files.
+    """Checks both indexes of a segment.
+
+    missing: suffixes of missing files.
+    unread: findings for missing or unreadable files.
+    ahead: both files were read, and are under data/ of a root.
     """
 
     offsets: OffsetIndexCheck
     times: TimeIndexCheck
     missing: Sequence[str]
     unread: Sequence[Finding]
+    ahead: bool
 
     @classmethod
     def read(
@@ -287,33 +347,40 @@ class IndexChecks:
                 unread += [] if absent is None else [replace(absent, file=shown + suffix)]
             except LogError as error:
                 unread.append(of_error(error, Kind.INDEX))
-            read_rules[suffix] = IndexRules(closed=False, ahead=True)
+            read_rules[suffix] = IndexRules(closed=False)
         return cls(
             OffsetIndexCheck(data[INDEX], shown + INDEX, base_offset, read_rules[INDEX]),
             TimeIndexCheck(data[TIME_INDEX], shown + TIME_INDEX, base_offset, read_rules[TIME_INDEX]),
             missing,
             unread,
+            all(each.ahead for each in read_rules.values()),
         )
 
     def take(self, table: BatchTable, position: int, *, behind_damage: bool) -> None:
         """Check the next batches with both checks."""
-        self.offsets.take(table, position)
-        self.times.take(table, behind_damage=behind_damage)
+        self.times.take(table, self.offsets.take(table, position), behind_damage=behind_damage)
 
     def findings(self, size: int, end_offset: int, damages: Sequence[Damage]) -> list[Finding]:
         """The problems, after the last batch. size, end_offset: of the .log."""
-        return [*self.unread, *self.offsets.findings(size, damages), *self.times.findings(end_offset, damages)]
+        offsets = self.offsets.findings(size, end_offset, damages)
+        times = self.times.findings(end_offset, damages)
+        if self.ahead and not damages and not offsets and not times:
+            relative_offset = self.times.without_cause(end_offset)
+            if relative_offset is not None:
+                self.offsets.refuse_times(relative_offset)
+        return [*self.unread, *offsets, *times]
 
-    def lacking(self, others: IndexChecks, size: int, relative_end: int) -> Iterator[Finding]:
-        """Findings if these indexes do not begin with the entries of other indexes for bytes below `size` and relative
-        offsets below `relative_end`.
+    def lacking(self, others: IndexChecks, size: int) -> Iterator[Finding]:
+        """Findings if these indexes do not begin with the entries of other indexes for bytes below `size`. The other
+        indexes are under data/. A closing entry of their .timeindex is not compared, because the log may have grown
+        since this entry was written.
 
         Call this only after the last batch, and only if neither set of indexes has findings.
         """
-        for suffix, own, other, end in (
-            (INDEX, self.offsets.entries, others.offsets.entries, size),
-            (TIME_INDEX, self.times.entries, others.times.entries, relative_end),
+        for suffix, own, other, entries in (
+            (INDEX, self.offsets.entries, others.offsets.entries, others.offsets.below(size)),
+            (TIME_INDEX, self.times.entries, others.times.entries, others.times.required),
         ):
-            if suffix not in self.missing and (row := own.first_difference(other, end)) is not None:
+            if suffix not in self.missing and (row := own.first_difference(entries)) is not None:
                 found = f"{len(own)} entries, of which entry {row} differs or is missing"
-                yield Finding(Kind.INDEX, own.file, row * own.size, f"the entries of {other.file}", found, _DERIVABLE)
+                yield Finding(Kind.INDEX, own.file, row * own.size, f"the entries of {other.file}", found, DERIVABLE)

@@ -153,6 +153,32 @@ def test_so_it_is_by_all_commands_that_would_unfold_it(tmp_path: Path) -> None:
     assert peak <= BASE + BOUND + 4 * MIB, f"{peak / MIB:.0f} MiB"
 
 
+def inner_messages(count: int) -> bytes:
+    """The value of a wrapper: messages of magic 1 without key and value, at every second offset from 0 on."""
+    body = bytes([1, 0]) + (1_700_000_000_000).to_bytes(8, "big") + b"\xff" * 8
+    message = zlib.crc32(body).to_bytes(4, "big") + body
+    part = np.dtype([("offset", ">i8"), ("length", ">i4"), ("message", f"V{len(message)}")])
+    messages = np.zeros(count, part)
+    messages["offset"] = 2 * np.arange(count)
+    messages["length"] = len(message)
+    messages["message"] = np.void(message)
+    return messages.tobytes()
+
+
+def test_a_dump_of_an_entry_with_many_records_takes_little_memory(tmp_path: Path) -> None:
+    count = 400_000
+    batch = encode_records(to_table([Row(None, None)] * count), 64 * MIB, Codec.ZSTD).data.tobytes()
+    gzipped_messages = gzip.compress(inner_messages(count), 1)
+    entries = {"batch": batch, "wrapper": legacy_wrapper(Codec.GZIP, gzipped_messages, 1)}
+    logs = [log_directory(tmp_path / name, entry) / "t-0" / f"{0:020}.log" for name, entry in entries.items()]
+    for log in logs:
+        for form in ([], ["--format", "jsonl"]):
+            ended, peak = lakelog(["dump", "--print-data-log", *form, log])
+            gaps = count if "wrapper" in log.parts else 0  # a heading, and a line for each gap
+            assert [(status, len(said.splitlines())) for status, said in ended] == [(0, gaps)]
+            assert peak <= BASE + 2 * BOUND, f"{log.parts[-3]} {form}: {peak / MIB:.0f} MiB"
+
+
 def test_a_compaction_refuses_it_and_unfolds_no_more_batches_at_once_than_one_may(tmp_path: Path) -> None:
     topics = Topics(PosixStorage(tmp_path / "root"), BrokerConfig(), ManualClock(1_700_000_000_000))
     rows = [[Row(b"%d" % number, bytes(8 * MIB))] for number in range(40)]

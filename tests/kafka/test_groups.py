@@ -22,6 +22,7 @@ from storage_engine.topic.readers.consumer_files import GROUP_KIND, Consumer
 from storage_engine.topic.readers.membership import join
 from storage_engine.topic.topics import Topics
 from tests.in_process import run_in_process
+from tests.java_options import JAVA_FLAGS
 from tests.kafka_broker import KafkaBroker
 from tests.kafka_jvm import kafka_command
 from tests.storage_engine.record_tables import Row, to_table
@@ -99,7 +100,7 @@ def asked(broker: KafkaBroker, commands: list[str]) -> list[str]:
     """What Kafka's tool prints for each command."""
     lines = [f"--bootstrap-server {broker.bootstrap_servers} --{command}\n" for command in commands]
     ended = subprocess.run(
-        kafka_command(PEER), input="".join(lines), capture_output=True, text=True, check=True, timeout=300
+        kafka_command(PEER, JAVA_FLAGS), input="".join(lines), capture_output=True, text=True, check=True, timeout=300
     )
     return re.sub("\nWarn: .*\n", "", ended.stdout).replace('"', "").split("----\n")[:-1]
 

@@ -21,6 +21,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from itertools import islice
 
 import pytest
@@ -40,6 +41,22 @@ OFTEN_NOTICED = [
     "commits of an older epoch are refused",
     "a batch is committed once",
 ]
+
+
+@pytest.fixture(autouse=True)
+def one_processor() -> Iterator[None]:
+    """Keep the schedules on one processor, where the system allows that.
+
+    Only one thread of a schedule runs at a time. On several processors, each switch wakes another processor, whose thread
+    then waits for the GIL.
+    """
+    if not hasattr(os, "sched_setaffinity"):  # macOS
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(allowed)})
+    yield
+    os.sched_setaffinity(0, allowed)
 
 
 def test_no_schedule_breaks_a_promise() -> None:

@@ -3,9 +3,11 @@
     --group G             read from the positions, and change nothing
     --group G --commit    join the group as its member, and record each position after its records were printed
 
-A position is recorded after the records were written to standard output. If the command is killed between these two
-steps, the next command prints the records again. If another member joins the group later, it fences this command
-(topic.readers.membership): the command's next commit raises FencedError, and the positions of the later member remain.
+A position is recorded after the records were written to standard output. A commit writes the positions of all
+partitions and waits for the disk, so there is at most one commit per second, and one at the end of the command, also if
+the command ends with an error or Ctrl-C. If the command is killed, the next command prints the records since the last
+commit again. If another member joins the group later, it fences this command (topic.readers.membership): the command's
+next commit raises FencedError, and the positions of the later member remain.
 """
 
 from __future__ import annotations
@@ -17,13 +19,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage_engine.errors import FencedError, OffsetOutOfRangeError, UsageError
+from storage_engine.errors import FencedError, LogError, OffsetOutOfRangeError, UsageError
 
 if TYPE_CHECKING:
     from storage_engine.topic.chain.topic_state import TopicState
     from storage_engine.topic.readers.membership import Membership
     from storage_engine.topic.readers.reader import PartitionReader
     from storage_engine.topic.topics import Topics
+
+
+_COMMIT_MS = 1_000
+"""The time between two commits."""
 
 
 class GroupReading:
@@ -46,6 +52,7 @@ class GroupReading:
         self._member = member
         found = find_group(topics.storage, state, group) if member is None else member.consumer
         self._positions = dict(found.positions) if found is not None else {}
+        self._committed_ms = 0
 
     def first_offsets(self, readers: Mapping[tuple[str, int], PartitionReader]) -> dict[tuple[str, int], int]:
         """The offset at which the group continues in each partition. In a partition that the group has not read, this is
@@ -57,7 +64,7 @@ class GroupReading:
         """
         found = {(topic, number): self._first_offset(number, reader) for (topic, number), reader in readers.items()}
         self._positions |= {number: first for (_, number), first in found.items()}
-        self._commit()
+        self.commit()
         return found
 
     def _first_offset(self, number: int, reader: PartitionReader) -> int:
@@ -73,27 +80,34 @@ class GroupReading:
         return position
 
     def done(self, number: int, position: int) -> None:
-        """Record that everything before a position of a partition was printed.
+        """Record that everything before a position of a partition was printed. The next commit stores this position.
+        If the last commit was a second ago, this call commits.
 
         Raises:
             FencedError: another member has joined, or the group was deleted.
         """
         self._positions[number] = max(position, self._positions[number])
-        self._commit()
+        # The clock may have been set back since the last commit.
+        if not 0 <= self.topics.clock.now_ms() - self._committed_ms < _COMMIT_MS:
+            self.commit()
 
-    def _commit(self) -> None:
+    def commit(self) -> None:
+        """Store all positions that were recorded so far, unless the group stays unchanged. Raises the errors of done."""
         if self._member is not None:
-            self._member.commit(self._state, self._positions, self.topics.clock.now_ms())
+            self._committed_ms = self.topics.clock.now_ms()
+            self._member.commit(self._state, self._positions, self._committed_ms)
 
 
 @contextmanager
 def group_reading(topics: Topics, topic: str, group: str, *, commits: bool) -> Iterator[GroupReading]:
-    """A group for the time of one command. If the command commits, this process becomes the only member of the group.
+    """A group for the time of one command. If the command commits, this process becomes the only member of the group. At
+    the end, also after an error, the positions that were recorded are committed.
 
     Raises:
         UnknownTopicError: there is no such topic.
         StateError: the command commits, but an export or a stream decides the positions of the group.
         CorruptionError: the group's file is damaged.
+        FencedError: another member has joined, or the group was deleted.
     """
     from storage_engine.topic.readers.membership import join
 
@@ -104,7 +118,14 @@ def group_reading(topics: Topics, topic: str, group: str, *, commits: bool) -> I
     name, now_ms = f"lakelog-read-{os.getpid()}", topics.clock.now_ms()
     member = join(topics.storage, state, group, name, socket.gethostname(), now_ms)
     try:
-        yield GroupReading(topics, state, group, member)
+        reading = GroupReading(topics, state, group, member)
+        try:
+            yield reading
+        except BaseException:
+            with suppress(LogError):  # the first error is the one to report
+                reading.commit()
+            raise
+        reading.commit()
     finally:
         with suppress(FencedError):  # another member has joined the group
             member.leave()

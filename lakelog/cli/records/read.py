@@ -96,9 +96,9 @@ def read(
     append` accepts these lines.
 
     With --group, records that the group has read are not printed. --commit also makes this command the only member of
-    the group, and stores the group's positions after the records are written to standard output. If the command is
-    killed, the next command prints the last records again, and skips no record. To commit after a few records, use
-    --max.
+    the group, and stores the group's positions after the records are written to standard output: once per second, and at
+    the end. If the command is killed, the next command prints the last records again, and skips no record. To commit
+    after a few records, use --max.
     """
     if start is not None and from_timestamp is not None:
         raise UsageError("--from-timestamp", "--from is given, too", "Give only one of the two.")

@@ -48,7 +48,7 @@ def history(
             "--last",
             metavar="N",
             min=1,
-            help=f"Show only the newest N versions. Default: {_LAST} in a table, all with jsonl.",
+            help=f"Show only the newest N versions. Default: {_LAST} if the output is a table, all if it is jsonl.",
         ),
     ] = None,
     form: Annotated[

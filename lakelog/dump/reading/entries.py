@@ -163,7 +163,7 @@ def entry_at(log: LogFile, position: int) -> LogEntries | None:
     return LogEntries.of(log, position, data, [0], size) if size <= log.size - position else None
 
 
-def entry_length(data: bytes, position: int = 0) -> int:
+def entry_length(data: bytes | memoryview, position: int = 0) -> int:
     """The number of bytes after the length field, according to the header at a position."""
     return int.from_bytes(data[position + LENGTH_POSITION : position + LOG_OVERHEAD], "big", signed=True)
 

@@ -9,6 +9,7 @@ message is returned unchanged, as Kafka's DeepRecordsIterator returns it.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -79,41 +80,51 @@ class LegacyMessage(NamedTuple):
         return found[0], found[1]
 
 
-def messages_in(entry: LegacyMessage, log_name: str, position: int) -> list[LegacyMessage]:
+def messages_in(entry: LegacyMessage, log_name: str, position: int) -> Iterator[LegacyMessage]:
     """The messages in a wrapper, with their offsets in the log. If the entry is not a wrapper, the entry itself.
+
+    The messages are made one by one, because a wrapper of a few megabytes can have millions of them. All of them are
+    checked before the first is returned.
 
     Raises:
         CorruptionError: the wrapper's value cannot be decompressed, is empty, or contains another wrapper.
     """
     if entry.codec == Codec.NONE:
-        return [entry]
-    messages = _split(_uncompressed(entry, log_name, position), log_name, position)
-    if not messages or any(message.codec for message in messages):
-        found = "a compressed message" if messages else "no message"
+        yield entry
+        return
+    data = _uncompressed(entry, log_name, position)
+    last, is_nested = None, False
+    for start, _ in _bounds(data, log_name, position):
+        last = start
+        is_nested = is_nested or bool(data[start + LOG_OVERHEAD + 5] & CODEC_MASK)
+    if last is None or is_nested:
+        found = "no message" if last is None else "a compressed message"
         raise CorruptionError(log_name, position, "uncompressed messages inside the compressed message", found)
     # Offsets in a wrapper of magic 1 are relative, unless an old librdkafka left 0 as the wrapper's own offset.
-    shift = entry.offset - messages[-1].offset if entry.magic == 1 and entry.offset else 0
+    last_offset = _offset(data, last)
+    shift = entry.offset - last_offset if entry.magic == 1 and entry.offset else 0
     if shift < 0:
         raise CorruptionError(
             log_name,
             position,
             f"only offsets up to {entry.offset}, the compressed message's own offset",
-            str(messages[-1].offset),
+            str(last_offset),
         )
-    return [message._replace(offset=message.offset + shift) for message in messages]
+    for start, end in _bounds(data, log_name, position):
+        yield LegacyMessage(_offset(data, start) + shift, bytes(data[start + LOG_OVERHEAD : end]))
 
 
-def _uncompressed(wrapper: LegacyMessage, log_name: str, position: int) -> bytes:
+def _uncompressed(wrapper: LegacyMessage, log_name: str, position: int) -> memoryview:
     _, value = wrapper.key_and_value(log_name, position)
     codec = LZ4_OF_MAGIC_0 if wrapper.magic == 0 and wrapper.codec == Codec.LZ4 else wrapper.codec
     stored = np.frombuffer(value or b"", np.uint8)
     whole = Sections(stored, np.zeros(1, np.int64), np.array([len(stored)], np.int64))
     inner = uncompressed(whole, np.array([codec]), np.array([position]), log_name, Room())
-    return inner.data[: int(inner.ends[0])].tobytes()
+    return inner.data[: int(inner.ends[0])].data
 
 
-def _split(data: bytes, log_name: str, position: int) -> list[LegacyMessage]:
-    messages = []
+def _bounds(data: memoryview, log_name: str, position: int) -> Iterator[tuple[int, int]]:
+    """Where each message in the decompressed value of a wrapper begins and ends."""
     start = 0
     while start + LOG_OVERHEAD <= len(data):
         length = entry_length(data, start)
@@ -123,8 +134,10 @@ def _split(data: bytes, log_name: str, position: int) -> list[LegacyMessage]:
                 log_name, position, f"a message length of at least {SHORTEST_LENGTH}", str(length)
             )  # fmt: skip
         if end > len(data):
-            break  # the last message is cut off; Kafka stops here, too
-        offset = int.from_bytes(data[start : start + 8], "big", signed=True)
-        messages.append(LegacyMessage(offset, data[start + LOG_OVERHEAD : end]))
+            return  # the last message is cut off; Kafka stops here, too
+        yield start, end
         start = end
-    return messages
+
+
+def _offset(data: memoryview, start: int) -> int:
+    return int.from_bytes(data[start : start + 8], "big", signed=True)

@@ -6,15 +6,15 @@ writes the base offset and the leader epoch into each batch, and writes the inde
 
 AppendingPublisher   Used if files of the storage can grow. Threads of this process append to .log files, which remain
                      open for the next publish. A .log is written only through the descriptor that created it. If there
-                     are more of these files than the process may have open, the publisher closes some of them
+                     are more of these files than the process is allowed to keep open, the publisher closes some of them
                      permanently, as soon as they are durable. The next publish begins a new segment in the partitions
                      of the closed files.
 NewFilesPublisher    Used if files cannot grow. Threads of this process write only new files.
 pipeline.ingest.spark_publisher
                      Used if one process is too slow. The tasks of a Spark job write only new files.
 
-No file name is used twice, and no position of a file is ever written with two different values. The thread or task that
-writes a new file makes the file's name from the base offset, the version of the plan, and a random token of the
+No file name is used twice, and no position of a file is ever written with two different values. When a thread or task
+writes a new file, it makes the file's name from the base offset, the version of the plan, and a random token of the
 attempt. So an attempt that fails, is repeated, or runs at the same time as another attempt can only leave files that no
 version names. Index files are not synced, and not left open: they can be rebuilt, and readers check them.
 """

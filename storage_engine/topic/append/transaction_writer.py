@@ -377,6 +377,6 @@ def _end_on(topics: Topics, chain: StateChain, decision: Decision, writer: Topic
         return len(found)
     raise ConflictError(
         f"topic {chain.topic}",
-        f"other processes ended its transactions {_MOST_ATTEMPTS} times in a row",
+        f"other processes ended open transactions of the topic first, {_MOST_ATTEMPTS} times in a row",
         "Run fewer jobs on this topic at the same time.",
     )

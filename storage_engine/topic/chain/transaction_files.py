@@ -7,7 +7,7 @@
 Each transaction has its own producer id, which is also its name. **The put of .ended.json decides**: this file is
 stored once and never changed. A process that finds an existing decision makes this decision durable, and follows it. A
 commit is effective in all topics from this put on: readers treat a transaction as ended if its commit is recorded, even
-if a state still lists the transaction as open. The markers that Kafka's readers need are written afterwards, one
+if a state still lists the transaction as open. Kafka's readers need markers. The markers are written afterwards, one
 version per topic. Then both files are deleted, .begun.json first.
 
 A missing .ended.json has two possible meanings: the transaction is not decided yet, or its files are deleted already.

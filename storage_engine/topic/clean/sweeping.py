@@ -17,8 +17,7 @@ however long a process is paused:
   file below the floor, no later state names it. Readers of older versions use files that those versions named. Such
   files are in the list of dropped files, and are deleted after file.delete.delay.ms (topic.dropped_files).
 - **A file under staging/ is never named by a version.** A publish copies the file completely before its commit, and
-  fails if the file is missing. A file that a list names is needed to replay the batch, and remains until the list is
-  deleted.
+  fails if the file is missing. A file in a list is needed to replay the batch, and remains until the list is deleted.
 - **A temporary file** may belong to a put that is still running. If the file is deleted, either the put fails, or the
   put has already linked the bytes to their final name.
 - **A deleted topic's id** is never used for another topic while the root has a record of the id. So the files under the

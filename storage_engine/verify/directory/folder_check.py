@@ -33,7 +33,8 @@ from storage_engine.record.header import LENGTH_POSITION, LOG_OVERHEAD
 from storage_engine.storage import Directory, FolderEntry, Storage
 from storage_engine.verify.epoch_check import check_leader_epochs
 from storage_engine.verify.findings import Finding, Kind, of_error
-from storage_engine.verify.index_check import IndexChecks, IndexInterval, IndexRules
+from storage_engine.verify.index_check import IndexChecks, IndexInterval
+from storage_engine.verify.index_entries import IndexRules
 from storage_engine.verify.producer_check import check_snapshot, check_transaction_index, transactions_to_index
 from storage_engine.verify.segment_check import CheckedSegment, Options, SegmentFiles, check_segment
 

@@ -3,7 +3,8 @@ both.
 
 Only the committed bytes of a file belong to the log. Bytes after them, and files that do not appear in any state, come
 from an append that did not commit. The check reports them as notes. An index under data/ may have entries for bytes
-that were never committed, or may have lost its end. Any number of partitions can be checked in parallel.
+that were never committed. If an index has lost entries for committed bytes, for example in a power cut, this is a
+problem that a repair solves. Any number of partitions can be checked in parallel.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from storage_engine.topic.readers.reader import segment_file
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.epoch_check import check_leader_epochs
 from storage_engine.verify.findings import RESTORE, Finding, Kind, of_error
-from storage_engine.verify.index_check import IndexChecks, IndexRules
+from storage_engine.verify.index_check import IndexChecks
+from storage_engine.verify.index_entries import IndexRules
 from storage_engine.verify.root.view_check import (
     check_view_folder,
     is_shown,

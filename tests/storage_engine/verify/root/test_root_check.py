@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -203,6 +204,108 @@ def test_wrong_and_missing_indexes_of_data_are_found_and_derived(root) -> None:
     found = {(each.kind, each.file) for each in root.problems()}
     assert {(Kind.INDEX, str(index)), (Kind.INDEX, str(times)), (Kind.INDEX, str(missing))} <= found
     assert root.repaired() == []
+
+
+DERIVABLE = "this file can be rebuilt from the .log: by --repair, or by a broker after you remove the file"
+OFTEN = "an entry after at most 476 bytes, as elsewhere in this index"
+RISES = "the largest timestamp so far and the last offset of the batch that has it"
+
+
+def last_entry_with(data: bytes, relative_offset: int) -> bytes:
+    """The bytes of a .timeindex, with another relative offset in its last entry."""
+    return data[:-4] + struct.pack(">i", relative_offset)
+
+
+@pytest.mark.parametrize(
+    ("damage", "position", "expected", "found"),
+    [
+        (lambda data: b"", 0, "timestamp and relative offset 1700000000021 and 11", "none"),
+        (lambda data: data[:-12], 48, "timestamp and relative offset 1700000000058 and 31", "none"),
+        (lambda data: data[:-1], 48, "timestamp and relative offset 1700000000058 and 31", "none"),
+        (lambda data: data[:12], 12, "timestamp and relative offset 1700000000037 and 17", "none"),
+        (
+            lambda data: data[:24] + data[36:], 24, "timestamp and relative offset 1700000000047 and 23",
+            "timestamp and relative offset 1700000000055 and 29",
+        ),
+        (lambda data: data + bytes(1), 60, "no zeros after the last entry", "1 bytes of zeros"),
+        (lambda data: data + bytes(12), 60, "no zeros after the last entry", "12 bytes of zeros"),
+        (lambda data: data + bytes(4099), 60, "no zeros after the last entry", "4099 bytes of zeros"),
+        (lambda data: data[:-12] + bytes(12), 48, "no zeros after the last entry", "12 bytes of zeros"),
+        (lambda data: data + b"\0\0\1\1", 60, "entries of 12 bytes", "4 bytes of an incomplete entry"),
+        (lambda data: last_entry_with(data, 30), 48, RISES, "timestamp and relative offset 1700000000058 and 30"),
+        (lambda data: last_entry_with(data, 32), 48, RISES, "timestamp and relative offset 1700000000058 and 32"),
+        (lambda data: last_entry_with(data, 9999), 48, RISES, "timestamp and relative offset 1700000000058 and 9999"),
+    ],
+)  # fmt: skip
+def test_each_damage_to_a_timeindex_of_data_is_found_and_repaired(
+    root, damage: Callable[[bytes], bytes], position: int, expected: str, found: str
+) -> None:
+    times = root.file(".timeindex")
+    before = contents(root.path)
+    times.write_bytes(damage(times.read_bytes()))
+    assert root.problems() == [Finding(Kind.INDEX, str(times), position, expected, found, DERIVABLE)]
+    assert root.repaired() == []
+    assert contents(root.path) == before
+
+
+@pytest.mark.parametrize(
+    ("damage", "position", "expected", "found"),
+    [
+        (lambda data: b"", 0, "an entry from which the .timeindex has relative offset 11", "none"),
+        (lambda data: data[:-8], 32, OFTEN, "no entry for 481 bytes"),
+        (lambda data: data[:-1], 32, OFTEN, "no entry for 481 bytes"),
+        (lambda data: data[8:], 0, "an entry from which the .timeindex has relative offset 11", "none"),
+        (lambda data: data[:8] + data[24:], 8, OFTEN, "no entry for 962 bytes"),
+        (lambda data: data + bytes(8), 40, "no zeros after the last entry", "8 bytes of zeros"),
+        (lambda data: data + b"\0\0\0\1", 40, "entries of 8 bytes", "4 bytes of an incomplete entry"),
+        (
+            lambda data: data[:-4] + struct.pack(">i", 9999), 32, "the last offset and the position of a batch",
+            "relative offset and position 31 and 9999",
+        ),
+    ],
+)  # fmt: skip
+def test_each_damage_to_an_index_of_data_is_found_and_repaired(
+    root, damage: Callable[[bytes], bytes], position: int, expected: str, found: str
+) -> None:
+    index = root.file(".index")
+    before = contents(root.path)
+    index.write_bytes(damage(index.read_bytes()))
+    assert root.problems() == [Finding(Kind.INDEX, str(index), position, expected, found, DERIVABLE)]
+    assert root.repaired() == []
+    assert contents(root.path) == before
+
+
+def test_entries_for_bytes_that_did_not_commit_are_no_problem(root) -> None:
+    files = {suffix: root.file(suffix) for suffix in (".index", ".timeindex")}
+    whole = {suffix: file.read_bytes() for suffix, file in files.items()}
+    end = {".index": struct.pack(">ii", 33, 2602 + 80), ".timeindex": struct.pack(">qi", NOW_MS + 59, 33)}
+    for suffix, file in files.items():
+        for more in range(1, len(end[suffix]) + 1):
+            if any(end[suffix][:more]):
+                file.write_bytes(whole[suffix] + end[suffix][:more])
+                assert root.problems() == [], f"{more} bytes of the next entry of the {suffix}"
+        file.write_bytes(whole[suffix] + end[suffix])
+    assert root.problems() == []
+
+
+def test_a_timeindex_of_data_may_have_its_closing_entry_or_not(root) -> None:
+    root.topics.create("v", 1, {"max.message.bytes": 180})
+    root.append("v", 10)
+    settle(root.topics)
+    index, times = (
+        next((root.path / f"data/{root.topics.state('v').topic_id}/0").glob(f"*{suffix}"))
+        for suffix in (".index", ".timeindex")
+    )
+    assert (index.read_bytes(), times.read_bytes()) == (b"", b"")
+    for closing in (struct.pack(">qi", NOW_MS + 9, 9), struct.pack(">qi", NOW_MS + 3, 3), b""):
+        times.write_bytes(closing)
+        assert root.problems() == []
+    closing = struct.pack(">qi", NOW_MS + 9, 8)
+    times.write_bytes(closing)
+    found = f"timestamp and relative offset {NOW_MS + 9} and 8"
+    assert root.problems() == [Finding(Kind.INDEX, str(times), 0, RISES, found, DERIVABLE)]
+    assert root.repaired() == []
+    assert (index.read_bytes(), times.read_bytes()) == (b"", struct.pack(">qi", NOW_MS + 9, 9))
 
 
 @pytest.mark.parametrize(
