@@ -14,6 +14,7 @@ run the module of the benchmark: `python -m bench.reading.reads --records 100000
     consumer           Topic.read into Arrow, compared with confluent-kafka's consumer
     filtered_reads     the bytes that Topic.read(where=...) reads for 1% of a topic
     following          the delay of Topic.follow after a commit
+    exports            small exports, with and without Spark
     logs               verifying, recovering, opening and searching logs
     partitions         thousands of partitions
 """
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import codec, commits, compaction, compaction_memory, decisions, ingest, logs, partitions, sink
+from bench import codec, commits, compaction, compaction_memory, decisions, exports, ingest, logs, partitions, sink
 from bench.reading import consumer, filtered_reads, following, reads
 
 BENCHMARKS = {
@@ -37,6 +38,7 @@ BENCHMARKS = {
     "consumer": consumer.main,
     "filtered_reads": filtered_reads.main,
     "following": following.main,
+    "exports": exports.main,
     "logs": logs.main,
     "partitions": partitions.main,
 }

@@ -4,8 +4,8 @@
     timestamp: 1700000005500 offset: 11
 
 An entry of a .index has the position of a batch and the last offset of this batch. An entry of a .timeindex has the
-last offset of a batch and the largest timestamp up to this offset. A broker and this module find the batch with the
-.index. If there is no .index, the .log is searched from its start. A contradiction is a finding. An impossible position
+last offset of a batch and the largest timestamp up to this offset. A broker and this module use the .index to find
+the batch. If there is no .index, the .log is searched from its start. A contradiction is a finding. An impossible position
 of a batch is damage.
 
 A broker preallocates both files, and trims them when it stops or rolls the segment. So if an entry consists of zeros,
