@@ -73,7 +73,9 @@ def export_seconds(keys: int, records: int, rounds: int) -> dict[str, float]:
     taken: dict[str, list[float]] = {"without": [], "with": [], "nothing": []}
     with tempfile.TemporaryDirectory(prefix="lakelog-bench-") as folder:
         root = Path(folder) / "root"
-        topic = lakelog.open(str(root), create=True).create_topic("t", partitions=2, config={"cleanup.policy": "compact"})
+        topic = lakelog.open(str(root), create=True).create_topic(
+            "t", partitions=2, config={"cleanup.policy": "compact"}
+        )
         topic.append(orders(np.arange(keys), 0))
         for table in PEERS:
             run_export(root, table)

@@ -58,6 +58,7 @@ class Commit:
     parameters, metrics: Delta's operationParameters and operationMetrics.
     user_metadata: the text that the writer added to the commit.
     table_id: Delta's id of the table, if the commit contains it.
+    adds_files: whether the commit adds files with rows.
     """
 
     version: int
@@ -66,6 +67,7 @@ class Commit:
     metrics: Mapping[str, str] = field(default_factory=dict)
     user_metadata: str | None = None
     table_id: str | None = None
+    adds_files: bool = False
 
 
 class DeltaLog:
@@ -111,8 +113,10 @@ class DeltaLog:
 def _parsed(version: int, content: bytes) -> Commit:
     info: dict[str, Any] = {}
     table_id = None
+    adds_files = False
     for line in content.splitlines():
         action = json.loads(line)
+        adds_files = adds_files or "add" in action
         info = action.get("commitInfo", info)
         table_id = action.get("metaData", {}).get("id", table_id)
     return Commit(
@@ -122,6 +126,7 @@ def _parsed(version: int, content: bytes) -> Commit:
         info.get("operationMetrics") or {},
         info.get("userMetadata"),
         table_id,
+        adds_files,
     )
 
 
@@ -154,11 +159,13 @@ def find_head(commits: Iterable[Commit], oldest: int, counts: Callable[[Stamp], 
         counts: returns whether a stamp counts. Other stamps are ignored.
     """
     newest = current = version = table_id = None
+    is_new = False
     counted_to: int | None = None  # the newest version whose stamp counts; None: not known
     guard = 0
     for commit in commits:
         if version is None:
             version = counted_to = commit.version
+            is_new = version == 0 and not commit.adds_files
             # If old history was deleted, an earlier guard may be as high as the table's version.
             guard = 0 if oldest == 0 else version + 1
         table_id = table_id or commit.table_id
@@ -173,7 +180,7 @@ def find_head(commits: Iterable[Commit], oldest: int, counts: Callable[[Stamp], 
             restored = commit.parameters.get("version")
             counted_to = None if restored is None else int(restored)
     assert version is not None, "the history of a table has a commit"
-    return TableHead(version, current, newest, guard, table_id or (newest.table_id if newest else None))
+    return TableHead(version, current, newest, guard, table_id or (newest.table_id if newest else None), is_new)
 
 
 def plan_from_history(
@@ -188,7 +195,8 @@ def plan_from_history(
         ExportRefusedError: the table does not fit the topic, or the options do not fit. Each subclass has a remedy.
     """
     head = read_head(export.table)
-    before = known_positions(head)
+    # A killed export may have created the table only.
+    before = {} if head is not None and head.is_new else known_positions(head)
     return None if before is None else decide_export(export, head, before, ranges, bounds)
 
 

@@ -119,6 +119,8 @@ class TableHead:
     """The guard of the next export's commit. All exports that continue from the same stamp have the same guard."""
     table_id: str | None = None
     """Delta's id of the table, if the commits that were read contain the id."""
+    is_new: bool = False
+    """Whether the table was only created, and has no rows."""
 
 
 def known_positions(head: TableHead | None) -> Mapping[int, int] | None:
