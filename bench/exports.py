@@ -21,6 +21,7 @@ from pathlib import Path
 
 import deltalake
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 import lakelog
@@ -88,7 +89,7 @@ def export_seconds(keys: int, records: int, rounds: int) -> dict[str, float]:
     return {name: statistics.median(each) for name, each in taken.items()}
 
 
-def orders(numbers: np.ndarray, turn: int) -> pa.Table:  # type: ignore[type-arg]
+def orders(numbers: npt.NDArray[np.int64], turn: int) -> pa.Table:
     """One record for each of these keys."""
     keys = [b"%07d" % number for number in numbers.tolist()]
     values = [b'{"number": %d, "text": "order of turn %d"}' % (number, turn) for number in numbers.tolist()]
