@@ -9,22 +9,22 @@ The tables are below the root:
     tables/dead_letters/unknown_topic/    refused rows of a stream for several topics: the topic of the row is unknown
     tables/dead_letters/export/<topic>/   records whose value does not fit the topic's schema
 
-Each table begins with the columns `reason` (a word or two to group by), `detail` (the exact error, without data of the
-record) and `topic`. The columns of the row's origin follow. The last columns are key, value and headers as bytes, so
-the row can be sent again.
+Each table begins with the columns `reason` (one or two words, for grouping), `detail` (the exact error, without data of
+the record) and `topic`. The columns of the row's origin follow. The last columns are key, value and headers as bytes,
+so the row can be sent again.
 
 Dead letters are written before the commit of the run that found them. If a run is killed between these two steps, the
 next run repeats its work, and must not write the dead letters twice. So each append has Delta's guard: an application
 id and a version. Delta skips an append if the same application id has already committed the same version, or a higher
-one. The caller chooses a version that is the same in the repeated run, such as the id of a micro-batch.
+version. The caller chooses a version that is the same in the repeated run, such as the id of a micro-batch.
 
 Executors stage the dead letters of an ingest as Parquet files. The driver adds the rows of these files to the table
 with the deltalake library, without a Spark job. This takes ten milliseconds per micro-batch; Spark's own writer takes
 one to three seconds. If an export runs on Spark, Spark writes its dead letters from a DataFrame. In all cases, the guard
 is a `txn` action in the table's log.
 
-The properties of a new table ask for a checkpoint after each hundred commits, and for no statistics. No query of
-Lakelog uses statistics to skip files.
+With the properties of a new table, Delta writes a checkpoint of the table's log after each hundred commits, and
+collects no statistics. No query of Lakelog uses statistics to skip files.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ model becomes a dead letter, and the export continues, unless there are too many
 
 The table does not depend on the increments in which the log was exported, with two exceptions. First, a key may be in
 several partitions, and in one of them, the timestamps of the key may decrease while its offsets increase. An increment
-keeps only the newest record of the key. The other records cannot become the row in a later increment, although one of
-them could become the row in a single export of the whole log. Second, compaction may remove the record from which a
+keeps only the newest record of the key, and later increments no longer see the other records. But in a single export of
+the whole log, one of these other records could become the row. Second, compaction may remove the record from which a
 stale row was made. If the topic is then exported into a new table, the new table does not contain the row.
 
 **Exactly once.** The positions are in the table's own commits (`pipeline.delta.table_stamp`). One run has four steps:

@@ -12,7 +12,7 @@ stamp, with one exception: RESTORE brings back older rows, so stamps after the r
 
 The release of Lakelog that introduced stale rows (decision 0037) also introduced `format` 2. Stamps of format 1 have
 neither `format` nor `recent`. If an older release finds a stamp with these fields, the older release stops with an
-error. So it cannot delete rows of a newer table.
+error. So an older release cannot delete rows that a newer release wrote.
 
 This module needs no Spark. `pipeline.delta.table_history` finds the stamps in the table's history.
 """

@@ -7,10 +7,10 @@ Two things decide which batches have an entry: restarts in the middle of a segme
 file contains the value of this key. The correct entries show which values the key can have had. One of these values is
 needed to rebuild an index.
 
-Under data/ of a root, no restart is in the middle of a segment, so one value explains all entries of an .index. The
-.index and the .log show which entries the .timeindex must have. So the check also finds entries that were lost. It
-cannot find a loss if the remaining entries are what another value would have produced: for example, if both indexes are
-empty. Three things may differ from one correct index to another, and are no problem:
+Under data/ of a root, a process never continues a segment after a restart, so one value explains all entries of an
+.index. The .index and the .log show which entries the .timeindex must have. So the check also finds entries that were
+lost. It cannot find a loss if the remaining entries are what another value would have produced: for example, if both
+indexes are empty. Three things may differ from one correct index to another, and are no problem:
 
 - entries for bytes after the end of the log, the last of which may be incomplete: an append is running, or did not commit;
 - a missing closing entry of the .timeindex: the process that wrote the segment did not roll it;

@@ -5,9 +5,10 @@ exactly the expected columns, no partitions and no constraints. If rows are merg
 with timestamps of type INT96. Spark exports to all other tables.
 
 **The guard.** Spark skips a commit whose application id has committed the same or a higher version before. deltalake
-only compares the commits that are made after the table was opened. So before each commit, this module compares the
-guard itself with the version of the table that it has opened. deltalake then refuses the commit if another commit with
-the same application id, or a commit that changed rows that a merge has read, was made since.
+compares a new commit only with commits that were made after the table was opened. deltalake refuses the new commit if
+one of these commits has the same application id, or changed rows that a merge has read. deltalake does not check
+earlier commits. So before each commit, this module compares the guard with the last guard in the opened version of the
+table.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ share of dead letters and the check after the commit are the same code.
 
 `export_without_spark` returns None, without having written anything, if Spark must make the export:
 
-- the increment has too many records or bytes, so that they may not fit into memory
+- the increment has `spark_records` offsets or more, or its records need more than 64 MiB in memory
 - the table's columns must be changed, or the table is not plain (`pipeline.delta.without_spark.plain_table`)
 - rows that exist already are computed again from the log (after a RESTORE, or with --from-offset)
 """

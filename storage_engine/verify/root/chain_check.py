@@ -1,6 +1,6 @@
 """Checks a topic's state chain (the versions of its state), the history, and the positions of the topic's consumers.
 
-Each version is checked by itself and against the version before it. A segment file never proves that a version is
+Each version is checked alone, and then against the version before it. A segment file never proves that a version is
 wrong. So a problem that this check finds is a contradiction inside the chain. Nothing is changed.
 """
 

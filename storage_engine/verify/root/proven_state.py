@@ -4,7 +4,7 @@ There are two kinds of facts. A high watermark is proven if both checkpoints of 
 files have all batches below it. A log start offset is proven if two files of the view confirm it.
 
 The state made from these facts has a higher writer epoch. If records are restored, the state marks the last batch of
-each query as unknown, because no file says which micro-batch had appended these records.
+each query as unknown, because no file says which micro-batch appended these records.
 """
 
 from __future__ import annotations

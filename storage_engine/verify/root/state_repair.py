@@ -21,9 +21,10 @@ an ingest is then started again, it is refused, and the error gives the choices.
 a row unnoticed. If there are no additional records, the last batch of each query is taken from the version before the
 restored version.
 
-If no document names some bytes of a file, these bytes may be uncommitted. Such bytes are never made visible, but the
-report lists them. A replaced document is kept as meta/<topic>/damaged/<file name>.<random>. After a crash, each
-document is the complete old or the complete new document. A second repair finishes the work.
+A file may contain bytes that no document names. It is not known whether such bytes were committed. The repair never
+makes these bytes visible, but the report lists them. Each replaced document is kept as
+`meta/<topic>/damaged/<file name>.<random>`. After a crash, each document is the complete old or the complete new
+document. A second repair finishes the work.
 
 A writer that read the newest version before the damage checks only the version's id. This writer may still commit the
 next version, which is a whole state with everything that the damaged version contained. So the restored version keeps
