@@ -1,5 +1,5 @@
-"""Checks of the bytes in files. Bytes can be synced. Bytes are read at the positions where they were written. If
-another host wrote bytes, they can be read as soon as the size of the file is known.
+"""Checks of the bytes in files. Bytes can be synced. Bytes are read at the positions where they were written. When
+this host sees the new size of a file, it can read the bytes that another host wrote.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Two kinds of actions are used. `commitInfo` describes the commit, and contains t
 (pipeline.delta.table_stamp). `metaData` contains the id of the table; only commits that create the table or change its
 columns or properties have this action.
 
-The history contains every commit whose file Delta has not deleted yet, like DESCRIBE HISTORY. Spark would read the same
-files with a query. In a small export, this query would take about a quarter of the time. Commits are read one by one,
+The history contains every commit whose file Delta has not deleted yet, like DESCRIBE HISTORY. Spark would need a
+query to read the same files. In a small export, this query would take about a quarter of the time. Commits are read one by one,
 the newest first, and only as many as the caller asks for.
 
 The head of an exported table is its newest version, with the stamps that describe its rows. `read_head` finds the head

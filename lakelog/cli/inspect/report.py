@@ -1,7 +1,7 @@
 """`lakelog report`: writes one HTML page about the topics of a root.
 
 The page contains everything that it shows and needs no network. The command changes nothing under the root. If a topic
-cannot be read, the page shows a warning, and the other topics. In this case, the exit status is PARTIAL, and a line on
+cannot be read, the page shows a warning for this topic, and still shows the other topics. In this case, the exit status is PARTIAL, and a line on
 standard error names the topic.
 """
 

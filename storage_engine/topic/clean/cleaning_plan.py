@@ -134,7 +134,7 @@ class TopicPlan(Frozen):
     now_ms: the time that was used for all decisions.
     work: the kinds of cleaning that were decided.
     force: whether partitions are compacted even if compaction is not due.
-    settings: the settings that were used for the decisions, by Kafka's key.
+    settings: by Kafka's key, the value that was used for the decisions.
     """
 
     topic: str
