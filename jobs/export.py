@@ -7,7 +7,8 @@
 The job reads the records that the topic of the section `export` has received since the last run. Records of open or
 aborted transactions are not read. For a compacted topic, the job upserts rows: for each key, the table has the newest
 value that can be decoded, and a tombstone deletes the row of its key. For any other topic, the job appends rows: each
-record becomes one row. An export of fewer than export.spark.records records runs without Spark.
+record becomes one row. An export runs without Spark if it has fewer records than the setting
+export.spark.records.
 
 Values are decoded with the topic's model in schemas/. Records that cannot be decoded become dead letters in
 tables/dead_letters/export/<topic>/. If the share of such records is larger than export.max.dead.letter.share, nothing

@@ -16,7 +16,7 @@ predecessor.** A writer makes this check after its put, and a reader after its r
 newest, a process first finds that the next version does not exist, and then that the version itself still exists. A put
 whose reply was lost looks like a lost race; the id in the file shows whether the put succeeded. If a writer was paused
 between its put and its check, pruning may have deleted the version before the writer's version, and perhaps the
-writer's version too. Then the history shows whether the writer's version counted.
+writer's version too. Then the history shows whether the writer's version is part of the chain.
 
 Version 0 is never deleted. Without version 0, a process that was paused while it created the topic could begin the
 chain a second time. But an unchanged version 0 would still be a valid parent. A paused process could then put a version
