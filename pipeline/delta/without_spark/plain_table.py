@@ -1,8 +1,8 @@
 """Reads and writes a Delta table with the deltalake library, at the version from which an export was planned.
 
 Only plain tables are opened. A plain table needs version 1 of Delta's protocol for readers, and at most version 2 for
-writers. It has exactly the expected columns, and it has no partitions and no constraints. If rows are merged, the table must also have no files
-with timestamps of type INT96. Spark exports to all other tables.
+writers. It has exactly the expected columns, and it has no partitions and no constraints. If rows are merged, the table
+must also have no files with timestamps of type INT96. Spark exports to all other tables.
 
 **The guard.** Spark skips a commit whose application id has committed the same or a higher version before. deltalake
 compares a new commit only with commits that were made after the table was opened. deltalake refuses the new commit if
