@@ -70,7 +70,7 @@ ingest:
   source: {format: lakelog, options: {subscribe: orders, startingOffsets: earliest}}
   key: key
   value: value
-export: {topic: by-customer, table: tables/by_customer}
+export: {topic: by-customer, table: tables/by_customer, spark.records: 0}
 """
 FROM_RATE = """
 ingest:
@@ -161,7 +161,7 @@ class Step:
 ALL_OF_IT = {"records": ORDERS, "dead letters": 0}
 NOTHING = {"records": 0, "batches": 0}
 NEW_QUERY = ["--accept-new-checkpoint"]
-SLOW_DAEMON = ["--", "--conf", "spark.python.daemon.module=tests.jobs.slow_daemon"]
+SLOW_DAEMON = ["--set", "export.spark.records=0", "--", "--conf", "spark.python.daemon.module=tests.jobs.slow_daemon"]
 
 CHAINS: dict[str, Sequence[Step]] = {
     "orders": [

@@ -53,7 +53,7 @@ ingest:
   value: _line
   timestamp: at
   trigger: available-now
-export: {{topic: orders, table: tables/orders}}
+export: {{topic: orders, table: tables/orders, spark.records: 0}}
 """
 PROGRAM = """
 import json, runpy, sys

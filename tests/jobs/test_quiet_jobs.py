@@ -103,7 +103,14 @@ def test_sigterm_to_all_processes_of_an_export_in_the_middle_of_a_task_is_one_li
     rows = [Row(b"k%d" % number, b"v") for number in range(10)]
     append_records(topics.storage, topics.chain("orders"), topics.config(state), topics.clock, to_table(rows), None)
 
-    with started("export", conf, "--", "--conf", "spark.python.daemon.module=tests.jobs.slow_daemon") as job:
+    with_spark = (
+        "--set",
+        "export.spark.records=0",
+        "--",
+        "--conf",
+        "spark.python.daemon.module=tests.jobs.slow_daemon",
+    )
+    with started("export", conf, *with_spark) as job:
         await_process_of(job, "-m tests.jobs.slow_daemon")
         os.killpg(job.pid, signal.SIGTERM)
         out, err = job.communicate(timeout=PATIENCE)
