@@ -66,8 +66,8 @@ SPARK_RECORDS: Final = ConfigKey(
     unit="records",
     default=DEFAULT_SPARK_RECORDS,
     minimum=0,
-    doc="An export of at least this many records runs on Spark. An export of fewer records starts no JVM and takes about a"
-    " second. The result is the same. Spark also exports if the records have more than 64 MiB, and if the table's columns"
+    doc="An export of at least this many records runs on Spark. An export of fewer records starts no JVM and takes about"
+    " two seconds. The result is the same. Spark also exports if the records have more than 64 MiB, and if the table's columns"
     " or older rows must be changed. 0: every export runs on Spark.",
     cost="Existing records do not change. A large value takes more memory on the driver.",
 )

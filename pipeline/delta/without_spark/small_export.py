@@ -1,4 +1,4 @@
-"""Exports a small increment without Spark, in about a second.
+"""Exports a small increment without Spark, in about two seconds.
 
 The result is the same as that of `pipeline.delta.exporting`: the same rows and dead letters, and a stamp of the same
 form in the same commit. Both ways may be used for one table in any order, and at the same time. The plan, the guard, the
