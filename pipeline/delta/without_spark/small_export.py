@@ -71,7 +71,7 @@ def export_without_spark(
         read: called at most once, with the partitions that have new records.
         register: called with the table's positions before any record is read.
         max_share: the largest allowed share of dead letters.
-        spark_records: Spark exports at least this many offsets.
+        spark_records: Spark exports at least this many records.
         accepted: the command line accepts the dead letters.
 
     Raises:
@@ -79,7 +79,7 @@ def export_without_spark(
         ConflictError: another writer changed the table meanwhile. Nothing is lost.
         StorageError: a table cannot be read or written.
     """
-    if plan.rebuilt or sum(plan.end[each] - plan.start[each] for each in plan.waiting) >= spark_records:
+    if plan.rebuilt or spark_records == 0:
         return None
     head = plan.head
     table = PlainTable.open(export.table, head.version, table_columns(export)) if head is not None else None
@@ -88,7 +88,7 @@ def export_without_spark(
     if (head is not None and table is None) or not letters_fit:
         return None
     register(plan.before)
-    batches = _read(read, plan)
+    batches = _read(read, plan, spark_records)
     if batches is None:
         return None
     decoded = pa.Table.from_batches(decode_batches(batches, export), schema=decoded_columns(export))
@@ -125,16 +125,17 @@ def _write_increment(
     )
 
 
-def _read(read: ReadBatches, plan: ExportPlan) -> list[pa.RecordBatch] | None:
-    """The records of the partitions that have new records; None if they are too large."""
+def _read(read: ReadBatches, plan: ExportPlan, spark_records: int) -> list[pa.RecordBatch] | None:
+    """The records of the partitions that have new records; None if they are too many or too large."""
     start = {each: plan.start[each] for each in plan.waiting}
     end = {each: plan.end[each] for each in plan.waiting}
     batches = []
-    size = 0
+    count = size = 0
     for batch in read(start, end, plan.required):
         batches.append(batch)
+        count += batch.num_rows
         size += batch.nbytes
-        if size > _MOST_BYTES:
+        if count >= spark_records or size > _MOST_BYTES:
             return None
     return batches
 
