@@ -121,6 +121,11 @@ class ExportPlan:
         return [partition for partition in sorted(self.end) if self.start[partition] < self.end[partition]]
 
     @property
+    def to_read(self) -> tuple[dict[int, int], dict[int, int]]:
+        """The first offset to read and the offset after the last one, by partition that has records to read."""
+        return {each: self.start[each] for each in self.waiting}, {each: self.end[each] for each in self.waiting}
+
+    @property
     def required(self) -> dict[int, int]:
         """By partition, an offset. If retention deletes a record at or above this offset before the run has read the
         record, the run fails."""

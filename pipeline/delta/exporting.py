@@ -150,9 +150,7 @@ def export_increment(
 
 def _read(read: ReadRecords, plan: ExportPlan) -> DataFrame:
     """The records of the partitions that have new records."""
-    start = {each: plan.start[each] for each in plan.waiting}
-    end = {each: plan.end[each] for each in plan.waiting}
-    return read(start, end, plan.required)
+    return read(*plan.to_read, plan.required)
 
 
 def _decoded(export: Export, records: DataFrame) -> DataFrame:
@@ -213,5 +211,5 @@ def _too_many(
         export.table, counts.decodable, plan.recent, max_share,
         [ReasonCount(*row) for row in by_reason.collect()],
         [Place(*row) for row in places.collect()],
-        {partition: plan.end[partition] for partition in plan.waiting},
+        plan.to_read[1],
     )  # fmt: skip

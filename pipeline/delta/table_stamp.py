@@ -129,3 +129,15 @@ def known_positions(head: TableHead | None) -> Mapping[int, int] | None:
     if head is None:
         return {}
     return head.current.positions if head.current is not None else None
+
+
+def perhaps_written(head: TableHead | None, start: Mapping[int, int]) -> dict[int, int]:
+    """The positions of a dead-letter table, in the partitions that are read from below their position. An earlier run may
+    have written the dead letters between the first offset and the position.
+
+    Args:
+        head: the head of the dead-letter table; None if there is no table yet.
+        start: by partition, the first offset that is read.
+    """
+    positions = head.current.positions if head is not None and head.current is not None else {}
+    return {each: position for each, position in positions.items() if start.get(each, position) < position}

@@ -22,7 +22,7 @@ from pipeline.delta.export_plan import Export
 from pipeline.delta.rows.export_rows import deciding, first_undecodable, is_newer, of_place, of_row, place
 from pipeline.delta.rows.row_columns import STALE_SINCE, row_columns, table_columns
 from pipeline.delta.table_history import Commit, read_head
-from pipeline.delta.table_stamp import Stamp
+from pipeline.delta.table_stamp import Stamp, perhaps_written
 
 
 def append_undecodable(
@@ -40,8 +40,7 @@ def append_undecodable(
     """
     bad = rows.where("_reason IS NOT NULL")
     head = read_head(export.dead_letters, stamp.table_id)
-    written = head.current.positions if head is not None and head.current is not None else {}
-    repeated = {each: position for each, position in written.items() if start.get(each, position) < position}
+    repeated = perhaps_written(head, start)
     if repeated:
         below = F.lit(False)
         for partition, position in repeated.items():

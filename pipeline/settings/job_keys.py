@@ -71,6 +71,7 @@ SPARK_RECORDS: Final = ConfigKey(
     " or older rows must be changed. 0: every export runs on Spark.",
     cost="Existing records do not change. A large value takes more memory on the driver.",
 )
+
 MAX_DEAD_LETTER_SHARE: Final = ConfigKey(
     key="max.dead.letter.share",
     scope="producer",

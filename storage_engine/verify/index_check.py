@@ -1,7 +1,8 @@
 """Checks the entries of an .index and a .timeindex against the batches of their .log.
 
 Batches are read once, in chunks. Each entry is checked while the chunk with its batch is in memory, so a check
-needs memory for the index and one chunk. An entry that points to damaged bytes is skipped, because the damage itself is reported.
+needs memory for the index and one chunk. An entry that points to damaged bytes is skipped, because the damage itself is
+reported.
 
 Two things decide which batches have an entry: restarts in the middle of a segment, and the key index.interval.bytes. No
 file contains the value of this key. The correct entries show which values the key can have had. One of these values is

@@ -38,7 +38,7 @@ _KNOWN_PROPERTIES = {
 }  # fmt: skip
 """Properties that do not change what a writer must do."""
 _READ_OPTIONS = ParquetReadOptions(coerce_int96_timestamp_unit="us")
-"""Spark writes timestamps as INT96, which Arrow reads as nanoseconds by default. These end in the year 2262."""
+"""Older tables have timestamps as INT96, which Arrow reads as nanoseconds by default. These end in the year 2262."""
 _ACTION = "_action"
 _DELETES, _WRITES, _BECOMES_STALE = range(3)
 

@@ -40,7 +40,7 @@ from pipeline.delta.rows.row_columns import REASONS, row_columns, table_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 from pipeline.delta.table_history import check_committed, head_as_before, read_head
 from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES, PLAIN_TABLE_PROPERTIES
-from pipeline.delta.table_stamp import Recent, Stamp, TableHead
+from pipeline.delta.table_stamp import Recent, Stamp, TableHead, perhaps_written
 from pipeline.delta.without_spark.plain_table import PlainTable
 from pipeline.delta.without_spark.row_changes import IncrementRecords, RowChanges
 from pipeline.settings.job_keys import DEFAULT_MAX_SHARE, DEFAULT_SPARK_RECORDS
@@ -127,11 +127,9 @@ def _write_increment(
 
 def _read(read: ReadBatches, plan: ExportPlan, spark_records: int) -> list[pa.RecordBatch] | None:
     """The records of the partitions that have new records; None if they are too many or too large."""
-    start = {each: plan.start[each] for each in plan.waiting}
-    end = {each: plan.end[each] for each in plan.waiting}
     batches = []
     count = size = 0
-    for batch in read(start, end, plan.required):
+    for batch in read(*plan.to_read, plan.required):
         batches.append(batch)
         count += batch.num_rows
         size += batch.nbytes
@@ -180,7 +178,7 @@ def _too_many(
         export.table, counts.decodable, plan.recent, max_share,
         [ReasonCount(reason, detail, count) for (reason, detail), count in ordered],
         [Place(partition, min(found), max(found), len(found)) for partition, found in sorted(offsets.items())],
-        {partition: plan.end[partition] for partition in plan.waiting},
+        plan.to_read[1],
     )  # fmt: skip
 
 
@@ -208,8 +206,7 @@ def _append_letters(export: Export, decoded: pa.Table, stamp: Stamp, start: Mapp
             )
         table, guard = opened, head.next_guard
     bad = decoded.filter(decoded["_reason"].is_valid())
-    written = head.current.positions if head is not None and head.current is not None else {}
-    repeated = {each: position for each, position in written.items() if start.get(each, position) < position}
+    repeated = perhaps_written(head, start)
     if repeated:
         there = table.letters_below(repeated, stamp.table_id)
         places = zip(bad["_partition"].to_pylist(), bad["_offset"].to_pylist(), strict=True)
