@@ -7,6 +7,7 @@ in the other worker. So there is one broker and there are two sessions, and both
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from unittest.mock import patch
@@ -21,6 +22,7 @@ from tests.lakelog.report.chromium import Chromium, find_chromium
 
 if TYPE_CHECKING:
     from tests.kafka_broker import KafkaBroker
+    from tests.servers.object_server import ObjectServer
 
 # Each plan runs a few times, over a few rows: compiling it would take several times as long as running it. Everything else
 # is as in a job.
@@ -97,3 +99,19 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
         pytest.skip("no Chromium on PATH: the report was not looked at in a browser")
     with Chromium.started(program, tmp_path_factory.mktemp("profile")) as browser:
         yield browser
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[ObjectServer]:
+    """Each worker has a server of its own."""
+    from tests.servers.versitygw import s3_server  # a run without an S3 server does not build one
+
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_bucket(s3: ObjectServer) -> str:
+    name = f"lake-{uuid.uuid4().hex}"
+    s3.create_bucket(name)
+    return name
