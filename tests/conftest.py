@@ -7,7 +7,6 @@ in the other worker. So there is one broker and there are two sessions, and both
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from unittest.mock import patch
@@ -19,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from tests.java_options import JAVA_OPTIONS
 from tests.lakelog.report.chromium import Chromium, find_chromium
+from tests.stores import choose_tests, environment, new_bucket, serving_store
 
 if TYPE_CHECKING:
     from tests.kafka_broker import KafkaBroker
@@ -41,8 +41,15 @@ for name in ("COLUMNS", "LINES"):  # a worker is told of a terminal of 80 column
     os.environ.pop(name, None)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one worker run the tests of a module that share a fixture, and the tests that share a service."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let one worker run the tests of a module that share a fixture, and the tests that share a service.
+
+    If the roots are in a store (tests.stores), other tests than those that use the store are left out.
+    """
+    others = choose_tests(items)
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return
     groups = {item.path: _SERVICES[each] for each in reversed(_SERVICES) for item in items if _uses(item, each)}
@@ -112,6 +119,20 @@ def s3() -> Iterator[ObjectServer]:
 
 @pytest.fixture
 def s3_bucket(s3: ObjectServer) -> str:
-    name = f"lake-{uuid.uuid4().hex}"
-    s3.create_bucket(name)
-    return name
+    """The name of an empty bucket."""
+    return new_bucket(s3)
+
+
+@pytest.fixture
+def s3_root(s3: ObjectServer, s3_bucket: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URI of a root without files, which this process and the processes that it starts can open."""
+    for name, value in environment(s3, s3_bucket).items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{s3_bucket}/some/root"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def store() -> Iterator[ObjectServer | None]:
+    """The server with the roots that tests.stores returns; None if these roots are local."""
+    with serving_store() as server:
+        yield server

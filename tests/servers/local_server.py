@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,31 +16,28 @@ ATTEMPTS = 5
 
 
 @contextmanager
-def serving(
-    command: Callable[[int], Sequence[str | Path]], environment: Mapping[str, str], said: Path, path: str
-) -> Iterator[int]:
+def serving(command: Callable[[int], Sequence[str | Path]], environment: Mapping[str, str], path: str) -> Iterator[int]:
     """Run a server until the end of the context, and return its port on 127.0.0.1. The server answers when this returns.
 
     Another process can take the free port before the server does. Then the server ends at once, and is started again
     with another port.
 
     Args:
-        command: for a port.
-        said: a file for the output of the server. An error quotes the output.
+        command: the command for a port. An error quotes what the command prints.
         path: a path for which the server has an answer, whatever the status.
     """
-    for _ in range(ATTEMPTS):
-        port = free_port()
-        with said.open("w") as output:
-            process = subprocess.Popen(command(port), env=environment, stdout=output, stderr=output)
-        try:
-            if _answers(process, port, path):
-                yield port
-                return
-        finally:
-            process.kill()
-            process.wait()
-    raise RuntimeError(f"the server does not start: {said.read_text()}")
+    with tempfile.NamedTemporaryFile() as said:
+        for _ in range(ATTEMPTS):
+            port = free_port()
+            process = subprocess.Popen(command(port), env=environment, stdout=said, stderr=said)
+            try:
+                if _answers(process, port, path):
+                    yield port
+                    return
+            finally:
+                process.kill()
+                process.wait()
+        raise RuntimeError(f"the server does not start: {Path(said.name).read_text()}")
 
 
 def free_port() -> int:

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import obstore
 import pytest
 from obstore.exceptions import AlreadyExistsError, BaseError
-from obstore.store import S3Store, from_url
+from obstore.store import S3Store
 
 from tests.servers.faults import (
     Answer,
@@ -39,14 +40,12 @@ RACES = 60
 
 
 def client(server: ObjectServer, bucket: str, retries: int = 0, timeout: float = 60) -> S3Store:
-    store = from_url(
-        f"s3://{bucket}/some/prefix",
-        config=server.config,
-        client_options={"allow_http": True, "timeout": timedelta(seconds=timeout)},
-        retry_config={"max_retries": retries, "retry_timeout": timedelta(seconds=60)},
-    )
-    assert isinstance(store, S3Store)
-    return store
+    options: dict[str, Any] = {
+        "config": server.config,
+        "client_options": {"allow_http": True, "timeout": timedelta(seconds=timeout)},
+        "retry_config": {"max_retries": retries},
+    }
+    return S3Store.from_url(f"s3://{bucket}/some/prefix", **options)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def s3_server() -> Iterator[ObjectServer]:
         data.mkdir()
         sidecar.mkdir()
         # The server keeps metadata (ETags) in attributes of files; not every file system has attributes.
-        metadata = [] if _has_attributes(data) else ["--sidecar", sidecar]
+        metadata: list[str | Path] = [] if _has_attributes(data) else ["--sidecar", sidecar]
         access_key, secret_key = "lakelog", secrets.token_hex(20)
         environment = {**os.environ, "ROOT_ACCESS_KEY": access_key, "ROOT_SECRET_KEY": secret_key}
         with serving(
@@ -41,7 +41,7 @@ def s3_server() -> Iterator[ObjectServer]:
                 program, "--port", f"127.0.0.1:{port}", "--region", REGION, "--health", HEALTH, "--keep-alive", "--quiet",
                 "posix", *metadata, data,
             ],
-            environment, Path(folder, "server.out"), HEALTH,
+            environment, HEALTH,
         ) as port:  # fmt: skip
             options = {
                 "aws_access_key_id": access_key,
