@@ -35,6 +35,8 @@ class Package:
 
 SCALA = "2.13"
 SPARK = version("pyspark")
+AWS_SDK = "2.35.4"
+IN_SPARK = "io.netty:*,org.apache.httpcomponents:*,org.slf4j:*,commons-*:*"
 PACKAGES = [
     # Delta's dependencies that Spark already contains (Hadoop, Parquet, Jackson...: 85 MB) are excluded.
     Package(
@@ -48,8 +50,14 @@ PACKAGES = [
     Package("org.apache.kafka:kafka-clients:3.9.2"),
     Package("org.apache.commons:commons-pool2:2.13.1"),
     Package(f"org.apache.spark:spark-token-provider-kafka-0-10_{SCALA}:4.0.0"),
+    # Object stores with S3's API. The version of hadoop-aws is that of Spark's own Hadoop. hadoop-aws asks for all of
+    # the AWS SDK (600 MB), but needs only these modules. Spark has the HTTP client, netty and slf4j.
+    Package("org.apache.hadoop:hadoop-aws:3.5.0"),
+    Package("software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1"),
+    Package(f"software.amazon.awssdk:s3-transfer-manager:{AWS_SDK}", IN_SPARK),
+    Package(f"software.amazon.awssdk:sts:{AWS_SDK}", IN_SPARK),
 ]
-ADDED = "io.*_*.jar", "org.*_*.jar"
+ADDED = "io.*_*.jar", "org.*_*.jar", "software.*_*.jar"
 """Patterns for the names that Ivy gives to jars: a name begins with the group. The names of Spark's own jars do not."""
 
 
