@@ -59,12 +59,14 @@ class SegmentAppend:
     """The part of an append that is written to one segment.
 
     name: the name of the segment's files, without a suffix.
-    is_new: whether the files must be created. If not, this process has the files open.
+    is_new: whether the segment is new. If not, this process continues a segment that it wrote.
     before: the segment before the append.
     after: the segment after the append.
     slices: the batches to copy.
     seals: whether this is the last append to the segment.
     aborted: the transactions whose abort markers this part contains.
+    replaces: the name of the old files, if the segment is written again under a new name with its old bytes. The commit
+        drops the old files.
     """
 
     name: str
@@ -74,6 +76,7 @@ class SegmentAppend:
     slices: list[BatchSlice] = field(default_factory=list)
     seals: bool = False
     aborted: tuple[AbortedTransaction, ...] = ()
+    replaces: str | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,8 @@ class AppendPlan:
 
 @dataclass(frozen=True)
 class OpenSegment:
-    """An active segment whose .log this process has open for writing.
+    """An active segment that this process can continue: it has the .log open for writing, or keeps the bytes of the
+    .log to write them again under a new name.
 
     name: the name of the segment's files, without a suffix.
     growing: the segment's size, offsets and index entries so far.

@@ -41,7 +41,8 @@ from storage_engine.quantities import shown_moment
 from storage_engine.storage import Storage
 from storage_engine.topic.append.append_plan import AppendPlan, appended, plan_append, total_records
 from storage_engine.topic.append.committed_positions import Advance, advanced
-from storage_engine.topic.append.publishers import Publisher, publisher_for
+from storage_engine.topic.append.publishers import publisher_for
+from storage_engine.topic.append.publishing import Publisher
 from storage_engine.topic.append.sink_queries import SinkQuery, check_not_expired, of_sinks, recorded
 from storage_engine.topic.append.staged_run import StagedRun, check_not_swept
 from storage_engine.topic.chain.pruning import PruningShare
@@ -372,6 +373,8 @@ class TopicWriter:
                 changed[part.partition] = appended(part, current, plan.leader_epoch, now_ms)
                 if (empty := current.empty_end) is not None:
                     dropped.append(DroppedFile(state.topic_id, part.partition, empty.name, now_ms))
+                replaced = [append.replaces for append in part.appends if append.replaces]
+                dropped += [DroppedFile(state.topic_id, part.partition, name, now_ms) for name in replaced]
             queries: dict[str, object] = {}
             if batch:
                 done = CommittedBatch(

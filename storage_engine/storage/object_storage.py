@@ -1,0 +1,335 @@
+"""Implements Storage for object stores: S3, Google Cloud Storage and Azure Blob Storage, by the package obstore.
+
+An object is created whole or not at all, is durable as soon as it is visible, and cannot grow. So an object store has
+no capability.
+
+**put_new** is a conditional put (`If-None-Match: *` on S3 and Azure, generation 0 on Google). The reply may be lost
+after the store has executed the put, and a store may answer "conflict" (409), which means neither yes nor no. So each
+put carries a random mark in the object's metadata. After every unclear answer, put_new reads the object's metadata: the
+mark shows whether the put succeeded. If there is no object, put_new tries again with the same mark. If that is not
+possible either, the result stays unknown, and the caller gets AmbiguousPutError.
+
+Some stores, and proxies in front of stores, ignore the condition. Then two writers could both succeed. So before its
+first put, each process puts one random name twice. The second put must be refused; otherwise the process ends with an
+error.
+
+Other requests are repeated by obstore for up to 30 seconds, because their repetition is harmless: data files have
+random names, and are always written with the same bytes.
+
+A file larger than one part (8 MiB) is uploaded in parts. If its writer dies, the store keeps the parts, invisible, until
+a lifecycle rule deletes them. Large reads are divided into parts that are read in parallel.
+
+Error messages never contain the text of the store's answer, because the text may contain parts of the credentials. They
+contain the HTTP status and the store's error code.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from typing_extensions import Buffer
+
+from storage_engine.errors import (
+    AlreadyExistsError,
+    AmbiguousPutError,
+    NotFoundError,
+    StorageAccessError,
+    StorageError,
+    StorageUnavailableError,
+    UnsupportedError,
+)
+from storage_engine.storage import TEMPORARY, StoredFile
+from storage_engine.storage.object_store_access import checked_uri, object_store
+
+if TYPE_CHECKING:
+    from obstore import BufferedWriter  # type: ignore[attr-defined]
+    from obstore.store import ObjectStore
+
+_MARK = "lakelogput"
+"""The name of a put's mark in the metadata of an object. Azure allows only letters and digits."""
+_PART_BYTES = 8 * 1024**2
+_PARTS_AT_ONCE = 4
+_PAUSES = (0.05, 0.2, 0.5, 1.0, 2.0)
+"""Seconds of pause before each further attempt of a conditional put."""
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
+_CREDENTIAL_SERVICES = ("/latest/api/token", "/latest/meta-data", "metadata.google.internal", "/metadata/identity")
+"""Parts of the addresses that obstore asks for credentials if it finds no credentials elsewhere."""
+_REFUSED = range(400, 500)
+_UNCLEAR_REFUSALS = frozenset((408, 409, 412, 429))
+
+
+class ObjectStorage:
+    """The objects under one prefix, without any capability. The protocol Storage states what each verb guarantees."""
+
+    root = growing = links = folders = view = directory = None
+
+    def __init__(self, uri: str) -> None:
+        """
+        Args:
+            uri: bucket and prefix, for example s3://bucket/prefix.
+
+        Raises:
+            ConfigError: the URI is wrong, or a package is missing.
+        """
+        self.uri = checked_uri(uri)
+        self._store = object_store(self.uri, retries=True)
+        self._once = object_store(self.uri, retries=False)
+
+    def put_new(self, key: str, data: Buffer) -> None:
+        self._check_conditions()
+        self._create(key, data)
+
+    def _check_conditions(self) -> None:
+        """Check, once in each process, that the store refuses a second put of a name."""
+        with _CHECKS:
+            if self.uri in _CHECKED:
+                return
+            key = f"{TEMPORARY}{secrets.token_hex(8)}"
+            self._create(key, b"first")
+            try:
+                self._create(key, b"second")
+            except AlreadyExistsError:
+                self.delete(key)
+                _CHECKED.add(self.uri)
+                return
+            self.delete(key)
+        raise UnsupportedError(
+            f"root {self.uri}", "this store overwrites an object although the request forbids it (If-None-Match: *)",
+            "Two writers could both succeed. Use a store with conditional puts, and no proxy that removes headers.",
+        )  # fmt: skip
+
+    def _create(self, key: str, data: Buffer) -> None:
+        from obstore.exceptions import AlreadyExistsError as Taken
+        from obstore.exceptions import BaseError, PreconditionError
+
+        mark, is_unclear = secrets.token_hex(16), False
+        for pause in (*_PAUSES, None):
+            try:
+                self._once.put(
+                    key, memoryview(data).cast("B"), mode="create", attributes={_MARK: mark}, use_multipart=False
+                )
+                return
+            except (Taken, PreconditionError):
+                pass  # a conflict, a lost reply, or a file of another writer
+            except (BaseError, OSError, ValueError) as error:
+                if not is_unclear and _is_refused(error):
+                    raise self._error(key, error) from None
+                is_unclear = True
+            try:
+                found = self._mark(key)
+            except StorageError as error:
+                raise self._ambiguous(key, error.problem) from None
+            if found == mark:
+                return
+            if found is not None:
+                raise AlreadyExistsError(
+                    self._place(key), "already exists", "Another process has created a file of this name."
+                )
+            if pause is not None:
+                time.sleep(pause)
+        if is_unclear:
+            raise self._ambiguous(key, "the store did not answer whether it created the file")
+        raise StorageUnavailableError(
+            self._place(key), f"the store answered {len(_PAUSES) + 1} times that other requests are in the way (409)",
+            "Repeat the command later.",
+        )  # fmt: skip
+
+    def _mark(self, key: str) -> str | None:
+        """The mark of an object; empty if it has none; None if there is no object."""
+        with suppress(NotFoundError), self.named(key):
+            found = self._store.get(key, options={"head": True})
+            return str(found.attributes.get(_MARK, ""))
+        return None
+
+    def _ambiguous(self, key: str, problem: str) -> AmbiguousPutError:
+        return AmbiguousPutError(self._place(key), problem, "Check whether the file exists, and what it contains.")
+
+    def replace(self, key: str, data: Buffer) -> None:
+        with self.named(key):
+            self._store.put(key, memoryview(data).cast("B"), use_multipart=False)
+
+    def new_file(self, key: str, *, durable: bool = True) -> _NewObject:  # noqa: ARG002 - objects are always durable
+        return _NewObject(self, self._store, key)
+
+    def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        from obstore.exceptions import BaseError
+
+        if length is not None and length <= 0:
+            return b""
+        with self.named(key):
+            if length is not None and length > _PART_BYTES:
+                return self._read_parts(key, start, start + length)
+            try:
+                if length is not None:
+                    return bytes(self._store.get_range(key, start=start, length=length))
+                found = self._store.get(key, options={"range": {"offset": start}} if start else None)
+                if found.meta["size"] - start > _PART_BYTES:
+                    return self._read_parts(key, start, found.meta["size"])
+                return bytes(found.bytes())
+            except BaseError as error:
+                if _status(error) != 416:  # the range begins behind the file's end
+                    raise
+                return b""
+
+    def _read_parts(self, key: str, start: int, end: int) -> bytes:
+        end = min(end, int(self._store.head(key)["size"]))
+        result = bytearray(max(0, end - start))
+        starts = range(start, end, _PART_BYTES)
+        for first in range(0, len(starts), _PARTS_AT_ONCE):
+            some = starts[first : first + _PARTS_AT_ONCE]
+            ends = [min(end, begin + _PART_BYTES) for begin in some]
+            for begin, part in zip(some, self._store.get_ranges(key, starts=some, ends=ends, coalesce=0), strict=True):
+                result[begin - start : begin - start + len(part)] = memoryview(part)
+        return bytes(result)
+
+    def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
+        with self.named(prefix):
+            for chunk in self._store.list(prefix.rstrip("/"), offset=after or None):
+                for found in chunk:
+                    key = found["path"]
+                    if key > after and not key.rpartition("/")[2].startswith(TEMPORARY):
+                        yield StoredFile(key, found["size"], int(found["last_modified"].timestamp() * 1000))
+
+    def delete(self, key: str) -> None:
+        with suppress(NotFoundError), self.named(key):
+            self._store.delete(key)
+
+    def sync_names(self, folder: str) -> None:
+        """Nothing to do: an object is durable as soon as it is visible."""
+
+    def sync_file(self, key: str) -> None:
+        """Nothing to do: an object is durable as soon as it is visible."""
+
+    def _place(self, key: str) -> str:
+        return f"{self.uri}/{key}"
+
+    @contextmanager
+    def named(self, key: str) -> Iterator[None]:
+        """Turn an error of obstore in the block into a StorageError that names the key."""
+        from obstore.exceptions import BaseError
+
+        try:
+            yield
+        except (BaseError, OSError, ValueError) as error:
+            raise self._error(key, error) from None
+
+    def _error(self, key: str, error: Exception) -> StorageError:
+        """The typed error for an error of obstore."""
+        from obstore.exceptions import InvalidPathError, PermissionDeniedError, UnauthenticatedError
+
+        place, status = self._place(key), _status(error)
+        if isinstance(error, FileNotFoundError):
+            if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
+                return StorageAccessError(place, "the bucket does not exist", "Create the bucket, or correct the root.")
+            return NotFoundError(place, "no such file", "Check the root and the name.")
+        code = _CODE.search(str(error))
+        answer = " ".join(filter(None, (str(status or ""), code[1] if code else "")))
+        if any(word in str(error) for word in _CREDENTIAL_SERVICES):
+            return StorageAccessError(
+                place,
+                "found no credentials",
+                "Set the credentials in the environment, or in a profile (docs/STORAGE.md).",
+            )
+        if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in (401, 403):
+            return StorageAccessError(
+                place, f"the store refused the credentials or the access ({answer})",
+                "Check the credentials and their permissions: read, write, list and delete under this prefix.",
+            )  # fmt: skip
+        if isinstance(error, ValueError | InvalidPathError):
+            return StorageAccessError(place, "the key names a place outside of the root", "Use a path without `..`.")
+        if status is None:
+            return StorageUnavailableError(
+                place,
+                "the store did not answer",
+                "Check the network and the endpoint of the store, then repeat the command.",
+            )
+        if status in _REFUSED and status not in _UNCLEAR_REFUSALS:
+            return StorageError(
+                place, f"the store refused the request ({answer})", "Check the endpoint, the region and the bucket."
+            )
+        return StorageUnavailableError(place, f"the store answered {answer}", "Repeat the command later.")
+
+
+class _NewObject:
+    """A NewFile: it becomes an object when it is closed."""
+
+    def __init__(self, storage: ObjectStorage, store: ObjectStore, key: str) -> None:
+        self._storage = storage
+        self._store = store
+        self._key = key
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._upload: BufferedWriter | None = None
+
+    def write(self, data: Buffer) -> None:
+        part = bytes(data)
+        self._size += len(part)
+        self._parts.append(part)
+        if self._size > _PART_BYTES:
+            with self._storage.named(self._key):
+                if self._upload is None:
+                    self._upload = self._open()
+                self._flush(self._upload)
+
+    def _open(self) -> BufferedWriter:
+        import obstore
+
+        return obstore.open_writer(self._store, self._key, buffer_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+
+    def _flush(self, upload: BufferedWriter) -> None:
+        for part in self._parts:
+            upload.write(part)
+        self._parts.clear()
+        self._size = 0
+
+    def close(self) -> None:
+        with self._storage.named(self._key):
+            if self._upload is None:
+                self._store.put(self._key, b"".join(self._parts), use_multipart=False)
+            else:
+                self._flush(self._upload)
+                self._upload.close()
+                self._upload = None
+
+    def abort(self) -> None:
+        """An upload in parts that is not completed never becomes an object."""
+        self._upload = None
+        self._parts.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+_CHECKS = threading.Lock()
+_CHECKED: set[str] = set()
+"""The roots whose store this process has checked."""
+
+
+def _status(error: Exception) -> int | None:
+    """The HTTP status in an error of obstore; None if the store did not answer."""
+    found = _STATUS.search(str(error))
+    return int(found[1]) if found else None
+
+
+def _is_refused(error: Exception) -> bool:
+    """Whether the store certainly did not execute the request."""
+    status = _status(error)
+    return isinstance(error, ValueError) or (
+        status is not None and status in _REFUSED and status not in _UNCLEAR_REFUSALS
+    )
