@@ -3,7 +3,7 @@
 If each micro-batch wrote new segments, a topic would soon have very many small files. So the publisher keeps the bytes
 of small active segments that it wrote. The next publish writes such a segment again, under a new name, with its old
 bytes and the new batches. The commit names the new file in place of the old file, and lists the old file as dropped.
-A segment is continued in this way as long as its .log has at most 1 MiB. So at most 1 MiB is written again for each
+A segment is continued in this way as long as its .log has at most 2 MiB. So at most 2 MiB are written again for each
 partition and micro-batch ([decision 0050](docs/decisions/0050-rewritten-segments.md) has the figures).
 
 The files of all partitions are written in parallel, because a request to an object store takes long, and many requests
@@ -27,7 +27,7 @@ from storage_engine.topic.append.append_plan import AppendPlan, OpenSegment, Par
 from storage_engine.topic.append.publishing import COPY, StagedReads, stamped
 
 _THREADS = 32
-_MOST_CONTINUED = 1024**2
+_MOST_CONTINUED = 2 * 1024**2
 """The largest .log, in bytes, that is written again together with new batches."""
 _MOST_KEPT = 64 * 1024**2
 """The bytes of active segments that one publisher keeps in memory."""
