@@ -13,13 +13,14 @@ from urllib.parse import unquote, urlsplit
 
 from storage_engine.errors import AlreadyExistsError, ConfigError
 from storage_engine.storage import Directory, Storage
+from storage_engine.storage.hdfs.hdfs_storage import HdfsStorage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.storage.posix_directories import make_directory, remove_folder, sync_directory
 from storage_engine.storage.posix_errors import named
 
 
 def open_storage(uri: str) -> Storage:
-    """Return the storage at a path, which may begin with `~`, or at a file: URI.
+    """Return the storage at a path, which may begin with `~`, or at a file: or hdfs: URI.
 
     Raises:
         ConfigError: the URI names no directory of this host, or has a scheme that Lakelog does not support.
@@ -35,6 +36,8 @@ def open_storage(uri: str) -> Storage:
         if host not in ("", "localhost") or not path.startswith("/") or query or fragment:
             raise ConfigError(place, "expected file:/// and a path of this host", "Write file:///mnt/log, or the path.")
         return PosixStorage(_usable(unquote(path), place))
+    if scheme == "hdfs":
+        return HdfsStorage(uri)
     if scheme and "://" in uri:
         raise ConfigError(place, f"found the scheme {scheme!r}", "Use a path on a mounted file system.")
     return PosixStorage(_usable(uri, place))

@@ -1,0 +1,52 @@
+"""Reads the options of storages other than local directories from one environment variable.
+
+    LAKELOG_STORAGE_OPTIONS='{"aws_endpoint_url": "https://store.example.com", "aws_region": "eu-central-1"}'
+
+An environment variable reaches every process of a job, also the Python workers of Spark, without being part of a
+command line, a plan or a state. The options may contain keys and passwords, so no message of this module contains a
+value. Credentials can also come from the places that the programs of each storage use (storage.object_store_access).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+from storage_engine.errors import ConfigError
+
+VARIABLE = "LAKELOG_STORAGE_OPTIONS"
+
+
+def storage_options() -> dict[str, str]:
+    """Return the options, with names in lower case. Values are text.
+
+    Raises:
+        ConfigError: the variable contains no JSON object of texts.
+    """
+    text = os.environ.get(VARIABLE, "")
+    if not text:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        position = error.pos if isinstance(error, json.JSONDecodeError) else 0
+        raise _wrong(f"is not JSON (position {position})") from None
+    if not isinstance(found, dict):
+        raise _wrong("is no JSON object")
+    for name, value in found.items():
+        if not isinstance(value, str):
+            raise _wrong(f"has a value of type {type(value).__name__} for the name {name!r}, expected a text")
+    return {name.lower(): value for name, value in found.items()}
+
+
+def set_storage_options(options: Mapping[str, str]) -> None:
+    """Set the options for this process and for the processes that it starts from now on."""
+    if options:
+        os.environ[VARIABLE] = json.dumps(dict(options))
+
+
+def _wrong(problem: str) -> ConfigError:
+    return ConfigError(
+        f"environment variable {VARIABLE}", problem, 'Write a JSON object, for example {"aws_region": "eu-central-1"}.'
+    )
