@@ -21,6 +21,7 @@ from tests.lakelog.report.chromium import Chromium, find_chromium
 
 if TYPE_CHECKING:
     from tests.kafka_broker import KafkaBroker
+    from tests.servers.minicluster import HdfsCluster
 
 # Each plan runs a few times, over a few rows: compiling it would take several times as long as running it. Everything else
 # is as in a job.
@@ -58,7 +59,7 @@ def _join_group(item: pytest.Item, group: str) -> None:
     item._id = NodeId.parse(f"{item.nodeid}@{group}")
 
 
-_SERVICES = {"kafka_broker": "broker", "spark": "spark"}
+_SERVICES = {"kafka_broker": "broker", "spark": "spark", "hdfs_cluster": "hdfs"}
 """By fixture, the group of the modules that use it; a module that uses both is in the first one's group."""
 
 
@@ -88,6 +89,15 @@ def kafka_broker() -> Iterator[KafkaBroker]:
 
     with KafkaBroker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def hdfs_cluster() -> Iterator[HdfsCluster]:
+    """Shared by all tests: each makes a root of its own."""
+    from tests.servers.minicluster import HdfsCluster
+
+    with HdfsCluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -49,6 +49,7 @@ class HdfsCluster:
             command = self._command("namenode", "namenode.NameNode")
             subprocess.run([*command, "-format", "-nonInteractive"], check=True, stderr=subprocess.DEVNULL)
             self.start_namenode()
+            self._wait_for(datanodes=0)  # a DataNode that finds no NameNode waits for five seconds
             for number in range(DATANODES):
                 self._start(f"datanode{number}", "datanode.DataNode")
             self.wait_until_ready()
@@ -84,21 +85,23 @@ class HdfsCluster:
 
     def wait_until_ready(self) -> None:
         """Return when all DataNodes have registered and the NameNode has left safe mode."""
+        self._wait_for(DATANODES)
+
+    def _wait_for(self, datanodes: int) -> None:
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not self._is_ready():
+        while self._state() != [("Operational", datanodes)]:
             if time.monotonic() > deadline or any(each.poll() is not None for each in self._processes.values()):
                 said = "\n".join(file.read_text()[-2000:] for file in Path(self._folder.name).glob("*.out"))
                 raise RuntimeError(f"HDFS does not start: {said}")
-            time.sleep(0.1)
+            time.sleep(0.2)
 
-    def _is_ready(self) -> bool:
+    def _state(self) -> Sequence[tuple[str, int]]:
         address = f"http://127.0.0.1:{self._http_port}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
         try:
             with urlopen(address, timeout=10) as reply:
-                beans = json.load(reply)["beans"]
+                return [(each["FSState"], each["NumLiveDataNodes"]) for each in json.load(reply)["beans"]]
         except OSError:
-            return False
-        return [(each["FSState"], each["NumLiveDataNodes"]) for each in beans] == [("Operational", DATANODES)]
+            return []
 
     def _start(self, name: str, main_class: str) -> None:
         with (Path(self._folder.name) / f"{name}.out").open("ab") as said:

@@ -32,6 +32,8 @@ _TIMEOUT = "dfs.client.socket-timeout"
 _TIMEOUT_MS = 60_000
 _ATTEMPTS = "dfs.client.failover.max.attempts"
 _REPLICATION = "dfs.replication"
+_VARIABLES = ("HADOOP_CONF_DIR", "HADOOP_HOME", "HADOOP_USER_NAME", "HADOOP_PROXY_USER")
+"""The environment variables that a client reads when it is created."""
 
 _ACCESS = "Give this user permission to read and write here. HADOOP_USER_NAME or the Kerberos ticket names the user."
 _KINDS: dict[str, tuple[type[StorageError], str]] = {
@@ -62,6 +64,12 @@ _CLIENTS: dict[tuple[object, ...], Client] = {}
 """The clients of this process, by process, cluster and settings. A client has a thread for each core, so the storages of
 a process share it. A forked process cannot use the clients of its parent, but must not free them either.
 """
+_CONNECTION_SECONDS = 3.5
+"""hdfs-native keeps connections to DataNodes for three seconds, for all clients of a process. A forked process has the
+connections of its parent. It must not use them, because replies could reach the wrong process. So it waits.
+"""
+_FORKED_AT: list[float] = []
+os.register_at_fork(after_in_child=lambda: _FORKED_AT.append(time.monotonic()))
 
 
 class HdfsCalls:
@@ -151,7 +159,8 @@ class HdfsCalls:
         return client if client is not None else _CLIENTS.setdefault(key, self._new_client())
 
     def _client_key(self) -> tuple[object, ...]:
-        return (os.getpid(), self._authority, *sorted(self._settings.items()))
+        environment = (os.environ.get(name) for name in _VARIABLES)
+        return (os.getpid(), self._authority, *environment, *sorted(self._settings.items()))
 
     def _new_client(self) -> Client:
         place = f"root {self._uri}"
@@ -160,6 +169,8 @@ class HdfsCalls:
         except ImportError:
             problem = "the package hdfs-native is not installed"
             raise ConfigError(place, problem, "Install it: pip install 'lakelog[hdfs]'.") from None
+        if _FORKED_AT and any(process != os.getpid() for process, *_ in _CLIENTS):
+            time.sleep(max(0.0, _FORKED_AT[-1] + _CONNECTION_SECONDS - time.monotonic()))
         try:
             return Client(f"hdfs://{self._authority}", self._settings)
         except (OSError, RuntimeError) as error:

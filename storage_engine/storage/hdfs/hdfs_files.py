@@ -82,7 +82,7 @@ class TemporaryFile:
             StorageError: this file did not get the name, and was deleted.
         """
         try:
-            self._calls.call(self._key, lambda client: client.rename(self._name, self._path, overwrite=False))
+            self._calls.repeated(lambda: self._rename(overwrite=False))
             return
         except StorageError as error:
             outcome = error
@@ -108,10 +108,13 @@ class TemporaryFile:
             NotFoundError: the temporary name is gone. hdfs-native has repeated the rename after a lost reply.
         """
         try:
-            self._calls.call(self._key, lambda client: client.rename(self._name, self._path, overwrite=True))
+            self._rename(overwrite=True)
         except StorageError:
             self.remove()
             raise
+
+    def _rename(self, *, overwrite: bool) -> None:
+        self._calls.call(self._key, lambda client: client.rename(self._name, self._path, overwrite))
 
     def remove(self) -> None:
         """Delete the file, if it still has its temporary name. If the NameNode does not answer soon, do not wait."""

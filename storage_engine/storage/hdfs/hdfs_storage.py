@@ -21,6 +21,11 @@ _PACKETS = 64
 """How many packets (64 KiB) of a file are read with one call."""
 _NAMES = 1000
 """How many names of a folder are read with one call."""
+_CHECKSUM_BYTES = 512
+"""The size of a block is a multiple of this number. The NameNode may close a file before it has heard from the DataNodes
+of the last block (dfs.namenode.file.close.num-committed-allowed). Until then, hdfs-native takes the file for a file
+without its last block.
+"""
 _SETTINGS = ("dfs.", "fs.", "hadoop.")
 
 
@@ -83,6 +88,8 @@ class HdfsStorage:
 
     def _read(self, key: str, path: str, start: int, length: int | None) -> bytes:
         reader = self._calls.call(key, lambda client: client.read(path))
+        if len(reader) % _CHECKSUM_BYTES == 0 and self._calls.file_info(key, path).length > len(reader):
+            raise self._calls.unavailable(key, "no DataNode has reported the last block yet")
         end = len(reader) if length is None else min(len(reader), start + length)
         if start >= end:
             return b""
