@@ -53,7 +53,7 @@ from storage_engine.storage import TEMPORARY, StoredFile
 from storage_engine.storage.object_store_access import checked_uri, object_store
 
 if TYPE_CHECKING:
-    from obstore import BufferedWriter, ObjectMeta, PutResult, UpdateVersion  # type: ignore[attr-defined]
+    from obstore import BufferedWriter, ObjectMeta, PutMode, PutResult, UpdateVersion  # type: ignore[attr-defined]
     from obstore.store import ObjectStore
 
 _MARK = "lakelogput"
@@ -167,7 +167,7 @@ class ObjectStorage:
 
         mark, is_unclear = secrets.token_hex(16), False
         for pause in (*_PAUSES, None):
-            mode = self._versions.pop(key, None) or self._version(key) or "create"
+            mode: PutMode = self._versions.pop(key, None) or self._version(key) or "create"
             try:
                 written = self._once.put(
                     key,
