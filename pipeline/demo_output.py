@@ -11,6 +11,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from lakelog.dead_letter_tables import ingest_dead_letters_key
+from lakelog.delta_options import delta_options
 from pipeline.settings import Settings
 from storage_engine.quantities import shown_size
 from storage_engine.topic.chain.topic_state import TopicState
@@ -44,7 +45,8 @@ def with_source(settings: Settings, directory: Path) -> Settings:
 def sample_rows(table: str) -> list[dict[str, str]]:
     """A few rows of the table as text, ordered by tail number. The rows are read without Spark, as an analyst would
     read them."""
-    rows = DeltaTable(table).to_pyarrow_table(columns=list(SAMPLE_COLUMNS)).sort_by("tailnum").slice(0, _SAMPLES)
+    opened = DeltaTable(table, storage_options=delta_options())
+    rows = opened.to_pyarrow_table(columns=list(SAMPLE_COLUMNS)).sort_by("tailnum").slice(0, _SAMPLES)
     return [
         {column: "-" if value is None else f"{value:%Y-%m-%d %H:%M}" if column == "time_hour" else str(value)
          for column, value in row.items()}
@@ -54,9 +56,10 @@ def sample_rows(table: str) -> list[dict[str, str]]:
 
 def table_rows(table: str) -> int:
     """How many rows a Delta table has; 0 if there is no table."""
-    if not DeltaTable.is_deltatable(table):
+    options = delta_options()
+    if not DeltaTable.is_deltatable(table, options):
         return 0
-    rows: int = DeltaTable(table).to_pyarrow_dataset().count_rows()
+    rows: int = DeltaTable(table, storage_options=options).to_pyarrow_dataset().count_rows()
     return rows
 
 
