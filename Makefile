@@ -4,11 +4,12 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format test test-browser fuzz soak judge bench sources dist docs lock clean
+.PHONY: help venv lint format test test-browser test-stores fuzz soak judge bench sources dist docs lock clean
 
 SETUP := . scripts/setup.sh
 VENV_PYTHON := .venv/bin/python
 MUTATIONS ?= 1000000
+STORES ?= s3 azure
 
 help: ## list the targets
 	@echo "make TARGET; PYTHON=python3.12 chooses the Python of .venv"
@@ -30,7 +31,11 @@ format: ## format the code, and let ruff fix what it can
 	$(VENV_PYTHON) -m ruff format .
 
 test: lint ## lint, then run the tests; TESTS="tests/storage_engine -k roll" selects tests
-	@$(SETUP); $(VENV_PYTHON) -m pytest -n 2 --dist loadgroup $(TESTS)
+	@$(SETUP); $(VENV_PYTHON) -m scripts.build_versitygw; $(VENV_PYTHON) -m pytest -n 2 --dist loadgroup $(TESTS)
+
+test-stores: ## run the tests with their roots in an S3 server, then in Azurite (needs npm); STORES=s3 TESTS="..." selects
+	@$(SETUP); for store in $(STORES); do echo "roots in $$store"; \
+	    LAKELOG_TEST_STORE=$$store $(VENV_PYTHON) -m pytest -n 2 --dist loadgroup $(TESTS); done
 
 test-browser: ## run the tests that open Chromium; fail if Chromium is missing (`make test` skips these tests)
 	@$(SETUP); found=$$(command -v chromium chromium-browser google-chrome google-chrome-stable | head -n 1 || true); \

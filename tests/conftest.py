@@ -18,9 +18,11 @@ from pyspark.sql import SparkSession
 
 from tests.java_options import JAVA_OPTIONS
 from tests.lakelog.report.chromium import Chromium, find_chromium
+from tests.stores import choose_tests, environment, new_bucket, serving_store
 
 if TYPE_CHECKING:
     from tests.kafka_broker import KafkaBroker
+    from tests.servers.object_server import ObjectServer
 
 # Each plan runs a few times, over a few rows: compiling it would take several times as long as running it. Everything else
 # is as in a job.
@@ -39,8 +41,15 @@ for name in ("COLUMNS", "LINES"):  # a worker is told of a terminal of 80 column
     os.environ.pop(name, None)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one worker run the tests of a module that share a fixture, and the tests that share a service."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let one worker run the tests of a module that share a fixture, and the tests that share a service.
+
+    If the roots are in a store (tests.stores), other tests than those that use the store are left out.
+    """
+    others = choose_tests(items)
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return
     groups = {item.path: _SERVICES[each] for each in reversed(_SERVICES) for item in items if _uses(item, each)}
@@ -97,3 +106,33 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
         pytest.skip("no Chromium on PATH: the report was not looked at in a browser")
     with Chromium.started(program, tmp_path_factory.mktemp("profile")) as browser:
         yield browser
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[ObjectServer]:
+    """Each worker has a server of its own."""
+    from tests.servers.versitygw import s3_server  # a run without an S3 server does not build one
+
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_bucket(s3: ObjectServer) -> str:
+    """The name of an empty bucket."""
+    return new_bucket(s3)
+
+
+@pytest.fixture
+def s3_root(s3: ObjectServer, s3_bucket: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URI of a root without files, which this process and the processes that it starts can open."""
+    for name, value in environment(s3, s3_bucket).items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{s3_bucket}/some/root"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def store() -> Iterator[ObjectServer | None]:
+    """The server with the roots that tests.stores returns; None if these roots are local."""
+    with serving_store() as server:
+        yield server

@@ -69,6 +69,7 @@ _UNCLEAR_REFUSALS = frozenset((408, 409, 412, 429))
 class ObjectStorage:
     """The objects under one prefix, without any capability. The protocol Storage states what each verb guarantees."""
 
+    is_durable_when_visible = True
     root = growing = links = folders = view = directory = None
 
     def __init__(self, uri: str) -> None:

@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from storage_engine.errors import LogError
-from storage_engine.topic.append import appending_publisher, new_files_publisher, publishing, topic_writer
+from storage_engine.topic.append import (
+    appending_publisher,
+    new_files_publisher,
+    publishing,
+    replaced_files,
+    topic_writer,
+)
 from storage_engine.topic.chain import history_file, pruning, segment_lists
 from storage_engine.topic.chain.pruning import PruningShare
 from tests.model.actors import (
@@ -76,7 +82,7 @@ def run(seed: str, *, chain_only: bool = False) -> Outcome:
     world = World.made(chance, character, appendable=chance.random() < 0.75)
     with ExitStack() as stack:
         stack.enter_context(reproducible(random.Random(f"names of {seed}")))
-        for module in (appending_publisher, new_files_publisher):
+        for module in (appending_publisher, new_files_publisher, replaced_files):
             stack.enter_context(replaced(module, "ThreadPoolExecutor", partial(ProcessThreads, world.scheduler)))
         for module in (publishing, new_files_publisher):
             stack.enter_context(replaced(module, "wait", wait_for_all))

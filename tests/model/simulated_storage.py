@@ -72,6 +72,7 @@ class ObjectStore:
     growing: GrowingFiles | None = None
     root = links = folders = view = directory = None
     visible_while_written = False
+    is_durable_when_visible = False  # sync_names of this model makes names durable
 
     def __init__(self, scheduler: Scheduler, disk: Disk) -> None:
         self.scheduler = scheduler

@@ -41,6 +41,7 @@ class BatchSlice:
     key, source: the staged file, and the position of the first batch in it.
     sizes, base_offsets: int64, shape (batches,).
     position: the position of the first batch in the .log.
+    data: the bytes of the batches, if the staged file was not written.
     """
 
     key: str
@@ -48,6 +49,7 @@ class BatchSlice:
     sizes: Int64Array
     base_offsets: Int64Array
     position: int
+    data: bytes | None = None
 
     @property
     def size(self) -> int:
@@ -272,7 +274,9 @@ def _add_slice(append: SegmentAppend, run: StagedRun, first: int, stop: int, sou
     sizes = run.sizes[first:stop]
     size = int(sizes.sum())
     base_offsets = base_offset + np.cumsum(run.records[first:stop]) - run.records[first:stop]
-    append.slices.append(BatchSlice(run.key, source, sizes, base_offsets, append.after.size - size))
+    start = source - run.position
+    data = None if run.data is None else run.data[start : start + size]
+    append.slices.append(BatchSlice(run.key, source, sizes, base_offsets, append.after.size - size, data))
     return size
 
 

@@ -180,7 +180,7 @@ class NewFilesPublisher:
         """Read the staged files from which several segments are written, each in one request."""
         spans: dict[str, tuple[int, int]] = {}
         for part in parts:
-            for batch_slice in (batch_slice for append in part.appends for batch_slice in append.slices):
+            for batch_slice in (each for append in part.appends for each in append.slices if each.data is None):
                 start, end = spans.get(batch_slice.key, (batch_slice.source, 0))
                 ends = batch_slice.source + batch_slice.size
                 spans[batch_slice.key] = min(start, batch_slice.source), max(end, ends)

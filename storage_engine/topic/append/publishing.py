@@ -106,7 +106,11 @@ def stamped(staged: StagedReads, batch_slice: BatchSlice, leader_epoch: int) -> 
     while first < len(ends):
         done = int(ends[first - 1]) if first else 0
         stop = max(first + 1, int(np.searchsorted(ends, done + _CHUNK_BYTES, side="right")))
-        found = staged.read(batch_slice.key, batch_slice.source + done, int(ends[stop - 1]) - done)
+        length = int(ends[stop - 1]) - done
+        if batch_slice.data is None:
+            found = staged.read(batch_slice.key, batch_slice.source + done, length)
+        else:
+            found = batch_slice.data[done : done + length]
         _check_staged(found, batch_slice.sizes[first:stop], batch_slice.key, batch_slice.source + done)
         view = memoryview(found)
         parts: list[bytes | memoryview] = []

@@ -123,6 +123,22 @@ class StateChain:
                 self._seen = None
         raise self._broken()
 
+    def known(self) -> TopicState:
+        """The state that this object has read or committed last, which may be older than the newest state. Nothing is
+        read, unless this object knows no state yet.
+
+        A change may be planned on this state: `commit` notices if it is not the newest state.
+        """
+        return self._seen or self.newest()
+
+    def likely_newest(self) -> TopicState:
+        """Like newest(), but with one read if there is no newer version. Pruning may have deleted the versions after the
+        returned state; then a commit on it fails.
+        """
+        if self._seen is not None and self._read(self._seen.version + 1) is None:
+            return self._seen
+        return self.newest()
+
     def at(self, version: int) -> TopicState | None:
         """A version, or None if it does not exist or was pruned. This does not check whether the version counts:
         compare its id with the `parent` of the next version.

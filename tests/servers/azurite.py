@@ -1,0 +1,70 @@
+"""Starts Azurite, an emulator of Azure Blob Storage, for tests. scripts/install_azurite.py installs the program.
+
+The server has an account with a key of its own, and keeps the objects in memory.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import http.client
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.utils import formatdate
+
+from scripts.install_azurite import azurite
+from tests.servers.local_server import serving
+from tests.servers.object_server import ObjectServer
+
+ACCOUNT = "lakelog"
+API_VERSION = "2024-11-04"
+
+
+@contextmanager
+def azure_server() -> Iterator[ObjectServer]:
+    command = azurite()
+    key = base64.b64encode(secrets.token_bytes(64)).decode()
+    with serving(
+        lambda port: [
+            *command, "--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", "--silent",
+            "--disableTelemetry", "--skipApiVersionCheck",
+        ],
+        {**os.environ, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{key}"}, f"/{ACCOUNT}",
+    ) as port:  # fmt: skip
+        options = {"azure_storage_account_name": ACCOUNT, "azure_storage_account_key": key}
+        yield ObjectServer(
+            "az",
+            f"http://127.0.0.1:{port}/{ACCOUNT}",
+            "azure_storage_endpoint",
+            options,
+            lambda name: _create_container(port, key, name),
+        )
+
+
+def _create_container(port: int, key: str, name: str) -> None:
+    """Put a container, with a signature by the rules of Azure's Shared Key."""
+    path = f"/{ACCOUNT}/{name}"
+    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": API_VERSION}
+    signed = "\n".join(
+        [
+            "PUT",
+            *[""] * 11,
+            *(f"{each}:{headers[each]}" for each in sorted(headers)),
+            f"/{ACCOUNT}{path}",
+            "restype:container",
+        ]
+    )
+    signature = base64.b64encode(hmac.digest(base64.b64decode(key), signed.encode(), hashlib.sha256)).decode()
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    try:
+        connection.request(
+            "PUT", f"{path}?restype=container", headers={**headers, "Authorization": f"SharedKey {ACCOUNT}:{signature}"}
+        )
+        reply = connection.getresponse()
+        if reply.status != 201:
+            raise RuntimeError(f"Azurite did not create the container {name}: {reply.status} {reply.read()!r}")
+    finally:
+        connection.close()

@@ -1,0 +1,65 @@
+"""Starts a program that serves on a free port of this machine, and ends the program with the test session."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+PATIENCE_SECONDS = 120
+ATTEMPTS = 5
+
+
+@contextmanager
+def serving(command: Callable[[int], Sequence[str | Path]], environment: Mapping[str, str], path: str) -> Iterator[int]:
+    """Run a server until the end of the context, and return its port on 127.0.0.1. The server answers when this returns.
+
+    Another process can take the free port before the server does. Then the server ends at once, and is started again
+    with another port.
+
+    Args:
+        command: the command for a port. An error quotes what the command prints.
+        path: a path for which the server has an answer, whatever the status.
+    """
+    with tempfile.NamedTemporaryFile() as said:
+        for _ in range(ATTEMPTS):
+            port = free_port()
+            process = subprocess.Popen(command(port), env=environment, stdout=said, stderr=said)
+            try:
+                if _answers(process, port, path):
+                    yield port
+                    return
+            finally:
+                process.kill()
+                process.wait()
+        raise RuntimeError(f"the server does not start: {Path(said.name).read_text()}")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _answers(process: subprocess.Popen[bytes], port: int, path: str) -> bool:
+    """Wait until this process has bound its port and answers. False if the process ends or answers too late."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+        try:
+            connection.request("GET", path)
+            connection.getresponse().read()
+        except OSError:
+            time.sleep(0.02)
+        else:
+            time.sleep(0.05)  # if the answer came from another process, this process ends
+            return process.poll() is None
+        finally:
+            connection.close()
+    return False

@@ -1,0 +1,115 @@
+"""Puts the roots of tests on the kind of storage that LAKELOG_TEST_STORE names.
+
+    posix   a local directory (the default)
+    s3      a real S3 server, versitygw
+    azure   Azurite, an emulator of Azure Blob Storage
+
+A test names its root by a local path, for example `tmp_path / "root"`. `root_at` returns the root that belongs to this
+path: the path itself, or a prefix in a bucket of this run. `storage_at` opens this root. Processes that a test starts
+find the same root, because the server and the bucket are in their environment.
+
+A test that depends on local files has the marker `posix` with the reason: @pytest.mark.posix("reads the view").
+`make test-stores` leaves out these tests, and also tests that use neither function, because such tests would only do
+the same again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from unittest.mock import patch
+
+import pytest
+
+from storage_engine.storage import Storage
+from storage_engine.storage.storage_opening import open_storage
+from storage_engine.storage.storage_options import VARIABLE
+from tests.servers.object_server import ObjectServer
+
+STORE = os.environ.get("LAKELOG_TEST_STORE", "posix")
+STORES = ("posix", "s3", "azure")
+_BUCKET = "LAKELOG_TEST_BUCKET"
+"""The environment variable with the URI of the bucket that contains the roots."""
+
+
+def root_at(path: Path | str) -> str:
+    """The URI of the root that belongs to an absolute local path."""
+    return f"{os.environ[_BUCKET]}{path}" if STORE != "posix" else str(path)
+
+
+def storage_at(path: Path | str) -> Storage:
+    """The storage of the root that belongs to an absolute local path."""
+    return open_storage(root_at(path))
+
+
+@contextmanager
+def serving_store() -> Iterator[ObjectServer | None]:
+    """Start the server of LAKELOG_TEST_STORE, with an empty bucket for all roots, and set the environment of clients."""
+    if STORE not in STORES:
+        raise pytest.UsageError(f"LAKELOG_TEST_STORE is {STORE!r}, expected one of {', '.join(STORES)}")
+    if STORE == "posix":
+        yield None
+        return
+    with _server() as server, patch.dict(os.environ, environment(server, new_bucket(server))):
+        yield server
+
+
+def environment(server: ObjectServer, bucket: str) -> Mapping[str, str]:
+    """The environment of a client of this server."""
+    return {VARIABLE: json.dumps(server.config), _BUCKET: f"{server.scheme}://{bucket}"}
+
+
+def new_bucket(server: ObjectServer) -> str:
+    name = f"lake-{uuid.uuid4().hex}"
+    server.create_bucket(name)
+    return name
+
+
+def _server() -> AbstractContextManager[ObjectServer]:
+    from tests.servers.azurite import azure_server
+    from tests.servers.versitygw import s3_server
+
+    return s3_server() if STORE == "s3" else azure_server()
+
+
+def choose_tests(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Skip the tests that need local files, and return the tests that are independent of LAKELOG_TEST_STORE."""
+    if STORE == "posix":
+        return []
+    for item in items:
+        marker = item.get_closest_marker("posix")
+        if marker is not None:
+            item.add_marker(pytest.mark.skip(reason=f"needs local files: {marker.args[0]}"))
+    return [item for item in items if isinstance(item, pytest.Function) and not _uses_stores(item)]
+
+
+def _uses_stores(test: pytest.Function) -> bool:
+    """Whether the module of a test, or of one of its fixtures, uses this module, directly or through other modules."""
+    fixtures = test._fixtureinfo.name2fixturedefs.values()
+    names = {each.func.__module__ for definitions in fixtures for each in definitions}
+    return any(
+        __name__ in _used_modules(name) for name in {test.module.__name__, *names} if not name.endswith("conftest")
+    )
+
+
+@cache
+def _used_modules(name: str) -> frozenset[str]:
+    """The modules of tests that a module uses, and the module itself."""
+    found, waiting = set(), [name]
+    while waiting:
+        name = waiting.pop()
+        module = sys.modules.get(name)
+        if name not in found and name.startswith("tests.") and module is not None:
+            found.add(name)
+            waiting += [
+                value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
+                for value in vars(module).values()
+            ]
+    return frozenset(found)
