@@ -14,6 +14,7 @@ from lakelog.dead_letter_tables import ingest_dead_letters_key
 from lakelog.delta_options import delta_options
 from pipeline.settings import Settings
 from storage_engine.quantities import shown_size
+from storage_engine.storage import Storage
 from storage_engine.topic.chain.topic_state import TopicState
 
 SAMPLE_COLUMNS = ("tailnum", "time_hour", "carrier", "flight", "origin", "dest", "arr_delay")
@@ -35,10 +36,10 @@ class LogSize:
         return f"{self.segments} segments, {shown_size(self.size)}"
 
 
-def with_source(settings: Settings, directory: Path) -> Settings:
-    """The settings, changed so that ingest reads from this directory."""
+def with_source(settings: Settings, directory: str) -> Settings:
+    """The settings, changed so that ingest reads from this directory. directory: a path or URI."""
     ingest = settings.required_ingest()
-    source = ingest.source.model_copy(update={"path": str(directory)})
+    source = ingest.source.model_copy(update={"path": directory})
     return settings.model_copy(update={"ingest": ingest.model_copy(update={"source": source})})
 
 
@@ -63,18 +64,20 @@ def table_rows(table: str) -> int:
     return rows
 
 
-def next_steps(root: str, topic: str, table: str) -> Sequence[str]:
-    """The paths of the demo's files, and three commands to try."""
-    root = _from_here(Path(root))
+def next_steps(storage: Storage, topic: str, table: str) -> Sequence[str]:
+    """The paths of the demo's files, and commands to try."""
+    root = storage.uri if storage.root is None else _from_here(storage.root)
     lakelog = _from_here(Path(sys.executable).with_name("lakelog"))
     python = _from_here(Path(sys.executable))
     quoted = shlex.quote(root)
     query = f'from deltalake import DeltaTable; print(DeltaTable("{root}/{table}").to_pandas())'
+    # On other storages, deltalake needs the storage options as an argument. A command must not print them.
+    in_python = [f"  {python} -c {shlex.quote(query)}"] if storage.root is not None else []
     places = {
         "source": "the events that were ingested",
         f"meta/{topic}": "the topic's state, version by version",
         "data": "the topic's records",
-        "log": "the same records as a Kafka log directory",
+        **({} if storage.view is None else {"log": "the same records as a Kafka log directory"}),
         table: "the Delta table",
         ingest_dead_letters_key(topic): "a Delta table of the flights without a tail number",
     }
@@ -83,10 +86,10 @@ def next_steps(root: str, topic: str, table: str) -> Sequence[str]:
         "The files of the demo:",
         *(f"  {f'{root}/{key}/':<58}{what}" for key, what in places.items()),
         "",
-        "Three commands to try next:",
+        "Commands to try next:",
         f"  {lakelog} topics describe {topic} --root {quoted}",
         f"  {lakelog} read --topic {topic} --root {quoted} --from earliest --max 3 --format table",
-        f"  {python} -c {shlex.quote(query)}",
+        *in_python,
     ]
 
 
