@@ -19,19 +19,20 @@ from storage_engine.errors import (
     UnknownTopicError,
 )
 from storage_engine.log.partition_state import LeaderEpoch, Segment
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage
 from storage_engine.topic.chain.state_chain import StateChain, version_key
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.topic.chain.signed_documents import signed
 from tests.storage_engine.topic.wrapped_storage import FailedPuts, Interrupting, LostReplies
+from tests.stores import storage_at
 
 CLOCK = ManualClock(1_700_000_000_000)
 
 
 @pytest.fixture
-def storage(tmp_path) -> PosixStorage:
-    storage = PosixStorage(tmp_path)
+def storage(tmp_path) -> Storage:
+    storage = storage_at(tmp_path)
     Topics(storage, BrokerConfig(), CLOCK).create("t", 1, {})
     return storage
 
@@ -45,11 +46,11 @@ def note(key: str) -> Callable[[TopicState], TopicState]:
     return change
 
 
-def versions(storage: PosixStorage) -> list[int]:
+def versions(storage: Storage) -> list[int]:
     return [int(file.key.split("/")[-1][:20]) for file in storage.list("meta/t/") if "/segments/" not in file.key]
 
 
-def raw(storage: PosixStorage, version: int):
+def raw(storage: Storage, version: int):
     return json.loads(storage.read(version_key("t", version)))
 
 
@@ -152,7 +153,7 @@ def test_a_list_file_whose_reply_was_lost_is_there(storage, error) -> None:
 
 @pytest.mark.parametrize("error", [AlreadyExistsError, AmbiguousPutError])
 def test_a_chain_begun_with_a_lost_reply_is_ours(tmp_path, error) -> None:
-    topics = Topics(LostReplies(PosixStorage(tmp_path), error), BrokerConfig(), CLOCK)
+    topics = Topics(LostReplies(storage_at(tmp_path), error), BrokerConfig(), CLOCK)
     created = topics.create("t", 2, {})
     assert topics.state("t").id == created.id
 
@@ -206,7 +207,7 @@ def test_a_cold_start_finds_the_newest_version(storage) -> None:
         chain.commit(note(str(number)), "")
     for version in range(1, 9):
         storage.delete(version_key("t", version))
-    (storage.root / "meta/t/.tmp-1234").write_text("left by a crash")
+    storage.replace("meta/t/.tmp-1234", b"left by a crash")
     assert StateChain(storage, "t", CLOCK).newest() == chain.newest()
     assert chain.newest().version == 12
 
@@ -224,7 +225,7 @@ def test_no_chain_is_no_topic(storage) -> None:
     "damage", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"id":"x","parent":"","format":1}', b'{"format":2}']
 )
 def test_a_damaged_version_is_named(storage, damage) -> None:
-    (storage.root / version_key("t", 0)).write_bytes(damage)
+    storage.replace(version_key("t", 0), damage)
     with pytest.raises(CorruptionError) as caught:
         StateChain(storage, "t", CLOCK).newest()
     assert caught.value.file == version_key("t", 0)
@@ -253,8 +254,8 @@ def test_many_segments_move_to_list_files_and_are_all_there(storage) -> None:
     chain = StateChain(storage, "t", CLOCK)
     for _ in range(60):
         chain.commit(grow(5), "")
-    assert len((storage.root / version_key("t", 60)).read_bytes()) < 20_000
-    lists = list((storage.root / "meta/t/segments").iterdir())
+    assert len(storage.read(version_key("t", 60))) < 20_000
+    lists = list(storage.list("meta/t/segments/"))
     assert 2 <= len(lists) < 12
     for reader in (chain, StateChain(storage, "t", CLOCK)):
         part = reader.newest().partitions[0]
@@ -265,10 +266,10 @@ def test_many_segments_move_to_list_files_and_are_all_there(storage) -> None:
 def test_a_list_file_that_lost_segments_is_noticed(storage) -> None:
     chain = StateChain(storage, "t", CLOCK)
     chain.commit(grow(100), "")
-    (path,) = (storage.root / "meta/t/segments").iterdir()
-    document = json.loads(path.read_text())
+    (file,) = storage.list("meta/t/segments/")
+    document = json.loads(storage.read(file.key))
     document["segments"].pop()
-    path.write_text(json.dumps(document))
+    storage.replace(file.key, json.dumps(document).encode())
     with pytest.raises(CorruptionError) as caught:
         StateChain(storage, "t", CLOCK).newest()
-    assert caught.value.file.endswith(path.name)
+    assert caught.value.file.endswith(file.key)
