@@ -1,6 +1,6 @@
 """Show Lakelog on a year of real flights: ingest, maintenance, export.
 
-    ./spark-submit.sh demo
+    ./spark-submit.sh demo [--root s3://bucket/prefix]
 
 The job writes the 336,776 flights that left New York in 2013 as twelve files of JSON events. The job appends the
 flights month by month to the compacted topic `flights`. Then it cleans the topic, and exports the topic. The exported
@@ -19,11 +19,14 @@ from pathlib import Path
 from pipeline.job import JobContext, JobReport, run_job, say
 
 CONF = Path(__file__).resolve().parent.parent / "conf" / "flights.yaml"
+_SOURCE = "source"
+"""The folder below the root with the events."""
 
 
 def demo(context: JobContext) -> JobReport:
     """Run the steps in one Spark session and report the results."""
-    source = Path(context.storage.uri) / "source"
+    storage = context.storage
+    source = f"{storage.uri}/{_SOURCE}"
     _say(f"writing a year of flights to {source}")
     # Import PySpark before the second thread starts. Its modules import one another, which is not safe in two threads.
     import pipeline.spark.session  # noqa: F401
@@ -36,10 +39,13 @@ def demo(context: JobContext) -> JobReport:
         from jobs.ingest import ingest
         from jobs.maintenance import maintenance
         from lakelog.dead_letter_tables import ingest_dead_letters_key
-        from pipeline.demo_data import write_flight_events
+        from pipeline.demo_data import put_flight_events, write_flight_events
         from pipeline.demo_output import LogSize, next_steps, sample_rows, table_rows, with_source
 
-        write_flight_events(source)
+        if storage.root is not None:
+            write_flight_events(storage.root / _SOURCE)
+        else:
+            put_flight_events(storage, _SOURCE)
         spark.result()
     context = dataclasses.replace(context, settings=with_source(context.settings, source))
     wanted = context.settings.required_export()
@@ -53,7 +59,7 @@ def demo(context: JobContext) -> JobReport:
     _say("export: the latest flight of each aircraft into Delta")
     exported = export(context)
 
-    root = context.storage.uri
+    root = storage.uri
     records = sum(part.high_watermark - part.log_start_offset for part in state.partitions)
     return JobReport(
         summary={
@@ -68,7 +74,7 @@ def demo(context: JobContext) -> JobReport:
         failures=[*maintained.failures, *exported.failures],
         warnings=[*ingested.warnings, *maintained.warnings, *exported.warnings],
         changed_topics=[wanted.topic],
-        closing=next_steps(root, wanted.topic, wanted.table),
+        closing=next_steps(storage, wanted.topic, wanted.table),
     )
 
 

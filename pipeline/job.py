@@ -36,6 +36,7 @@ from storage_engine.errors import ExitStatus, LogError
 from storage_engine.quantities import shown_duration, shown_number
 from storage_engine.storage import Storage
 from storage_engine.storage.storage_opening import open_storage
+from storage_engine.storage.storage_options import set_storage_options, storage_options
 from storage_engine.topic.broker_settings import read_broker_settings
 from storage_engine.topic.topics import Topics
 
@@ -164,7 +165,7 @@ def run_job(
                 arguments.overrides,
                 arguments.root,
                 os.environ if environ is None else environ,
-                lambda root: read_broker_settings(open_storage(root)),
+                _stored_broker_settings,
                 makes_topics=makes_topics,
             )
             context = JobContext.of(name, settings, arguments, display_on_stderr())
@@ -180,6 +181,13 @@ def run_job(
         return error.exit_status
     print_report(name, report, time.monotonic() - started, as_json=arguments.json)
     return report.exit_status
+
+
+def _stored_broker_settings(settings: Settings) -> Mapping[str, str] | None:
+    """The broker settings that the root stores. The storage options are set first, because they open the root."""
+    given = {name.lower(): value for name, value in settings.storage.options.items()}
+    set_storage_options(storage_options() | given)
+    return read_broker_settings(open_storage(settings.root))
 
 
 def _parser(name: str, description: str) -> argparse.ArgumentParser:
@@ -198,7 +206,9 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="override one setting; KEY is the path of the setting, with dots",
     )
-    parser.add_argument("--root", metavar="URI", help="directory of all topics; overrides LAKELOG_ROOT and the file")
+    parser.add_argument(
+        "--root", metavar="URI", help="directory or URI of all topics; overrides LAKELOG_ROOT and the file"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON line")
     return parser
 

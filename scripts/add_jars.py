@@ -1,4 +1,4 @@
-"""Adds the jars of Delta and of Spark's Kafka source to the Spark of this environment, once.
+"""Adds jars to the Spark of this environment, once: of Delta, Spark's Kafka source, S3, and Lakelog's own Java classes.
 
 The alternative would be the setting `spark.jars.packages`. It has three disadvantages. Each start resolves the jars
 again, which takes a second and prints eighty lines. A start needs a network if the cache is empty. If a user gives
@@ -6,16 +6,24 @@ other packages with --packages, Spark starts without Delta. The jars come from t
 setting: Spark's own Ivy downloads them, with the user's proxies, mirrors and cache. The versions are those of PySpark
 and delta-spark in requirements.lock. Ivy's output is printed on standard error.
 
-After the last jar is copied, this program writes a list of the requested packages into the folder of the jars. If the
-list in the folder already names the requested packages, the program does nothing. An interrupted set-up leaves no list,
-so the next set-up does the work again.
+The Java classes in pipeline/spark/jvm/ are compiled here with Janino, the compiler that Spark contains. So a JRE is
+enough.
+
+After the last jar is added, this program writes a list of the requested packages into the folder of the jars. If the
+list in the folder already names the requested packages and classes, the program does nothing. An interrupted set-up
+leaves no list, so the next set-up does the work again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -35,6 +43,8 @@ class Package:
 
 SCALA = "2.13"
 SPARK = version("pyspark")
+AWS_SDK = "2.35.4"
+IN_SPARK = "io.netty:*,org.apache.httpcomponents:*,org.slf4j:*,commons-*:*"
 PACKAGES = [
     # Delta's dependencies that Spark already contains (Hadoop, Parquet, Jackson...: 85 MB) are excluded.
     Package(
@@ -48,48 +58,94 @@ PACKAGES = [
     Package("org.apache.kafka:kafka-clients:3.9.2"),
     Package("org.apache.commons:commons-pool2:2.13.1"),
     Package(f"org.apache.spark:spark-token-provider-kafka-0-10_{SCALA}:4.0.0"),
+    # Object stores with S3's API. The version of hadoop-aws is that of Spark's own Hadoop. hadoop-aws asks for all of
+    # the AWS SDK (600 MB), but needs only these modules. Spark has the HTTP client, netty and slf4j.
+    Package("org.apache.hadoop:hadoop-aws:3.5.0"),
+    Package("software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1"),
+    Package(f"software.amazon.awssdk:s3-transfer-manager:{AWS_SDK}", IN_SPARK),
+    Package(f"software.amazon.awssdk:sts:{AWS_SDK}", IN_SPARK),
 ]
-ADDED = "io.*_*.jar", "org.*_*.jar"
-"""Patterns for the names that Ivy gives to jars: a name begins with the group. The names of Spark's own jars do not."""
+CLASSES = Path(__file__).resolve().parent.parent / "pipeline" / "spark" / "jvm"
+ADDED = "io.*_*.jar", "org.*_*.jar", "software.*_*.jar", "lakelog_*.jar"
+"""Patterns for the names of the added jars. Ivy's names begin with the group of the jar. The names of Spark's own jars do
+not."""
 
 
 def main() -> None:
     jars = Path(pyspark.__file__).parent / "jars"
     asked = jars / "added-by-set-up.txt"
-    wanted = "".join(f"{package.coordinate}\n" for package in PACKAGES)
+    sources = sorted(CLASSES.glob("*.java"))
+    own = jars / f"lakelog_{_digest(sources)}.jar"
+    wanted = "".join(f"{package.coordinate}\n" for package in PACKAGES) + f"{own.name}\n"
     if asked.exists() and asked.read_text() == wanted:
         return
     asked.unlink(missing_ok=True)
-    resolved = _resolved()
-    names = {jar.name for jar in resolved}
-    for stale in [jar for pattern in ADDED for jar in jars.glob(pattern) if jar.name not in names]:
-        stale.unlink()  # a jar of another version
-    for jar in resolved:
-        if not (jars / jar.name).exists():
-            partial = jars / f"{jar.name}.partial"
-            shutil.copyfile(jar, partial)
-            partial.rename(jars / jar.name)
-            print(jar.name, file=sys.stderr)
+    with _jvm() as gateway:
+        resolved = _resolved(gateway)
+        names = {jar.name for jar in resolved}
+        for stale in [jar for pattern in ADDED for jar in jars.glob(pattern) if jar.name not in names]:
+            stale.unlink()  # a jar of another version
+        for jar in resolved:
+            if not (jars / jar.name).exists():
+                partial = jars / f"{jar.name}.partial"
+                shutil.copyfile(jar, partial)
+                partial.rename(jars / jar.name)
+                print(jar.name, file=sys.stderr)
+        _compile(gateway, sources, jars, own)
     asked.write_text(wanted)
 
 
-def _resolved() -> list[Path]:
-    """The jars of the packages in Ivy's cache. Ivy downloads missing jars. One JVM resolves all packages."""
+@contextmanager
+def _jvm() -> Iterator[JavaGateway]:
+    """A JVM with Spark's jars. No Spark context is needed."""
     os.environ["PYSPARK_SUBMIT_ARGS"] = "pyspark-shell"
     os.environ["SPARK_CONF_DIR"] = os.devnull  # the user's own spark-defaults.conf must not add packages
-    gateway: JavaGateway = launch_gateway()  # no Spark context is needed
+    gateway: JavaGateway = launch_gateway()
     try:
-        ivy = gateway.jvm.org.apache.spark.util.DependencyUtils
-        no_settings = gateway.jvm.scala.Option.empty()
-        found = [
-            ivy.resolveMavenDependencies(
-                package.excluded is not None, package.excluded or "", package.coordinate, None, None, no_settings
-            ).mkString(",")
-            for package in PACKAGES
-        ]
+        yield gateway
     finally:
         gateway.shutdown()
-    return [Path(jar) for jars in found for jar in jars.split(",")]
+
+
+def _resolved(gateway: JavaGateway) -> list[Path]:
+    """The jars of the packages in Ivy's cache. Ivy downloads missing jars."""
+    ivy = gateway.jvm.org.apache.spark.util.DependencyUtils
+    no_settings = gateway.jvm.scala.Option.empty()
+    found = [
+        ivy.resolveMavenDependencies(
+            package.excluded is not None, package.excluded or "", package.coordinate, None, None, no_settings
+        ).mkString(",")
+        for package in PACKAGES
+    ]
+    return list(dict.fromkeys(Path(jar) for jars in found for jar in jars.split(",")))
+
+
+def _digest(files: Sequence[Path]) -> str:
+    content = b"".join(file.name.encode() + b"\0" + file.read_bytes() for file in files)
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _compile(gateway: JavaGateway, sources: Sequence[Path], jars: Path, own: Path) -> None:
+    """Compile Java sources against the jars in a folder, and write the classes into a new jar."""
+
+    def java_files(paths: Iterable[Path]) -> object:
+        given = list(paths)
+        array = gateway.new_array(gateway.jvm.java.io.File, len(given))
+        for number, path in enumerate(given):
+            array[number] = gateway.jvm.java.io.File(str(path))
+        return array
+
+    with tempfile.TemporaryDirectory() as folder:
+        compiler = gateway.jvm.org.codehaus.janino.Compiler()
+        compiler.setClassPath(java_files(jars.glob("*.jar")))
+        compiler.setDestinationDirectory(gateway.jvm.java.io.File(folder), False)
+        compiler.compile(java_files(sources))
+        partial = own.with_suffix(".partial")
+        with zipfile.ZipFile(partial, "w") as archive:
+            for compiled in sorted(Path(folder).rglob("*.class")):
+                archive.write(compiled, compiled.relative_to(folder))
+        partial.rename(own)
+    print(own.name, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,8 @@ find_python() {
 # their interpreter. So a checkout that was moved needs a new .venv.
 venv_ingredients() {
     echo "home $lakelog_home"
-    (cd "$lakelog_home" && cksum requirements.lock pyproject.toml scripts/setup.sh scripts/add_jars.py)
+    (cd "$lakelog_home" && cksum requirements.lock pyproject.toml scripts/setup.sh scripts/add_jars.py \
+        pipeline/spark/jvm/*.java)
 }
 
 # True if .venv is complete, and has the Python that PYTHON names. If PYTHON is not set, any suitable Python is

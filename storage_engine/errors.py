@@ -13,6 +13,7 @@
     │   └── InvalidTimestampError   outside message.timestamp.before/after.max.ms
     ├── NoRootError               the path contains no Lakelog root
     ├── OffsetOutOfRangeError     below the log start offset or above the high watermark
+    ├── InterruptedWorkError      work was broken off, because the program ends
     ├── CorruptionError           committed bytes that are damaged
     ├── StateError                the state of the topic does not allow the change
     │   ├── FencedError             a writer with a newer epoch took over the topic (exit status 3)
@@ -126,6 +127,10 @@ class InvalidTimestampError(RecordError):
 
 class OffsetOutOfRangeError(LogError):
     """The requested offset is below the log start offset or above the high watermark."""
+
+
+class InterruptedWorkError(LogError):
+    """The work was broken off, because the program ends. Nothing was changed."""
 
 
 class CorruptionError(LogError):

@@ -22,6 +22,7 @@ from tests.stores import choose_tests, environment, new_bucket, serving_store
 
 if TYPE_CHECKING:
     from tests.kafka_broker import KafkaBroker
+    from tests.servers.minicluster import HdfsCluster
     from tests.servers.object_server import ObjectServer
 
 # Each plan runs a few times, over a few rows: compiling it would take several times as long as running it. Everything else
@@ -67,7 +68,7 @@ def _join_group(item: pytest.Item, group: str) -> None:
     item._id = NodeId.parse(f"{item.nodeid}@{group}")
 
 
-_SERVICES = {"kafka_broker": "broker", "spark": "spark"}
+_SERVICES = {"kafka_broker": "broker", "spark": "spark", "hdfs_cluster": "hdfs"}
 """By fixture, the group of the modules that use it; a module that uses both is in the first one's group."""
 
 
@@ -97,6 +98,15 @@ def kafka_broker() -> Iterator[KafkaBroker]:
 
     with KafkaBroker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def hdfs_cluster() -> Iterator[HdfsCluster]:
+    """Shared by all tests: each makes a root of its own."""
+    from tests.servers.minicluster import HdfsCluster
+
+    with HdfsCluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

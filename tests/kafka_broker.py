@@ -9,11 +9,8 @@ can be stopped and started again on this directory, and its partitions can be re
 
 from __future__ import annotations
 
-import os
 import shutil
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -21,28 +18,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import pyspark
 from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import KafkaError
 
 from storage_engine.log.checkpoint import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_METADATA
+from tests.free_ports import free_ports
+from tests.ivy import fetched_jars, java
 from tests.java_options import JAVA_FLAGS
 
 VERSION = "4.3.1"
 PATIENCE_SECONDS = 120
 
 _DEPENDENCIES = f"""
-<ivy-module version="2.0">
-  <info organisation="lakelog" module="kafka-broker"/>
-  <dependencies defaultconfmapping="*->default">
     <dependency org="org.apache.kafka" name="kafka_2.13" rev="{VERSION}"/>
     <dependency org="org.apache.kafka" name="kafka-tools" rev="{VERSION}">
       <exclude module="connect-runtime"/><exclude module="connect-api"/><exclude module="connect-json"/>
     </dependency>
     <dependency org="org.apache.logging.log4j" name="log4j-slf4j-impl" rev="2.25.4"/>
-  </dependencies>
-</ivy-module>
 """
 
 _PROPERTIES = """
@@ -89,17 +82,17 @@ class KafkaBroker:
         self._folder = tempfile.TemporaryDirectory(prefix="kafka-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
         self.data = folder / "data"
-        self.port, controller_port = _free_ports()
+        self.port, controller_port = free_ports(2)
         properties, logging = folder / "server.properties", folder / "log4j2.properties"
         properties.write_text(_PROPERTIES.format(port=self.port, controller_port=controller_port, data=self.data))
         logging.write_text(_LOGGING)
-        java = [_java(), *self._java_options, f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
+        command = [java(), *self._java_options, f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
         cluster_id = "AAAAAAAAAAAAAAAAAAAAAQ"
         subprocess.run(
-            [*java, "kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", properties],
+            [*command, "kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", properties],
             check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
-        self._command = [*java, "kafka.Kafka", str(properties)]
+        self._command = [*command, "kafka.Kafka", str(properties)]
         self._said = folder / "server.out"
         try:
             self.start()
@@ -180,34 +173,4 @@ class KafkaBroker:
 
 def distribution() -> Path:
     """The folder with the jars of Kafka's broker and tools, fetched where it is not there (half a minute)."""
-    jars = Path(sys.prefix) / f"kafka-{VERSION}"
-    if jars.is_dir():
-        return jars
-    ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
-    partial = Path(tempfile.mkdtemp(prefix=f"{jars.name}.", dir=jars.parent))
-    try:
-        dependencies = partial / "ivy.xml"
-        dependencies.write_text(_DEPENDENCIES)
-        subprocess.run(
-            [_java(), "-jar", ivy, "-warn", "-ivy", dependencies, "-retrieve", f"{partial}/[artifact]-[revision].[ext]"],
-            check=True, stdout=sys.stderr,
-        )  # fmt: skip
-        try:
-            partial.rename(jars)  # whole or not at all, however many fetch at the same time
-        except OSError:
-            assert jars.is_dir(), "another process was first"
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return jars
-
-
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    return f"{home}/bin/java" if home else "java"
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
+    return fetched_jars(f"kafka-{VERSION}", _DEPENDENCIES)

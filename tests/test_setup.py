@@ -33,6 +33,7 @@ TOOLS = [
 ]
 TOOLS += ["sed", "tail", "tee", "touch"]
 INGREDIENTS = ["requirements.lock", "pyproject.toml", "scripts/setup.sh", "scripts/add_jars.py"]
+INGREDIENTS += sorted(str(source.relative_to(HOME)) for source in HOME.glob("pipeline/spark/jvm/*.java"))
 
 
 class Machine:

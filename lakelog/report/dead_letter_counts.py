@@ -16,6 +16,7 @@ from lakelog.dead_letter_tables import (
     export_dead_letters_key,
     ingest_dead_letters_key,
 )
+from lakelog.delta_options import delta_options, shown_error
 from lakelog.optional import optional
 from storage_engine.errors import StorageError
 from storage_engine.storage import Storage
@@ -84,12 +85,12 @@ def _counted(storage: Storage, key: str, kind: DeadLetterKind) -> tuple[DeadLett
     path = f"{storage.uri}/{key}"
     columns = _COLUMNS[kind]
     try:
-        rows = DeltaTable(path).to_pyarrow_dataset()
+        rows = DeltaTable(path, storage_options=delta_options()).to_pyarrow_dataset()
         wanted = [*columns, *({_OUTCOME} & set(rows.schema.names))]
         batches = rows.to_batches(columns=wanted)
         counted = [_count(pa.Table.from_batches([batch]), columns) for batch in batches if batch.num_rows]
     except (DeltaError, pa.ArrowException, OSError) as error:
-        problem = f"expected a Delta table with {', '.join(columns)}; found {type(error).__name__}: {error}"
+        problem = f"expected a Delta table with {', '.join(columns)}; found {shown_error(path, error)}"
         raise StorageError(
             path, problem, "Restore the table. Or move it away: the next job then creates a new table."
         ) from error

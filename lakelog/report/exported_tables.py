@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from lakelog.delta_options import delta_options, shown_error
 from lakelog.optional import optional
 from storage_engine.errors import StorageError
 from storage_engine.storage import Storage
@@ -50,11 +51,11 @@ def _count(storage: Storage, table: str) -> int:
 
     path = f"{storage.uri}/{table}"
     try:
-        rows = DeltaTable(path).to_pyarrow_dataset()
+        rows = DeltaTable(path, storage_options=delta_options()).to_pyarrow_dataset()
         if _COLUMN not in rows.schema.names:
             return 0
         batches = rows.to_batches(columns=[_COLUMN])
         return sum(batch.num_rows - batch.column(0).null_count for batch in batches)
     except (DeltaError, pa.ArrowException, OSError) as error:
-        problem = f"expected an exported Delta table; found {type(error).__name__}: {error}"
+        problem = f"expected an exported Delta table; found {shown_error(path, error)}"
         raise StorageError(path, problem, "Restore the table, or export to another table.") from error

@@ -38,6 +38,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+from lakelog.delta_options import delta_options
 from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from storage_engine.errors import ConflictError
@@ -143,7 +144,8 @@ def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: s
     for _ in range(_MOST_ATTEMPTS):
         try:
             with deltalake_errors(path, "Nothing of the batch was committed."):
-                found = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
+                options = delta_options()
+                found = DeltaTable(path, storage_options=options) if DeltaTable.is_deltatable(path, options) else None
                 committed = found.transaction_version(app_id) if found else None
                 if committed is None or committed < version:
                     write_deltalake(
@@ -151,6 +153,7 @@ def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: s
                         pa.RecordBatchReader.from_batches(INGEST_DEAD_LETTERS, _staged_rows(storage, staged)),
                         mode="append",
                         configuration=None if found else DEAD_LETTER_PROPERTIES,
+                        storage_options=options,
                         commit_properties=CommitProperties(app_transactions=[Transaction(app_id, version)]),
                     )
             return

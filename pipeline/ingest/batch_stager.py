@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql.conf import RuntimeConfig
@@ -18,7 +18,7 @@ from pipeline.ingest.staging_task import IS_LARGE, REPORT, StagingTask
 from storage_engine.phases import added_up
 from storage_engine.storage import Storage
 from storage_engine.topic.append.staged_list import StagedDeadLetters
-from storage_engine.topic.append.staged_run import StagedRun, delete_staged
+from storage_engine.topic.append.staged_run import StagedRun, delete_staged, stored
 
 _REPORT = spark_struct(REPORT)
 _MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -92,6 +92,8 @@ class BatchStager:
         self._is_quiet = not staged.had_rows
         if staged.dead_letters and not task.listed:
             # A list will name these files, because there are dead letters. The tasks could not know this.
+            # So they are written now, as far as the tasks kept the bytes, and synced.
+            staged = replace(staged, runs={topic: stored(self._storage, runs) for topic, runs in staged.runs.items()})
             for key in sorted({run.key for runs in staged.runs.values() for run in runs}):
                 self._storage.sync_file(key)
         return staged

@@ -114,6 +114,16 @@ class IngestTopic:
         self._check_epoch(state)
         return state
 
+    def likely_newest(self) -> TopicState:
+        """The topic's newest state, as far as one read shows it. The commit notices if it is older.
+
+        Raises:
+            FencedError: another ingest has taken the topic over.
+        """
+        state = self._chain.likely_newest()
+        self._check_epoch(state)
+        return state
+
     def config(self, overrides: Mapping[str, str]) -> TopicConfig:
         """The topic's settings with these overrides. The overrides may change while the ingest runs."""
         return topic_config(self._topics.broker, overrides, f"topic {self.name}")

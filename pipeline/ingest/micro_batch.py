@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -164,6 +165,8 @@ class MicroBatches:
         self._schemas = schemas
         self._schema_setting = schema_setting
         self._stager = BatchStager(topics.storage)
+        self._lookups = ThreadPoolExecutor(1)
+        self._may_be_repeated = True  # Spark runs only the first batch of a run again
         for each in ingest_topics.values():
             each.writer.phases = result.phases
 
@@ -176,7 +179,8 @@ class MicroBatches:
         started_ms = self._clock.now_ms()
         batch, states = self._attempt(batch_id, lambda: self._identify(batch_id))
         waiting = [name for name, each in self._ingest_topics.items() if not each.writer.is_done(states[name], batch)]
-        staged = self._attempt(batch_id, lambda: read_list(self._storage, batch))
+        staged = self._attempt(batch_id, lambda: read_list(self._storage, batch)) if self._may_be_repeated else None
+        self._may_be_repeated = False
         if not waiting:
             if staged is not None:
                 self._attempt(batch_id, partial(delete_list, self._storage, staged))
@@ -211,9 +215,15 @@ class MicroBatches:
     def _identify(self, batch_id: int) -> tuple[BatchIdentity, Mapping[str, TopicState]]:
         """The identity of the batch, and the states of the topics before the batch."""
         source = self._source.name if self._source else None
-        batch = batch_identity(self._storage, self._settings.checkpoint, self._result.query_id, batch_id, source)
-        make_durable(self._storage, self._settings.checkpoint, batch_id)
-        return batch, self._newest()
+        identity = self._lookups.submit(
+            batch_identity, self._storage, self._settings.checkpoint, self._result.query_id, batch_id, source
+        )
+        try:
+            states = {name: each.likely_newest() for name, each in self._ingest_topics.items()}
+            make_durable(self._storage, self._settings.checkpoint, batch_id)
+        finally:
+            wait([identity])
+        return identity.result(), states
 
     def _newest(self) -> Mapping[str, TopicState]:
         """The newest states of the topics.
@@ -349,4 +359,5 @@ class MicroBatches:
     ) -> Committed:
         """Commit the staged runs of one topic."""
         publisher = publisher_of(spark, self._storage, size, self._settings.publish_spark_bytes)
-        return ingest_topic.writer.append(by_partition(topic.runs), batch, topic.advance, publisher)
+        runs = by_partition(topic.runs)
+        return ingest_topic.writer.append(runs, batch, topic.advance, publisher, is_state_fresh=True)

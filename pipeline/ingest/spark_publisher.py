@@ -1,6 +1,6 @@
 """Publishes a micro-batch with a Spark job that has one task per partition. Each task writes only new files.
 
-The job is used if a micro-batch is too large for the driver alone, or if the storage cannot append. A task chooses
+The job is used if a micro-batch is too large for the driver alone. A task chooses
 random names for its files and reports them. The driver commits the files of the attempts whose reports Spark accepted.
 So a failed, retried or speculative attempt leaves only files that do not appear in any state. If the whole job fails,
 the files of its attempts are deleted; files of an attempt that ends later are deleted by a sweep.
@@ -23,7 +23,8 @@ from storage_engine.phases import Phases
 from storage_engine.storage import Storage
 from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.append.append_plan import AppendPlan, OpenSegment
-from storage_engine.topic.append.publishers import COPY, NewSegments, Publisher, with_names
+from storage_engine.topic.append.new_files_publisher import NewSegments, with_names
+from storage_engine.topic.append.publishing import COPY, Publisher
 
 
 def publisher_of(spark: SparkSession, storage: Storage, size: int, spark_bytes: int) -> Publisher | None:
@@ -32,7 +33,7 @@ def publisher_of(spark: SparkSession, storage: Storage, size: int, spark_bytes: 
     Args:
         spark_bytes: the smallest size for a Spark job.
     """
-    if storage.growing is not None and size < spark_bytes:
+    if size < spark_bytes:
         return None
     return SparkPublisher(spark, storage)
 

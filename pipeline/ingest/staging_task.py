@@ -398,7 +398,8 @@ class _TopicFiles:
         Args:
             listed: a list will name the files.
         """
-        staging = opened.enter_context(StagingWriter(storage, topic.folder, phases, durable=listed))
+        is_inline = storage.growing is None and not listed  # a request would take longer than the bytes
+        staging = opened.enter_context(StagingWriter(storage, topic.folder, phases, durable=listed, inline=is_inline))
         return cls(topic, staging, opened.enter_context(_DeadLetterFile(storage, topic.folder)))
 
 

@@ -273,6 +273,20 @@ class SchemaSettings(Section):
     )
 
 
+class StorageSettings(Section):
+    """The storage of the root, if the root is not a local directory."""
+
+    options: Annotated[
+        Mapping[str, str], Noun("a section of names and values"), AfterValidator(distinct_options)
+    ] = Field(
+        default={},
+        repr=False,
+        description="Options of the storage, with obstore's names, such as aws_endpoint_url and aws_region, or with Hadoop's"
+        " names for hdfs://. They override the environment variables of the storage. No message, plan or state contains"
+        " their values.",
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefinition:
     """A topic as the settings describe it. Ingest uses the description when it creates the topic.
@@ -294,12 +308,16 @@ class Settings(Section):
     """All settings of a run."""
 
     root: Location = Field(
-        description="Directory of all topics, checkpoints and tables. A relative path begins at the current directory."
+        description="Directory of all topics, checkpoints and tables: a path, or a URI such as s3://bucket/prefix. A relative"
+        " path begins at the current directory."
     )
     broker: InstanceOf[BrokerConfig] = Field(description="Kafka's broker keys: settings of all topics.")
     topics: Mapping[str, InstanceOf[TopicDefinition]] = Field(description="Topics by name, with Kafka's topic keys.")
     schemas: SchemaSettings = Field(
         default=SchemaSettings(), description="Your own event models. A topic refers to a model as module:Class."
+    )
+    storage: StorageSettings = Field(
+        default=StorageSettings(), description="Access to a root that is not a local directory."
     )
     ingest: IngestSettings | None = Field(
         default=None,
@@ -398,6 +416,7 @@ class Settings(Section):
 
 SECTIONS: Final[Mapping[str, type[Section]]] = {
     "schemas": SchemaSettings,
+    "storage": StorageSettings,
     "ingest": IngestSettings,
     "export": ExportSettings,
     "retention": JobTopics,

@@ -4,7 +4,8 @@ All settings are known, so a variable or a --set is looked up in the list of all
 compared with the path of each setting. The path of a setting is its keys, joined by dots. A key can contain dots, so a
 path cannot simply be split. For a variable, the path of each setting is written in capitals, and every character except
 A-Z and 0-9 becomes _. A variable matches a setting if its name is LAKELOG_ followed by this result. If a path matches
-two topics, the topic with the longer name is chosen.
+two topics, the topic with the longer name is chosen. LAKELOG_STORAGE_OPTIONS is no setting: it contains all storage
+options, and the engine reads it (storage_engine.storage.storage_options).
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from pipeline.settings.model import SECTIONS, TOPIC_ENTRY, Section, section_in
 from storage_engine.config import ALIASES, BROKER_KEYS, TOPIC_KEYS, nearest
 from storage_engine.config.settings_document import Document, KeyPath
 from storage_engine.errors import ConfigError, UsageError
+from storage_engine.storage.storage_options import VARIABLE
 
 PREFIX = "LAKELOG_"
+STORAGE_OPTIONS: KeyPath = ("storage", "options")
+"""The path of the storage options. Their values may be passwords, so no message contains them."""
 _OPTIONS: KeyPath = ("ingest", "source", "options")
 _TOPIC_KEYS = (*TOPIC_ENTRY, *TOPIC_KEYS, *ALIASES)
 
@@ -36,7 +40,7 @@ def _paths_in(section: type[Section], path: KeyPath) -> Iterator[KeyPath]:
         inner = section_in(found.annotation)
         if inner:
             yield from _paths_in(inner, (*path, key))
-        elif (*path, key) != _OPTIONS:
+        elif (*path, key) not in (_OPTIONS, STORAGE_OPTIONS):
             yield (*path, key)
 
 
@@ -58,7 +62,7 @@ def apply_environment(document: Document, environ: Mapping[str, str]) -> None:
     for path in known_paths(document):
         by_variable.setdefault(variable(path), []).append(path)
     for name, value in sorted(environ.items()):
-        if not name.startswith(PREFIX) or not value:
+        if not name.startswith(PREFIX) or not value or name == VARIABLE:
             continue
         place = f"environment variable {name}"
         paths = by_variable.get(name, [])
@@ -107,6 +111,9 @@ def _resolve(document: Document, dotted: str) -> KeyPath | None:
     if option not in (dotted, ""):
         named = {known.lower(): known for known in document.section(_OPTIONS)}
         return (*_OPTIONS, named.get(option.lower(), option))
+    option = dotted.removeprefix(".".join(STORAGE_OPTIONS) + ".")
+    if option not in (dotted, ""):
+        return (*STORAGE_OPTIONS, option)
     if section == "topics":
         keys = [key for key in _TOPIC_KEYS if rest.endswith(f".{key}") and rest != f".{key}"]
         if keys:

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from pipeline.settings.model import TOPIC_ENTRY, Section, Settings, TopicDefinition, section_in
-from pipeline.settings.overlays import apply_arguments, apply_environment
+from pipeline.settings.overlays import STORAGE_OPTIONS, apply_arguments, apply_environment
 from pipeline.settings.values import noun
 from storage_engine.config import (
     BROKER_KEYS,
@@ -39,7 +39,7 @@ def load_settings(
     overrides: Sequence[str] = (),
     root: str | None = None,
     environ: Mapping[str, str] | None = None,
-    kept_by: Callable[[str], Mapping[str, str] | None] = lambda _: None,
+    kept_by: Callable[[Settings], Mapping[str, str] | None] = lambda _: None,
     *,
     makes_topics: bool = False,
 ) -> Settings:
@@ -50,7 +50,7 @@ def load_settings(
         overrides: the values of --set, each KEY=VALUE.
         root: the value of --root.
         environ: the environment variables.
-        kept_by: returns the broker settings that a root stores, or None if it stores none.
+        kept_by: returns the broker settings that the root of the settings stores, or None if it stores none.
         makes_topics: the run may create topics. If the root then has no broker settings, it stores those of the file.
 
     Raises:
@@ -71,7 +71,7 @@ def load_settings(
         _check_new_topics(settings, described)
     except ConfigError as error:
         raise UsageError(error.place, error.problem, error.remedy) from None
-    kept = kept_by(settings.root)
+    kept = kept_by(settings)
     try:
         run_settings = read_broker_section(document)
         places = {key: document.place(("broker", key)) for key in run_settings}
@@ -185,4 +185,6 @@ def _first_mistake(document: Document, error: ValidationError) -> ConfigError:
     if found["type"] == "missing":
         return ConfigError(place, f"the key {'.'.join(path)} is missing", (field and field.description) or "")
     expected = noun(field) if field else "text"
+    if path[:2] == STORAGE_OPTIONS:
+        return ConfigError(place, f"expected {expected}; the value is not shown, because it may be a password")
     return ConfigError(place, f"expected {expected}; found {shown(found['input'])}")

@@ -40,6 +40,7 @@ from pyspark.sql import SparkSession
 from lakelog.spark.registering import register
 from pipeline.spark.failures import SPARK_ERRORS
 from pipeline.spark.spark_python import spark_python
+from pipeline.spark.store_settings import open_stores
 from pipeline.spark.termination import TERMINATION
 
 _prepared: WeakSet[SparkSession] = WeakSet()
@@ -85,6 +86,7 @@ def spark_session(app_name: str) -> SparkSession:
             for key, value in local_settings(dict(SparkConf().getAll())).items():
                 builder = builder.config(key, value)
         session = builder.getOrCreate()
+    open_stores(session.sparkContext)
     if session not in _prepared:
         _prepared.add(session)
         register(session)

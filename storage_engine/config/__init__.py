@@ -15,6 +15,8 @@ Parsing, validation, error messages and docs/CONFIGURATION.md use the declaratio
     resolving.py          the value of each key after overrides and defaults
     kafka_dir_keys.py     more keys, which only plain Kafka log directories have
     settings_document.py  a settings file, with the line of each value
+    properties_file.py    a file in the format of Java's Properties, with the line of each value
+    server_properties.py  the keys of a broker's server.properties that have an effect on log directories
 
 All values are immutable, and all functions are thread-safe.
 """

@@ -84,6 +84,25 @@ class LogManagerConfig:
         "log.retention.check.interval.ms", "broker", "long", 300_000, unit="ms", minimum=1,
         doc="How often retention is applied.", cost=_AT_NEXT_TURN,
     )  # fmt: skip
+    initial_task_delay_ms: int = declared_field(
+        "log.initial.task.delay.ms", "broker", "long", 30_000, unit="ms", minimum=0,
+        doc="How long after its start `lakelog log-manager` does the first scheduled task. Cleaning does not wait.",
+        cost="Takes effect at the next start.",
+    )  # fmt: skip
+    cleaner_enable: bool = declared_field(
+        "log.cleaner.enable", "broker", "boolean", True,
+        doc="Whether `lakelog log-manager` compacts topics.", cost="Takes effect at the next start.",
+    )  # fmt: skip
+    cleaner_threads: int = declared_field(
+        "log.cleaner.threads", "broker", "int", 1, minimum=0,
+        doc="How many threads of `lakelog log-manager` compact. Each thread compacts one partition at a time. All threads"
+        " share log.cleaner.dedupe.buffer.size and log.cleaner.io.max.bytes.per.second.",
+        cost="Takes effect at the next start.",
+    )  # fmt: skip
+    cleaner_backoff_ms: int = declared_field(
+        "log.cleaner.backoff.ms", "broker", "long", 15_000, unit="ms", minimum=0,
+        doc="How long a thread waits if no partition must be compacted.", cost="Takes effect at the next start.",
+    )  # fmt: skip
     preallocate: str = declared_field(
         "log.preallocate", "broker", "choice", "false", choices=("false", "true"), sets="preallocate",
         doc="Default of preallocate for all topics.", cost="As for preallocate.",

@@ -38,20 +38,27 @@ class DamagedParts:
         self._files = files
         self._tail_cuts: list[_TailCut] = []
 
-    def cut_out(self, number: int, damages: Sequence[Damage], kept: Sequence[tuple[int, int]]) -> None:
+    def cut_out(
+        self,
+        number: int,
+        damages: Sequence[Damage],
+        kept: Sequence[tuple[int, int]],
+        fate: CutReason = CutReason.QUARANTINED,
+    ) -> None:
         """Save the damaged bytes of a segment beside the log, and cut them out of the segment.
 
         Args:
             damages: the damaged parts, in the order of their positions.
             kept: start and end of each intact part.
+            fate: the reason of the cuts, unless settle_tail finds that a cut is a torn tail.
         """
         files = self._files
         base, key = files.bases[number], files.key(files.bases[number])
         for damage in damages:
-            if damage.end == files.size(base):
+            if damage.end == files.size(base) and fate is not CutReason.TRUNCATED:
                 self._tail_cuts.append(_TailCut(number, len(files.report.cuts)))
             kept_as = self._keep(base, damage)
-            cut = Cut(key, damage.position, damage.size, damage.problem, kept_as, CutReason.QUARANTINED)
+            cut = Cut(key, damage.position, damage.size, damage.problem, kept_as, fate)
             files.report.cuts.append(cut)
         end = sum(stop - start for start, stop in kept)
         if not kept or kept[-1][1] == end:

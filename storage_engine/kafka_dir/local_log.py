@@ -17,7 +17,7 @@ from storage_engine.config.kafka_dir_keys import LogConfig
 from storage_engine.errors import CorruptionError, InvalidRecordError
 from storage_engine.kafka_dir.active_segment import ActiveSegment
 from storage_engine.kafka_dir.log_loading import LoadedLog
-from storage_engine.log.filenames import SNAPSHOT, offset_name
+from storage_engine.log.filenames import LOG, SNAPSHOT, offset_name
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.partition_state import Segment
 from storage_engine.log.producers.producer_snapshot import encode_snapshot
@@ -134,6 +134,7 @@ class LocalLog:
         """Begin a new segment. Its name is durable after the next flush or roll. If a crash comes before that, no
         durable record is lost.
         """
+        self._sync_closed()
         self.closed = (*self.closed, self._active.close())
         base = self.end_offset
         self.recovery_point, self.flushed_ms = base, now_ms
@@ -156,15 +157,28 @@ class LocalLog:
     def flush(self, now_ms: int) -> None:
         """Make all appended records durable, and move the recovery point to the log's end."""
         if self.recovery_point < self.end_offset:
+            self._sync_closed()
             self._active.sync()
         self.recovery_point, self.flushed_ms = self.end_offset, now_ms
 
+    def _sync_closed(self) -> None:
+        """Make the closed segments above the recovery point durable. This class syncs each segment that it closes. But
+        after a crash, the log may have closed segments of another program, which that program had not synced.
+        """
+        unsynced = [each for each in self.closed if each.end_offset > self.recovery_point]
+        for segment in unsynced:
+            self._storage.sync_file(f"{self._folder}/{segment.name}{LOG}")
+        if unsynced:
+            self._storage.sync_names(self._folder)
+
     def is_flush_due(self, now_ms: int) -> bool:
-        """Whether flush.ms have passed, and records were appended, since the last flush."""
-        return self.recovery_point < self.end_offset and now_ms - self.flushed_ms >= self.config.flush_ms
+        """Whether flush.messages records are not durable, or flush.ms have passed since the last flush."""
+        left = self.end_offset - self.recovery_point
+        return left > 0 and (left >= self.config.flush_messages or now_ms - self.flushed_ms >= self.config.flush_ms)
 
     def close(self) -> None:
         """Close the files as a broker would; see PartitionLog.close."""
+        self._sync_closed()
         self._active.close()
         self.recovery_point = self.end_offset
         name = offset_name(self.end_offset) + SNAPSHOT

@@ -15,7 +15,8 @@ Damaged bytes are cut out, but never lost (kafka_dir.damage): each cut is saved 
 <base>.<position>.corrupt, and the report names these files. After a crash, a torn tail after all intact batches is
 expected. Damage before intact batches is not expected. Kafka would cut the log off at this damage, and delete all later
 segments. Lakelog cuts out only the damaged bytes and keeps everything after them. The cut leaves a gap in the offsets,
-as compaction does.
+as compaction does. With the option `truncates`, Lakelog does what Kafka does; only the rest of the damaged segment is
+saved then.
 
 Every step can be interrupted; the next load repeats the step. Only one thread may load a log, and the log's directory
 must be locked.
@@ -24,7 +25,7 @@ must be locked.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,8 +33,8 @@ from storage_engine.config import TopicConfig
 from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.kafka_dir.damage import DamagedParts
 from storage_engine.kafka_dir.log_files import LogFiles
-from storage_engine.kafka_dir.producers_at import KnownProducers, replay_around_damage
-from storage_engine.kafka_dir.recovery_report import RecoveryReport
+from storage_engine.kafka_dir.producers_at import KnownProducers, Replayed, replay_around_damage
+from storage_engine.kafka_dir.recovery_report import CutReason, RecoveryReport
 from storage_engine.kafka_dir.segment_swap import settle_swaps
 from storage_engine.kafka_dir.trusted_segments import FoundSegment, TrustedSegments
 from storage_engine.log.checkpoint import (
@@ -90,6 +91,7 @@ class LoadOptions:
     recovery_point: from the checkpoint; 0 if the checkpoint does not name the log.
     log_start_offset: from the checkpoint; 0 if the checkpoint does not name the log.
     producer_expiration_ms: producers without a batch for this time are dropped.
+    truncates: whether, after a crash, the log ends at the first damaged byte, as in Kafka.
     """
 
     now_ms: int
@@ -97,6 +99,7 @@ class LoadOptions:
     recovery_point: int = 0
     log_start_offset: int = 0
     producer_expiration_ms: int = 86_400_000
+    truncates: bool = False
 
 
 def load_log(storage: Directory, folder: str, config: TopicConfig, options: LoadOptions) -> LoadedLog:
@@ -148,6 +151,7 @@ class _Loading:
         self._segments: dict[int, Segment] = {}
         self._newest: FoundSegment | None = None
         self._epochs: Epochs = ()
+        self._truncated = False
 
     def load(self) -> LoadedLog:
         files, options = self._files, self._options
@@ -217,19 +221,26 @@ class _Loading:
         intact_number = number
         intact: FoundSegment | None = None
         while number < len(files.bases):
-            producers, found = self._recover(number, producers)
+            producers, found = self._recover(number, producers, truncates=options.truncates and not options.clean)
             if found.growing.size or intact is None:
                 intact_number, intact = number, found
             self._newest = found
             number += 1
+            if self._truncated:
+                for base in files.bases[number:]:
+                    files.remove_segment(base)
+                del files.bases[number:]
         if intact is not None:
             torn = not options.clean and intact.growing.end_offset >= options.recovery_point
             if self._damaged.settle_tail(intact_number, torn=torn):
                 self._newest = intact
         return producers
 
-    def _recover(self, number: int, producers: Producers) -> tuple[Producers, FoundSegment]:
+    def _recover(self, number: int, producers: Producers, *, truncates: bool = False) -> tuple[Producers, FoundSegment]:
         """Read a segment, cut out its damaged bytes, and derive its other files.
+
+        Args:
+            truncates: whether everything from the first damaged byte on is cut out.
 
         Returns:
             The producers at the segment's end, and the contents of the segment.
@@ -244,19 +255,21 @@ class _Loading:
         markers: set[tuple[int, int]] = set()
         kept: list[tuple[int, int]] = []
         damages: list[Damage] = []
-        for chunk in log.chunks():
-            for part in replay_around_damage(producers, chunk, files.key(base)):
-                producers = part.producers
-                ended += part.ended
-                if len(part.table):
-                    growing.append_all(part.table)
-                    kept.append((chunk.position + int(part.table.positions[0]), chunk.position + part.table.end))
-                    markers |= _markers(part.table)
-                    self._epochs = with_batches(self._epochs, part.table)
-                damages += part.damages
+        for position, part in self._parts(log, number, producers, truncates=truncates):
+            producers = part.producers
+            ended += part.ended
+            if len(part.table):
+                growing.append_all(part.table)
+                kept.append((position + int(part.table.positions[0]), position + part.table.end))
+                markers |= _markers(part.table)
+                self._epochs = with_batches(self._epochs, part.table)
+            damages += part.damages
         growing.seal()
         damages = sorted(damages + log.damages)
-        if damages:
+        if self._truncated:
+            damages = [Damage(damages[0].position, files.size(base) - damages[0].position, damages[0].problem)]
+            self._damaged.cut_out(number, damages, kept, CutReason.TRUNCATED)
+        elif damages:
             self._damaged.cut_out(number, damages, kept)
         aborted = self._with_indexed(base, aborted_among(ended), markers)
         files.note_size(offset_name(base) + LOG, growing.size)
@@ -266,6 +279,27 @@ class _Loading:
         self._segments[base] = growing.segment(offset_name(base), files.modified_ms(base), aborted)
         files.report.recovered.append(base)
         return producers, FoundSegment(growing, aborted)
+
+    def _parts(
+        self, log: DamagedLog, number: int, producers: Producers, *, truncates: bool
+    ) -> Iterator[tuple[int, Replayed]]:
+        """The intact parts of a segment, each with the position of its chunk. If the log is truncated, the parts end at
+        the first damage that intact batches follow.
+        """
+        files = self._files
+        for chunk in log.chunks():
+            if truncates and log.damages:
+                self._truncated = True
+                return
+            for part in replay_around_damage(producers, chunk, log.key):
+                producers = part.producers
+                yield chunk.position, part
+                if truncates and part.damages:
+                    self._truncated = True
+                    return
+        self._truncated = (
+            truncates and bool(log.damages) and any(files.size(base) for base in files.bases[number + 1 :])
+        )
 
     def _with_indexed(
         self, base: int, derived: Sequence[AbortedTransaction], markers: set[tuple[int, int]]

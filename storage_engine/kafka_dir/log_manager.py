@@ -10,24 +10,27 @@ If a directory cannot be used, the manager records the error in `offline`, and c
 error is raised if no usable directory is left, if another process holds a lock, or if a partition is in two
 directories.
 
-There is no background thread. The caller must call run_due regularly. run_due does the work that is due: flushes,
-checkpoints, retention, deletions. After a crash all logs are loaded as kafka_dir.log_loading describes. Any thread may
-call any method.
+There is no background thread. kafka_dir.upkeep does the work that is due: flushes, checkpoints, retention, deletions.
+After a crash all logs are loaded as kafka_dir.log_loading describes. Any thread may call any method.
+
+If a broker works in the directories at other times, `choose` decides, after the locks were taken, which logs are opened
+and with which settings. Directories and meta.properties are then not created: only the broker creates them.
 """
 
 from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from storage_engine.cleaner.cleaner import CleanedPartition
 from storage_engine.clock import Clock, SystemClock
+from storage_engine.config import LONG_MAX
 from storage_engine.config.kafka_dir_keys import LogConfig, LogManagerConfig
 from storage_engine.errors import (
     ConflictError,
@@ -57,17 +60,25 @@ from storage_engine.storage.storage_opening import open_directory
 from storage_engine.topic_id import new_topic_id
 from storage_engine.topic_name import check_topic_name
 
-_EXPIRY_CHECK_MS = 600_000
 _LONGEST_NAME = 255
 
 
-@dataclass
-class _ScheduledTask:
-    """An action to run every interval_ms."""
+@dataclass(frozen=True)
+class Choices:
+    """What is opened in the directories of a broker, and how.
 
-    interval_ms: int
-    due_ms: int
-    action: Callable[[OpenDirectory], None]
+    config: the configuration of the broker.
+    topics: overrides of a topic's configuration, by its name.
+    left_alone: partitions that are not opened.
+    one_copy: partitions without a replica on another node, so that their high watermark is the end of the log.
+    truncates: as in log_loading.LoadOptions.
+    """
+
+    config: LogManagerConfig
+    topics: Mapping[str, Mapping[str, object]]
+    left_alone: Set[TopicPartition] = frozenset()
+    one_copy: Set[TopicPartition] = frozenset()
+    truncates: bool = False
 
 
 class LogManager:
@@ -81,12 +92,14 @@ class LogManager:
         config: LogManagerConfig | None = None,
         topics: Mapping[str, Mapping[str, object]] | None = None,
         clock: Clock | None = None,
+        choose: Callable[[Sequence[OpenDirectory]], Choices] | None = None,
     ) -> None:
         """Open the directories, create those that are missing, and load all their partitions.
 
         Args:
             directories: log.dirs.
             topics: overrides of a topic's configuration, by its name.
+            choose: for directories of a broker: called with the locked directories, instead of config and topics.
 
         Raises:
             ConfigError: a topic's overrides are invalid.
@@ -94,10 +107,8 @@ class LogManager:
             ConflictError: a partition is in two directories, or the directories belong to different clusters.
             StorageError: another process holds a lock. Or no directory can be used; then the first error is raised.
         """
-        self._config = config or LogManagerConfig()
-        self._overrides = {topic: dict(overrides) for topic, overrides in (topics or {}).items()}
-        for topic in self._overrides:
-            self.topic_config(topic)
+        self._choose = choose
+        self._choices = Choices(config or LogManagerConfig(), topics or {})
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
         self._directories: list[OpenDirectory] = []
@@ -106,24 +117,17 @@ class LogManager:
             for each in directories:
                 self._open_directory(open_directory(each) if isinstance(each, Path | str) else each)
             self._settle_meta_properties()
+            if choose is not None:
+                self._choices = choose(self._directories)
+            self._config = self._choices.config
+            self._overrides = {topic: dict(overrides) for topic, overrides in self._choices.topics.items()}
+            for topic in self._overrides:
+                self.topic_config(topic)
             refuse_duplicate_logs(self._directories)
             self._load()
         except BaseException:
             self.abandon()
             raise
-        now_ms = self._clock.now_ms()
-        intervals = self._config
-        self._duties = [
-            _ScheduledTask(interval_ms, now_ms + interval_ms, action)
-            for interval_ms, action in (
-                (intervals.flush_scheduler_interval_ms, OpenDirectory.flush_due),
-                (intervals.flush_offset_checkpoint_interval_ms, OpenDirectory.write_recovery_points),
-                (intervals.flush_start_offset_checkpoint_interval_ms, OpenDirectory.write_log_starts),
-                (intervals.high_watermark_checkpoint_interval_ms, OpenDirectory.write_high_watermarks),
-                (intervals.retention_check_interval_ms, OpenDirectory.apply_retention),
-                (_EXPIRY_CHECK_MS, self._expire_producers),
-            )
-        ]
 
     # Opening
 
@@ -132,27 +136,26 @@ class LogManager:
             refuse_view(storage.root)
         held = ExitStack()
         try:
-            storage.make_folder("")
-            entries = storage.entries("")
+            if self._choose is None:
+                storage.make_folder("")
+            storage.entries("")
         except StorageError as error:
-            self._note_offline(storage.uri, error)
+            self.offline[storage.uri] = error
             return
         held.enter_context(storage.hold_exclusive(LOCK))
-        directory = OpenDirectory(storage, held)
+        directory = OpenDirectory(storage, held, of_broker=self._choose is not None)
         try:
+            entries = storage.entries("")
             directory.survey({entry.name: entry.is_folder for entry in entries}, self._clock.now_ms())
         except LogError as error:
             held.close()
-            self._note_offline(storage.uri, error)
+            self.offline[storage.uri] = error
             return
         self._directories.append(directory)
 
-    def _note_offline(self, path: str, error: LogError) -> None:
-        self.offline[path] = error
-
     def _settle_meta_properties(self) -> None:
-        """Write each missing meta.properties, with a new directory id, and the cluster and node of the other
-        directories.
+        """Check that all directories belong to one node. Write each missing meta.properties, with a new directory id, and
+        the cluster and node of the other directories.
         """
         known: dict[str, MetaProperties] = {}
         for directory in list(self._directories):
@@ -174,7 +177,7 @@ class LogManager:
                     "Open the directories of one node only.",
                 )
         for directory in self._directories:
-            if directory.path not in known:
+            if directory.path not in known and self._choose is None:
                 own = MetaProperties(first.cluster_id, new_topic_id(), first.node_id)
                 directory.storage.replace(META_PROPERTIES, encode_meta_properties(own))
 
@@ -184,8 +187,13 @@ class LogManager:
         with ExitStack() as pools:
             loads: list[tuple[OpenDirectory, TopicPartition, Future[PartitionLog]]] = []
             for directory in self._directories:
+                if self._choose is not None:
+                    due_ms = self._clock.now_ms() + self.topic_config("").file_delete_delay_ms
+                    directory.deletions = [(due_ms, name) for _, name in directory.deletions]
                 pool = pools.enter_context(ThreadPoolExecutor(threads, "load"))
-                loads += [(directory, each, pool.submit(self._open_log, directory, each)) for each in directory.found]
+                directory.left_alone = set(self._choices.left_alone).intersection(directory.found)
+                opened = [each for each in directory.found if each not in directory.left_alone]
+                loads += [(directory, each, pool.submit(self._open_log, directory, each)) for each in opened]
             failed: dict[str, LogError] = {}
             for directory, partition, load in loads:
                 try:
@@ -205,8 +213,17 @@ class LogManager:
             clean=directory.clean, recovery_point=directory.recovery_points.get(partition, 0),
             log_start_offset=directory.log_starts.get(partition, 0),
             first_dirty_offset=directory.first_dirty_offsets.get(partition), topic_id=topic_id,
-            producer_expiration_ms=self._config.producer_expiration_ms,
+            producer_expiration_ms=self._config.producer_expiration_ms, truncates=self._choices.truncates,
+            high_watermark=self._high_watermark(directory, partition), leads=self._choose is None,
         )  # fmt: skip
+
+    def _high_watermark(self, directory: OpenDirectory, partition: TopicPartition) -> int:
+        """The high watermark that the broker has written; LONG_MAX if it is the end of the log. If the broker wrote high
+        watermarks, but not that of this partition, nothing of the partition is known to be replicated.
+        """
+        if directory.high_watermarks is None or partition in self._choices.one_copy:
+            return LONG_MAX
+        return directory.high_watermarks.get(partition, 0)
 
     # Properties
 
@@ -316,29 +333,40 @@ class LogManager:
                     if partition.topic == topic:
                         log.config = config
 
-    # Work that is due
+    # Work on the directories
 
-    def run_due(self) -> None:
-        """Do the work that is due by the clock: flushes, checkpoints, retention and deletions.
-
-        A directory that fails goes offline.
+    def each_directory(self, work: Callable[[OpenDirectory], None]) -> None:
+        """Do something in each directory. A directory that fails goes offline.
 
         Raises:
             StorageError: the last directory went offline.
         """
         with self._lock:
-            now_ms = self._clock.now_ms()
-            due = [duty for duty in self._duties if duty.due_ms <= now_ms]
-            for duty in due:
-                duty.due_ms = now_ms + duty.interval_ms
             for directory in list(self._directories):
-                try:
-                    for duty in due:
-                        duty.action(directory)
-                    directory.delete_due(now_ms)
-                except StorageError as error:
-                    self._take_offline(directory, error)
+                with self.taking_offline(directory):
+                    work(directory)
             self._check_any_left()
+
+    @contextmanager
+    def taking_offline(self, directory: OpenDirectory) -> Iterator[None]:
+        """Do something in one directory. If the storage fails, the directory goes offline."""
+        try:
+            yield
+        except StorageError as error:
+            with self._lock:
+                if directory in self._directories:
+                    self._take_offline(directory, error)
+
+    @property
+    def open_directories(self) -> tuple[OpenDirectory, ...]:
+        """The directories in use, with their logs."""
+        with self._lock:
+            return tuple(self._directories)
+
+    @property
+    def config(self) -> LogManagerConfig:
+        """The configuration of all directories."""
+        return self._config
 
     def compact(
         self, names: Iterable[TopicPartition] | None = None, *, force: bool = False
@@ -369,24 +397,6 @@ class LogManager:
                 except LogError as error:
                     done[partition] = error
         return done
-
-    def checkpoint(self) -> None:
-        """Write all checkpoints now.
-
-        Raises:
-            StorageError: as run_due.
-        """
-        with self._lock:
-            for directory in list(self._directories):
-                try:
-                    directory.write_checkpoints()
-                except StorageError as error:
-                    self._take_offline(directory, error)
-            self._check_any_left()
-
-    def _expire_producers(self, directory: OpenDirectory) -> None:
-        for log in directory.logs.values():
-            log.expire_producers(self._config.producer_expiration_ms)
 
     # Closing
 
@@ -419,7 +429,7 @@ class LogManager:
     def _take_offline(self, directory: OpenDirectory, error: LogError) -> None:
         self._directories.remove(directory)
         directory.abandon()
-        self._note_offline(directory.path, error)
+        self.offline[directory.path] = error
 
     def _check_any_left(self) -> None:
         if not self._directories and self.offline:

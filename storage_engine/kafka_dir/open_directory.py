@@ -9,12 +9,17 @@
     replication-offset-checkpoint          high watermarks; with one replica they are the ends of the logs
     cleaner-offset-checkpoint              compacted logs are clean below this offset
 
+If the directories belong to a broker (of_broker), a broker works in the same directory at other times. Then only the
+broker writes the high watermarks, and no record above its high watermark is deleted or compacted. The lines of partitions
+that are not opened stay in the checkpoints. .kafka_cleanshutdown keeps the broker's epoch.
+
 Each checkpoint is replaced as a whole, so a crash leaves the old or the new checkpoint. The class is not thread-safe:
 the LogManager makes one call at a time.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -29,6 +34,7 @@ from storage_engine.kafka_dir.log_directory import (
     partition_of,
 )
 from storage_engine.kafka_dir.partition_log import PartitionLog
+from storage_engine.kafka_dir.recovery_report import RecoveryReport
 from storage_engine.log.checkpoint import (
     CLEAN_SHUTDOWN,
     FIRST_DIRTY_OFFSETS,
@@ -43,7 +49,11 @@ from storage_engine.log.checkpoint import (
 )
 from storage_engine.storage import Directory
 
-_CLEAN = b'{"version":0,"brokerEpoch":-1}'
+CLUSTER_METADATA = TopicPartition("__cluster_metadata", 0)
+"""The partition with KRaft's records. Its folder has files of its own, and KRaft alone opens it for writing."""
+REMOTE_INDEX_CACHE = "remote-log-index-cache"
+"""The folder in which a broker stores indexes of segments in a remote storage. It contains no partition."""
+_NO_EPOCH = -1
 
 
 @dataclass
@@ -51,9 +61,13 @@ class OpenDirectory:
     """One directory, while it is in use.
 
     held: the lock.
+    of_broker: whether the directory belongs to a broker.
     clean: whether the directory was closed cleanly.
-    recovery_points, log_starts, first_dirty_offsets: the contents of the checkpoints when the directory was opened.
+    broker_epoch: from .kafka_cleanshutdown; -1 if it is not known.
+    recovery_points, log_starts, first_dirty_offsets, high_watermarks: the contents of the checkpoints when the directory
+        was opened.
     found: the partitions that existed then.
+    left_alone: those of them that are not opened.
     aside: folders that a broker set aside; not touched.
     logs: the open logs.
     deletions: folders to remove, each with the earliest time at which it may be removed.
@@ -61,11 +75,15 @@ class OpenDirectory:
 
     storage: Directory
     held: ExitStack
+    of_broker: bool = False
     clean: bool = False
+    broker_epoch: int = _NO_EPOCH
     recovery_points: dict[tuple[str, int], int] = field(default_factory=dict)
     log_starts: dict[tuple[str, int], int] = field(default_factory=dict)
     first_dirty_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    high_watermarks: dict[tuple[str, int], int] | None = None
     found: list[TopicPartition] = field(default_factory=list)
+    left_alone: set[TopicPartition] = field(default_factory=set)
     aside: list[str] = field(default_factory=list)
     logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
     deletions: list[tuple[int, str]] = field(default_factory=list)
@@ -75,11 +93,12 @@ class OpenDirectory:
         """The path of the directory."""
         return self.storage.uri
 
-    def survey(self, names: Mapping[str, bool], now_ms: int) -> None:
+    def survey(self, names: Mapping[str, bool], deletion_ms: int) -> None:
         """Read the contents of the directory. From now on, the directory counts as not closed cleanly.
 
         Args:
             names: the names of all entries, and whether each is a folder.
+            deletion_ms: the earliest time at which folders of deleted partitions may be removed.
 
         Raises:
             CorruptionError: a checkpoint is damaged.
@@ -90,24 +109,35 @@ class OpenDirectory:
         self.recovery_points = self._read_checkpoint(RECOVERY_POINTS)
         self.log_starts = self._read_checkpoint(LOG_STARTS)
         self.first_dirty_offsets = self._read_checkpoint(FIRST_DIRTY_OFFSETS)
+        if self.of_broker and HIGH_WATERMARKS in names:
+            self.high_watermarks = self._read_checkpoint(HIGH_WATERMARKS)
         for name in sorted(name for name, is_folder in names.items() if is_folder):
             partition = partition_of(name)
             if name.endswith(DELETED_FOLDER):
-                self.deletions.append((now_ms, name))
+                self.deletions.append((deletion_ms, name))
             elif name.endswith((FUTURE_FOLDER, STRAY_FOLDER)):
                 self.aside.append(name)
             elif partition is not None:
                 self.found.append(partition)
-            else:
+            elif name != REMOTE_INDEX_CACHE:
                 raise StorageAccessError(
                     f"{storage.uri}/{name}", "is not a partition's folder, because its name is not topic-partition",
                     "Move this folder away. A broker also refuses to start while this folder is here.",
                 )  # fmt: skip
         self.clean = CLEAN_SHUTDOWN in names
         if self.clean:
+            self.broker_epoch = self._broker_epoch()
             # This comes before anything is loaded, so that a crash during loading is recognised as a crash.
             storage.delete(CLEAN_SHUTDOWN)
             storage.sync_names("")
+
+    def _broker_epoch(self) -> int:
+        """The epoch in .kafka_cleanshutdown. Older brokers leave the file empty; only its existence matters then."""
+        try:
+            epoch = json.loads(self.storage.read(CLEAN_SHUTDOWN))["brokerEpoch"]
+        except (ValueError, TypeError, KeyError):
+            return _NO_EPOCH
+        return epoch if isinstance(epoch, int) else _NO_EPOCH
 
     def forget(self, partition: TopicPartition) -> None:
         """Drop what the checkpoints recorded for a partition, because a new partition of the same name begins."""
@@ -131,14 +161,21 @@ class OpenDirectory:
         except NotFoundError:
             return {}
 
-    def _write_checkpoint(self, file: str, offset_of: Callable[[PartitionLog], int | None]) -> None:
+    def _write_checkpoint(
+        self, file: str, before: Mapping[tuple[str, int], int], offset_of: Callable[[PartitionLog], int | None]
+    ) -> None:
         """Write a checkpoint with the offset of each log that has an offset."""
         offsets = {each: offset_of(log) for each, log in self.logs.items()}
-        self.storage.replace(file, encode_offsets({each: at for each, at in offsets.items() if at is not None}))
+        written = {each: at for each, at in offsets.items() if at is not None}
+        self.storage.replace(file, encode_offsets(self._of_others(before) | written))
+
+    def _of_others(self, before: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        """The lines of partitions that are not opened. Only the broker knows when these lines lose their meaning."""
+        return {each: at for each, at in before.items() if each not in self.logs} if self.of_broker else {}
 
     def write_recovery_points(self) -> None:
         """Write the offsets below which the logs are durable."""
-        self._write_checkpoint(RECOVERY_POINTS, lambda log: log.recovery_point)
+        self._write_checkpoint(RECOVERY_POINTS, self.recovery_points, lambda log: log.recovery_point)
 
     def write_log_starts(self) -> None:
         """Write the log start offsets that are above the base offset of the first segment."""
@@ -146,15 +183,16 @@ class OpenDirectory:
         def above_first_segment(log: PartitionLog) -> int | None:
             return log.log_start_offset if log.log_start_offset > log.first_base_offset else None
 
-        self._write_checkpoint(LOG_STARTS, above_first_segment)
+        self._write_checkpoint(LOG_STARTS, self.log_starts, above_first_segment)
 
     def write_high_watermarks(self) -> None:
-        """Write the ends of the logs as high watermarks."""
-        self._write_checkpoint(HIGH_WATERMARKS, lambda log: log.log_end_offset)
+        """Write the ends of the logs as high watermarks. In a broker's directory nothing is written."""
+        if not self.of_broker:
+            self._write_checkpoint(HIGH_WATERMARKS, {}, lambda log: log.log_end_offset)
 
     def write_first_dirty_offsets(self) -> None:
         """Write the offsets below which the logs are compacted."""
-        self._write_checkpoint(FIRST_DIRTY_OFFSETS, lambda log: log.first_dirty_offset)
+        self._write_checkpoint(FIRST_DIRTY_OFFSETS, self.first_dirty_offsets, lambda log: log.first_dirty_offset)
 
     def write_checkpoints(self) -> None:
         """Write all four checkpoints."""
@@ -163,27 +201,30 @@ class OpenDirectory:
         self.write_high_watermarks()
         self.write_first_dirty_offsets()
 
-    def flush_due(self) -> None:
-        """Flush the logs whose flush.ms have passed."""
-        for log in self.logs.values():
-            log.flush_if_due()
+    def delete_folders(self, now_ms: int) -> list[str]:
+        """Delete the folders that were marked as deleted and whose delay has passed. Returns their names."""
+        due = [each for each in self.deletions if each[0] <= now_ms]
+        for each in due:
+            self.storage.remove_folder(each[1])
+            self.deletions.remove(each)
+        return [name for _, name in due]
 
-    def apply_retention(self) -> None:
-        """Apply retention to all logs."""
-        for log in self.logs.values():
-            log.apply_retention()
+    @property
+    def reports(self) -> list[RecoveryReport]:
+        """What loading found in each log."""
+        return [log.report for log in self.logs.values()]
 
-    def delete_due(self, now_ms: int) -> None:
-        """Delete the files and folders that were marked as deleted and whose delay has passed."""
-        for log in self.logs.values():
-            log.delete_due_files()
-        for due_ms, name in list(self.deletions):
-            if due_ms <= now_ms:
-                self.storage.remove_folder(name)
-                self.deletions.remove((due_ms, name))
+    @property
+    def vouches(self) -> bool:
+        """Whether all logs of the directory are whole at the end. This is not so after a crash if logs were not opened:
+        only the broker recovers them. KRaft always recovers __cluster_metadata, and needs no word about it.
+        """
+        unopened = self.left_alone - {CLUSTER_METADATA} or any(name.endswith(FUTURE_FOLDER) for name in self.aside)
+        return self.clean or not self.of_broker or not unopened
 
     def close(self, threads: int) -> None:
-        """Close the logs cleanly, write the checkpoints and .kafka_cleanshutdown. The lock is kept.
+        """Close the logs cleanly, write the checkpoints and .kafka_cleanshutdown, unless logs that were not opened may be
+        torn. The lock is kept.
 
         Raises:
             StorageError: the storage refused. The directory then counts as not closed cleanly.
@@ -193,7 +234,10 @@ class OpenDirectory:
         for each in closing:
             each.result()
         self.write_checkpoints()
-        self.storage.replace(CLEAN_SHUTDOWN, _CLEAN)
+        if self.vouches:
+            lost = any(report.losses for report in self.reports)
+            epoch = _NO_EPOCH if lost else self.broker_epoch
+            self.storage.replace(CLEAN_SHUTDOWN, b'{"version":0,"brokerEpoch":%d}' % epoch)
 
     def abandon(self) -> None:
         """Release the logs and the lock without syncing anything, as a crash would."""

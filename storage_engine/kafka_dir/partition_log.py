@@ -12,7 +12,7 @@ BatchLookup finds batches, and segment_swap marks segments as deleted and swaps 
 in such an order that the log can be loaded after a crash at any point.
 
 Appended records are durable below the recovery point. flush() and each roll move the recovery point to the log's end.
-There is one replica, so the high watermark is the log's end.
+If there is one replica, the high watermark is the log's end. Otherwise the caller of `open` gives the high watermark.
 
 Any thread may call any method. Calls that change the log run one after another; a reader sees the log as it was when
 the read began. Only one process at a time has a log open: the process that has locked the log's directory (LogManager).
@@ -35,34 +35,26 @@ from storage_engine.cleaner.cleaner import (
     clean_partition,
     last_batches,
 )
-from storage_engine.cleaner.replacement import delete_segments, file_of
-from storage_engine.cleaner.selection import select
+from storage_engine.cleaner.replacement import delete_segments
 from storage_engine.clock import Clock
+from storage_engine.config import LONG_MAX
 from storage_engine.config.kafka_dir_keys import LogConfig
-from storage_engine.errors import (
-    InvalidRecordError,
-    OffsetOutOfRangeError,
-    StorageError,
-)
+from storage_engine.errors import InvalidRecordError, OffsetOutOfRangeError, StorageError
 from storage_engine.kafka_dir.batch_lookup import BatchLookup, BatchPlace
 from storage_engine.kafka_dir.local_log import Appended, LocalLog
 from storage_engine.kafka_dir.log_loading import LoadedLog, LoadOptions, load_log, settle_topic_id
 from storage_engine.kafka_dir.recovery_report import RecoveryReport
 from storage_engine.kafka_dir.segment_swap import DeletedFiles, put_segments_aside, swap_in_cleaned
+from storage_engine.kafka_dir.upkeep.due_compaction import select_in_place
 from storage_engine.log.admission import admit_batches, admit_records
-from storage_engine.log.checkpoint import (
-    LEADER_EPOCHS,
-    encode_leader_epochs,
-)
-from storage_engine.log.filenames import (
-    SegmentFolder,
-)
+from storage_engine.log.checkpoint import LEADER_EPOCHS, encode_leader_epochs
+from storage_engine.log.filenames import SegmentFolder
 from storage_engine.log.isolation import Isolation
 from storage_engine.log.leader_epochs import Epochs, begin_epoch, cut_start
 from storage_engine.log.log_reader import LogReader
 from storage_engine.log.partition_state import PartitionState
-from storage_engine.log.segment_reader import first_batch_timestamp
 from storage_engine.log.segment_retention import RetentionPlan, decide_retention
+from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.record.batch import ByteArray
 from storage_engine.record.compression import Codec
 from storage_engine.storage import Directory
@@ -83,6 +75,7 @@ class PartitionLog:
         loaded: LoadedLog,
         topic_id: str | None,
         first_dirty_offset: int | None,
+        high_watermark: int = LONG_MAX,
     ) -> None:
         """Use a log that is loaded already. `open` loads a log and calls this constructor."""
         self.report: RecoveryReport = loaded.report
@@ -94,6 +87,7 @@ class PartitionLog:
         self._cleaning = threading.Lock()
         self._failure: StorageError | None = None
         self._first_dirty_offset = first_dirty_offset
+        self._high_watermark = high_watermark
         self._deleted = DeletedFiles(storage)
         self._lookup = BatchLookup(storage, folder)
         self._log = LocalLog(storage, folder, config, loaded, clock.now_ms())
@@ -115,25 +109,31 @@ class PartitionLog:
         first_dirty_offset: int | None = None,
         topic_id: str | None = None,
         producer_expiration_ms: int = 86_400_000,
+        truncates: bool = False,
+        high_watermark: int = LONG_MAX,
+        leads: bool = True,
     ) -> PartitionLog:
         """Load the log in a folder, or create it, and open it.
 
         Args:
             folder: storage key, without a slash at its end.
-            clean, recovery_point, log_start_offset, producer_expiration_ms: as in log_loading.LoadOptions.
+            clean, recovery_point, log_start_offset, producer_expiration_ms, truncates: as in log_loading.LoadOptions.
             first_dirty_offset: from the cleaner's checkpoint.
             topic_id: for a folder without partition.metadata.
+            high_watermark: records at and above it are not deleted and not compacted; by default, the log's end.
+            leads: whether a log without a leader epoch begins epoch 0.
 
         Raises:
             CorruptionError: as log_loading.load_log; or the folder belongs to another topic id.
             StorageError: the storage refused or failed.
         """
-        options = LoadOptions(clock.now_ms(), clean, recovery_point, log_start_offset, producer_expiration_ms)
+        now_ms = clock.now_ms()
+        options = LoadOptions(now_ms, clean, recovery_point, log_start_offset, producer_expiration_ms, truncates)
         loaded = load_log(storage, folder, config, options)
-        log = cls(
-            storage, folder, config, clock, loaded, settle_topic_id(storage, folder, topic_id), first_dirty_offset
-        )
-        log.become_leader(log.leader_epoch)  # begins epoch 0 if the log has no epoch
+        found_id = settle_topic_id(storage, folder, topic_id)
+        log = cls(storage, folder, config, clock, loaded, found_id, first_dirty_offset, high_watermark)
+        if leads:
+            log.become_leader(log.leader_epoch)  # begins epoch 0 if the log has no epoch
         return log
 
     # Properties
@@ -155,7 +155,7 @@ class PartitionLog:
 
     @property
     def log_end_offset(self) -> int:
-        """The offset of the next record, and the high watermark."""
+        """The offset of the next record."""
         return self._log.end_offset
 
     @property
@@ -185,7 +185,7 @@ class PartitionLog:
                 # The parts are validated already. With a thousand segments, validating them again would take long.
                 self._state = PartitionState.model_construct(
                     log_start_offset=self._log_start_offset,
-                    high_watermark=self.log_end_offset,
+                    high_watermark=min(self.log_end_offset, max(self._high_watermark, self._log_start_offset)),
                     first_dirty_offset=self._first_dirty_offset,
                     segments=(*self._log.closed, self._log.active_segment()),
                     leader_epochs=self._epochs,
@@ -377,7 +377,12 @@ class PartitionLog:
             return self._deleted.delete_due(self._clock.now_ms())
 
     def compact(
-        self, *, force: bool = False, memory_bytes: int = 128 * 1024**2, bytes_per_second: float = inf
+        self,
+        *,
+        force: bool = False,
+        memory_bytes: int = 128 * 1024**2,
+        bytes_per_second: float = inf,
+        progress: Progress = NO_PROGRESS,
     ) -> CleanedPartition | None:
         """Compact the closed segments in place, if this is due. Appends continue meanwhile.
 
@@ -385,6 +390,7 @@ class PartitionLog:
             force: compact a dirty log even if this is not due.
             memory_bytes: log.cleaner.dedupe.buffer.size.
             bytes_per_second: log.cleaner.io.max.bytes.per.second.
+            progress: as in cleaner.clean_partition.
 
         Returns:
             The result. None if no compaction was due, or if the segments were deleted meanwhile.
@@ -395,17 +401,14 @@ class PartitionLog:
         with self._cleaning:
             state, now_ms = self.state(), self._clock.now_ms()
             files = SegmentFolder(f"{self.folder}/", None)
-            plan = select(
-                state, self.config, now_ms,
-                lambda segment: first_batch_timestamp(self._storage, file_of(files, segment)), force=force,
-            )  # fmt: skip
+            plan = select_in_place(self._storage, state, self.config, self.folder, now_ms, force=force)
             if plan.reason is None:
                 return None
             task = CleaningTask(
                 self.folder, "", 0, files, plan, self.config, memory_bytes, now_ms,
                 last_batches(state.producers), aborted_in_reach(state), bytes_per_second=bytes_per_second,
             )  # fmt: skip
-            cleaned = clean_partition(self._storage, task)
+            cleaned = clean_partition(self._storage, task, progress)
             replaced = set(cleaned.replaced)
             with self._lock, self._failing():
                 if not replaced <= set(self._log.closed):

@@ -18,6 +18,8 @@ class CutReason(StrEnum):
     """The bytes follow all intact batches of the log. A crash leaves such bytes; they were never durable."""
     QUARANTINED = "quarantined"
     """Intact batches follow the bytes. These batches were kept."""
+    TRUNCATED = "truncated"
+    """The bytes begin with damage. As in Kafka, the log now ends there, and intact batches after the damage are lost."""
 
 
 @dataclass(frozen=True)

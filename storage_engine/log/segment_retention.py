@@ -141,7 +141,7 @@ def decide_retention(part: PartitionState, config: TopicConfig, now_ms: int, hol
         gone = 0
         for segment in segments:
             following = segments[gone + 1] if gone + 1 < len(segments) else None
-            end = part.high_watermark if following is None else following.base_offset
+            end = segment.end_offset if following is None else following.base_offset
             numbers = verdict(segment, following) if part.high_watermark >= end else None
             if numbers is None or (following is None and segment.size == 0):
                 break

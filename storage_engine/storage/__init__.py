@@ -81,6 +81,10 @@ class Storage(Protocol):
         """The root, in the form that Spark and other programs accept."""
 
     @property
+    def is_durable_when_visible(self) -> bool:
+        """Whether a file is durable as soon as other processes see it, whichever program wrote it."""
+
+    @property
     def root(self) -> Path | None: ...
 
     @property

@@ -13,6 +13,10 @@ Some stores, and proxies in front of stores, ignore the condition. Then two writ
 first put, each process puts one random name twice. The second put must be refused; otherwise the process ends with an
 error.
 
+**replace** is conditional, too: it replaces the content that the object had a moment before (`If-Match`). A put whose
+reply was lost may reach the store late, perhaps after the next replacement. Then its condition no longer holds, and it
+cannot bring back the older content.
+
 Other requests are repeated by obstore for up to 30 seconds, because their repetition is harmless: data files have
 random names, and are always written with the same bytes.
 
@@ -49,7 +53,7 @@ from storage_engine.storage import TEMPORARY, StoredFile
 from storage_engine.storage.object_store_access import checked_uri, object_store
 
 if TYPE_CHECKING:
-    from obstore import BufferedWriter  # type: ignore[attr-defined]
+    from obstore import BufferedWriter, ObjectMeta, PutMode, PutResult, UpdateVersion  # type: ignore[attr-defined]
     from obstore.store import ObjectStore
 
 _MARK = "lakelogput"
@@ -62,6 +66,8 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
 _CREDENTIAL_SERVICES = ("/latest/api/token", "/latest/meta-data", "metadata.google.internal", "/metadata/identity")
 """Parts of the addresses that obstore asks for credentials if it finds no credentials elsewhere."""
+_MOST_VERSIONS = 1_000
+"""How many replaced objects a storage remembers, so that the next replacement needs no look at the object."""
 _REFUSED = range(400, 500)
 _UNCLEAR_REFUSALS = frozenset((408, 409, 412, 429))
 
@@ -69,6 +75,7 @@ _UNCLEAR_REFUSALS = frozenset((408, 409, 412, 429))
 class ObjectStorage:
     """The objects under one prefix, without any capability. The protocol Storage states what each verb guarantees."""
 
+    is_durable_when_visible = True
     root = growing = links = folders = view = directory = None
 
     def __init__(self, uri: str) -> None:
@@ -82,6 +89,7 @@ class ObjectStorage:
         self.uri = checked_uri(uri)
         self._store = object_store(self.uri, retries=True)
         self._once = object_store(self.uri, retries=False)
+        self._versions: dict[str, UpdateVersion] = {}
 
     def put_new(self, key: str, data: Buffer) -> None:
         self._check_conditions()
@@ -93,13 +101,16 @@ class ObjectStorage:
             if self.uri in _CHECKED:
                 return
             key = f"{TEMPORARY}{secrets.token_hex(8)}"
-            self._create(key, b"first")
             try:
+                self._create(key, b"first")
                 self._create(key, b"second")
             except AlreadyExistsError:
                 self.delete(key)
                 _CHECKED.add(self.uri)
                 return
+            except AmbiguousPutError as error:  # nobody needs this file
+                remedy = "Check the network and the endpoint of the store, then repeat the command."
+                raise StorageUnavailableError(error.place, error.problem, remedy) from None
             self.delete(key)
         raise UnsupportedError(
             f"root {self.uri}", "this store overwrites an object although the request forbids it (If-None-Match: *)",
@@ -110,6 +121,7 @@ class ObjectStorage:
         from obstore.exceptions import AlreadyExistsError as Taken
         from obstore.exceptions import BaseError, PreconditionError
 
+        self._check(key)
         mark, is_unclear = secrets.token_hex(16), False
         for pause in (*_PAUSES, None):
             try:
@@ -153,8 +165,44 @@ class ObjectStorage:
         return AmbiguousPutError(self._place(key), problem, "Check whether the file exists, and what it contains.")
 
     def replace(self, key: str, data: Buffer) -> None:
-        with self.named(key):
-            self._store.put(key, memoryview(data).cast("B"), use_multipart=False)
+        from obstore.exceptions import AlreadyExistsError as Taken
+        from obstore.exceptions import BaseError, PreconditionError
+
+        mark, is_unclear = secrets.token_hex(16), False
+        for pause in (*_PAUSES, None):
+            known = self._versions.pop(key, None)
+            mode: PutMode = known or self._version(key) or "create"
+            try:
+                written = self._once.put(
+                    key,
+                    memoryview(data).cast("B"),
+                    mode=mode,
+                    attributes={_MARK: mark},
+                    use_multipart=False,
+                )
+                if len(self._versions) >= _MOST_VERSIONS:
+                    self._versions.clear()
+                self._versions[key] = _version(written)
+                return
+            except (Taken, PreconditionError, FileNotFoundError):
+                pass  # a conflict, a lost reply, or a change by another process
+            except (BaseError, OSError, ValueError) as error:
+                if not is_unclear and _is_refused(error):
+                    raise self._error(key, error) from None
+                is_unclear = True
+            if self._mark(key) == mark:
+                return
+            if pause is not None:
+                time.sleep(pause)
+        raise StorageUnavailableError(
+            self._place(key), f"could not be replaced in {len(_PAUSES) + 1} attempts", "Repeat the command later."
+        )
+
+    def _version(self, key: str) -> UpdateVersion | None:
+        """What identifies the present content of an object; None if there is no object."""
+        with suppress(NotFoundError), self.named(key):
+            return _version(self._store.head(key))
+        return None
 
     def new_file(self, key: str, *, durable: bool = True) -> _NewObject:  # noqa: ARG002 - objects are always durable
         return _NewObject(self, self._store, key)
@@ -192,7 +240,7 @@ class ObjectStorage:
 
     def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
         with self.named(prefix):
-            for chunk in self._store.list(prefix.rstrip("/"), offset=after or None):
+            for chunk in self._store.list(prefix, offset=after or None):
                 for found in chunk:
                     key = found["path"]
                     if key > after and not key.rpartition("/")[2].startswith(TEMPORARY):
@@ -213,7 +261,12 @@ class ObjectStorage:
 
     @contextmanager
     def named(self, key: str) -> Iterator[None]:
-        """Turn an error of obstore in the block into a StorageError that names the key."""
+        """Turn an error of obstore in the block into a StorageError that names the key.
+
+        Raises:
+            StorageAccessError: the key is empty, or leaves the root.
+        """
+        self._check(key)
         from obstore.exceptions import BaseError
 
         try:
@@ -221,9 +274,16 @@ class ObjectStorage:
         except (BaseError, OSError, ValueError) as error:
             raise self._error(key, error) from None
 
+    @staticmethod
+    def _check(key: str) -> None:
+        if not key or not {"", ".", ".."}.isdisjoint(key.removesuffix("/").split("/")):
+            raise StorageAccessError(
+                key or "(empty key)", "the key names a place outside of the root", "Use a path without `..`."
+            )
+
     def _error(self, key: str, error: Exception) -> StorageError:
         """The typed error for an error of obstore."""
-        from obstore.exceptions import InvalidPathError, PermissionDeniedError, UnauthenticatedError
+        from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
         place, status = self._place(key), _status(error)
         if isinstance(error, FileNotFoundError):
@@ -243,8 +303,6 @@ class ObjectStorage:
                 place, f"the store refused the credentials or the access ({answer})",
                 "Check the credentials and their permissions: read, write, list and delete under this prefix.",
             )  # fmt: skip
-        if isinstance(error, ValueError | InvalidPathError):
-            return StorageAccessError(place, "the key names a place outside of the root", "Use a path without `..`.")
         if status is None:
             return StorageUnavailableError(
                 place,
@@ -319,6 +377,16 @@ class _NewObject:
 _CHECKS = threading.Lock()
 _CHECKED: set[str] = set()
 """The roots whose store this process has checked."""
+
+
+def _version(known: ObjectMeta | PutResult) -> UpdateVersion:
+    """What the store says about the content of an object, for the condition of a put. Some stores have no versions."""
+    version: UpdateVersion = {}
+    if known["e_tag"] is not None:
+        version["e_tag"] = known["e_tag"]
+    if known["version"] is not None:
+        version["version"] = known["version"]
+    return version
 
 
 def _status(error: Exception) -> int | None:

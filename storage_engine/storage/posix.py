@@ -42,6 +42,8 @@ _MOST_DURABLE = 20_000
 class PosixStorage:
     """A root directory, with every capability. The protocols in storage_engine.storage state the guarantees of each verb."""
 
+    is_durable_when_visible = False
+
     def __init__(self, root: Path | str) -> None:
         """
         Args:

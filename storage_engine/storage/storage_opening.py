@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from storage_engine.errors import AlreadyExistsError, ConfigError
 from storage_engine.storage import Directory, Storage
+from storage_engine.storage.hdfs.hdfs_storage import HdfsStorage
 from storage_engine.storage.object_storage import ObjectStorage
 from storage_engine.storage.object_store_access import is_object_store
 from storage_engine.storage.posix import PosixStorage
@@ -21,7 +22,7 @@ from storage_engine.storage.posix_errors import named
 
 
 def open_storage(uri: str) -> Storage:
-    """Return the storage at a path, which may begin with `~`, at a file: URI, or at the URI of an object store.
+    """Return the storage at a path, which may begin with `~`, at a file: or hdfs: URI, or at the URI of an object store.
 
     Raises:
         ConfigError: the URI names no directory of this host, or has a scheme that Lakelog does not support.
@@ -37,10 +38,12 @@ def open_storage(uri: str) -> Storage:
         if host not in ("", "localhost") or not path.startswith("/") or query or fragment:
             raise ConfigError(place, "expected file:/// and a path of this host", "Write file:///mnt/log, or the path.")
         return PosixStorage(_usable(unquote(path), place))
+    if scheme == "hdfs":
+        return HdfsStorage(uri)
     if is_object_store(scheme):
         return ObjectStorage(uri)
     if scheme and "://" in uri:
-        known = "Use a path on a mounted file system, or s3://, gs://, az:// or abfss://."
+        known = "Use a path on a mounted file system, or s3://, gs://, az://, abfss:// or hdfs://."
         raise ConfigError(place, f"found the scheme {scheme!r}", known)
     return PosixStorage(_usable(uri, place))
 

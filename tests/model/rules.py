@@ -27,7 +27,7 @@ from storage_engine.errors import NotFoundError
 from storage_engine.log.filenames import offset_name
 from storage_engine.log.log_reader import LogReader
 from storage_engine.topic.append import append_plan, topic_writer
-from storage_engine.topic.append.publishers import AppendingPublisher
+from storage_engine.topic.append.appending_publisher import AppendingPublisher
 from storage_engine.topic.append.topic_writer import TopicWriter
 from storage_engine.topic.chain import state_chain
 from storage_engine.topic.chain.state_chain import StateChain

@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from storage_engine.errors import LogError
-from storage_engine.topic.append import publishers, topic_writer
+from storage_engine.topic.append import (
+    appending_publisher,
+    new_files_publisher,
+    publishing,
+    replaced_files,
+    topic_writer,
+)
 from storage_engine.topic.chain import history_file, pruning, segment_lists
 from storage_engine.topic.chain.pruning import PruningShare
 from tests.model.actors import (
@@ -76,8 +82,10 @@ def run(seed: str, *, chain_only: bool = False) -> Outcome:
     world = World.made(chance, character, appendable=chance.random() < 0.75)
     with ExitStack() as stack:
         stack.enter_context(reproducible(random.Random(f"names of {seed}")))
-        stack.enter_context(replaced(publishers, "ThreadPoolExecutor", partial(ProcessThreads, world.scheduler)))
-        stack.enter_context(replaced(publishers, "wait", wait_for_all))
+        for module in (appending_publisher, new_files_publisher, replaced_files):
+            stack.enter_context(replaced(module, "ThreadPoolExecutor", partial(ProcessThreads, world.scheduler)))
+        for module in (publishing, new_files_publisher):
+            stack.enter_context(replaced(module, "wait", wait_for_all))
         stack.enter_context(replaced(topic_writer, "PruningShare", partial(PruningShare, keep=KEPT_VERSIONS)))
         stack.enter_context(replaced(pruning, "_EVERY", 2))
         stack.enter_context(replaced(pruning, "_STEPS_A_COMMIT", chance.choice([3, 100])))

@@ -78,6 +78,8 @@ def make_durable(storage: Storage, checkpoint: str, batch_id: int) -> None:
     Raises:
         StorageError: the storage refused or failed.
     """
+    if storage.is_durable_when_visible:
+        return
     logs = numbered_files(storage, checkpoint, "sources/").values()
     for key in (_offsets_key(checkpoint, batch_id), *(log[max(log)].key for log in logs)):
         storage.sync_file(key)

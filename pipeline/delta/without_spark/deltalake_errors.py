@@ -8,10 +8,15 @@ from contextlib import contextmanager
 
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from lakelog.delta_options import answered
+from storage_engine.errors import StorageAccessError, StorageError, StorageUnavailableError
 from storage_engine.storage.posix_errors import storage_error
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 """Finds the operating system's error number in deltalake's messages."""
+_DENIED = (401, 403)
+_REFUSED = range(400, 500)
+_PASSING = (408, 409, 412, 429)
 
 
 @contextmanager
@@ -27,6 +32,24 @@ def deltalake_errors(path: str, remedy: str) -> Iterator[None]:
     except CommitFailedError:
         raise
     except (OSError, DeltaError) as error:
+        if "://" in path:
+            # The cause is not kept, because the store's answer may contain parts of the credentials.
+            raise _store_error(path, error, remedy) from None
         reason = str(error).partition("\n")[0]  # some errors continue with the library's stack
         code = _OS_ERROR.search(reason)
         raise storage_error(path, f"cannot be written: {reason}", int(code[1]) if code else None, remedy) from error
+
+
+def _store_error(path: str, error: Exception, remedy: str) -> StorageError:
+    found = answered(error)
+    if found is None and isinstance(error, DeltaError):
+        return StorageError(path, f"cannot be written: {str(error).partition(chr(10))[0]}", remedy)
+    if found is None:
+        return StorageUnavailableError(path, "cannot be written: the storage did not answer", remedy)
+    status, code = found
+    problem = f"cannot be written: the storage answered {status} {code}".rstrip()
+    if status in _DENIED:
+        return StorageAccessError(path, problem, "Check the credentials and their permissions under this prefix.")
+    if status in _REFUSED and status not in _PASSING:
+        return StorageError(path, problem, remedy)
+    return StorageUnavailableError(path, problem, remedy)

@@ -22,6 +22,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyarrow.dataset import ParquetReadOptions
 
+from lakelog.delta_options import delta_options
 from pipeline.delta.rows.row_columns import COORDINATES, STALE_SINCE
 from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES
 from pipeline.delta.table_stamp import Stamp
@@ -82,7 +83,7 @@ class PlainTable:
             StorageError: the table cannot be read.
         """
         with deltalake_errors(path, "Nothing was exported."):
-            table = DeltaTable(path, version=version)
+            table = DeltaTable(path, version=version, storage_options=delta_options())
             wanted = Schema.from_arrow(nullable_columns(columns))
             fits = is_plain(table) and table.schema().to_json() == wanted.to_json()
             if not fits or (STALE_SINCE.name in columns.names and _has_int96(table)):
@@ -99,9 +100,11 @@ class PlainTable:
         """
         with _conflicts(path), deltalake_errors(path, "Nothing was exported."):
             try:
-                table = DeltaTable.create(path, nullable_columns(columns), configuration=dict(properties))
+                table = DeltaTable.create(
+                    path, nullable_columns(columns), configuration=dict(properties), storage_options=delta_options()
+                )
             except DeltaError:
-                if DeltaTable.is_deltatable(path):
+                if DeltaTable.is_deltatable(path, delta_options()):
                     raise CommitFailedError from None
                 raise
         return cls(path, table, columns)

@@ -7,45 +7,9 @@ the first flexible version add only tagged fields, so that older programs can re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from storage_engine.record.message_fields import LAST_VERSION, FieldSchema, MessageSchema
 
-_ALWAYS = 2**15 - 1
-
-
-@dataclass(frozen=True)
-class FieldSchema:
-    """A field of a message.
-
-    name: the name of the field in Kafka's JSON.
-    kind: int8, int16, uint16, int32, int64, uuid, string, bytes, or {} for a struct. A [] before the kind means an
-        array of this kind; a ? after the kind means that the field may be null.
-    fields: the fields of the struct.
-    since, until: the first and the last version that has the field.
-    tag: the number of a tagged field; None if the field is not tagged.
-    default: the value of a tagged field that is missing.
-    """
-
-    name: str
-    kind: str
-    fields: tuple[FieldSchema, ...] = ()
-    since: int = 0
-    until: int = _ALWAYS
-    tag: int | None = None
-    default: object = None
-
-
-@dataclass(frozen=True)
-class MessageSchema:
-    """The fields of a key or of a value, in order.
-
-    last_version: the last known version.
-    flexible_since: the first flexible version.
-    """
-
-    fields: tuple[FieldSchema, ...]
-    last_version: int = 0
-    flexible_since: int = 0
-
+_ALWAYS = LAST_VERSION
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 """The protocol type of groups of consumers, in contrast to those of Kafka Connect."""

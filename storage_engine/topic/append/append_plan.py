@@ -41,6 +41,7 @@ class BatchSlice:
     key, source: the staged file, and the position of the first batch in it.
     sizes, base_offsets: int64, shape (batches,).
     position: the position of the first batch in the .log.
+    data: the bytes of the batches, if the staged file was not written.
     """
 
     key: str
@@ -48,6 +49,7 @@ class BatchSlice:
     sizes: Int64Array
     base_offsets: Int64Array
     position: int
+    data: bytes | None = None
 
     @property
     def size(self) -> int:
@@ -59,12 +61,14 @@ class SegmentAppend:
     """The part of an append that is written to one segment.
 
     name: the name of the segment's files, without a suffix.
-    is_new: whether the files must be created. If not, this process has the files open.
+    is_new: whether the segment is new. If not, this process continues a segment that it wrote.
     before: the segment before the append.
     after: the segment after the append.
     slices: the batches to copy.
     seals: whether this is the last append to the segment.
     aborted: the transactions whose abort markers this part contains.
+    replaces: the name of the old files, if the segment is written again under a new name with its old bytes. The commit
+        drops the old files.
     """
 
     name: str
@@ -74,6 +78,7 @@ class SegmentAppend:
     slices: list[BatchSlice] = field(default_factory=list)
     seals: bool = False
     aborted: tuple[AbortedTransaction, ...] = ()
+    replaces: str | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,8 @@ class AppendPlan:
 
 @dataclass(frozen=True)
 class OpenSegment:
-    """An active segment whose .log this process has open for writing.
+    """An active segment that this process can continue: it has the .log open for writing, or keeps the bytes of the
+    .log to write them again under a new name.
 
     name: the name of the segment's files, without a suffix.
     growing: the segment's size, offsets and index entries so far.
@@ -268,7 +274,9 @@ def _add_slice(append: SegmentAppend, run: StagedRun, first: int, stop: int, sou
     sizes = run.sizes[first:stop]
     size = int(sizes.sum())
     base_offsets = base_offset + np.cumsum(run.records[first:stop]) - run.records[first:stop]
-    append.slices.append(BatchSlice(run.key, source, sizes, base_offsets, append.after.size - size))
+    start = source - run.position
+    data = None if run.data is None else run.data[start : start + size]
+    append.slices.append(BatchSlice(run.key, source, sizes, base_offsets, append.after.size - size, data))
     return size
 
 

@@ -112,7 +112,7 @@ class StagedBatch:
     @property
     def files(self) -> frozenset[str]:
         """All staged files of the batch."""
-        runs = {run.key for topic in self.topics for run in topic.runs}
+        runs = {run.key for topic in self.topics for run in topic.runs if run.data is None}
         return frozenset(runs.union(letters.key for letters in self.dead_letters))
 
 

@@ -14,14 +14,16 @@ default, and the publisher checks each batch. A replay uses staged files only if
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
+from typing_extensions import Buffer
 
 from storage_engine.errors import NotFoundError
 from storage_engine.phases import FSYNC, Phases
@@ -32,6 +34,8 @@ from storage_engine.storage import NewFile, Storage
 STAGE = "stage"
 """The phase in which staged bytes are written."""
 
+_MOST_INLINE = 1024**2
+"""A staged file of at most this size, in bytes, can be kept in the runs instead."""
 _STAGED = re.compile(r"staging/[^/]+/([0-9]+)/")
 
 
@@ -44,6 +48,7 @@ class StagedRun:
     position: the position of the first batch in the file.
     sizes, records, max_timestamps, min_timestamps: one number for each batch; int64, shape (batches,).
     producer: the producer of the transaction; None outside of transactions.
+    data: the bytes of the batches, if the file was not written. Such a run is for one process, and needs no request.
     """
 
     partition: int
@@ -54,6 +59,7 @@ class StagedRun:
     max_timestamps: Int64Array
     min_timestamps: Int64Array
     producer: BatchProducer | None = None
+    data: bytes | None = None
 
     @property
     def size(self) -> int:
@@ -68,15 +74,17 @@ class StagedRun:
         assert self.producer is None, "tasks stage no transactions"
         columns = self.sizes, self.records, self.max_timestamps, self.min_timestamps
         arrays = [array.tolist() for array in columns]
-        return json.dumps([self.partition, self.key, self.position, *arrays], separators=(",", ":"))
+        data = [] if self.data is None else [base64.b64encode(self.data).decode()]
+        return json.dumps([self.partition, self.key, self.position, *arrays, *data], separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> StagedRun:
         """The run in the text of to_json. Texts of earlier versions, in staged lists, have no smallest timestamps."""
         partition, key, position, *arrays = json.loads(text)
+        data = base64.b64decode(arrays.pop()) if isinstance(arrays[-1], str) else None
         sizes, records, max_timestamps, *others = (np.array(array, np.int64) for array in arrays)
         min_timestamps = others[0] if others else np.full_like(max_timestamps, UNKNOWN_SMALLEST)
-        return cls(partition, key, position, sizes, records, max_timestamps, min_timestamps)
+        return cls(partition, key, position, sizes, records, max_timestamps, min_timestamps, data=data)
 
 
 def staging_folder(topic_id: str, version: int) -> str:
@@ -94,11 +102,20 @@ class StagingWriter:
     """Writes the runs of one attempt. Its `with` block leaves a complete file, or no file if the block raised an
     error."""
 
-    def __init__(self, storage: Storage, folder: str, phases: Phases | None = None, *, durable: bool = False) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        folder: str,
+        phases: Phases | None = None,
+        *,
+        durable: bool = False,
+        inline: bool = False,
+    ) -> None:
         """
         Args:
             phases: receives the time of writing and syncing.
             durable: sync the file, so that it survives a power cut.
+            inline: keep the bytes in the runs, and write no file, if the file would be small.
         """
         self._storage = storage
         self._durable = durable
@@ -106,6 +123,7 @@ class StagingWriter:
         self._key = f"{folder}{secrets.token_hex(8)}.batches"
         self._file: NewFile | None = None
         self._position = 0
+        self._inline: list[bytes] | None = [] if inline else None
         self.runs: list[StagedRun] = []
 
     def stage(self, partition: int, run: EncodedRun) -> None:
@@ -113,12 +131,26 @@ class StagingWriter:
         if not len(run.sizes):
             return
         with self._phases.phase(STAGE):
-            if self._file is None:
-                self._file = self._storage.new_file(self._key, durable=self._durable)
-            self._file.write(run.data.data)
+            if self._inline is not None:
+                self._inline.append(run.data.tobytes())
+                if self._position + len(run.data) > _MOST_INLINE:
+                    self._write_inline(self._inline)
+            else:
+                self._write(run.data.data)
         columns = run.sizes, run.records, run.max_timestamps, run.min_timestamps
         self.runs.append(StagedRun(partition, self._key, self._position, *columns, run.producer))
         self._position += len(run.data)
+
+    def _write(self, data: Buffer) -> None:
+        if self._file is None:
+            self._file = self._storage.new_file(self._key, durable=self._durable)
+        self._file.write(data)
+
+    def _write_inline(self, kept: list[bytes]) -> None:
+        """Begin the file with the runs that were kept."""
+        self._inline = None
+        for data in kept:
+            self._write(data)
 
     def __enter__(self) -> Self:
         return self
@@ -131,6 +163,9 @@ class StagingWriter:
 
     def close(self) -> None:
         """Complete the file, and sync it if `durable` is set. No run can be added afterwards."""
+        if self._inline is not None:
+            self.runs = [replace(run, data=data) for run, data in zip(self.runs, self._inline, strict=True)]
+            self._inline = []
         if self._file is not None:
             with self._phases.phase(FSYNC):
                 self._file.close()
@@ -149,7 +184,7 @@ def check_not_swept(storage: Storage, runs: Iterable[StagedRun], sweep_floor: in
     Raises:
         NotFoundError: a file is missing. The error names the version at which it was staged.
     """
-    for key in sorted({run.key for run in runs}):
+    for key in sorted({run.key for run in runs if run.data is None}):
         version = staged_version(key)
         if version is None or version >= sweep_floor:
             continue
@@ -172,5 +207,20 @@ def by_partition(runs: Iterable[StagedRun]) -> Mapping[int, list[StagedRun]]:
 
 def delete_staged(storage: Storage, runs: Iterable[StagedRun]) -> None:
     """Delete the staged files of runs that are committed, or that will not be committed."""
-    for key in {run.key for run in runs}:
+    for key in {run.key for run in runs if run.data is None}:
         storage.delete(key)
+
+
+def stored(storage: Storage, runs: Iterable[StagedRun]) -> list[StagedRun]:
+    """The runs; runs that are kept in memory are written to their files, durably."""
+    files: dict[str, list[bytes]] = {}
+    written = []
+    for run in runs:
+        if run.data is not None:
+            files.setdefault(run.key, []).append(run.data)
+        written.append(replace(run, data=None))
+    for key, parts in files.items():
+        with storage.new_file(key) as file:
+            for part in parts:
+                file.write(part)
+    return written

@@ -41,7 +41,9 @@ from storage_engine.quantities import shown_moment
 from storage_engine.storage import Storage
 from storage_engine.topic.append.append_plan import AppendPlan, appended, plan_append, total_records
 from storage_engine.topic.append.committed_positions import Advance, advanced
-from storage_engine.topic.append.publishers import Publisher, publisher_for
+from storage_engine.topic.append.publishers import publisher_for
+from storage_engine.topic.append.publishing import Publisher
+from storage_engine.topic.append.replaced_files import ReplacedFiles
 from storage_engine.topic.append.sink_queries import SinkQuery, check_not_expired, of_sinks, recorded
 from storage_engine.topic.append.staged_run import StagedRun, check_not_swept
 from storage_engine.topic.chain.pruning import PruningShare
@@ -251,6 +253,7 @@ class TopicWriter:
         self._jitter = random.Random()
         self._publisher = publisher_for(storage)
         self._pruning = PruningShare(storage, chain)
+        self._replaced = ReplacedFiles(storage)
         self.phases = Phases()
 
     def append(
@@ -259,12 +262,16 @@ class TopicWriter:
         batch: BatchIdentity | None = None,
         advance: Advance | None = None,
         publisher: Publisher | None = None,
+        *,
+        is_state_fresh: bool = False,
     ) -> Committed:
         """Publish and commit staged runs as one version.
 
         Args:
             batch: the micro-batch that is recorded as done by the same commit, if any.
             advance: the change of the source's positions, if the topic stores positions.
+            is_state_fresh: the writer's chain has just been read, so nothing is read for the first plan. The commit
+                notices if that state is not the newest.
             publisher: publishes this append. By default the writer's own publisher, which continues the files that it
                 has open.
 
@@ -277,9 +284,9 @@ class TopicWriter:
             RecordTooLargeError, OffsetOutOfRangeError, StorageError: nothing was committed.
         """
         publisher = publisher or self._publisher
-        for _ in range(_MOST_PLANS):
+        for attempt in range(_MOST_PLANS):
             with self.phases.phase("plan"):
-                state = self._chain.newest()
+                state = self._chain.known() if is_state_fresh and not attempt else self._chain.newest()
                 if self.is_done(state, batch):
                     return Committed(state, 0, skipped=True)
                 check_not_swept(self._storage, itertools.chain.from_iterable(runs.values()), state.sweep_floor)
@@ -298,6 +305,7 @@ class TopicWriter:
             publisher.keep(plan)
             with self.phases.phase("prune"):
                 self._pruning.committed(committed.version)
+                self._tidy_replaced(plan, committed)
             return Committed(committed, total_records(plan))
         raise ConflictError(
             f"topic {self._chain.topic}", f"changed {_MOST_PLANS} times while an append was being published",
@@ -308,6 +316,13 @@ class TopicWriter:
         """Close the files permanently."""
         self._publisher.close()
         self._pruning.close()
+        self._replaced.close()
+
+    def _tidy_replaced(self, plan: AppendPlan, committed: TopicState) -> None:
+        names = {(part.partition, append.replaces) for part in plan.partitions for append in part.appends}
+        self._replaced.add(each for each in committed.dropped if (each.partition, each.name) in names)
+        self._replaced.forget(committed.dropped)
+        self._replaced.delete_due(self._clock.now_ms(), self.config.file_delete_delay_ms)
 
     def is_done(self, state: TopicState, batch: BatchIdentity | None) -> bool:
         """Whether the batch is committed already.
@@ -372,6 +387,8 @@ class TopicWriter:
                 changed[part.partition] = appended(part, current, plan.leader_epoch, now_ms)
                 if (empty := current.empty_end) is not None:
                     dropped.append(DroppedFile(state.topic_id, part.partition, empty.name, now_ms))
+                replaced = [append.replaces for append in part.appends if append.replaces]
+                dropped += [DroppedFile(state.topic_id, part.partition, name, now_ms) for name in replaced]
             queries: dict[str, object] = {}
             if batch:
                 done = CommittedBatch(
@@ -380,7 +397,8 @@ class TopicWriter:
                 queries = recorded(state, batch.query, done, self._sink, now_ms)
             positions = advanced(state, advance) if advance else state.positions
             return state.with_partitions(changed).model_copy(
-                update=queries | {"positions": positions, "dropped": (*state.dropped, *dropped)}
+                update=queries
+                | {"positions": positions, "dropped": (*self._replaced.without_deleted(state.dropped), *dropped)}
             )
 
         what = f"append of {total_records(plan)} records"

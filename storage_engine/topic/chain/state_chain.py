@@ -63,6 +63,8 @@ _MOST_ATTEMPTS = 1000
 """After this many lost races or holes in a row, the caller gets an error."""
 
 
+_PUTS = 3
+"""How often the same version is put if the outcome is unclear."""
 _A_STATE = "a topic's state"
 _RETIRED = b'{"id":"","parent":"","version":0,"format":%d,"change":"rolled up into history/"}' % FORMAT
 
@@ -122,6 +124,22 @@ class StateChain:
             else:
                 self._seen = None
         raise self._broken()
+
+    def known(self) -> TopicState:
+        """The state that this object has read or committed last, which may be older than the newest state. Nothing is
+        read, unless this object knows no state yet.
+
+        A change may be planned on this state: `commit` notices if it is not the newest state.
+        """
+        return self._seen or self.newest()
+
+    def likely_newest(self) -> TopicState:
+        """Like newest(), but with one read if there is no newer version. Pruning may have deleted the versions after the
+        returned state; then a commit on it fails.
+        """
+        if self._seen is not None and self._read(self._seen.version + 1) is None:
+            return self._seen
+        return self.newest()
 
     def at(self, version: int) -> TopicState | None:
         """A version, or None if it does not exist or was pruned. This does not check whether the version counts:
@@ -200,12 +218,7 @@ class StateChain:
             }
         )
         try:
-            self.storage.put_new(version_key(self.topic, version), encode_state(changed))
-            is_clear = True
-        except (AlreadyExistsError, AmbiguousPutError):
-            is_clear = False
-        try:
-            is_there = is_clear or self._is_ours(changed)
+            is_there = self._put(changed) or self._is_ours(changed)
             if self._has_id(parent.version, parent.id):
                 if not is_there:
                     return None
@@ -218,6 +231,31 @@ class StateChain:
                 error.place, f"version {version} of topic {self.topic} was put, and then {error.problem}",
                 "The change may be committed. Check with `lakelog topics describe` before you repeat the change.",
             ) from error  # fmt: skip
+
+    def _put(self, state: TopicState) -> bool:
+        """Put a version. True if it was created; False if there is a version of this number, perhaps this one.
+
+        An object store may execute a put after its caller has given up. So if the outcome is unclear and there is no
+        version of this number, the same bytes are put again, with the same id. A version with another id could commit
+        the same change a second time.
+
+        Raises:
+            AmbiguousPutError: it is still unknown whether the version was created, or will be.
+        """
+        key, data = version_key(self.topic, state.version), encode_state(state)
+        for attempt in range(_PUTS):
+            try:
+                self.storage.put_new(key, data)
+            except AlreadyExistsError:
+                return False
+            except AmbiguousPutError:
+                if self._document(state.version) is not None:
+                    return False
+                if attempt == _PUTS - 1:
+                    raise
+            else:
+                return True
+        raise AssertionError("the last attempt returns or raises")
 
     def _is_ours(self, state: TopicState) -> bool:
         """Whether a put with an unclear result created this version. If so, the version is durable on return."""

@@ -17,6 +17,8 @@ from storage_engine.clock import ManualClock
 from storage_engine.config.kafka_dir_keys import LogManagerConfig
 from storage_engine.kafka_dir.log_manager import LogManager
 from storage_engine.kafka_dir.partition_log import PartitionLog
+from storage_engine.kafka_dir.upkeep.schedule import Task
+from storage_engine.kafka_dir.upkeep.tasks import Tasks
 from storage_engine.log.isolation import Isolation
 from tests.storage_engine.cleaner.test_golden import batches
 from tests.storage_engine.kafka_dir.unreliable_directory import StoppedError, UnreliableDirectory
@@ -51,7 +53,7 @@ def test_a_brokers_directory_is_compacted_to_the_files_of_kafkas_cleaner(
     with LogManager([tmp_path / "data"], topics=overrides, clock=clock) as logs:
         logs.compact()
         clock.advance(60_000)
-        logs.run_due()
+        Tasks(logs, clock).run(Task.DELETION)
     folder = tmp_path / "data" / f"{topic}-0"
     expected = GOLDEN / f"{topic}.{after}/data"
     kinds = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")

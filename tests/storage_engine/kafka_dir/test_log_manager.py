@@ -25,6 +25,7 @@ from storage_engine.errors import (
     UnknownTopicError,
 )
 from storage_engine.kafka_dir.log_manager import LogManager
+from storage_engine.kafka_dir.upkeep.tasks import Tasks
 from storage_engine.log.checkpoint import decode_offsets
 from tests.storage_engine.record_tables import Row, to_rows, to_table
 
@@ -174,6 +175,7 @@ def test_new_partitions_go_where_there_are_the_fewest(tmp_path: Path) -> None:
 def test_a_deleted_partition_stays_for_a_while_under_another_name(tmp_path: Path) -> None:
     clock = ManualClock(NOW_MS)
     with manager(tmp_path, clock=clock) as logs:
+        tasks = Tasks(logs, clock)
         logs.create("orders", 0).append_records(to_table(rows(3)))
         logs.delete("orders", 0)
         assert [path.name for path in tmp_path.glob("orders-0*")] == [
@@ -183,10 +185,10 @@ def test_a_deleted_partition_stays_for_a_while_under_another_name(tmp_path: Path
             logs.log("orders", 0)
         assert logs.create("orders", 0).log_end_offset == 0
         clock.advance(59_999)
-        logs.run_due()
+        tasks.run_due()
         assert list(tmp_path.glob("*-delete"))
         clock.advance(1)
-        logs.run_due()
+        tasks.run_due()
         assert not list(tmp_path.glob("*-delete"))
 
 
@@ -195,50 +197,57 @@ def test_what_a_broker_put_aside_is_left_alone(tmp_path: Path) -> None:
         (tmp_path / f"orders-0.{'a' * 32}-{suffix}").mkdir()
     with manager(tmp_path) as logs:
         assert logs.partitions == ()
-        logs.run_due()
+        Tasks(logs, ManualClock(NOW_MS)).run_due()
     assert sorted(path.name.rpartition("-")[2] for path in tmp_path.glob("orders-*")) == ["future", "stray"]
 
 
 def test_checkpoints_and_flushes_come_when_they_are_due(tmp_path: Path) -> None:
     clock = ManualClock(NOW_MS)
-    with manager(tmp_path, clock=clock, log_flush_scheduler_interval_ms=1000, log_flush_interval_ms=3000) as logs:
+    flushes = {"log_flush_scheduler_interval_ms": 1000, "log_flush_interval_ms": 3000}
+    with manager(tmp_path, clock=clock, log_initial_task_delay_ms=1000, **flushes) as logs:
+        tasks = Tasks(logs, clock)
         log = logs.create("orders", 0)
         log.append_records(to_table(rows(5)))
-        clock.advance(2999)
-        logs.run_due()
+        clock.advance(999)
+        tasks.run_due()
+        assert not list(tmp_path.glob("*-checkpoint"))
+        clock.advance(1)
+        tasks.run_due()
         assert log.recovery_point == 0
-        clock.advance(1000)
-        logs.run_due()
-        assert log.recovery_point == 5
-        assert not (tmp_path / "replication-offset-checkpoint").exists()
-        clock.advance(1001)
-        logs.run_due()
+        assert offsets(tmp_path, "recovery-point-offset-checkpoint") == {("orders", 0): 0}
         assert offsets(tmp_path, "replication-offset-checkpoint") == {("orders", 0): 5}
-        assert not (tmp_path / "recovery-point-offset-checkpoint").exists()
-        clock.advance(55_000)
-        logs.run_due()
+        clock.advance(1999)
+        tasks.run_due()
+        assert log.recovery_point == 0
+        clock.advance(1)
+        tasks.run_due()
+        assert log.recovery_point == 5
+        assert offsets(tmp_path, "recovery-point-offset-checkpoint") == {("orders", 0): 0}
+        clock.advance(58_000)
+        tasks.run_due()
         assert offsets(tmp_path, "recovery-point-offset-checkpoint") == {("orders", 0): 5}
 
 
 def test_retention_runs_on_schedule_by_a_topics_own_settings(tmp_path: Path) -> None:
     clock = ManualClock(NOW_MS)
     topics = {"short": {"retention.ms": 1000, "segment.bytes": 1024}}
-    with LogManager([tmp_path], LogManagerConfig(), topics, clock) as logs:
+    with LogManager([tmp_path], LogManagerConfig(initial_task_delay_ms=300_000), topics, clock) as logs:
+        tasks = Tasks(logs, clock)
         for topic in ("short", "long"):
             logs.create(topic, 0)
             for first in range(0, 300, 10):
                 logs.log(topic, 0).append_records(to_table(rows(10, first)))
         clock.advance(300_000)
-        logs.run_due()
+        tasks.run_due()
         assert logs.log("short", 0).log_start_offset == 300
         assert logs.log("long", 0).log_start_offset == 0
         assert list((tmp_path / "short-0").glob("*.log.deleted"))
         clock.advance(60_000)
-        logs.run_due()
+        tasks.run_due()
         assert not list((tmp_path / "short-0").glob("*.deleted"))
         logs.configure("long", {"retention.ms": 1000})
         clock.advance(240_000)
-        logs.run_due()
+        tasks.run_due()
         assert logs.log("long", 0).log_start_offset == 300
         with pytest.raises(ConfigError, match=r"topic long, flush\.ms"):
             logs.configure("long", {"flush.ms": -1})
@@ -247,11 +256,12 @@ def test_retention_runs_on_schedule_by_a_topics_own_settings(tmp_path: Path) -> 
 def test_a_directory_that_fails_later_goes_offline(tmp_path: Path) -> None:
     clock = ManualClock(NOW_MS)
     logs = manager(tmp_path / "bad", tmp_path / "good", clock=clock)
+    tasks = Tasks(logs, clock)
     logs.create("orders", 0)
     shutil.rmtree(tmp_path / "bad")
     (tmp_path / "bad").write_text("a file now")
     clock.advance(60_000)
-    logs.run_due()
+    tasks.run_due()
     assert list(logs.offline) == [str(tmp_path / "bad")]
     assert logs.partitions == ()
     logs.close()

@@ -95,6 +95,7 @@ class UnreliableDirectory:
     """Files under one root, in memory; for one thread."""
 
     uri = "memory"
+    is_durable_when_visible = False
     root = growing = links = folders = view = directory = None
 
     def __init__(self) -> None:

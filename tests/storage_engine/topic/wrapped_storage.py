@@ -20,6 +20,10 @@ class PlainStorage:
     def uri(self) -> str:
         return self.inner.uri
 
+    @property
+    def is_durable_when_visible(self) -> bool:
+        return self.inner.is_durable_when_visible
+
     def put_new(self, key: str, data) -> None:
         self.inner.put_new(key, data)
 

@@ -19,13 +19,9 @@ from storage_engine.record.partitioner import partition_keys
 from storage_engine.storage import NewFile, Storage
 from storage_engine.topic.append.append_plan import AppendPlan, plan_append
 from storage_engine.topic.append.appending import Encoding, stage_records
-from storage_engine.topic.append.publishers import (
-    AppendingPublisher,
-    NewFilesPublisher,
-    NewSegments,
-    publisher_for,
-    with_names,
-)
+from storage_engine.topic.append.appending_publisher import AppendingPublisher
+from storage_engine.topic.append.new_files_publisher import NewFilesPublisher, NewSegments, with_names
+from storage_engine.topic.append.publishers import publisher_for
 from storage_engine.topic.append.staged_run import StagedRun, StagingWriter, by_partition
 from storage_engine.topic.append.topic_writer import TopicWriter
 from storage_engine.topic.topics import Topics

@@ -1,0 +1,180 @@
+"""`lakelog log-manager`: does on a broker's log directories what the broker does in the background, without the broker.
+
+The command reads the broker's server.properties, locks the directories, loads the logs, and then runs until SIGTERM,
+SIGINT or SIGHUP, or with --once only one time. Each action is one line on standard output: the time, the directory or
+partition, and what was done. Errors go to standard error. At the end, the logs are closed as by a broker.
+docs/LOG_MANAGER.md describes what is done with which topic.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakelog.cli.clean.topic_config_file import read_topic_configs
+from lakelog.cli.output import write_error, write_line
+from storage_engine.errors import ExitStatus, LogError, UsageError
+
+if TYPE_CHECKING:
+    from storage_engine.kafka_dir.open_directory import OpenDirectory
+    from storage_engine.kafka_dir.upkeep.opening import BrokerLogs
+
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class _Lines:
+    """Prints each report as a line."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self.failures = 0
+
+    def did(self, place: str, what: str) -> None:
+        """Print what was done."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        with self._guard:
+            write_line(f"{now} {place}: {what}")
+
+    def failed(self, error: LogError) -> None:
+        """Print what could not be done."""
+        with self._guard:
+            self.failures += 1
+            write_error(error)
+
+
+def log_manager(
+    config: Annotated[
+        Path,
+        typer.Option("--config", metavar="FILE", help="The broker's server.properties. It is read as it is."),
+    ],
+    once: Annotated[
+        bool, typer.Option("--once", help="Do each task one time and end, instead of running until SIGTERM.")
+    ] = False,
+    topic_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--topic-config",
+            metavar="FILE",
+            help="A YAML file with a section of settings for each topic. These settings replace those in"
+            " __cluster_metadata.",
+        ),
+    ] = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--include",
+            metavar="TOPIC",
+            help="Retain and compact this internal topic, too; may be given several times.",
+        ),
+    ] = None,
+    truncate_at_damage: Annotated[
+        bool,
+        typer.Option(
+            "--truncate-at-damage",
+            help="After a crash, end a log at its first damaged byte, as Kafka does. Default: cut out only the damage.",
+        ),
+    ] = False,
+) -> None:
+    """Run on a broker's log directories what its log manager and cleaner run: recovery, flushes, retention, compaction."""
+    from storage_engine.clock import SystemClock
+    from storage_engine.config.server_properties import read_server_properties
+    from storage_engine.kafka_dir.upkeep.opening import BrokerLogs, Options
+    from storage_engine.kafka_dir.upkeep.treatment import INTERNAL_TOPICS
+
+    for topic in include or ():
+        if topic not in INTERNAL_TOPICS:
+            known = ", ".join(sorted(INTERNAL_TOPICS))
+            raise UsageError("--include", f"expected an internal topic; found {topic!r}", f"Internal topics: {known}.")
+    properties = read_server_properties(config)
+    options = Options(
+        given={} if topic_config is None else read_topic_configs(topic_config),
+        included=include or (), truncates=truncate_at_damage, deletes_at_once=once,
+    )  # fmt: skip
+    lines = _Lines()
+    if properties.ignored:
+        lines.did(properties.file, f"ignored, because no broker runs: {', '.join(properties.ignored)}")
+    with _stopping() as stop:
+        with BrokerLogs(properties, options, SystemClock(), lines) as opened:
+            _say_loaded(opened, lines, options.given)
+            _run(opened, lines, stop, once=once)
+            closing = opened.logs.open_directories
+            statuses = {lines.failures == 0, opened.logs.exit_status is ExitStatus.DONE}
+        _say_closed(closing, lines)
+    if statuses != {True}:
+        raise typer.Exit(ExitStatus.PARTIAL)
+
+
+def _run(opened: BrokerLogs, lines: _Lines, stop: Callable[[float], bool], *, once: bool) -> None:
+    from storage_engine.clock import SystemClock
+    from storage_engine.kafka_dir.upkeep.cleaning import Cleaning
+    from storage_engine.kafka_dir.upkeep.running import run_once, run_until
+    from storage_engine.kafka_dir.upkeep.tasks import Tasks
+
+    clock, config = SystemClock(), opened.logs.config
+    tasks = Tasks(opened.logs, clock, opened.managed, lines)
+    tasks.report_offline()
+    cleaning = Cleaning(opened.logs, tasks, clock, opened.managed, lines)
+    threads = config.cleaner_threads if config.cleaner_enable else 0
+    if once:
+        run_once(stop, tasks, cleaning, cleans=threads > 0)
+    else:
+        run_until(stop, tasks, cleaning, clock, threads=threads, backoff_ms=config.cleaner_backoff_ms)
+
+
+def _say_loaded(opened: BrokerLogs, lines: _Lines, given: Mapping[str, Mapping[str, str]]) -> None:
+    from storage_engine.quantities import counted
+
+    for topic in sorted(given.keys() - opened.treatments.keys()):
+        lines.did(f"topic {topic}", "has settings in --topic-config, but no partition in these directories")
+    for directory in opened.logs.open_directories:
+        state = "closed cleanly" if directory.clean else "not closed cleanly"
+        lines.did(directory.path, f"opened, was {state}, has {counted(len(directory.logs), 'open log')}")
+        for name in directory.aside:
+            lines.did(f"{directory.path}/{name}", "not opened: a broker has set this folder aside")
+        for partition, log in sorted(directory.logs.items()):
+            report = log.report
+            parts = [f"loaded, offsets {log.log_start_offset} to {log.log_end_offset}"]
+            parts += [f"read {counted(len(report.recovered), 'segment')} completely"] if report.recovered else []
+            parts += [f"rebuilt {', '.join(report.rebuilt)}"] if report.rebuilt else []
+            parts += [f"removed {', '.join(report.removed)}"] if report.removed else []
+            lines.did(f"{directory.path}/{partition.folder}", "; ".join(parts))
+            for cut in report.cuts:
+                if cut in report.losses:
+                    write_error(cut.error)
+                else:
+                    lines.did(directory.path, str(cut))
+
+
+def _say_closed(directories: tuple[OpenDirectory, ...], lines: _Lines) -> None:
+    for directory in directories:
+        reason = "wrote .kafka_cleanshutdown" if directory.vouches else (
+            "did not write .kafka_cleanshutdown, because after the crash some logs were not opened; the broker recovers"
+            " them"
+        )  # fmt: skip
+        lines.did(directory.path, f"closed, {reason}")
+
+
+@contextmanager
+def _stopping() -> Iterator[Callable[[float], bool]]:
+    """A function that waits for a number of seconds, and returns whether a signal has asked the program to end."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = {each: signal.signal(each, lambda *_: None) for each in _STOPPING}
+    previous = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield lambda seconds: bool(select.select([reading], [], [], seconds)[0])
+    finally:
+        signal.set_wakeup_fd(previous)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        os.close(reading)
+        os.close(writing)

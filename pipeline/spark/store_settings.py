@@ -1,0 +1,96 @@
+"""Gives a Spark session access to object stores with S3's API, and gives Spark's Python workers the storage options.
+
+Spark's own readers and writers open s3:// paths with Hadoop's S3A. They need the same endpoint, region and credentials as
+the engine (storage_engine.storage.object_store_access). `hadoop_settings` translates these options. `open_stores` puts
+the result into the session's Hadoop configuration, which Spark sends to the executors. Spark's configuration, UI, event
+log and plans do not contain the Hadoop configuration of a started session, so they contain no secret.
+
+The engine's code in Python workers reads environment variables. A worker on another host has another environment than the
+driver. So `open_stores` also adds these variables to the environment that Spark gives to its Python workers.
+
+HDFS needs no settings here, because Spark contains its client. If a setting is given as spark.hadoop.NAME in the options
+of spark-submit, that value stays.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from pyspark import SparkContext
+
+from storage_engine.storage.storage_options import VARIABLE, storage_options
+
+_S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+_SDK_CREDENTIALS = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+_ANONYMOUS = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
+_CREDENTIALS = ",".join(
+    (
+        "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider",
+        "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+        _SDK_CREDENTIALS,
+    )
+)
+"""The order in which S3A looks for credentials: in the Hadoop configuration, then in the places of the AWS SDK, which are
+the environment, a web identity, the profile in ~/.aws, and the role of the container or host."""
+
+_ENDPOINTS = ("aws_endpoint_url_s3", "aws_endpoint_url", "aws_endpoint")
+_REGIONS = ("aws_region", "aws_default_region")
+_REGION_OF_OTHER_STORES = "us-east-1"
+_SECRETS = {
+    "aws_access_key_id": "fs.s3a.access.key",
+    "aws_secret_access_key": "fs.s3a.secret.key",
+    "aws_session_token": "fs.s3a.session.token",
+}
+_FORWARDED = (
+    VARIABLE,
+    *(name.upper() for name in (*_SECRETS, *_ENDPOINTS, *_REGIONS)),
+    "AZURE_STORAGE_ACCOUNT_NAME",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+)
+"""Variables that mean the same on each host. Others, such as the path of a file with a token, belong to one host."""
+
+
+def hadoop_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """S3A's settings.
+
+    Args:
+        options: the storage options, with names in lower case. They override the environment.
+        environ: the environment variables.
+    """
+    variables = {name.lower(): value for name, value in environ.items() if name.startswith("AWS_")}
+
+    def find(*names: str) -> str | None:
+        return next((given[name] for given in (options, variables) for name in names if given.get(name)), None)
+
+    def is_on(name: str) -> bool:
+        return (find(name) or "").lower() == "true"
+
+    settings = {"fs.s3.impl": _S3A}
+    settings["fs.s3a.aws.credentials.provider"] = _ANONYMOUS if is_on("aws_skip_signature") else _CREDENTIALS
+    endpoint, region = find(*_ENDPOINTS), find(*_REGIONS)
+    if endpoint:
+        settings["fs.s3a.endpoint"] = endpoint
+        settings["fs.s3a.path.style.access"] = "false" if is_on("aws_virtual_hosted_style_request") else "true"
+        region = region or _REGION_OF_OTHER_STORES
+    if region:
+        settings["fs.s3a.endpoint.region"] = region
+    # The parts of one set of credentials come from one place.
+    credentials = options if options.get("aws_access_key_id") else variables
+    return settings | {key: credentials[name] for name, key in _SECRETS.items() if credentials.get(name)}
+
+
+def open_stores(context: SparkContext) -> None:
+    """Set S3A's settings and the workers' environment. Only files and functions that Spark opens later are affected.
+
+    Raises:
+        ConfigError: the variable with the storage options contains no JSON object of texts.
+    """
+    assert context._jsc is not None, "the context was not stopped"  # noqa: SLF001 - PySpark has no other access
+    hadoop = context._jsc.hadoopConfiguration()  # noqa: SLF001
+    own = dict(context.getConf().getAll())
+    for key, value in hadoop_settings(storage_options(), os.environ).items():
+        if f"spark.hadoop.{key}" not in own:
+            hadoop.set(key, value)
+    context.environment.update({name: os.environ[name] for name in _FORWARDED if os.environ.get(name)})

@@ -1,0 +1,32 @@
+"""Selects what compaction would clean in an open log, and the log that is cleaned next (LogCleanerManager)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from storage_engine.cleaner.replacement import file_of
+from storage_engine.cleaner.selection import CompactionPlan, select
+from storage_engine.config import TopicConfig
+from storage_engine.log.filenames import SegmentFolder
+from storage_engine.log.partition_state import PartitionState
+from storage_engine.log.segment_reader import first_batch_timestamp
+from storage_engine.storage import Storage
+
+Log = TypeVar("Log")
+
+
+def select_in_place(
+    storage: Storage, state: PartitionState, config: TopicConfig, folder: str, now_ms: int, *, force: bool = False
+) -> CompactionPlan:
+    """What compaction would clean now in a partition's folder, and whether this is due. Arguments as in `select`."""
+    files = SegmentFolder(f"{folder}/", None)
+    return select(
+        state, config, now_ms, lambda segment: first_batch_timestamp(storage, file_of(files, segment)), force=force
+    )
+
+
+def filthiest(plans: Mapping[Log, CompactionPlan]) -> Log | None:
+    """The log with the largest dirty ratio of those whose compaction is due; None if none is due. The function is pure."""
+    due = [log for log, plan in plans.items() if plan.reason is not None]
+    return max(due, key=lambda log: plans[log].dirty_ratio, default=None)

@@ -1,0 +1,165 @@
+"""Opens the log directories of a server.properties, as the broker of this file would.
+
+All directories are locked first. Then the metadata is read, the topics are divided by upkeep.treatment, and the logs are
+loaded. A directory for __cluster_metadata that is not a log directory is locked, too, so that no controller runs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storage_engine.clock import Clock
+from storage_engine.config.kafka_dir_keys import LogManagerConfig
+from storage_engine.config.server_properties import ServerProperties
+from storage_engine.errors import ConfigError, CorruptionError, LogError, NotFoundError
+from storage_engine.kafka_dir.log_directory import LogDirectory, TopicPartition
+from storage_engine.kafka_dir.log_manager import Choices, LogManager
+from storage_engine.kafka_dir.open_directory import CLUSTER_METADATA, OpenDirectory
+from storage_engine.kafka_dir.upkeep.cluster_metadata import ClusterMetadata
+from storage_engine.kafka_dir.upkeep.metadata_log import read_cluster_metadata
+from storage_engine.kafka_dir.upkeep.reporting import Reporter
+from storage_engine.kafka_dir.upkeep.treatment import (
+    Evidence,
+    TopicTreatment,
+    Treatment,
+    partitions_with_one_copy,
+    treat_topics,
+)
+from storage_engine.log.checkpoint import LOCK, META_PROPERTIES, PARTITION_METADATA, decode_partition_metadata
+from storage_engine.storage.storage_opening import open_directory
+
+_DELAYS = ("log.segment.delete.delay.ms", "file.delete.delay.ms")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user wants, beyond the server.properties.
+
+    given: settings of topics, by topic. They replace those in __cluster_metadata.
+    included: the internal topics that are treated like all others.
+    truncates: whether a damaged log ends at the damage, as in Kafka.
+    deletes_at_once: whether files are deleted without the delay of file.delete.delay.ms.
+    """
+
+    given: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    included: Collection[str] = ()
+    truncates: bool = False
+    deletes_at_once: bool = False
+
+
+class BrokerLogs:
+    """The open logs of a broker's directories. As a context manager, it closes the logs cleanly.
+
+    logs: the open logs.
+    treatments: what is done with each topic, by its name.
+    managed: the topics that are retained and compacted.
+    complete: whether the metadata could be read.
+    """
+
+    def __init__(self, properties: ServerProperties, options: Options, clock: Clock, reporter: Reporter) -> None:
+        """Lock and open the directories.
+
+        Raises:
+            ConfigError: settings that an option gives are not allowed, or the file belongs to another node.
+            LogError: as LogManager.
+        """
+        self._properties = properties
+        self._options = options
+        self._reporter = reporter
+        self.complete = True
+        self.treatments: dict[str, TopicTreatment] = {}
+        with ExitStack() as held:
+            separate = properties.metadata_log_dir
+            if separate is not None and separate.resolve() not in {each.resolve() for each in properties.log_dirs}:
+                storage = open_directory(separate)
+                storage.entries("")
+                held.enter_context(storage.hold_exclusive(LOCK))
+            self.logs = LogManager(properties.log_dirs, clock=clock, choose=self._choose)
+            self._held = held.pop_all()
+        self.managed = frozenset(each.topic for each in self.treatments.values() if each.treatment is Treatment.MANAGED)
+
+    def _choose(self, directories: Sequence[OpenDirectory]) -> Choices:
+        self._check_node(directories)
+        metadata = self._metadata(directories)
+        properties = self._properties
+        if metadata is not None:
+            properties = properties.with_dynamic(metadata.broker_settings(properties.node_id))
+        if self._options.deletes_at_once:
+            properties = properties.with_dynamic({_DELAYS[0]: "0"})
+        config = properties.log_manager_config()
+        evidence = Evidence(
+            topic_ids={each: _topic_id(directory, each) for directory in directories for each in directory.found},
+            metadata=metadata,
+            given=self._options.given,
+            included=self._options.included,
+            tiers=properties.tiered,
+        )
+        self.treatments = treat_topics(evidence, config)
+        for treatment in self.treatments.values():
+            self._reporter.did(properties.file, str(treatment))
+        return self._choices(config, evidence)
+
+    def _choices(self, config: LogManagerConfig, evidence: Evidence) -> Choices:
+        left = {name for name, each in self.treatments.items() if each.treatment is Treatment.LEFT_ALONE}
+        delay = {_DELAYS[1]: "0"} if self._options.deletes_at_once else {}
+        return Choices(
+            config,
+            {name: {**each.settings, **delay} for name, each in self.treatments.items()},
+            left_alone=frozenset(each for each in evidence.topic_ids if each.topic in left),
+            one_copy=partitions_with_one_copy(evidence),
+            truncates=self._options.truncates,
+        )
+
+    def _check_node(self, directories: Sequence[OpenDirectory]) -> None:
+        wanted = self._properties.node_id
+        for directory in directories:
+            found = directory.meta_properties()
+            if wanted is not None and found is not None and found.node_id != wanted:
+                raise ConfigError(
+                    self._properties.file,
+                    f"belongs to node {wanted}, but {directory.path}/{META_PROPERTIES} to node {found.node_id}",
+                    "Give the server.properties of the node that uses the directory.",
+                )
+
+    def _metadata(self, directories: Sequence[OpenDirectory]) -> ClusterMetadata | None:
+        """The contents of __cluster_metadata; None if they are not known. The reason is then reported."""
+        separate = self._properties.metadata_log_dir
+        places = [Path(each.path) for each in directories if CLUSTER_METADATA in each.found]
+        if separate is not None:
+            places = [separate]
+        if not places:
+            self._reporter.did(self._properties.file, f"no log directory has {CLUSTER_METADATA.folder}")
+            return None
+        try:
+            metadata = read_cluster_metadata(LogDirectory(places[0]))
+        except LogError as error:
+            self.complete = False
+            self._reporter.failed(error)
+            return None
+        self._reporter.did(f"{places[0]}/{CLUSTER_METADATA.folder}", f"read up to offset {metadata.end_offset}")
+        return metadata
+
+    def close(self) -> None:
+        """Close the logs cleanly and release all locks. Raises the errors of LogManager.close."""
+        try:
+            self.logs.close()
+        finally:
+            self._held.close()
+
+    def __enter__(self) -> BrokerLogs:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.close()
+
+
+def _topic_id(directory: OpenDirectory, partition: TopicPartition) -> str | None:
+    """The id in a partition's folder. None if it is missing or damaged; loading reports the damage."""
+    key = f"{partition.folder}/{PARTITION_METADATA}"
+    try:
+        return decode_partition_metadata(directory.storage.read(key), f"{directory.path}/{key}")
+    except (NotFoundError, CorruptionError):
+        return None

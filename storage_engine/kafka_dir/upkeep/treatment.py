@@ -1,0 +1,140 @@
+"""Decides what may be done with each topic of a broker's log directories. All functions are pure.
+
+A topic's own settings are not in server.properties, but in __cluster_metadata. Without these settings, the defaults could
+delete records that the topic keeps for ever. So the rules are, the first that fits:
+
+    __cluster_metadata                           not opened: KRaft alone opens its folder
+    a tiered topic (remote.storage.enable)       not opened: some of its segments are in a remote storage
+    an internal topic that no option includes    loaded, recovered, flushed
+    settings known                               also retained and compacted, as its settings say
+    any other topic                              loaded, recovered, flushed
+
+The settings of a topic are known if an option gives them, or if __cluster_metadata has them for the topic id in the
+partition's folder. If remote storage is enabled, a topic whose settings are not known may be tiered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from storage_engine.config import ALIASES, TOPIC_KEYS
+from storage_engine.config.kafka_dir_keys import DIRECTORY_TOPIC_KEYS, LogManagerConfig
+from storage_engine.errors import ConfigError
+from storage_engine.kafka_dir.log_directory import TopicPartition
+from storage_engine.kafka_dir.open_directory import CLUSTER_METADATA
+from storage_engine.kafka_dir.upkeep.cluster_metadata import ClusterMetadata
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Kafka's own topics, in which coordinators store their state."""
+_TIERED = "remote.storage.enable"
+
+
+class Treatment(StrEnum):
+    """What is done with a topic."""
+
+    MANAGED = "retained and compacted"
+    KEPT = "loaded, recovered and flushed, but neither retained nor compacted"
+    LEFT_ALONE = "not opened"
+
+
+@dataclass(frozen=True)
+class TopicTreatment:
+    """What is done with one topic.
+
+    reason: why; for a managed topic, the source of its settings.
+    settings: the topic's own settings; empty unless the topic is managed.
+    """
+
+    topic: str
+    treatment: Treatment
+    reason: str
+    settings: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return f"topic {self.topic}: {self.treatment}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known about the topics.
+
+    topic_ids: the partitions in the directories, with the ids in their partition.metadata; None without this file.
+    metadata: the contents of __cluster_metadata; None if they are not known.
+    given: the settings that an option gives, by topic.
+    included: the internal topics that an option includes.
+    tiers: whether topics may have segments in a remote storage.
+    """
+
+    topic_ids: Mapping[TopicPartition, str | None]
+    metadata: ClusterMetadata | None
+    given: Mapping[str, Mapping[str, str]]
+    included: Collection[str]
+    tiers: bool
+
+
+def treat_topics(evidence: Evidence, config: LogManagerConfig) -> dict[str, TopicTreatment]:
+    """What is done with each topic, by its name.
+
+    Raises:
+        ConfigError: settings that an option gives are not allowed.
+    """
+    names = sorted({partition.topic for partition in evidence.topic_ids})
+    return {name: _treated(name, evidence, config) for name in names}
+
+
+def partitions_with_one_copy(evidence: Evidence) -> frozenset[TopicPartition]:
+    """The partitions that have no replica on another node, as far as this is known."""
+    found = set()
+    for partition, topic_id in evidence.topic_ids.items():
+        known = None if evidence.metadata is None else evidence.metadata.topic(partition.topic)
+        if known is not None and topic_id == known.topic_id and len(known.replicas.get(partition.number, ())) == 1:
+            found.add(partition)
+    return frozenset(found)
+
+
+def _treated(name: str, evidence: Evidence, config: LogManagerConfig) -> TopicTreatment:
+    if name == CLUSTER_METADATA.topic:
+        return TopicTreatment(name, Treatment.LEFT_ALONE, "KRaft alone opens it", {})
+    given, (stored, why_not) = evidence.given.get(name), _stored(name, evidence)
+    settings = given if given is not None else stored
+    if settings is None and evidence.tiers:
+        reason = f"remote storage is enabled, and {why_not}, so the topic may have segments there"
+        return TopicTreatment(name, Treatment.LEFT_ALONE, reason, {})
+    if _TIERED in (tiered := {**(stored or {}), **(given or {})}) and tiered[_TIERED].strip().lower() == "true":
+        return TopicTreatment(
+            name, Treatment.LEFT_ALONE, f"{_TIERED} is set, so it has segments in a remote storage", {}
+        )
+    if name in INTERNAL_TOPICS and name not in evidence.included:
+        return TopicTreatment(name, Treatment.KEPT, "it is an internal topic", {})
+    if settings is None:
+        return TopicTreatment(name, Treatment.KEPT, why_not, {})
+    own = {key: value for key, value in settings.items() if key != _TIERED}
+    if given is not None:
+        config.topic(own, f"topic {name}")
+        return TopicTreatment(name, Treatment.MANAGED, "settings from --topic-config", own)
+    own = {
+        key: value for key, value in own.items() if key in TOPIC_KEYS or key in ALIASES or key in DIRECTORY_TOPIC_KEYS
+    }
+    try:
+        config.topic(own, f"topic {name}")
+    except ConfigError as error:
+        return TopicTreatment(
+            name, Treatment.KEPT, f"a setting in {CLUSTER_METADATA.topic} has no meaning here: {error}", {}
+        )
+    return TopicTreatment(name, Treatment.MANAGED, f"settings from {CLUSTER_METADATA.topic}", own)
+
+
+def _stored(name: str, evidence: Evidence) -> tuple[dict[str, str] | None, str]:
+    """The settings of a topic in __cluster_metadata; if there are none, the reason."""
+    if evidence.metadata is None:
+        return None, f"its settings are not known, because {CLUSTER_METADATA.topic} was not read"
+    known = evidence.metadata.topic(name)
+    if known is None:
+        return None, f"{CLUSTER_METADATA.topic} has no topic of this name"
+    ids = {topic_id for partition, topic_id in evidence.topic_ids.items() if partition.topic == name}
+    if ids != {known.topic_id}:
+        found = ", ".join(sorted(each or "none" for each in ids))
+        return None, f"the topic id in its folders is {found}, but in {CLUSTER_METADATA.topic} {known.topic_id}"
+    return known.settings, ""

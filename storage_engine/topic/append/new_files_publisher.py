@@ -1,0 +1,286 @@
+"""Publishes by writing only new files, on a storage whose files cannot grow.
+
+If each micro-batch wrote new segments, a topic would soon have very many small files. So the publisher keeps the bytes
+of small active segments that it wrote. The next publish writes such a segment again, under a new name, with its old
+bytes and the new batches. The commit names the new file in place of the old file, and lists the old file as dropped.
+A segment is continued in this way as long as its .log has at most 2 MiB. So at most 2 MiB are written again for each
+partition and micro-batch ([decision 0050](docs/decisions/0050-rewritten-segments.md) has the figures).
+
+The files of all partitions are written in parallel, because a request to an object store takes long, and many requests
+at once take hardly longer. For the same reason the staged files are read in as few requests as possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+from storage_engine.errors import StorageError
+from storage_engine.log.filenames import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, data_folder, new_segment_name
+from storage_engine.phases import Phases
+from storage_engine.storage import Storage
+from storage_engine.storage.open_files import threads_that_write
+from storage_engine.topic.append.append_plan import AppendPlan, OpenSegment, PartitionAppend, SegmentAppend
+from storage_engine.topic.append.publishing import COPY, StagedReads, stamped
+
+_THREADS = 32
+_MOST_CONTINUED = 2 * 1024**2
+"""The largest .log, in bytes, that is written again together with new batches."""
+_MOST_KEPT = 64 * 1024**2
+"""The bytes of active segments that one publisher keeps in memory."""
+_MOST_PREFETCHED = 8 * 1024**2
+"""The largest part of a staged file, in bytes, that is read in one request before the segments are written."""
+
+
+@dataclass(frozen=True)
+class NewSegments:
+    """The segments of one partition in a plan that writes only new files. This object is small, and can be pickled.
+
+    folder: the folder of the files, with a slash at its end.
+    version: the version that the plan was made on.
+    leader_epoch: is written into each batch.
+    appends: the new segments.
+    word: a part of all file names.
+    """
+
+    folder: str
+    version: int
+    leader_epoch: int
+    appends: tuple[SegmentAppend, ...]
+    word: str = ""
+
+    @classmethod
+    def of(cls, plan: AppendPlan, part: PartitionAppend, word: str = "") -> NewSegments:
+        """
+        Args:
+            plan: a plan that was made without open segments.
+        """
+        folder = data_folder(plan.topic_id, part.partition)
+        return cls(folder, plan.version, plan.leader_epoch, part.appends, word)
+
+    def write(self, storage: Storage) -> tuple[str, ...]:
+        """Write the complete segments under new random names, and make them durable. The call can be repeated, also by
+        another process.
+
+        Returns:
+            The names, in the order of the segments.
+
+        Raises:
+            StorageError: the storage refused or failed. The files of this call were deleted, if the storage allowed it.
+        """
+        names: list[str] = []
+        try:
+            for append in self.appends:
+                assert append.is_new, "the plan was made without open segments"
+                names.append(new_segment_name(append.after.base_offset, self.version, self.word))
+                _write_log(storage, storage, self.folder + names[-1], append, self.leader_epoch)
+                for suffix, data in _index_files(append).items():
+                    _write_file(storage, self.folder + names[-1] + suffix, data)
+        except BaseException:
+            _delete_segments(storage, [self.folder + name for name in names])
+            raise
+        return tuple(names)
+
+    def delete_all(self, storage: Storage) -> None:
+        """Delete the files of all attempts with this word. Call it only if no commit can name these files any more."""
+        assert self.word, "without a word the files of other plans would match"
+        for file in storage.list(self.folder):
+            if f".{self.version}.{self.word}" in file.key:
+                storage.delete(file.key)
+
+
+def with_names(part: PartitionAppend, names: tuple[str, ...]) -> PartitionAppend:
+    """The plan with the final names of its new segments."""
+    appends = zip(part.appends, names, strict=True)
+    return replace(part, appends=tuple(replace(append, name=name) for append, name in appends))
+
+
+@dataclass(frozen=True)
+class _Tail:
+    """A small active segment that this publisher wrote, with the bytes of its .log."""
+
+    segment: OpenSegment
+    log: bytes
+
+
+class NewFilesPublisher:
+    """A Publisher that writes only new files, so that no file is open after a publish."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._threads = ThreadPoolExecutor(threads_that_write(_THREADS))
+        self._tails: dict[int, _Tail] = {}  # by partition, the longest unused first
+        self._written: dict[int, bytes] = {}  # by partition, the last .log of the publish that is not committed yet
+
+    def open_segments(self) -> Mapping[int, OpenSegment]:
+        return {partition: tail.segment for partition, tail in self._tails.items()}
+
+    def publish(self, plan: AppendPlan, phases: Phases) -> AppendPlan:
+        self._written = {}
+        parts = [self._named(plan, part) for part in plan.partitions]
+        files: list[str] = []
+        try:
+            with phases.phase(COPY):
+                staged = self._prefetched(parts)
+                calls: list[Callable[[], None]] = []
+                for part in parts:
+                    folder = data_folder(plan.topic_id, part.partition)
+                    for append in part.appends:
+                        if append.is_new or append.replaces:
+                            files.append(folder + append.name)
+                            calls += self._writes(staged, part, append, files[-1], plan.leader_epoch)
+                self._together(calls)
+        except BaseException:
+            _delete_segments(self._storage, files)
+            raise
+        return replace(plan, partitions=tuple(parts))
+
+    def _named(self, plan: AppendPlan, part: PartitionAppend) -> PartitionAppend:
+        """The part with new names for all segments that are written."""
+        appends = [
+            replace(
+                append,
+                name=new_segment_name(append.after.base_offset, plan.version),
+                replaces=None if append.is_new else append.name,
+            )
+            if append.is_new or append.slices
+            else append
+            for append in part.appends
+        ]
+        return replace(part, appends=tuple(appends))
+
+    def _writes(
+        self, staged: StagedReads, part: PartitionAppend, append: SegmentAppend, stem: str, leader_epoch: int
+    ) -> list[Callable[[], None]]:
+        """The calls that write the files of one segment."""
+        calls = [
+            partial(_write_file, self._storage, stem + suffix, data) for suffix, data in _index_files(append).items()
+        ]
+        if append.after.size > _MOST_CONTINUED:
+            first = self._tails[part.partition].log if append.replaces else b""
+            return [partial(_write_log, self._storage, staged, stem, append, leader_epoch, first), *calls]
+        return [partial(self._write_small, staged, part, append, stem, leader_epoch), *calls]
+
+    def _write_small(
+        self, staged: StagedReads, part: PartitionAppend, append: SegmentAppend, stem: str, leader_epoch: int
+    ) -> None:
+        found = [self._tails[part.partition].log] if append.replaces else []
+        found += [
+            b"".join(parts) for batch_slice in append.slices for parts in stamped(staged, batch_slice, leader_epoch)
+        ]
+        log = b"".join(found)
+        _write_file(self._storage, stem + LOG, log)
+        if append is part.appends[-1]:
+            self._written[part.partition] = log
+
+    def _prefetched(self, parts: Sequence[PartitionAppend]) -> StagedReads:
+        """Read the staged files from which several segments are written, each in one request."""
+        spans: dict[str, tuple[int, int]] = {}
+        for part in parts:
+            for batch_slice in (each for append in part.appends for each in append.slices if each.data is None):
+                start, end = spans.get(batch_slice.key, (batch_slice.source, 0))
+                ends = batch_slice.source + batch_slice.size
+                spans[batch_slice.key] = min(start, batch_slice.source), max(end, ends)
+        found: dict[str, tuple[int, bytes]] = {}
+
+        def fetch(key: str, start: int, end: int) -> None:
+            found[key] = start, self._storage.read(key, start, end - start)
+
+        self._together(
+            [partial(fetch, key, *span) for key, span in spans.items() if span[1] - span[0] <= _MOST_PREFETCHED]
+        )
+        return _Prefetched(self._storage, found)
+
+    def _together(self, calls: Sequence[Callable[[], None]]) -> None:
+        """Do the calls in parallel. When the function returns or raises, all calls have ended."""
+        if len(calls) <= 1:
+            for call in calls:
+                call()
+            return
+        futures: list[Future[None]] = [self._threads.submit(call) for call in calls]
+        try:
+            wait(futures)
+        except BaseException:  # Ctrl-C: the caller deletes the files that the threads write
+            wait(futures)
+            raise
+        for future in futures:
+            future.result()
+
+    def keep(self, plan: AppendPlan) -> None:
+        for part in plan.partitions:
+            self._tails.pop(part.partition, None)
+            last = part.appends[-1]
+            if (log := self._written.pop(part.partition, None)) is not None:
+                self._tails[part.partition] = _Tail(OpenSegment(last.name, last.after), log)
+        kept = sum(len(tail.log) for tail in self._tails.values())
+        while kept > _MOST_KEPT:
+            kept -= len(self._tails.pop(next(iter(self._tails))).log)
+
+    def abandon(self, plan: AppendPlan) -> None:  # noqa: ARG002 - the files of every plan are complete
+        """The files of the plan remain without a version that names them. The older active segments may be continued,
+        if they are still the partitions' active segments."""
+        self._written = {}
+
+    def close(self) -> None:
+        self._tails.clear()
+        self._threads.shutdown()
+
+
+@dataclass(frozen=True)
+class _Prefetched:
+    """Staged files of which some parts are in memory.
+
+    parts: by key, the position of the part, and its bytes.
+    """
+
+    storage: Storage
+    parts: Mapping[str, tuple[int, bytes]]
+
+    def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        if key not in self.parts or length is None:
+            return self.storage.read(key, start, length)
+        first, data = self.parts[key]
+        return data[start - first : start - first + length]
+
+
+def _write_log(
+    storage: Storage, staged: StagedReads, stem: str, append: SegmentAppend, leader_epoch: int, first: bytes = b""
+) -> None:
+    """Write a .log.
+
+    Args:
+        first: the bytes before the new batches.
+    """
+    with storage.new_file(stem + LOG) as log:
+        if first:
+            log.write(first)
+        for batch_slice in append.slices:
+            for parts in stamped(staged, batch_slice, leader_epoch):
+                log.write(b"".join(parts))
+
+
+def _index_files(append: SegmentAppend) -> dict[str, bytes]:
+    """The index files of a segment by suffix. They are complete: this file is not appended to."""
+    sealed = append.after.copy()
+    sealed.seal()
+    return {INDEX: sealed.offset_index_bytes(), TIME_INDEX: sealed.time_index_bytes()}
+
+
+def _write_file(storage: Storage, key: str, data: bytes) -> None:
+    with storage.new_file(key) as file:
+        file.write(data)
+
+
+def _delete_segments(storage: Storage, stems: Sequence[str]) -> None:
+    """Delete the files of a failed publish, because the storage may be full. No commit has tried to name them.
+
+    After the first error, the remaining files are not deleted: the storage may be unavailable, and no reader uses the
+    files.
+    """
+    with suppress(StorageError):
+        for stem in stems:
+            for suffix in SEGMENT_SUFFIXES:
+                storage.delete(stem + suffix)

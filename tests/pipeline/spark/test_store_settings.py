@@ -1,0 +1,41 @@
+"""Tests the settings of S3A that follow from the storage options and the environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.spark.store_settings import hadoop_settings
+
+ALWAYS = {
+    "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+    "fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider,"
+    "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider,"
+    "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
+}
+KEYS = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+HADOOP_KEYS = {"fs.s3a.access.key": "key", "fs.s3a.secret.key": "secret"}
+
+
+@pytest.mark.parametrize(("options", "environ", "expected"), [
+    ({}, {}, {}),
+    ({}, {"AWS_REGION": "eu-central-1"}, {"fs.s3a.endpoint.region": "eu-central-1"}),
+    ({"aws_region": "eu-west-1"}, {"AWS_REGION": "eu-central-1"}, {"fs.s3a.endpoint.region": "eu-west-1"}),
+    ({}, {"AWS_ENDPOINT_URL": "http://store:9000"}, {
+        "fs.s3a.endpoint": "http://store:9000", "fs.s3a.path.style.access": "true", "fs.s3a.endpoint.region": "us-east-1",
+    }),
+    ({"aws_endpoint": "https://a", "aws_virtual_hosted_style_request": "true"}, {"AWS_ENDPOINT_URL_S3": "https://b"}, {
+        "fs.s3a.endpoint": "https://a", "fs.s3a.path.style.access": "false", "fs.s3a.endpoint.region": "us-east-1",
+    }),
+    (KEYS, {}, HADOOP_KEYS),
+    ({}, {name.upper(): value for name, value in KEYS.items()}, HADOOP_KEYS),
+    (KEYS, {"AWS_ACCESS_KEY_ID": "another", "AWS_SESSION_TOKEN": "of another"}, HADOOP_KEYS),
+    ({**KEYS, "aws_session_token": "token"}, {}, {**HADOOP_KEYS, "fs.s3a.session.token": "token"}),
+    ({"aws_skip_signature": "true"}, {}, {
+        "fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider",
+    }),
+    ({"azure_storage_account_name": "name", "timeout": "5s"}, {"LAKELOG_ROOT": "s3://a", "AWS_REGION": ""}, {}),
+])  # fmt: skip
+def test_options_and_variables_become_settings_of_s3a(
+    options: dict[str, str], environ: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert hadoop_settings(options, environ) == ALWAYS | expected

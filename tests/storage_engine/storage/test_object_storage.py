@@ -1,0 +1,286 @@
+"""Tests ObjectStorage against a real S3 server, directly and through a proxy that loses, delays and falsifies requests."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+
+import pytest
+
+import lakelog
+from storage_engine.errors import (
+    AlreadyExistsError,
+    AmbiguousPutError,
+    ConfigError,
+    LogError,
+    NotFoundError,
+    StorageAccessError,
+    StorageError,
+    StorageUnavailableError,
+    UnsupportedError,
+)
+from storage_engine.storage import Storage
+from storage_engine.storage.storage_opening import open_storage
+from storage_engine.storage.storage_options import storage_options
+from tests.servers.faults import (
+    Answer,
+    AnswerAfterwards,
+    CutReply,
+    CutRequest,
+    DropReply,
+    DropRequest,
+    Fault,
+    Hold,
+    IgnoreConditions,
+    Repeat,
+)
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.http_messages import Request
+from tests.servers.object_server import ObjectServer
+from tests.stores import environment, new_bucket
+
+MIB = 1024**2
+
+
+@pytest.fixture
+def storage(s3_root: str) -> Storage:
+    return open_storage(s3_root)
+
+
+@pytest.fixture
+def proxy(s3: ObjectServer) -> Iterator[FaultyProxy]:
+    with FaultyProxy(s3) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def behind(proxy: FaultyProxy, s3: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    """A storage whose requests pass the proxy. Its check of conditional puts is done."""
+    bucket = new_bucket(s3)
+    for name, value in environment(proxy.server, bucket).items():
+        monkeypatch.setenv(name, value)
+    storage = open_storage(f"s3://{bucket}/root")
+    storage.put_new("checked", b"")
+    return storage
+
+
+def once(fault: Fault, method: str, part: str) -> Callable[[Request], Fault | None]:
+    """A plan that damages the first such request."""
+    left = [fault]
+
+    def plan(request: Request) -> Fault | None:
+        return left.pop() if left and request.method == method and part in request.path else None
+
+    return plan
+
+
+def always(fault: Fault, method: str, part: str) -> Callable[[Request], Fault | None]:
+    return lambda request: fault if request.method == method and part in request.path else None
+
+
+def keys(storage: Storage, prefix: str, after: str = "") -> list[str]:
+    return [file.key for file in storage.list(prefix, after)]
+
+
+def test_files_are_read_in_any_part(storage: Storage) -> None:
+    storage.put_new("small", b"0123456789")
+    parts = [(0, None), (3, None), (0, 4), (3, 4), (8, 9), (10, 1), (10, None), (12, 3), (12, None), (2, 0)]
+    assert [storage.read("small", *part) for part in parts] == [b"0123456789"[s:][:n] for s, n in parts]
+    large = secrets.token_bytes(20 * MIB + 7)
+    with storage.new_file("large") as file:
+        for start in range(0, len(large), 3 * MIB):
+            file.write(memoryview(large)[start : start + 3 * MIB])
+    assert storage.read("large") == large
+    assert storage.read("large", 5, 17 * MIB) == large[5 : 5 + 17 * MIB]
+    assert storage.read("large", 1, 64 * MIB) == large[1:]
+    assert storage.read("large", len(large), 9 * MIB) == b""
+    with storage.new_file("empty"):
+        pass
+    assert storage.read("empty") == storage.read("empty", 0, 5) == b""
+    with pytest.raises(NotFoundError, match="no such file"):
+        storage.read("absent")
+    with pytest.raises(NotFoundError, match="no such file"):
+        storage.read("absent", 3, 9 * MIB)
+
+
+def test_a_file_that_is_not_completed_is_never_seen(storage: Storage) -> None:
+    for size in (10, 30 * MIB):
+        with suppress(ZeroDivisionError), storage.new_file("d/never") as file:
+            file.write(bytes(size))
+            raise ZeroDivisionError
+        file = storage.new_file("d/never")
+        file.write(bytes(size))
+        file.abort()
+        with pytest.raises(NotFoundError):
+            storage.read("d/never")
+    assert keys(storage, "d/") == []
+
+
+def test_a_listing_has_the_keys_below_a_folder_in_order(storage: Storage) -> None:
+    there = ["d/b", "d/a/x", "d/a-b", "d/a.b", "d/a0", "d/a/%41", "d/a/@c", "da/x", "e", f"d/{'z' * 200}"]
+    for key in there:
+        storage.replace(key, key.encode())
+    storage.put_new("d/.tmp-1", b"")
+    storage.put_new("d/a/.tmp-2", b"")
+    found = sorted(key for key in there if key.startswith("d/"))
+    assert keys(storage, "d/") == found
+    for key in ["d/a", *found]:
+        assert keys(storage, "d/", key) == [each for each in found if each > key]
+    assert {file.key: file.size for file in storage.list("d/")} == {key: len(key) for key in found}
+    assert keys(storage, "absent/") == []
+    many = [f"many/{number:04d}" for number in range(1_100)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda key: storage.put_new(key, b"x"), many))
+    assert keys(storage, "many/") == many
+    storage.delete("d/b")
+    storage.delete("d/b")
+    assert keys(storage, "d/", "d/a0") == [f"d/{'z' * 200}"]
+
+
+def test_one_of_many_writers_of_a_name_wins(storage: Storage) -> None:
+    def put(number: int) -> bool:
+        try:
+            storage.put_new(f"name-{number // 8}", b"%d" % number)
+        except AlreadyExistsError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        won = list(threads.map(put, range(8 * 60)))
+    for name in range(60):
+        winners = [number for number in range(8 * name, 8 * name + 8) if won[number]]
+        assert [storage.read(f"name-{name}")] == [b"%d" % number for number in winners]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [DropReply(), DropRequest(), CutReply(20), CutRequest(10), Answer(409), Answer(503), Answer(500), Answer(429),
+     AnswerAfterwards(409), AnswerAfterwards(412), AnswerAfterwards(500), AnswerAfterwards(503), Repeat()],
+    ids=repr,
+)  # fmt: skip
+def test_a_put_knows_whether_it_created_the_file(proxy: FaultyProxy, behind: Storage, fault: Fault) -> None:
+    proxy.add(once(fault, "PUT", "/mine"), once(fault, "PUT", "/theirs"))
+    behind.put_new("mine", b"this writer")
+    assert behind.read("mine") == b"this writer"
+    proxy.clear()
+    behind.put_new("theirs", b"another writer")
+    proxy.add(once(fault, "PUT", "/theirs"))
+    with pytest.raises(AlreadyExistsError):
+        behind.put_new("theirs", b"this writer")
+    assert behind.read("theirs") == b"another writer"
+
+
+@pytest.mark.parametrize("fault", [DropReply(), DropRequest(), Answer(503), AnswerAfterwards(500)], ids=repr)
+def test_if_the_store_does_not_answer_any_more_the_outcome_is_unknown(
+    proxy: FaultyProxy, behind: Storage, fault: Fault
+) -> None:
+    proxy.add(always(fault, "PUT", "/name"), always(Answer(503), "HEAD", "/name"))
+    with pytest.raises(AmbiguousPutError, match="Check whether the file exists"):
+        behind.put_new("name", b"data")
+
+
+def test_a_store_that_is_away_is_unavailable(proxy: FaultyProxy, behind: Storage) -> None:
+    proxy.add(always(Answer(409), "PUT", "/name"))
+    with pytest.raises(StorageUnavailableError, match="other requests are in the way"):
+        behind.put_new("name", b"data")
+    with pytest.raises(NotFoundError):
+        behind.read("name")
+
+
+def test_a_late_replacement_does_not_bring_back_older_bytes(proxy: FaultyProxy, behind: Storage) -> None:
+    behind.replace("group", b"position 1")
+    proxy.add(once(Hold(), "PUT", "/group"))
+    behind.replace("group", b"position 2")  # the first request is held; its repetition arrives
+    behind.replace("group", b"position 3")
+    (late,) = proxy.release()
+    assert late.status == 412
+    assert behind.read("group") == b"position 3"
+
+
+def test_a_replacement_survives_lost_replies_and_changes_by_others(proxy: FaultyProxy, behind: Storage) -> None:
+    other = open_storage(behind.uri)
+    expected = b""
+    faults: list[Fault] = [DropReply(), AnswerAfterwards(503), Answer(409), DropRequest(), CutReply(5)]
+    for number, fault in enumerate(faults):
+        proxy.add(once(fault, "PUT", "/group"))
+        expected = b"%d" % number
+        behind.replace("group", expected)
+        assert other.read("group") == expected
+        proxy.clear()
+        other.replace("group", b"other")
+        behind.replace("group", expected)
+        other.delete("group")
+        behind.replace("group", expected)
+        assert other.read("group") == expected
+
+
+def test_a_store_that_ignores_conditions_is_refused_before_the_first_put(
+    proxy: FaultyProxy, s3: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy.add(always(IgnoreConditions(), "PUT", "/"))
+    bucket = new_bucket(s3)
+    for name, value in environment(proxy.server, bucket).items():
+        monkeypatch.setenv(name, value)
+    for _ in range(2):
+        with pytest.raises(UnsupportedError, match="If-None-Match"):
+            lakelog.open(f"s3://{bucket}/root", create=True).create_topic("t")
+    assert keys(open_storage(f"s3://{bucket}/root"), "meta/") == []
+
+
+@contextmanager
+def quoted(*secrets_used: str) -> Iterator[None]:
+    """The block raises an error. Neither the error nor its traceback contains one of the texts."""
+    with pytest.raises(LogError) as caught:
+        yield
+    shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value)
+    for secret in secrets_used:
+        assert secret not in shown
+
+
+def test_wrong_access_is_named_without_secrets(s3_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = storage_options()
+    key, secret = options["aws_access_key_id"], "wrong-" + secrets.token_hex(8)
+
+    def use(**changed: str) -> Storage:
+        monkeypatch.setenv("LAKELOG_STORAGE_OPTIONS", json.dumps({**options, **changed}))
+        return open_storage(s3_root)
+
+    with quoted(key, secret):
+        use(aws_secret_access_key=secret).read("x")
+    with quoted(key, secret):
+        use(aws_secret_access_key=secret).replace("x", b"")
+    with pytest.raises(StorageAccessError, match="SignatureDoesNotMatch"):
+        use(aws_secret_access_key=secret).put_new("x", b"")
+    use()
+    with pytest.raises(StorageAccessError, match="bucket does not exist"):
+        open_storage("s3://no-such-bucket/root").read("x")
+    with pytest.raises(StorageUnavailableError, match="did not answer"):
+        use(aws_endpoint_url="http://127.0.0.1:9", connect_timeout="1s").put_new("x", b"")
+    with pytest.raises(ConfigError, match="is unknown"):
+        use(colour="red")
+    with pytest.raises(ConfigError, match="storage options are wrong"):
+        use(aws_conditional_put="perhaps")
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3:///key", "s3://bucket/a//b", "s3://bucket/a/../b", "s3://bucket/?x=1", "ftp://a/b"]
+)
+def test_a_wrong_uri_is_refused(uri: str) -> None:
+    with pytest.raises(ConfigError):
+        open_storage(uri)
+
+
+@pytest.mark.parametrize("key", ["", "a/../b", "a//b", "../x"])
+def test_no_key_leaves_the_root(storage: Storage, key: str) -> None:
+    for call in (
+        storage.read,
+        storage.delete,
+        lambda key: storage.put_new(key, b""),
+        lambda key: storage.replace(key, b""),
+    ):
+        with pytest.raises(StorageError):
+            call(key)
