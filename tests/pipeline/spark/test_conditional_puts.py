@@ -144,7 +144,7 @@ class Checkpoint:
         assert spark.sparkContext._jvm is not None
         self._jvm: Any = spark.sparkContext._jvm
         self._folder = folder
-        hadoop = spark._jsparkSession.sessionState().newHadoopConf()  # type: ignore[attr-defined]
+        hadoop = spark._jsparkSession.sessionState().newHadoopConf()
         self.files = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.create(
             self.path(""), hadoop
         )
