@@ -119,7 +119,7 @@ class Cluster:
         return subprocess.run(
             [HOME / "spark-submit.sh", *arguments, "--", *options],
             cwd=self.folder, env=os.environ | JAVA_OPTIONS | {"SPARK_LOCAL_IP": "127.0.0.1"} | environment,
-            capture_output=True, text=True, check=False, timeout=300,
+            capture_output=True, text=True, check=False, timeout=900,
         )  # fmt: skip
 
 
