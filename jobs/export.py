@@ -121,8 +121,10 @@ def _with_spark(
     from lakelog.spark.task_progress import progress_of_tasks
     from pipeline.delta.exporting import export_increment
     from pipeline.spark.failures import spark_failures
+    from pipeline.spark.store_settings import require_file_system
 
     spark = context.spark
+    require_file_system(spark, context.storage.uri)
     with (
         spark_failures(f"export of topic {state.topic}"),
         context.display.work(f"export {state.topic}") as shown,
@@ -152,8 +154,10 @@ def _replay(
     from lakelog.spark.task_progress import progress_of_tasks
     from pipeline.delta.replaying import replay
     from pipeline.spark.failures import spark_failures
+    from pipeline.spark.store_settings import require_file_system
 
     spark = context.spark
+    require_file_system(spark, context.storage.uri)
     with (
         spark_failures(f"replay of topic {state.topic}"),
         context.display.work(f"replay {state.topic}") as shown,

@@ -20,6 +20,7 @@ from pipeline.ingest.micro_batch import IngestResult
 from pipeline.ingest.rows.source_rows import isolation
 from pipeline.job import JobContext, JobReport, Value, run_job, say
 from pipeline.spark.failures import spark_failures
+from pipeline.spark.store_settings import require_file_system
 from pipeline.topic_model import check_schemas
 from storage_engine.phases import shown_shares
 
@@ -29,6 +30,7 @@ def ingest(context: JobContext) -> JobReport:
     name = f"ingest {context.settings.required_ingest().name}"
     check_schemas(context.settings)
     spark = context.spark
+    require_file_system(spark, context.storage.uri)
     with spark_failures(name), context.display.work(name, plain_lines=False) as meter:
         result = Ingest(
             spark,

@@ -7,8 +7,7 @@ On a host, the archive needs only the libraries of the operating system. The arc
                             script
     packages/               Lakelog, and the pinned packages that Lakelog requires, but no tools for tests
     packages/.../__pycache__   the byte code and the compiled kernels, so that a host compiles nothing
-    jars/                   the jars of Delta and of Spark's Kafka source, for hosts on which somebody unpacks the
-                            archive by hand
+    jars/                   the jars that set-up adds to Spark, for hosts on which somebody unpacks the archive by hand
 
 All paths in the archive are relative to the program, so the archive may be unpacked anywhere. Python normally compares
 the times of source files with the times in the byte code. But some programs that unpack an archive change the times of
@@ -45,7 +44,7 @@ from scripts.add_jars import ADDED
 
 HOME = Path(__file__).resolve().parent.parent
 PROJECT = ("jobs", "lakelog", "pipeline", "schemas", "storage_engine", "conf")
-EXTRAS = ("spark", "delta")
+EXTRAS = ("spark", "delta", "s3", "gcs", "azure", "hdfs")
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 LEFT_OUT_OF_STDLIB = {
     "site-packages",
@@ -83,7 +82,10 @@ if [ "${{1-}} ${{2-}}" = "-m pyspark.daemon" ]; then
 fi
 exec "$here/{PYTHON}" "$@"
 """
-WARM_UP = "import pipeline.python_daemon, pipeline.job, pyspark.worker, pyspark.sql.worker.plan_data_source_read, delta"
+WARM_UP = (
+    "import pipeline.python_daemon, pipeline.job, pyspark.worker, pyspark.sql.worker.plan_data_source_read, delta,"
+    " boto3, obstore, hdfs_native"
+)
 _UNCHECKED = (1).to_bytes(4, "little")  # the flags of a .pyc, bytes 4 to 7: hash, not compared with the source
 
 

@@ -36,12 +36,13 @@ ENGINE = {
 ABOVE = {
     "schemas": "",
     "lakelog.dead_letter_tables": "",
+    "lakelog.delta_options": "",
     "lakelog.terminal": "",
     "lakelog.doctor": "",
     "lakelog.dump": "",
     "lakelog.optional": "",
     "lakelog.given_records": "",
-    "lakelog.report": "lakelog.dead_letter_tables lakelog.optional",
+    "lakelog.report": "lakelog.dead_letter_tables lakelog.delta_options lakelog.optional",
     "lakelog.rows": "",
     "lakelog.opening": "",
     "lakelog.inspection": "",
@@ -59,12 +60,13 @@ ABOVE = {
     "pipeline.spark": "lakelog.spark",
     "pipeline.job": "lakelog.terminal lakelog.opening lakelog.cli.clean pipeline.settings pipeline.spark",
     "pipeline.topic_model": "schemas pipeline.settings",
-    "pipeline.delta": "schemas lakelog.dead_letter_tables lakelog.rows lakelog.spark pipeline.settings pipeline.spark"
-    " pipeline.job pipeline.topic_model",
+    "pipeline.delta": "schemas lakelog.dead_letter_tables lakelog.delta_options lakelog.rows lakelog.spark"
+    " pipeline.settings pipeline.spark pipeline.job pipeline.topic_model",
     "pipeline.ingest": "schemas lakelog.dead_letter_tables lakelog.spark pipeline.settings pipeline.spark"
     " pipeline.topic_model pipeline.delta",
     "pipeline.clean": "lakelog.inspection lakelog.spark lakelog.cli.clean pipeline.settings pipeline.spark pipeline.job",
-    "pipeline": "lakelog.dead_letter_tables lakelog.spark pipeline.settings pipeline.spark pipeline.delta pipeline.ingest",
+    "pipeline": "lakelog.dead_letter_tables lakelog.delta_options lakelog.spark pipeline.settings pipeline.spark"
+    " pipeline.delta pipeline.ingest",
     "jobs": "lakelog.dead_letter_tables lakelog.spark pipeline.spark pipeline.job pipeline.topic_model pipeline.delta"
     " pipeline.ingest pipeline.clean pipeline",
 }

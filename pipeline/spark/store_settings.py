@@ -17,8 +17,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
+from storage_engine.errors import ConfigError
 from storage_engine.storage.storage_options import VARIABLE, storage_options
 
 _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
@@ -50,6 +53,13 @@ _FORWARDED = (
     "AZURE_STORAGE_SAS_TOKEN",
 )
 """Variables that mean the same on each host. Others, such as the path of a file with a token, belong to one host."""
+_CONNECTORS = {
+    "gs": "Give Spark Google's connector, com.google.cloud.bigdataoss:gcs-connector, with -- --packages.",
+    "abfss": "Give Spark the connector of its Hadoop version, org.apache.hadoop:hadoop-azure, with -- --packages.",
+    "az": "Write the root as abfss://container@account.dfs.core.windows.net/prefix, and give Spark the connector"
+    " org.apache.hadoop:hadoop-azure with -- --packages.",
+}
+"""What to do if Spark has no file system for a scheme."""
 
 
 def hadoop_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -94,3 +104,22 @@ def open_stores(context: SparkContext) -> None:
         if f"spark.hadoop.{key}" not in own:
             hadoop.set(key, value)
     context.environment.update({name: os.environ[name] for name in _FORWARDED if os.environ.get(name)})
+
+
+def require_file_system(spark: SparkSession, uri: str) -> None:
+    """Check that Spark itself can open files at a URI. Streams need this for their checkpoints, and Delta for its tables.
+
+    Raises:
+        ConfigError: Spark has no file system for the scheme of the URI.
+    """
+    scheme, separator, _ = uri.partition("://")
+    if not separator:
+        return
+    context = spark.sparkContext
+    assert context._jvm is not None, "the context was not stopped"  # noqa: SLF001
+    assert context._jsc is not None, "the context was not stopped"  # noqa: SLF001
+    try:
+        context._jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, context._jsc.hadoopConfiguration())  # noqa: SLF001
+    except Py4JJavaError as error:
+        remedy = _CONNECTORS.get(scheme, "Use a root that Spark can open.")
+        raise ConfigError(f"root {uri}", f"Spark has no file system for {scheme}://", remedy) from error

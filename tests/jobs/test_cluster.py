@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,7 +29,10 @@ import lakelog
 from pipeline.spark.spark_python import NAME
 from scripts.add_jars import ADDED
 from scripts.ship_options import SEARCH_PATH, with_archive
+from storage_engine.storage.storage_opening import open_storage
+from storage_engine.storage.storage_options import VARIABLE
 from tests.java_options import JAVA_OPTIONS
+from tests.servers.object_server import ObjectServer
 
 HOME = Path(__file__).resolve().parents[2]
 WORKERS = 2
@@ -40,7 +43,8 @@ ORDERS: list[dict[str, Any]] = [
 IN_FIRST_BATCH = 60
 """The second micro-batch begins a new segment. So compaction may clean the segment of the first one."""
 CONF = """
-root: {folder}/root
+root: {root}
+storage: {{options: {options}}}
 topics: {{orders: {{partitions: 2, cleanup.policy: compact, min.cleanable.dirty.ratio: 0.0, segment.ms: 1, schema: order}}}}
 ingest:
   topic: orders
@@ -98,16 +102,24 @@ class Cluster:
     archive: str
 
     @property
-    def root(self) -> Path:
-        return self.folder / "root"
+    def events(self) -> Path:
+        """The folder in which Spark stores all events of an application, as its UI shows them."""
+        return self.folder / "events"
+
+    def run_program(self, root: str, options: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        """Run the program with a root, and with storage options that only the settings file of the jobs contains."""
+        conf = self.folder / "conf.yaml"
+        conf.write_text(CONF.format(folder=self.folder, root=root, options=json.dumps(options)))
+        return self.submit(f"--ship={self.archive}", "program.py", str(conf), root)
 
     def submit(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run ./spark-submit.sh with these arguments and the options of the cluster."""
         options = ["--master", self.master, "--conf", "spark.executor.memory=512m", "--conf", "spark.cores.max=2"]
+        options += ["--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir=file://{self.events}"]
         return subprocess.run(
             [HOME / "spark-submit.sh", *arguments, "--", *options],
             cwd=self.folder, env=os.environ | JAVA_OPTIONS | {"SPARK_LOCAL_IP": "127.0.0.1"} | environment,
-            capture_output=True, text=True, check=False, timeout=300,
+            capture_output=True, text=True, check=False, timeout=900,
         )  # fmt: skip
 
 
@@ -115,11 +127,11 @@ class Cluster:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
     (folder / "landing").mkdir()
+    (folder / "events").mkdir()
     for number, orders in enumerate((ORDERS[:IN_FIRST_BATCH], ORDERS[IN_FIRST_BATCH:])):
         file = folder / "landing" / f"{number}.json"
         file.write_text("".join(f"{json.dumps(order)}\n" for order in orders))
         os.utime(file, (number, number))  # Spark reads the oldest file first
-    (folder / "conf.yaml").write_text(CONF.format(folder=folder))
     (folder / "program.py").write_text(PROGRAM)
     built = subprocess.run(
         [sys.executable, "-P", "-m", "scripts.executor_archive", "--to", folder / "dist", "--level", "0"],
@@ -205,9 +217,33 @@ def latest(orders: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def test_jobs_and_a_program_run_where_only_the_archive_has_lakelog(cluster: Cluster) -> None:
-    ran = cluster.submit(
-        f"--ship={cluster.archive}", "program.py", str(cluster.folder / "conf.yaml"), str(cluster.root)
-    )
+    root = str(cluster.folder / "root")
+    check_run(cluster, root, cluster.run_program(root, {}), {})
+
+
+def test_executors_reach_a_store_with_options_that_no_log_contains(
+    cluster: Cluster, s3: ObjectServer, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = f"s3://{s3_bucket}/root"
+    ran = cluster.run_program(root, s3.config)
+    monkeypatch.setenv(VARIABLE, json.dumps(s3.config))
+    check_run(cluster, root, ran, {**s3.config, "allow_http": "true"})
+
+    secret = s3.options["aws_secret_access_key"].encode()
+    conf = cluster.folder / "conf.yaml"
+    files = [path for path in cluster.folder.rglob("*") if path.is_file() and not path.is_symlink() and path != conf]
+    assert next(cluster.events.rglob("*"), None) is not None
+    assert secret in conf.read_bytes()
+    assert [path for path in files if secret in path.read_bytes()] == []
+    assert secret.decode() not in ran.stdout + ran.stderr
+    storage = open_storage(root)
+    assert [file.key for file in storage.list("") if secret in storage.read(file.key)] == []
+
+
+def check_run(
+    cluster: Cluster, root: str, ran: subprocess.CompletedProcess[str], delta_options: dict[str, str]
+) -> None:
+    """Check what the program printed and wrote."""
     assert ran.returncode == 0, ran.stderr
     ingested, maintained, exported, read = map(json.loads, ran.stdout.splitlines())
     assert [each["exit_status"] for each in (ingested, maintained, exported)] == [0, 0, 0]
@@ -215,12 +251,17 @@ def test_jobs_and_a_program_run_where_only_the_archive_has_lakelog(cluster: Clus
 
     compacted = [*latest(ORDERS[:IN_FIRST_BATCH]).values(), *ORDERS[IN_FIRST_BATCH:]]
     assert read["rows"] == sorted([order["id"], json.dumps(order)] for order in compacted)
-    records = lakelog.open(cluster.root).topic("orders").read().to_arrow().to_pylist()
+    records = lakelog.open(root).topic("orders").read().to_arrow().to_pylist()
     assert sorted((row["key"], row["value"], row["timestamp"]) for row in records) == sorted(
         (order["id"].encode(), json.dumps(order).encode(), datetime.fromisoformat(order["at"])) for order in compacted
     )
     columns = ["id", "amount", "at"]
-    table = DeltaTable(str(cluster.root / "tables/orders")).to_pyarrow_table().select(columns).to_pylist()
+    table = (
+        DeltaTable(f"{root}/tables/orders", storage_options=delta_options)
+        .to_pyarrow_table()
+        .select(columns)
+        .to_pylist()
+    )
     assert sorted(table, key=lambda row: str(row["id"])) == [
         order | {"at": datetime.fromisoformat(order["at"])} for _, order in sorted(latest(ORDERS).items())
     ]

@@ -26,12 +26,13 @@ from tests.java_options import JAVA_OPTIONS
 from tests.jobs.noise import noise
 from tests.lakelog.report.chromium import Chromium
 from tests.lakelog.report.html_tables import tables
+from tests.servers.object_server import ObjectServer
 
 PROJECT = Path(__file__).resolve().parents[2]
 COLUMNS = list(Flight.model_fields)
 
 
-def run_demo(root: Path) -> dict[str, Any]:
+def run_demo(root: Path | str) -> dict[str, Any]:
     done = subprocess.run(
         [PROJECT / "spark-submit.sh", "demo", "--root", root, "--json"],
         capture_output=True, text=True, check=False, env=os.environ | JAVA_OPTIONS,
@@ -98,6 +99,16 @@ def test_the_table_is_what_pandas_computes_for_spark_duckdb_and_deltalake(
     }
     for reader, found in readers.items():
         pd.testing.assert_frame_equal(comparable(found), last_flights, obj=reader)
+
+
+def test_the_demo_in_an_s3_server_has_the_same_figures_and_the_same_table(
+    s3: ObjectServer, s3_root: str, last_flights: pd.DataFrame
+) -> None:
+    ran = run_demo(s3_root)
+    assert (ran["records in"], ran["of these new"], ran["dead letters"]) == (334_264, 334_264, 2_512)
+    assert (ran["table rows"], len(ran["rows"])) == (4_043, 5)
+    table = deltalake.DeltaTable(f"{s3_root}/tables/flights", storage_options={**s3.config, "allow_http": "true"})
+    pd.testing.assert_frame_equal(comparable(table.to_pandas()), last_flights)
 
 
 @pytest.fixture(scope="module")

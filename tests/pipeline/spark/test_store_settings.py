@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from pipeline.spark.store_settings import hadoop_settings
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.spark.store_settings import hadoop_settings, require_file_system
+from storage_engine.errors import ConfigError
 
 ALWAYS = {
     "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
@@ -39,3 +43,12 @@ def test_options_and_variables_become_settings_of_s3a(
     options: dict[str, str], environ: dict[str, str], expected: dict[str, str]
 ) -> None:
     assert hadoop_settings(options, environ) == ALWAYS | expected
+
+
+@pytest.mark.spark
+def test_spark_opens_these_roots_and_names_the_connector_for_others(spark: SparkSession, tmp_path: Path) -> None:
+    for root in (str(tmp_path), f"file://{tmp_path}", "s3://bucket/root", "hdfs://host:8020/root"):
+        require_file_system(spark, root)
+    for root, connector in (("gs://bucket", "gcs-connector"), ("az://container", "abfss://")):
+        with pytest.raises(ConfigError, match=rf"^root {root}: Spark has no file system for .*{connector}"):
+            require_file_system(spark, root)
