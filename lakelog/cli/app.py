@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lakelog.cli.clean import compact, merge, plan
-from lakelog.cli.inspect import doctor, dump, report, verify
+from lakelog.cli.inspect import doctor, dump, metrics, report, verify
 from lakelog.cli.records import append, delete_records, offsets, read, transactions
 from lakelog.cli.topics import broker, consumers, groups, state, topics
 
@@ -35,6 +35,7 @@ app.command("dump")(dump.dump)
 app.command("compact")(compact.compact)
 app.command("delete-records")(delete_records.delete_records)
 app.command("doctor")(doctor.doctor)
+app.command("metrics")(metrics.metrics)
 app.command("merge")(merge.merge)
 app.command("plan")(plan.plan)
 app.command("report")(report.report)
