@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lakelog.cli.clean import compact, merge, plan
-from lakelog.cli.inspect import doctor, dump, metrics, report, verify
+from lakelog.cli.inspect import check, doctor, dump, metrics, report, verify
 from lakelog.cli.records import append, delete_records, offsets, read, transactions
 from lakelog.cli.topics import broker, consumers, groups, state, topics
 
@@ -32,6 +32,7 @@ app.command("append")(append.append)
 app.command("read")(read.read)
 app.command("offsets")(offsets.offsets)
 app.command("dump")(dump.dump)
+app.command("check", cls=check.PluginCommand)(check.check)
 app.command("compact")(compact.compact)
 app.command("delete-records")(delete_records.delete_records)
 app.command("doctor")(doctor.doctor)

@@ -39,7 +39,7 @@ NOT_RUN = {
     "a picture": ["nycflights13 ", "jobs/  ->", "meta/flights/0", "<root>/"],
     "what a command prints, with numbers of its day": [
         "ingest orders: batch 41: 26,849 records", "positions        of 12 partitions",
-        "export: table /mnt/shared",
+        "export: table /mnt/shared", "LAKELOG CRITICAL: ",
     ],
     "an error message, which needs its fault": [
         "ingest orders: batch 41: waiting", "ingest router: staging/", "lakelog: data/mf5f", "lakelog: /data/log:",

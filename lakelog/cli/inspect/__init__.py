@@ -1,1 +1,1 @@
-"""The commands that inspect files and roots: verify, doctor, dump, report, metrics."""
+"""The commands that inspect files and roots: verify, doctor, dump, report, metrics, check."""
