@@ -14,6 +14,8 @@
     verify.py        check every invariant of a log directory or a root
     doctor.py        test whether a storage meets the assumptions behind Lakelog's promises
     report.py        write an HTML page that shows the topics of a root
+    metrics.py       give the figures of a root to Prometheus
+    check.py         judge a root by limits, as a monitoring plugin
     json_lines.py    converts a record to its JSON line and back
     options.py       the options of every command: --root, --conf
     output.py        standard output, which the reading process may close at any time
