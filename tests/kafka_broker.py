@@ -67,11 +67,16 @@ rootLogger = WARN, out
 class KafkaBroker:
     """A running broker; as a context it is started and ended.
 
-    port: where clients find it, on 127.0.0.1. data: its log directory.
+    port: where clients find it, on 127.0.0.1. data: its log directory. properties: its server.properties.
     """
 
-    def __init__(self, java_options: Sequence[str] = (*JAVA_FLAGS, "-Xmx256m")) -> None:
+    def __init__(self, java_options: Sequence[str] = (*JAVA_FLAGS, "-Xmx256m"), more_properties: str = "") -> None:
+        """
+        Args:
+            more_properties: further lines of its server.properties.
+        """
         self._java_options = java_options
+        self._more_properties = more_properties
 
     @property
     def bootstrap_servers(self) -> str:
@@ -84,7 +89,9 @@ class KafkaBroker:
         self.data = folder / "data"
         self.port, controller_port = free_ports(2)
         properties, logging = folder / "server.properties", folder / "log4j2.properties"
-        properties.write_text(_PROPERTIES.format(port=self.port, controller_port=controller_port, data=self.data))
+        lines = _PROPERTIES.format(port=self.port, controller_port=controller_port, data=self.data)
+        properties.write_text(lines + self._more_properties)
+        self.properties = properties
         logging.write_text(_LOGGING)
         command = [java(), *self._java_options, f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
         cluster_id = "AAAAAAAAAAAAAAAAAAAAAQ"
