@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
@@ -28,7 +29,9 @@ from unittest.mock import patch
 
 import pytest
 
-from storage_engine.storage import Storage
+from storage_engine.errors import NotFoundError
+from storage_engine.storage import Storage, StoredFile
+from storage_engine.storage.posix import PosixStorage
 from storage_engine.storage.storage_opening import open_storage
 from storage_engine.storage.storage_options import VARIABLE
 from tests.servers.object_server import ObjectServer
@@ -49,6 +52,43 @@ def storage_at(path: Path | str) -> Storage:
     return open_storage(root_at(path))
 
 
+def copy_root(source: Storage, target: Storage) -> None:
+    """Copy all files of a root into another root. Times are copied where a storage lets a client set times."""
+    if source.root is not None and target.root is not None:
+        shutil.copytree(source.root, target.root)
+        return
+    for file in _files(source):
+        target.replace(file.key, source.read(file.key))
+
+
+def clear_root(storage: Storage) -> None:
+    """Delete all files of a root, to save time and space."""
+    if storage.root is not None:
+        shutil.rmtree(storage.root)
+        return
+    for file in _files(storage):
+        storage.delete(file.key)
+
+
+def _files(storage: Storage) -> list[StoredFile]:
+    return [file for folder in ("data/", "meta/", "staging/") for file in storage.list(folder)]
+
+
+def local(storage: Storage) -> PosixStorage:
+    """A storage that is certainly local, for a test with the marker `posix`."""
+    assert isinstance(storage, PosixStorage)
+    return storage
+
+
+def exists(storage: Storage, key: str) -> bool:
+    """Whether there is a file with this key."""
+    try:
+        storage.read(key, 0, 1)
+    except NotFoundError:
+        return False
+    return True
+
+
 @contextmanager
 def serving_store() -> Iterator[ObjectServer | None]:
     """Start the server of LAKELOG_TEST_STORE, with an empty bucket for all roots, and set the environment of clients."""
@@ -63,7 +103,7 @@ def serving_store() -> Iterator[ObjectServer | None]:
 
 def environment(server: ObjectServer, bucket: str) -> Mapping[str, str]:
     """The environment of a client of this server."""
-    return {VARIABLE: json.dumps(server.config), _BUCKET: f"{server.scheme}://{bucket}"}
+    return {VARIABLE: json.dumps(server.config), _BUCKET: server.uri_of(bucket)}
 
 
 def new_bucket(server: ObjectServer) -> str:

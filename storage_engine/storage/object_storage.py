@@ -101,13 +101,16 @@ class ObjectStorage:
             if self.uri in _CHECKED:
                 return
             key = f"{TEMPORARY}{secrets.token_hex(8)}"
-            self._create(key, b"first")
             try:
+                self._create(key, b"first")
                 self._create(key, b"second")
             except AlreadyExistsError:
                 self.delete(key)
                 _CHECKED.add(self.uri)
                 return
+            except AmbiguousPutError as error:  # nobody needs this file
+                remedy = "Check the network and the endpoint of the store, then repeat the command."
+                raise StorageUnavailableError(error.place, error.problem, remedy) from None
             self.delete(key)
         raise UnsupportedError(
             f"root {self.uri}", "this store overwrites an object although the request forbids it (If-None-Match: *)",
@@ -167,7 +170,8 @@ class ObjectStorage:
 
         mark, is_unclear = secrets.token_hex(16), False
         for pause in (*_PAUSES, None):
-            mode: PutMode = self._versions.pop(key, None) or self._version(key) or "create"
+            known = self._versions.pop(key, None)
+            mode: PutMode = known or self._version(key) or "create"
             try:
                 written = self._once.put(
                     key,

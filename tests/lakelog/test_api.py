@@ -21,10 +21,10 @@ from lakelog.rows import ROWS
 from storage_engine import errors as engine_errors
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.topics import Topics
 from tests.in_process import run_in_process
+from tests.stores import root_at, storage_at
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 GIVEN: list[dict[str, Any]] = [
@@ -43,7 +43,7 @@ READ = [
 
 @pytest.fixture
 def log(tmp_path: Path) -> lakelog.Root:
-    return lakelog.open(tmp_path / "root", create=True)
+    return lakelog.open(root_at(tmp_path / "root"), create=True)
 
 
 @pytest.fixture
@@ -276,7 +276,7 @@ def test_a_reader_of_committed_records_sees_nothing_of_an_open_transaction(
     orders: lakelog.Topic, tmp_path: Path
 ) -> None:
     orders.append(GIVEN)
-    topics = Topics(PosixStorage(tmp_path / "root"), BrokerConfig(), SystemClock())
+    topics = Topics(storage_at(tmp_path / "root"), BrokerConfig(), SystemClock())
     with TransactionWriter(topics) as transaction:
         transaction.append("orders", as_appended("open"))
         assert read(orders) == READ
@@ -292,15 +292,17 @@ def as_appended(value: str) -> pa.RecordBatch:
     return batch
 
 
+@pytest.mark.posix("reads the view")
 def test_the_tool_reads_what_was_appended_and_the_view_shows_it(orders: lakelog.Topic, tmp_path: Path) -> None:
     shown = tmp_path / "root/log/orders-0/00000000000000000000.log"
     assert shown.stat().st_size == 0, "a topic is shown when it is created"
     orders.append(GIVEN)
     assert shown.stat().st_size > 0
-    ended = run_in_process(cli.main, ["lakelog", "verify", "--root", str(tmp_path / "root")])
+    ended = run_in_process(cli.main, ["lakelog", "verify", "--root", root_at(tmp_path / "root")])
     assert (ended.status, ended.err) == (0, "")
 
 
+@pytest.mark.posix("writes into the view")
 def test_a_view_that_cannot_be_settled_is_a_warning_and_the_commit_stands(log: lakelog.Root, tmp_path: Path) -> None:
     (tmp_path / "root/log").mkdir(parents=True)
     (tmp_path / "root/log/syslog").write_text("somebody else's")
@@ -316,6 +318,7 @@ def test_a_view_that_cannot_be_settled_is_a_warning_and_the_commit_stands(log: l
     assert read(orders) == READ
 
 
+@pytest.mark.posix("names local roots")
 def test_a_path_that_is_no_root_is_an_error_unless_it_is_to_become_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(errors.NoRootError):

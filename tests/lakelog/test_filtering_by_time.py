@@ -22,6 +22,7 @@ from storage_engine.topic.clean.topic_compaction import compact_topic
 from storage_engine.topic.clean.topic_merging import merge_topic
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_table
+from tests.stores import storage_at
 
 START = 1_700_000_000_000
 SMALL = {
@@ -85,7 +86,7 @@ def forget_times(topics: Topics) -> None:
 
 @pytest.mark.parametrize("kind", ["out of order", "some late by much", "some without a time", "append time", "rising"])
 def test_the_rows_are_those_that_a_filter_of_all_rows_leaves(tmp_path: Path, kind: str) -> None:
-    topics, chance = Topics(PosixStorage(tmp_path), BrokerConfig(), ManualClock(START)), random.Random(kind)
+    topics, chance = Topics(storage_at(tmp_path), BrokerConfig(), ManualClock(START)), random.Random(kind)
     more = {"message.timestamp.type": "LogAppendTime"} if kind == "append time" else {}
     topics.create("t", 1, SMALL | more | {"cleanup.policy": "compact"})
     for first in range(0, 500, 100):

@@ -8,6 +8,7 @@ Each effect happens as a whole between two pauses. Calls that take several steps
     list        includes changes that happen while it runs
 
 Calls fail, and replies are lost: AmbiguousPutError or AlreadyExistsError after a put that took effect, or that did not.
+On an object store, a put may also take effect a second time, or only after its caller has gone on.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing_extensions import Buffer
 from storage_engine.clock import Clock
 from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, NotFoundError, StorageError
 from storage_engine.storage import GrowingFiles, NewFile, StoredFile
-from tests.model.scheduler import Killed, Scheduler
+from tests.model.scheduler import Killed, Process, Scheduler
 
 _LISTED_AT_ONCE = 4
 _LOST = (AmbiguousPutError, AlreadyExistsError, StorageError)
@@ -82,18 +83,34 @@ class ObjectStore:
         self._before("put", key)
         if key in self.disk.files:
             raise AlreadyExistsError(key, "is there")
-        scheduler = self.scheduler
+        scheduler, content = self.scheduler, bytes(memoryview(data))
         if scheduler.draw(scheduler.character.lose_reply / 4):
+            if scheduler.draw(0.5):
+                self._arrives_later(key, content)
             raise AmbiguousPutError(key, "it did not take place")
-        content = bytes(memoryview(data))
         file = self.disk.create(key, content)
         if not self.visible_while_written:
             file.durable = len(content)
         self.disk.on_put(key, content)
+        if scheduler.draw(scheduler.character.lose_reply / 4):
+            self._arrives_later(key, content)
         scheduler.pause("put, reply", key)
         if scheduler.draw(scheduler.character.lose_reply):
             raise scheduler.chance.choice(_LOST)(key, "it took place")
         file.durable = len(content)
+
+    def _arrives_later(self, key: str, content: bytes) -> None:
+        """The network of an object store repeats the request, or delays it: it arrives when nobody waits for it."""
+        if self.visible_while_written:
+            return
+
+        def arrive() -> None:
+            if key not in self.disk.files:
+                self.disk.create(key, content).durable = len(content)
+                self.disk.on_put(key, content)
+
+        after = int(self.scheduler.character.longest_sleep ** self.scheduler.chance.random()) + 1
+        self.scheduler.spawn(Process("network"), arrive, after)
 
     def replace(self, key: str, data: Buffer) -> None:
         self._before("replace", key)

@@ -29,6 +29,10 @@ class ObjectServer:
         """What a store of obstore needs, beside the client's option allow_http."""
         return {self.endpoint_option: self.endpoint, **self.options}
 
+    def uri_of(self, bucket: str) -> str:
+        """The URI of a bucket, to which a path can be added."""
+        return f"{self.scheme}://{bucket}"
+
     def behind(self, endpoint: str) -> Self:
         """The same server, for clients that connect to a proxy."""
         return replace(self, endpoint=endpoint)

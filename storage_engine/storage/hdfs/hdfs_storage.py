@@ -34,6 +34,7 @@ class HdfsStorage:
     Several threads may use one object.
     """
 
+    is_durable_when_visible = True
     root = growing = links = folders = view = directory = None
 
     def __init__(self, uri: str) -> None:

@@ -63,6 +63,8 @@ _MOST_ATTEMPTS = 1000
 """After this many lost races or holes in a row, the caller gets an error."""
 
 
+_PUTS = 3
+"""How often the same version is put if the outcome is unclear."""
 _A_STATE = "a topic's state"
 _RETIRED = b'{"id":"","parent":"","version":0,"format":%d,"change":"rolled up into history/"}' % FORMAT
 
@@ -215,13 +217,9 @@ class StateChain:
                 "removed": note.removed,
             }
         )
+        is_created = self._put(changed)
         try:
-            self.storage.put_new(version_key(self.topic, version), encode_state(changed))
-            is_clear = True
-        except (AlreadyExistsError, AmbiguousPutError):
-            is_clear = False
-        try:
-            is_there = is_clear or self._is_ours(changed)
+            is_there = is_created or self._is_ours(changed)
             if self._has_id(parent.version, parent.id):
                 if not is_there:
                     return None
@@ -234,6 +232,35 @@ class StateChain:
                 error.place, f"version {version} of topic {self.topic} was put, and then {error.problem}",
                 "The change may be committed. Check with `lakelog topics describe` before you repeat the change.",
             ) from error  # fmt: skip
+
+    def _put(self, state: TopicState) -> bool:
+        """Put a version. True if it was created; False if there is a version of this number, perhaps this one.
+
+        An object store may execute a put after its caller has given up. So if the outcome is unclear and there is no
+        version of this number, the same bytes are put again, with the same id. A version with another id could commit
+        the same change a second time.
+
+        Raises:
+            AmbiguousPutError: it is still unknown whether the version was created, or will be.
+        """
+        key, data = version_key(self.topic, state.version), encode_state(state)
+        for attempt in range(_PUTS):
+            try:
+                self.storage.put_new(key, data)
+            except AlreadyExistsError:
+                return False
+            except AmbiguousPutError as unclear:
+                try:
+                    is_taken = self._document(state.version) is not None
+                except (StorageError, CorruptionError):
+                    raise unclear from None
+                if is_taken:
+                    return False
+                if attempt == _PUTS - 1:
+                    raise
+            else:
+                return True
+        raise AssertionError("the last attempt returns or raises")
 
     def _is_ours(self, state: TopicState) -> bool:
         """Whether a put with an unclear result created this version. If so, the version is durable on return."""

@@ -10,6 +10,7 @@ import pytest
 
 from lakelog import cli
 from tests.in_process import Ended, run_in_process
+from tests.stores import root_at
 
 Lakelog = Callable[..., Ended]
 
@@ -17,7 +18,7 @@ Lakelog = Callable[..., Ended]
 @pytest.fixture
 def lakelog(tmp_path, monkeypatch) -> Lakelog:
     """Runs a command on an empty root: lakelog("topics", "list"), with `stdin` as bytes or lines."""
-    monkeypatch.setenv("LAKELOG_ROOT", str(tmp_path / "root"))
+    monkeypatch.setenv("LAKELOG_ROOT", root_at(tmp_path / "root"))
 
     def run(*arguments: str, stdin: bytes | Sequence[str] = b"") -> Ended:
         data = stdin if isinstance(stdin, bytes) else "".join(f"{line}\n" for line in stdin).encode()

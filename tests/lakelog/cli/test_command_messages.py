@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from lakelog.cli.app import command
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.readers.consumer_files import put_positions
 from storage_engine.topic.topics import Topics, is_root
 from tests.lakelog.cli.conftest import Lakelog, line
+from tests.stores import storage_at
 
 PROJECT = Path(__file__).resolve().parents[3]
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -54,11 +54,12 @@ def test_a_root_that_was_mistyped_is_an_error(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.posix("names local folders")
 def test_an_empty_directory_is_a_root_in_which_nothing_is_yet(lakelog: Lakelog, tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     assert lakelog("topics", "list") == (0, "", "")
     assert lakelog("topics", "create", "t").status == 0
-    assert is_root(PosixStorage(tmp_path / "root"))
+    assert is_root(storage_at(tmp_path / "root"))
 
 
 def test_what_cleans_says_that_nothing_is_due(lakelog: Lakelog) -> None:
@@ -95,6 +96,7 @@ def test_the_list_of_jobs_has_a_whole_sentence_for_each() -> None:
         assert job.endswith("."), job
 
 
+@pytest.mark.posix("names local folders")
 def test_no_command_prints_what_a_terminal_acts_upon(lakelog: Lakelog, tmp_path: Path) -> None:
     """Of a record, a consumer, a writer, a change, a damaged document."""
     lakelog("topics", "create", "t")
@@ -143,8 +145,10 @@ def test_verify_finds_positions_beyond_the_log(lakelog: Lakelog, tmp_path: Path)
     put_positions(topics.storage, state, "export tables/t", "delta export", {0: 3, 1: 1, 7: 0}, 0, holds_back=True)
     ended = lakelog("verify")
     assert ended.status == 4
-    (file,) = (tmp_path / "root/meta/t/groups").iterdir()
-    found = [line for line in ended.out.splitlines() if line.startswith(f"{file} at position 0: ")]
+    (file,) = topics.storage.list("meta/t/groups/")
+    found = [
+        line for line in ended.out.splitlines() if line.startswith(f"{topics.storage.uri}/{file.key} at position 0: ")
+    ]
     assert len(found) == 2
     assert "expected a position in partition 0 up to the log end offset 0, found 3, of export tables/t" in found[0]
     assert "expected positions in partitions 0 to 1, found a position in partition 7" in found[1]
@@ -155,9 +159,10 @@ def topics_of(root: Path) -> Topics:
     from storage_engine.clock import SystemClock
     from storage_engine.config import BrokerConfig
 
-    return Topics(PosixStorage(root), BrokerConfig(), SystemClock())
+    return Topics(storage_at(root), BrokerConfig(), SystemClock())
 
 
+@pytest.mark.posix("names local folders")
 @pytest.mark.parametrize(
     ("kind", "file"),
     [("fifo", file) for file in ("log", "index", "state", "group", "shown log", "shown index", "checkpoint")]

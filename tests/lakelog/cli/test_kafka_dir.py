@@ -55,6 +55,7 @@ def test_mistakes_are_named(lakelog, tmp_path) -> None:
         assert problem in ended.err
 
 
+@pytest.mark.posix("changes the view")
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.lakelog.cli.conftest import line
+from tests.stores import root_at
 
 COMMAND = [sys.executable, "-m", "lakelog.cli"]
 
@@ -39,7 +40,7 @@ def keys(lakelog) -> list[int]:
 
 
 def test_appends_of_two_processes_at_once_lose_nothing(lakelog, tmp_path, environment) -> None:
-    environment["LAKELOG_ROOT"] = str(tmp_path / "root")
+    environment["LAKELOG_ROOT"] = root_at(tmp_path / "root")
     lakelog("topics", "create", "t")
     appends = [start(environment, "append", "--topic", "t") for _ in range(2)]
     inputs = [lines(first, 500) for first in (0, 500)]
@@ -54,6 +55,7 @@ def test_appends_of_two_processes_at_once_lose_nothing(lakelog, tmp_path, enviro
     assert found in ([*range(1000)], [*range(500, 1000), *range(500)]), "one append is one commit"
 
 
+@pytest.mark.posix("looks at staged files")
 def test_an_append_that_is_killed_leaves_the_topic_as_it_was(lakelog, tmp_path, environment) -> None:
     root = tmp_path / "root"
     environment["LAKELOG_ROOT"] = str(root)
@@ -83,7 +85,7 @@ def staged_bytes(root: Path) -> int:
 
 
 def test_a_pipe_that_is_closed_ends_reading_quietly(lakelog, tmp_path, environment) -> None:
-    environment["LAKELOG_ROOT"] = str(tmp_path / "root")
+    environment["LAKELOG_ROOT"] = root_at(tmp_path / "root")
     lakelog("topics", "create", "t")
     lakelog("append", "--topic", "t", stdin=lines(0, 60_000))
     process = start(environment, "read", "--topic", "t", stdin=subprocess.DEVNULL)
@@ -97,7 +99,7 @@ def test_a_pipe_that_is_closed_ends_reading_quietly(lakelog, tmp_path, environme
 
 
 def test_a_full_disk_behind_standard_output_is_an_error(lakelog, tmp_path, environment) -> None:
-    environment["LAKELOG_ROOT"] = str(tmp_path / "root")
+    environment["LAKELOG_ROOT"] = root_at(tmp_path / "root")
     lakelog("topics", "create", "t")
     with Path("/dev/full").open("wb") as full:
         process = start(environment, "topics", "list", stdin=subprocess.DEVNULL, stdout=full)

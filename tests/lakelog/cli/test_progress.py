@@ -15,6 +15,7 @@ import pytest
 
 from tests.lakelog.cli.conftest import line
 from tests.lakelog.terminal import Terminal, assert_clean
+from tests.stores import root_at
 
 COMMAND = [sys.executable, "-m", "lakelog.cli"]
 
@@ -23,7 +24,7 @@ COMMAND = [sys.executable, "-m", "lakelog.cli"]
 def environment(lakelog, tmp_path) -> dict[str, str]:
     """With a topic `t` in its root, and a terminal that can do everything."""
     lakelog("topics", "create", "t")
-    return {**os.environ, "LAKELOG_ROOT": str(tmp_path / "root"), "TERM": "xterm-256color", "COLUMNS": "160"}
+    return {**os.environ, "LAKELOG_ROOT": root_at(tmp_path / "root"), "TERM": "xterm-256color", "COLUMNS": "160"}
 
 
 @pytest.fixture
@@ -120,6 +121,7 @@ def test_records_that_go_to_the_terminal_are_not_interrupted(environment, termin
     assert [json.loads(text)["offset"] for text in shown.splitlines()] == [0, 1, 2]
 
 
+@pytest.mark.posix("settles the view")
 def test_without_a_terminal_short_work_says_nothing(environment, tmp_path) -> None:
     Path(file := tmp_path / "in").write_bytes(lines(10, 10))
     with file.open("rb") as stdin:

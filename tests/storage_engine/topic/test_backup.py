@@ -3,7 +3,6 @@ files."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,15 +12,15 @@ from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import NotFoundError
 from storage_engine.record.record_columns import TO_APPEND
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
+from tests.stores import storage_at
 
 
 def topics_of(root: Path) -> Topics:
-    return Topics(PosixStorage(root), BrokerConfig(), SystemClock())
+    return Topics(storage_at(root), BrokerConfig(), SystemClock())
 
 
 def append(topics: Topics, *values: bytes) -> None:
@@ -47,7 +46,9 @@ def original(tmp_path: Path) -> Topics:
 
 
 def copy(name: str, tmp_path: Path) -> None:
-    shutil.copytree(tmp_path / "original" / name, tmp_path / "copy" / name)
+    original, restored = storage_at(tmp_path / "original"), storage_at(tmp_path / "copy")
+    for file in original.list(f"{name}/"):
+        restored.replace(file.key, original.read(file.key))
 
 
 def test_a_copy_of_the_state_and_then_of_its_files_is_the_topic_as_the_state_has_it(
@@ -56,8 +57,10 @@ def test_a_copy_of_the_state_and_then_of_its_files_is_the_topic_as_the_state_has
     copy("meta", tmp_path)
     append(original, b"later")
     copy("data", tmp_path)
-    for log in (tmp_path / "copy" / "data").rglob("*.log"):
-        log.write_bytes(log.read_bytes() + b"a batch that the state does not name")
+    storage = storage_at(tmp_path / "copy")
+    for file in list(storage.list("data/")):
+        if file.key.endswith(".log"):
+            storage.replace(file.key, storage.read(file.key) + b"a batch that the state does not name")
 
     restored = topics_of(tmp_path / "copy")
     assert values(restored) == [b"a", b"b"]

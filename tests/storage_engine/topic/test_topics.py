@@ -17,16 +17,16 @@ from storage_engine.errors import (
     UnknownTopicError,
 )
 from storage_engine.log.partition_state import LeaderEpoch, Segment
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.topics import Topics
 from storage_engine.topic_id import new_topic_id
+from tests.stores import storage_at
 
 CLOCK = ManualClock(1_700_000_000_000)
 
 
 @pytest.fixture
 def topics(tmp_path) -> Topics:
-    return Topics(PosixStorage(tmp_path), BrokerConfig(), CLOCK)
+    return Topics(storage_at(tmp_path), BrokerConfig(), CLOCK)
 
 
 def test_topic_ids_are_kafkas_and_never_look_like_an_option() -> None:
@@ -43,6 +43,7 @@ def test_names_are_listed_in_order_and_none_is_missed(topics) -> None:
     assert sorted(topics.names()) == sorted(set(names) - {"a0"})
 
 
+@pytest.mark.posix("makes a link")
 def test_a_topic_that_lies_elsewhere_behind_a_link_is_listed(topics, tmp_path) -> None:
     topics.create("t", 1, {})
     (tmp_path / "meta/t").rename(tmp_path / "elsewhere")
@@ -51,6 +52,7 @@ def test_a_topic_that_lies_elsewhere_behind_a_link_is_listed(topics, tmp_path) -
     assert [state.topic for state in topics.states()[0]] == ["t"]
 
 
+@pytest.mark.posix("a key of a store may begin with the key of another file")
 def test_a_file_in_the_place_of_a_topic_is_named(topics, tmp_path) -> None:
     topics.create("t", 1, {})
     (tmp_path / "meta/u").write_bytes(b"")
@@ -90,7 +92,7 @@ def test_a_new_topic_is_empty_and_has_kafkas_first_leader_epoch(topics) -> None:
 def test_what_cannot_be_is_refused_before_anything_is_written(topics, name, partitions, configs, error) -> None:
     with pytest.raises(error):
         topics.create(name, partitions, configs)
-    assert not list(topics.storage.root.iterdir())
+    assert [*topics.storage.list("meta/"), *topics.storage.list("data/")] == []
 
 
 def test_a_name_that_is_taken_is_refused(topics) -> None:
@@ -103,13 +105,13 @@ def test_a_name_that_is_taken_is_refused(topics) -> None:
 def test_one_of_many_creators_wins(tmp_path) -> None:
     def create(number: int) -> str | None:
         try:
-            return Topics(PosixStorage(tmp_path), BrokerConfig(), CLOCK).create("t", number + 1, {}).topic_id
+            return Topics(storage_at(tmp_path), BrokerConfig(), CLOCK).create("t", number + 1, {}).topic_id
         except TopicExistsError:
             return None
 
     with ThreadPoolExecutor(8) as pool:
         won = [topic_id for topic_id in pool.map(create, range(8)) if topic_id]
-    assert won == [Topics(PosixStorage(tmp_path), BrokerConfig(), CLOCK).state("t").topic_id]
+    assert won == [Topics(storage_at(tmp_path), BrokerConfig(), CLOCK).state("t").topic_id]
 
 
 def test_partitions_are_added_in_the_writers_epoch(topics) -> None:

@@ -47,6 +47,7 @@ def test_what_is_not_due_is_left_unless_forced(compacted) -> None:
     assert len(values(compacted)) < len(before)
 
 
+@pytest.mark.posix("looks at the view")
 def test_a_partition_that_cannot_be_compacted_is_named_and_the_others_are_compacted(compacted, tmp_path: Path) -> None:
     compacted("topics", "create", "u", "--partitions", "1", *SETTINGS)
     compacted("append", "--topic", "u", stdin=LINES)
@@ -107,6 +108,7 @@ def test_a_partition_of_a_directory_that_cannot_be_compacted_is_named(lakelog, t
     assert lakelog("compact", "--config", "cleanup.policy=compact").status == 2
 
 
+@pytest.mark.posix("looks at the view")
 @pytest.mark.parametrize("topic", ["compact", "compact_delete"])
 @pytest.mark.parametrize(("before", "after"), [("before", "after1"), ("before2", "after2h")])
 def test_an_imported_directory_is_shown_as_kafka_leaves_it(
@@ -127,6 +129,7 @@ def test_an_imported_directory_is_shown_as_kafka_leaves_it(
         assert equal, name
 
 
+@pytest.mark.posix("looks at the view")
 def test_snapshots_stay_what_they_were_at_the_roll(lakelog, tmp_path: Path) -> None:
     data = shutil.copytree(GOLDEN / "txn/data", tmp_path / "data")
     (data / CLEAN_SHUTDOWN).touch()

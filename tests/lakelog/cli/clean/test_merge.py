@@ -23,6 +23,7 @@ def shown(tmp_path: Path, topic: str) -> list[str]:
     return sorted(path.stem.lstrip("0") or "0" for path in (tmp_path / "root/log" / f"{topic}-0").glob("*.log"))
 
 
+@pytest.mark.posix("looks at the view")
 def test_small_segments_become_one_and_the_records_stay(scattered, tmp_path: Path) -> None:
     before = scattered("read", "--topic", "t").records
     assert shown(tmp_path, "t") == ["0", "1", "2", "3", "4"]
@@ -35,6 +36,7 @@ def test_small_segments_become_one_and_the_records_stay(scattered, tmp_path: Pat
     assert scattered("merge", "--topic", "t").out == "merge: there is nothing to merge in 1 topic\n"
 
 
+@pytest.mark.posix("looks at the view")
 def test_a_damaged_segment_is_named_and_the_other_topic_is_merged(scattered, tmp_path: Path) -> None:
     damaged = tmp_path / "root/log/t-0/00000000000000000001.log"
     data = bytearray(damaged.read_bytes())

@@ -10,6 +10,7 @@ import pytest
 
 from tests.lakelog.cli.conftest import line
 from tests.lakelog.report.html_tables import tables
+from tests.stores import storage_at
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_topics_can_be_chosen_and_the_time_set(lakelog, tmp_path) -> None:
 @pytest.mark.usefixtures("clicks")
 def test_an_unreadable_topic_ends_with_partial_and_is_named(lakelog, tmp_path) -> None:
     lakelog("topics", "create", "bad")
-    (tmp_path / "root/meta/bad/00000000000000000000.json").write_text("no state")
+    storage_at(tmp_path / "root").replace("meta/bad/00000000000000000000.json", b"no state")
     out = tmp_path / "report.html"
     ended = lakelog("report", "--out", str(out))
     assert ended.status == 4
@@ -58,6 +59,7 @@ def test_an_unreadable_topic_ends_with_partial_and_is_named(lakelog, tmp_path) -
     assert [row["topic"] for row in tables(out.read_text("utf-8"))["Topics"]] == ["clicks", "bad"]
 
 
+@pytest.mark.posix("lists the folder of the root")
 @pytest.mark.usefixtures("clicks")
 def test_a_page_that_cannot_be_written_is_a_mistake_that_leaves_the_old_one(lakelog, tmp_path) -> None:
     ended = lakelog("report", "--out", str(tmp_path / "missing/report.html"))
@@ -75,6 +77,7 @@ def test_a_page_that_cannot_be_written_is_a_mistake_that_leaves_the_old_one(lake
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "root"]
 
 
+@pytest.mark.posix("lists the folder of the root")
 @pytest.mark.usefixtures("clicks")
 def test_storage_that_takes_no_more_is_reported_and_leaves_the_old_page(lakelog, tmp_path) -> None:
     out = tmp_path / "report.html"

@@ -83,6 +83,7 @@ def test_a_directory_in_use_is_not_repaired(lakelog, tmp_path) -> None:
     assert contents(path) == whole | {".lock": b""}
 
 
+@pytest.mark.posix("damages the view")
 def test_a_root_is_verified_and_its_view_repaired(lakelog, tmp_path) -> None:
     lakelog("topics", "create", "t")
     lakelog("append", "--topic", "t", stdin=[line(b"%d" % number, bytes(50)) for number in range(500)])
@@ -98,6 +99,7 @@ def test_a_root_is_verified_and_its_view_repaired(lakelog, tmp_path) -> None:
     assert checkpoint.read_bytes() == b"0\n1\nt 0 500\n"
 
 
+@pytest.mark.posix("damages local files")
 def test_what_is_repaired_is_reported_without_advice_and_the_status_with_its_reason(lakelog, tmp_path) -> None:
     for topic in ("t", "u"):
         lakelog("topics", "create", topic)

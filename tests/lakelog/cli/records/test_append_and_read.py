@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ from storage_engine.record.batch import scan_batches
 from storage_engine.record.compression import Codec
 from storage_engine.record.decoding import decode_batches
 from storage_engine.record.encoding import encode_records
+from storage_engine.storage import StoredFile
 from tests.lakelog.cli.conftest import line, text
 from tests.storage_engine.record_tables import Row, row_lists, to_table
+from tests.stores import storage_at
 
 T = 1_700_000_000_000
 LATE = ("--config", f"message.timestamp.after.max.ms={2**63 - 1}")
@@ -147,13 +150,17 @@ def test_the_pieces_of_a_line_are_the_line(rows: list[Row]) -> None:
             assert pieces == json_lines.format_lines("t", 3, record)
 
 
+def versions(tmp_path: Path) -> list[StoredFile]:
+    return [file for file in storage_at(tmp_path / "root").list("meta/t/") if file.key.endswith(".json")]
+
+
 def test_many_lines_are_one_commit(lakelog, tmp_path) -> None:
     lakelog("topics", "create", "t", "--partitions", "2")
     value = bytes(300)
     lines = [line(b"%d" % number, value, timestamp=T) for number in range(40_000)]  # several chunks of input
     assert lakelog("append", "--topic", "t", stdin=lines).out.endswith("appended 40000 records to topic t\n")
-    assert len(list((tmp_path / "root/meta/t").glob("*.json"))) == 2
-    assert not [path for path in (tmp_path / "root/staging").rglob("*") if path.is_file()]
+    assert len(versions(tmp_path)) == 2
+    assert list(storage_at(tmp_path / "root").list("staging/")) == []
     keys = sorted(int(base64.b64decode(record["key"])) for record in lakelog("read", "--topic", "t").records)
     assert keys == list(range(40_000))
 
@@ -162,7 +169,7 @@ def test_no_lines_are_no_commit(lakelog, tmp_path) -> None:
     lakelog("topics", "create", "t")
     for nothing in (b"", b"\n  \n"):
         assert lakelog("append", "--topic", "t", stdin=nothing).out == "appended 0 records to topic t\n"
-    assert len(list((tmp_path / "root/meta/t").glob("*.json"))) == 1
+    assert len(versions(tmp_path)) == 1
 
 
 SECRET = "c2VjcmV0IGtleQ=="

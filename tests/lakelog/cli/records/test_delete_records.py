@@ -8,10 +8,10 @@ import pytest
 
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.clean.topic_retention import retain_topic
 from storage_engine.topic.topics import Topics
 from tests.lakelog.cli.conftest import line
+from tests.stores import storage_at
 
 
 @pytest.fixture
@@ -27,6 +27,7 @@ def offsets(lakelog) -> list[int]:
     return [record["offset"] for record in lakelog("read", "--topic", "t").records]
 
 
+@pytest.mark.posix("reads the view")
 def test_a_log_begins_in_the_middle_of_a_segment(written, tmp_path: Path) -> None:
     ended = written("delete-records", "--topic", "t", "--partition", "0", "--offset", "2")
     assert (ended.status, ended.err) == (0, "")
@@ -41,7 +42,7 @@ def test_a_log_begins_in_the_middle_of_a_segment(written, tmp_path: Path) -> Non
 
 def test_retention_takes_what_lies_below_whatever_the_policy(written, tmp_path: Path) -> None:
     written("delete-records", "--topic", "t", "--partition", "0", "--offset", "3")
-    topics = Topics(PosixStorage(tmp_path / "root"), BrokerConfig(), ManualClock(0))
+    topics = Topics(storage_at(tmp_path / "root"), BrokerConfig(), ManualClock(0))
     state = retain_topic(topics.chain("t"), topics.broker).state
     assert [segment.base_offset for segment in state.partitions[0].segments] == [3]
     assert len(state.dropped) == 1

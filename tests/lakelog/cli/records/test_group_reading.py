@@ -23,6 +23,7 @@ from storage_engine.topic.readers.consumer_files import STREAM_KIND, put_positio
 from storage_engine.topic.readers.membership import find_group
 from storage_engine.topic.topics import Topics
 from tests.lakelog.cli.conftest import Lakelog, line
+from tests.stores import root_at, storage_at
 
 READ = ("read", "--topic", "t", "--group", "g")
 COMMIT = (*READ, "--commit")
@@ -87,7 +88,7 @@ def test_what_aborted_transactions_left_is_behind_the_group_after_a_read(lakelog
     from storage_engine.topic.append.transaction_writer import TransactionWriter
 
     (batch,) = record_batches([{"value": "aborted"}], 5)
-    with TransactionWriter(open_topics(str(tmp_path / "root"), None, print), 10**9) as transaction:
+    with TransactionWriter(open_topics(root_at(tmp_path / "root"), None, print), 10**9) as transaction:
         transaction.append("t", batch, 1)
         assert len(lakelog(*COMMIT).records) == 5
         assert positions(lakelog) == [(3, 0, ""), (2, 1, "")]
@@ -101,7 +102,7 @@ def test_a_reader_that_is_killed_or_fenced_between_print_and_commit_repeats_and_
     append(lakelog, 1, LARGE)
     everything = lakelog("read", "--topic", "t").out
     large = lakelog("read", "--topic", "t", "--partition", "1", "--from", "2").out
-    environment = {**os.environ, "LAKELOG_ROOT": str(tmp_path / "root")}
+    environment = {**os.environ, "LAKELOG_ROOT": root_at(tmp_path / "root")}
     command = [sys.executable, "-m", "lakelog.cli", *COMMIT]
 
     def start() -> subprocess.Popen[bytes]:
@@ -170,7 +171,7 @@ def test_positions_are_written_once_per_second_and_at_the_end(tmp_path: Path, st
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, StorageError("disk", "failed")])
 def test_positions_are_written_if_the_command_ends_with_an_error(tmp_path: Path, error: BaseException) -> None:
-    topics = Topics(PosixStorage(tmp_path), BrokerConfig(), ManualClock(10_000))
+    topics = Topics(storage_at(tmp_path), BrokerConfig(), ManualClock(10_000))
     topics.create("t", 2, {})
     state = topics.state("t")
 
@@ -191,7 +192,7 @@ def test_records_that_were_deleted_unread_are_an_error_that_names_the_way_on(
     lakelog: Lakelog, t: None, tmp_path: Path
 ) -> None:
     lakelog(*COMMIT, "--max", "1")
-    delete_records(open_topics(str(tmp_path / "root"), None, print).chain("t"), 0, 2)
+    delete_records(open_topics(root_at(tmp_path / "root"), None, print).chain("t"), 0, 2)
     ended = lakelog(*COMMIT)
     assert (ended.status, ended.out) == (1, "")
     way_on = "groups reset-offsets --group g --topic t:0 --to-earliest --execute"
@@ -204,7 +205,7 @@ def test_records_that_were_deleted_unread_are_an_error_that_names_the_way_on(
 
 
 def test_only_the_positions_of_a_group_can_be_moved(lakelog: Lakelog, t: None, tmp_path: Path) -> None:
-    topics = open_topics(str(tmp_path / "root"), None, print)
+    topics = open_topics(root_at(tmp_path / "root"), None, print)
     put_positions(topics.storage, topics.state("t"), "g", STREAM_KIND, {0: 2, 1: 2}, 1)
     assert [each["offset"] for each in lakelog(*READ).records] == [2]
     ended = lakelog(*COMMIT)

@@ -8,12 +8,12 @@ import pytest
 
 from storage_engine.clock import ManualClock, SystemClock
 from storage_engine.config import BrokerConfig
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.transaction_writer import TransactionWriter, finish_transactions
 from storage_engine.topic.chain import transaction_files
 from storage_engine.topic.topics import Topics
 from tests.lakelog.cli.conftest import Lakelog, line, text
 from tests.storage_engine.record_tables import Row, to_table
+from tests.stores import storage_at
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def topics(lakelog: Lakelog, tmp_path: Path) -> Topics:
     for topic in ("a", "b"):
         lakelog("topics", "create", topic)
         lakelog("append", "--topic", topic, stdin=[line(b"k", b"before", timestamp=1)])
-    return Topics(PosixStorage(tmp_path / "root"), BrokerConfig(), SystemClock())
+    return Topics(storage_at(tmp_path / "root"), BrokerConfig(), SystemClock())
 
 
 def begun(topics: Topics) -> TransactionWriter:
@@ -93,12 +93,14 @@ def test_an_open_transaction_is_listed_and_aborted(lakelog: Lakelog, topics: Top
     assert offsets(lakelog) == [0]
 
 
+@pytest.mark.posix("settles the view")
 def test_settling_aborts_what_has_timed_out(lakelog: Lakelog, topics: Topics, tmp_path: Path) -> None:
     topics.clock = ManualClock(1_700_000_000_000)
     begun(topics)
     assert lakelog("topics", "settle", "a").status == 0
     assert len(lakelog("transactions", "list").records[0]["partitions"]) == 1
-    assert (tmp_path / "root/log/a-0/00000000000000000002.txnindex").stat().st_size == 34
+    if topics.storage.root is not None:
+        assert (topics.storage.root / "log/a-0/00000000000000000002.txnindex").stat().st_size == 34
     assert lakelog("transactions", "finish").out == "ended transactions on 1 partition\n"
     lakelog("append", "--topic", "a", stdin=[line(b"k", b"after")])
     assert offsets(lakelog) == [0, 3]
@@ -137,6 +139,7 @@ def test_one_wrong_line_aborts_the_whole_transaction(lakelog: Lakelog, topics: T
     assert (verified.status, verified.err) == (0, ""), verified.out
 
 
+@pytest.mark.posix("reads the view")
 @pytest.mark.parametrize("command", ["abort", "finish"])
 def test_the_view_shows_what_a_command_has_ended(lakelog: Lakelog, topics: Topics, command: str) -> None:
     if command == "finish":
@@ -156,16 +159,17 @@ def test_a_transaction_takes_its_topics_from_the_lines_alone(lakelog: Lakelog, a
     assert lakelog("append", *arguments).status == 2
 
 
+@pytest.mark.posix("settles the view")
 def test_a_damaged_begun_record_is_found_and_holds_up_no_transaction(
     lakelog: Lakelog, topics: Topics, tmp_path: Path
 ) -> None:
     damaged, other = begun(topics).producer_id, begun(topics).producer_id
-    record = tmp_path / f"root/meta/@transactions/{damaged:020d}.begun.json"
-    record.write_bytes(b"{")
+    record = f"meta/@transactions/{damaged:020d}.begun.json"
+    topics.storage.replace(record, b"{")
     assert lakelog("topics", "settle").status == 0
     verified = lakelog("verify")
     assert verified.status == 4
-    assert f"{record} at position 0: expected a record of a transaction" in verified.out
+    assert f"{topics.storage.uri}/{record} at position 0: expected a record of a transaction" in verified.out
     assert "1 problem (1 state)" in verified.out
     listed = {each["producerId"]: each["begunMs"] is None for each in lakelog("transactions", "list").records}
     assert listed == {damaged: True, other: False}
@@ -173,18 +177,19 @@ def test_a_damaged_begun_record_is_found_and_holds_up_no_transaction(
         assert lakelog("transactions", "abort", f"{producer_id}").status == 0
     assert lakelog("transactions", "list").out == ""
     assert offsets(lakelog) == [0]
-    record.unlink()
+    topics.storage.delete(record)
     lakelog("topics", "settle")
     assert lakelog("verify").status == 0
 
 
+@pytest.mark.posix("settles the view")
 def test_a_damaged_decision_is_an_error_of_its_topics_and_log_is_settled_all_the_same(
     lakelog: Lakelog, topics: Topics, tmp_path: Path
 ) -> None:
     transaction = TransactionWriter(topics)
     transaction.append("a", to_table([Row(b"k", b"within", timestamp=2)]))
-    record = tmp_path / f"root/meta/@transactions/{transaction.producer_id:020d}.ended.json"
-    record.write_bytes(b"{}")
+    record = f"meta/@transactions/{transaction.producer_id:020d}.ended.json"
+    topics.storage.replace(record, b"{}")
     settled = lakelog("topics", "settle")
     assert settled.status == 1
     assert f"{transaction.producer_id:020d}.ended.json" in settled.err
@@ -222,30 +227,31 @@ def test_only_a_damaged_decision_is_put_on_record_again(lakelog: Lakelog, topics
     assert offsets(lakelog) == [0]
 
 
+@pytest.mark.posix("settles the view")
 def test_a_decision_that_can_be_known_is_not_put_on_record_otherwise(
     lakelog: Lakelog, topics: Topics, tmp_path: Path
 ) -> None:
     """One changed byte is undone by a repair; a topic that has its marker says how all others end."""
     producer_id = ended_in(topics, "a", committed=True)
-    record = tmp_path / f"root/meta/@transactions/{producer_id:020d}.ended.json"
-    whole = record.read_bytes()
+    record = f"meta/@transactions/{producer_id:020d}.ended.json"
+    whole = topics.storage.read(record)
     decide = ("transactions", "decide", str(producer_id))
 
-    record.write_bytes(whole.replace(b"true", b"tr5e"))
+    topics.storage.replace(record, whole.replace(b"true", b"tr5e"))
     told = lakelog(*decide, "abort")
     assert (told.status, "`lakelog verify --repair` restores the record" in told.err) == (1, True)
 
-    record.write_bytes(whole.replace(b'"format":2', b'"format":3')[: whole.rindex(b',"digest"')] + b"}")
+    topics.storage.replace(record, whole.replace(b'"format":2', b'"format":3')[: whole.rindex(b',"digest"')] + b"}")
     told = lakelog(*decide, "abort")
     assert (told.status, "Use a newer Lakelog." in told.err) == (1, True)
 
-    record.write_bytes(b"{}")
+    topics.storage.replace(record, b"{}")
     told = lakelog(*decide, "abort")
     assert (told.status, "is committed, as its marker in topic a says" in told.err) == (1, True)
-    assert record.read_bytes() == b"{}"
+    assert topics.storage.read(record) == b"{}"
     assert lakelog(*decide, "commit").status == 0
-    (aside,) = (record.parent / "damaged").iterdir()
-    assert aside.read_bytes() == b"{}"
+    (aside,) = topics.storage.list("meta/@transactions/damaged/")
+    assert topics.storage.read(aside.key) == b"{}"
     assert lakelog("topics", "settle").status == 0
     for topic in ("a", "b"):
         assert [each["offset"] for each in lakelog("read", "--topic", topic).records] == [0, 1]
@@ -256,6 +262,6 @@ def test_an_aborted_transaction_is_not_put_on_record_as_committed(
     lakelog: Lakelog, topics: Topics, tmp_path: Path
 ) -> None:
     producer_id = ended_in(topics, "b", committed=False)
-    (tmp_path / f"root/meta/@transactions/{producer_id:020d}.ended.json").write_bytes(b"{}")
+    topics.storage.replace(f"meta/@transactions/{producer_id:020d}.ended.json", b"{}")
     told = lakelog("transactions", "decide", str(producer_id), "commit")
     assert (told.status, "is aborted, as its marker in topic b says" in told.err) == (1, True)

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from storage_engine.record.batch_limit import VARIABLE
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage
 from storage_engine.topic.broker_settings import SETTINGS_KEY
 from tests.in_process import Ended
 from tests.lakelog.cli.conftest import Lakelog, line
 from tests.storage_engine.topic.chain.signed_documents import change_fields, signed
+from tests.stores import storage_at
 
 NOW = 1_700_000_100_000
 SECTION = "broker: {log.retention.minutes: 1, num.partitions: 2}\n"
@@ -26,8 +27,8 @@ def conf(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> PosixStorage:
-    return PosixStorage(tmp_path / "root")
+def root(tmp_path: Path) -> Storage:
+    return storage_at(tmp_path / "root")
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_a_later_file_does_not_change_what_the_root_keeps_and_says_so(filled: La
     assert plan(filled, "--topic", "t", "--conf", str(other))[::2] == (0, ""), "the same in other words"
 
 
-def test_altering_and_deleting_act_in_the_next_command(filled: Lakelog, root: PosixStorage) -> None:
+def test_altering_and_deleting_act_in_the_next_command(filled: Lakelog, root: Storage) -> None:
     before = plan(filled)
     ended = filled(
         "broker", "alter", "--config", "log.retention.hours=9", "--config", "log.cleanup.policy=compact,delete"
@@ -119,7 +120,7 @@ def test_a_root_that_keeps_none_any_more_takes_no_section_over(filled: Lakelog, 
     assert kept(filled) == {}
 
 
-def test_commands_that_make_no_topic_keep_nothing(lakelog: Lakelog, conf: Path, root: PosixStorage) -> None:
+def test_commands_that_make_no_topic_keep_nothing(lakelog: Lakelog, conf: Path, root: Storage) -> None:
     lakelog("topics", "create", "t")
     ended = lakelog("topics", "list", "--conf", str(conf))
     assert (ended.status, ended.out, len(ended.err.splitlines())) == (0, "t\n", 2)
@@ -161,7 +162,7 @@ def test_all_tells_where_each_setting_comes_from(
     ],
 )
 def test_what_cannot_be_is_refused_and_changes_nothing(
-    filled: Lakelog, root: PosixStorage, options: tuple[str, ...], said: str
+    filled: Lakelog, root: Storage, options: tuple[str, ...], said: str
 ) -> None:
     filled("topics", "create", "lagging", "--config", "min.compaction.lag.ms=10")
     before = root.read(SETTINGS_KEY)
@@ -171,7 +172,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
     assert root.read(SETTINGS_KEY) == before
 
 
-def test_a_damaged_document_is_refused_found_and_brought_back(filled: Lakelog, conf: Path, root: PosixStorage) -> None:
+def test_a_damaged_document_is_refused_found_and_brought_back(filled: Lakelog, conf: Path, root: Storage) -> None:
     before, planned = root.read(SETTINGS_KEY), plan(filled)
     root.replace(SETTINGS_KEY, before.replace(b'minutes":"1"', b'minutes":"9"'))
     for command in (
@@ -190,7 +191,7 @@ def test_a_damaged_document_is_refused_found_and_brought_back(filled: Lakelog, c
     assert plan(filled).records == planned.records
 
 
-def test_a_key_of_a_later_version_is_named(filled: Lakelog, root: PosixStorage) -> None:
+def test_a_key_of_a_later_version_is_named(filled: Lakelog, root: Storage) -> None:
     change_fields(root, SETTINGS_KEY, settings={"log.of.tomorrow": "1"})
     ended = filled("topics", "list")
     assert (ended.status, ended.out) == (1, "")

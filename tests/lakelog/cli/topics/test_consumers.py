@@ -8,10 +8,10 @@ import pytest
 
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.readers.consumer_files import group_folder, put_positions
 from storage_engine.topic.topics import Topics
 from tests.lakelog.cli.conftest import Lakelog, line
+from tests.stores import storage_at
 
 NAME = "export tables/orders"
 
@@ -23,7 +23,7 @@ def read_by(lakelog: Lakelog, tmp_path: Path) -> Lakelog:
     lakelog("topics", "create", "t", "--partitions", "2", *(part for each in configs for part in ("--config", each)))
     stdin = [line(b"k", b"v", timestamp=1000) for _ in range(3)]
     lakelog("append", "--topic", "t", "--partition", "0", stdin=stdin)
-    storage = PosixStorage(tmp_path / "root")
+    storage = storage_at(tmp_path / "root")
     state = Topics(storage, BrokerConfig(), SystemClock()).state("t")
     put_positions(storage, state, NAME, "delta export", {0: 1}, 1_700_000_000_000, holds_back=True)
     return lakelog
@@ -57,8 +57,8 @@ def test_a_forgotten_consumer_holds_nothing_back(read_by: Lakelog) -> None:
 
 
 def test_a_damaged_file_is_named_by_list_and_verify(read_by: Lakelog, tmp_path: Path) -> None:
-    (file,) = PosixStorage(tmp_path / "root").list(group_folder("t"))
-    PosixStorage(tmp_path / "root").replace(file.key, b"{}")
+    (file,) = storage_at(tmp_path / "root").list(group_folder("t"))
+    storage_at(tmp_path / "root").replace(file.key, b"{}")
     listed = read_by("consumers", "list")
     assert listed.status == 4
     assert f"{file.key} at position 2: expected a registered consumer that ends with its digest" in listed.err

@@ -15,6 +15,7 @@ from storage_engine.topic.readers.consumer_files import STREAM_KIND, put_positio
 from storage_engine.topic.readers.membership import Membership, join
 from storage_engine.topic.topics import Topics
 from tests.lakelog.cli.conftest import Lakelog, line
+from tests.stores import root_at
 
 KEYS = [b"a", b"b", b"a", b"b", b"c"]
 
@@ -25,7 +26,7 @@ def topics(lakelog: Lakelog, tmp_path: Path) -> Topics:
     lakelog(
         "topics", "create", "t", "--partitions", "2", "--config", "cleanup.policy=compact", "--config", "segment.ms=1"
     )
-    topics = open_topics(str(tmp_path / "root"), None, print)
+    topics = open_topics(root_at(tmp_path / "root"), None, print)
     now_ms = topics.clock.now_ms()
     for step, key in enumerate(KEYS):
         record = line(key, b"v", timestamp=now_ms - (5 - step) * 1_000_000)
@@ -93,6 +94,7 @@ def test_a_group_with_a_member_is_neither_reset_nor_deleted(lakelog: Lakelog, to
     assert lakelog("groups", "list").out == ""
 
 
+@pytest.mark.posix("changes a method of the local storage")
 def test_the_files_of_groups_are_not_read_again_for_each_group(
     lakelog: Lakelog, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +212,7 @@ def test_a_topic_that_cannot_be_read_is_named_and_the_groups_of_the_others_are_l
     assert "meta/u/00000000000000000000.json" in ended.err
 
 
+@pytest.mark.posix("makes a folder")
 def test_a_folder_in_the_place_of_a_groups_file_is_an_error(lakelog: Lakelog, topics: Topics) -> None:
     member_of(topics, {0: 1}).leave()
     (file,) = topics.storage.list("meta/t/groups/")

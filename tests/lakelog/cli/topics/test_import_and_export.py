@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 from crc32c import crc32c
 
 from storage_engine.record.batch import scan_batches
@@ -15,6 +16,7 @@ from tests.lakelog.cli.conftest import line
 GOLDEN = Path(__file__).parents[3] / "golden"
 
 
+@pytest.mark.posix("reads the view")
 def test_topics_go_out_and_come_back(lakelog, tmp_path: Path) -> None:
     lakelog("topics", "create", "orders", "--partitions", "2")
     lakelog("topics", "create", "others")
@@ -140,6 +142,7 @@ def test_a_topic_that_cannot_come_in_stops_no_other(lakelog, tmp_path: Path) -> 
     assert "no folder gone-0" in alone.err
 
 
+@pytest.mark.posix("moves files, by links")
 def test_moved_files_are_gone_there(lakelog, tmp_path: Path) -> None:
     source = tmp_path / "kafka"
     shutil.copytree(GOLDEN / "ooo" / "data", source)
@@ -158,6 +161,7 @@ def test_mistakes_are_reported(lakelog, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.posix("the root is inside a local folder")
 def test_nothing_is_exported_into_the_root(lakelog, tmp_path: Path) -> None:
     lakelog("topics", "create", "orders")
     (tmp_path / "link").symlink_to(tmp_path / "root")

@@ -12,11 +12,11 @@ from lakelog.cli.topics import topics as commands
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import UnsupportedError
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.chain.topic_state import CommittedBatch
 from storage_engine.topic.topics import Topics
 from tests.lakelog.cli.conftest import line
 from tests.storage_engine.topic.wrapped_storage import PlainStorage
+from tests.stores import root_at, storage_at
 
 
 def test_a_topic_is_created_listed_described_altered_and_deleted(lakelog) -> None:
@@ -39,7 +39,7 @@ def test_a_topic_is_created_listed_described_altered_and_deleted(lakelog) -> Non
 
 def test_describe_shows_how_far_sources_are_committed(lakelog, tmp_path) -> None:
     lakelog("topics", "create", "t")
-    topics = Topics(PosixStorage(tmp_path / "root"), BrokerConfig(), ManualClock(1_700_000_000_000))
+    topics = Topics(storage_at(tmp_path / "root"), BrokerConfig(), ManualClock(1_700_000_000_000))
     positions = {"kafka b1:9092": {"orders/0": 41, "orders/1": 7}}
     query = {"q": CommittedBatch(batch_id=-1, offsets_hash="", lineage="0a")}
     topics.chain("t").commit(
@@ -148,6 +148,7 @@ def test_a_root_must_be_named(lakelog, monkeypatch, tmp_path) -> None:
     assert (tmp_path / "other/meta/t").is_dir()
 
 
+@pytest.mark.posix("names local roots")
 def test_root_beats_the_variable_and_that_the_file(lakelog, monkeypatch, tmp_path) -> None:
     conf = tmp_path / "conf.yaml"
     conf.write_text(f"root: {tmp_path}/from-file\nbroker:\n  num.partitions: 3\n  log.segment.bytes: 4096\nother: 1\n")
@@ -172,6 +173,7 @@ def test_a_mistake_in_the_file_names_its_line(lakelog, tmp_path) -> None:
     assert "log.retention.hours" in ended.err
 
 
+@pytest.mark.posix("reads the view")
 def test_a_damaged_topic_costs_the_others_nothing(lakelog, tmp_path) -> None:
     log, meta = tmp_path / "root/log", tmp_path / "root/meta"
     for name in ("bad", "good", "last"):
@@ -199,6 +201,7 @@ def test_a_damaged_topic_costs_the_others_nothing(lakelog, tmp_path) -> None:
     assert (tmp_path / "out/good-0").is_dir()
 
 
+@pytest.mark.posix("reads the view")
 def test_log_shows_what_was_created_and_deleted(lakelog, tmp_path) -> None:
     lakelog("topics", "create", "t", "--partitions", "2")
     lakelog("append", "--topic", "t", "--partition", "1", stdin=[line(b"k", b"v")])
@@ -222,7 +225,7 @@ def test_reading_does_not_load_pandas(lakelog, tmp_path) -> None:
         "import atexit, sys; atexit.register(lambda: print('pandas' in sys.modules))\n"
         "import lakelog.cli; lakelog.cli.main()"
     )
-    command = [sys.executable, "-c", code, "read", "--topic", "t", "--root", str(tmp_path / "root")]
+    command = [sys.executable, "-c", code, "read", "--topic", "t", "--root", root_at(tmp_path / "root")]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert (len(printed), printed[-1]) == (3, "False")
 
@@ -232,8 +235,9 @@ def test_the_module_can_be_run() -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("lakelog ")
 
 
+@pytest.mark.posix("names local roots")
 def test_settling_a_root_that_can_have_no_view_says_what_to_do(tmp_path, monkeypatch) -> None:
-    topics = Topics(PlainStorage(PosixStorage(tmp_path)), BrokerConfig(), ManualClock(0))
+    topics = Topics(PlainStorage(storage_at(tmp_path)), BrokerConfig(), ManualClock(0))
     topics.create("t", 1, {})
     monkeypatch.setattr(commands, "open_topics", lambda root, conf: topics)
     with pytest.raises(UnsupportedError) as refused:

@@ -25,8 +25,10 @@ from storage_engine.errors import (
     UnknownTopicError,
     WriterRefusedError,
 )
+from storage_engine.log.filenames import data_folder, data_key
 from storage_engine.log.partition_state import LeaderEpoch
 from storage_engine.record.partitioner import partition_keys
+from storage_engine.storage import Storage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import Append, Encoding, append_records, stage_records
 from storage_engine.topic.append.staged_run import StagedRun, StagingWriter, by_partition
@@ -36,13 +38,14 @@ from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, row_lists, to_rows, to_table
 from tests.storage_engine.topic.wrapped_storage import FailedPuts, Interrupting, LostReplies, PlainStorage
+from tests.stores import storage_at
 
 CLOCK = ManualClock(1_700_000_000_000)
 
 
 @pytest.fixture
-def storage(tmp_path) -> PosixStorage:
-    return PosixStorage(tmp_path)
+def storage(tmp_path) -> Storage:
+    return storage_at(tmp_path)
 
 
 def new_topic(storage, partitions: int = 1, **configs: str) -> Topics:
@@ -95,7 +98,7 @@ def staged(topics: Topics, values: list[Row]) -> list[StagedRun]:
 @settings(max_examples=20)
 @given(appends=st.lists(row_lists, min_size=1, max_size=4), codec=st.sampled_from(["uncompressed", "zstd", "lz4"]))
 def test_appended_records_can_be_read_in_their_order(tmp_path_factory, appends, codec) -> None:
-    storage = PosixStorage(tmp_path_factory.mktemp("root"))
+    storage = storage_at(tmp_path_factory.mktemp("root"))
     later = {"message_timestamp_after_max_ms": str(2**63 - 1)}
     topics = new_topic(storage, 2, compression_type=codec, segment_bytes="1200", **later)
     expected: dict[int, list[Row]] = {0: [], 1: []}
@@ -235,6 +238,7 @@ def test_another_query_takes_over_only_where_it_is_asked_to(storage) -> None:
     assert contents(topics) == rows(1, 3)
 
 
+@pytest.mark.posix("appends to a file")
 def test_an_append_goes_in_between_a_querys_batches(storage) -> None:
     topics = new_topic(storage)
     query = Query(topics)
@@ -328,9 +332,9 @@ def test_a_storage_that_cannot_append_gets_new_files_with_each_commit(storage) -
     read = [row for row in contents(topics, partition) if row.key == b"k"]
     assert [row.value for row in read] == [b"%d" % number * 200 for number in range(6) for _ in range(4)]
     for segment in segments:
-        folder = storage.root / "data" / state.topic_id / str(partition)
-        assert (folder / f"{segment.name}.log").stat().st_size == segment.size
-        assert (folder / f"{segment.name}.timeindex").stat().st_size % 12 == 0
+        sizes = {file.key: file.size for file in storage.list(data_folder(state.topic_id, partition))}
+        assert sizes[data_key(state.topic_id, partition, segment.name)] == segment.size
+        assert sizes[data_key(state.topic_id, partition, segment.name, ".timeindex")] % 12 == 0
     assert PartitionReader(topics.storage, topics.chain("t"), partition).offset_at(3) == (12, 3, 1)
 
 
@@ -357,16 +361,19 @@ def test_reading_is_bounded_by_log_start_and_high_watermark(storage) -> None:
 def test_what_lies_beyond_the_committed_size_is_read_by_nobody(storage) -> None:
     topics = new_topic(storage)
     state = append(topics, rows(1, 2)).state
-    path = storage.root / "data" / state.topic_id / "0" / f"{state.partitions[0].segments[0].name}.log"
-    with path.open("ab") as file:
-        file.write(b"\xff" * 500)
+    key = data_key(state.topic_id, 0, state.partitions[0].segments[0].name)
+    storage.replace(key, storage.read(key) + b"\xff" * 500)
     assert contents(topics) == rows(1, 2)
     append(topics, rows(3))
     assert contents(topics) == rows(1, 2, 3)
 
 
-def scramble(path: Path) -> None:
-    path.write_bytes(bytes(range(97)))
+def scramble(storage: Storage, key: str) -> None:
+    storage.replace(key, bytes(range(97)))
+
+
+def delete(storage: Storage, key: str) -> None:
+    storage.delete(key)
 
 
 def test_damaged_or_missing_indexes_cost_time_and_nothing_else(storage) -> None:
@@ -374,10 +381,9 @@ def test_damaged_or_missing_indexes_cost_time_and_nothing_else(storage) -> None:
     values = [Row(b"k", base64.b64encode(b"%d" % number), timestamp=number) for number in range(60)]
     state = append(topics, values).state
     reader = PartitionReader(storage, topics.chain("t"), 0)
-    folder = storage.root / "data" / state.topic_id / "0"
-    for damage in (scramble, Path.unlink):
+    for damage in (scramble, delete):
         for suffix in (".index", ".timeindex"):
-            damage(folder / f"{state.partitions[0].segments[0].name}{suffix}")
+            damage(storage, data_key(state.topic_id, 0, state.partitions[0].segments[0].name, suffix))
         for number in (0, 17, 59):
             first = next(reader.read(number))
             assert first["offset"][0].as_py() == number
@@ -393,6 +399,7 @@ class UndeletableStaging(PosixStorage):
         super().delete(key)
 
 
+@pytest.mark.posix("its storage is derived from the local storage")
 def test_a_committed_append_has_not_failed_because_what_it_staged_stays(tmp_path) -> None:
     topics = new_topic(UndeletableStaging(tmp_path))
     assert append(topics, rows(1)).records == 1
@@ -446,6 +453,7 @@ class RetentionAtOpening(PosixStorage):
         return super().read(key, start, length)
 
 
+@pytest.mark.posix("its storage is derived from the local storage")
 @pytest.mark.parametrize(("required_from", "fails"), [(LONG_MAX, False), (3, False), (2, True), (0, True)])
 def test_what_retention_takes_from_under_a_reader_is_passed_over_or_an_error(
     storage, tmp_path, required_from: int, fails: bool

@@ -17,7 +17,6 @@ from storage_engine.errors import (
     PositionsError,
     WriterRefusedError,
 )
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import Encoding, stage_records
 from storage_engine.topic.append.committed_positions import (
     LONGEST_SOURCE_PARTITION,
@@ -39,6 +38,7 @@ from storage_engine.topic.append.topic_writer import (
 from storage_engine.topic.chain.topic_state import CommittedBatch, TopicState
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_table
+from tests.stores import storage_at
 
 SOURCE = "kafka b1:9092"
 
@@ -80,7 +80,7 @@ class Query:
 
 @pytest.fixture
 def topics(tmp_path) -> Topics:
-    topics = Topics(PosixStorage(tmp_path), BrokerConfig(), ManualClock(1_700_000_000_000))
+    topics = Topics(storage_at(tmp_path), BrokerConfig(), ManualClock(1_700_000_000_000))
     topics.create("t", 1, {})
     return topics
 

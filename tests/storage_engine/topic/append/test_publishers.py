@@ -16,8 +16,7 @@ from storage_engine.errors import LogError, NotFoundError, StorageFullError
 from storage_engine.phases import Phases
 from storage_engine.record.batch import scan_batches
 from storage_engine.record.partitioner import partition_keys
-from storage_engine.storage import NewFile
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import NewFile, Storage
 from storage_engine.topic.append.append_plan import AppendPlan, plan_append
 from storage_engine.topic.append.appending import Encoding, stage_records
 from storage_engine.topic.append.appending_publisher import AppendingPublisher
@@ -28,18 +27,19 @@ from storage_engine.topic.append.topic_writer import TopicWriter
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_table
 from tests.storage_engine.topic.wrapped_storage import PlainStorage
+from tests.stores import local, storage_at
 
 CLOCK = ManualClock(1_700_000_000_000)
 PARTITIONS = 2
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> PosixStorage:
-    return PosixStorage(tmp_path)
+def storage(tmp_path: Path) -> Storage:
+    return storage_at(tmp_path)
 
 
 @pytest.fixture
-def topics(storage: PosixStorage) -> Topics:
+def topics(storage: Storage) -> Topics:
     topics = Topics(storage, BrokerConfig(), CLOCK)
     topics.create("t", PARTITIONS, {"segment.bytes": "1200", "index.interval.bytes": "0"})
     return topics
@@ -60,11 +60,11 @@ def a_plan(topics: Topics) -> AppendPlan:
     return plan_append(state, topics.config(state), staged(topics, 60), {}, CLOCK.now_ms(), random.Random(0))
 
 
-def files(storage: PosixStorage) -> dict[str, bytes]:
+def files(storage: Storage) -> dict[str, bytes]:
     return {file.key: storage.read(file.key) for file in storage.list("data/")}
 
 
-def by_segment(storage: PosixStorage) -> dict[tuple[str, str, str], bytes]:
+def by_segment(storage: Storage) -> dict[tuple[str, str, str], bytes]:
     """Bytes by partition, base offset and kind of file, whatever the random part of the names."""
     found = {}
     for key, data in files(storage).items():
@@ -74,10 +74,11 @@ def by_segment(storage: PosixStorage) -> dict[tuple[str, str, str], bytes]:
     return found
 
 
+@pytest.mark.posix("appends to a file")
 def test_all_ways_write_the_same_bytes(tmp_path: Path) -> None:
     written = []
     for name in ("appended", "new"):
-        storage = PosixStorage(tmp_path / name)
+        storage = storage_at(tmp_path / name)
         topics = Topics(storage, BrokerConfig(), CLOCK)
         topics.create("t", PARTITIONS, {"segment.bytes": "1200", "index.interval.bytes": "0"})
         publisher_for(storage if name == "appended" else PlainStorage(storage)).publish(a_plan(topics), Phases())
@@ -90,8 +91,9 @@ def test_all_ways_write_the_same_bytes(tmp_path: Path) -> None:
     assert all(new[key].startswith(appended[key]) for key in different)
 
 
-def test_batches_lie_behind_one_another_with_offsets_and_epoch(storage: PosixStorage, topics: Topics) -> None:
-    AppendingPublisher(storage, storage).publish(a_plan(topics), Phases())
+@pytest.mark.posix("appends to a file")
+def test_batches_lie_behind_one_another_with_offsets_and_epoch(storage: Storage, topics: Topics) -> None:
+    AppendingPublisher(storage, local(storage)).publish(a_plan(topics), Phases())
     ends = dict.fromkeys(map(str, range(PARTITIONS)), 0)
     for (partition, base_offset, suffix), data in sorted(by_segment(storage).items()):
         if suffix == "log":
@@ -103,7 +105,7 @@ def test_batches_lie_behind_one_another_with_offsets_and_epoch(storage: PosixSto
     assert sum(ends.values()) == 60
 
 
-def test_attempts_of_one_partition_write_files_of_their_own(storage: PosixStorage, topics: Topics) -> None:
+def test_attempts_of_one_partition_write_files_of_their_own(storage: Storage, topics: Topics) -> None:
     plan = a_plan(topics)
     part = plan.partitions[0]
     task = NewSegments.of(plan, part, "0123456789abcdef")
@@ -117,7 +119,7 @@ def test_attempts_of_one_partition_write_files_of_their_own(storage: PosixStorag
             assert len(storage.read(f"{task.folder}{append.name}.log")) == append.after.size
 
 
-def test_what_attempts_left_can_be_deleted_and_nothing_else_is(storage: PosixStorage, topics: Topics) -> None:
+def test_what_attempts_left_can_be_deleted_and_nothing_else_is(storage: Storage, topics: Topics) -> None:
     plan = a_plan(topics)
     part = plan.partitions[0]
     others = [NewSegments.of(plan, part), NewSegments.of(plan, part, "fedcba9876543210")]
@@ -134,7 +136,7 @@ def test_what_attempts_left_can_be_deleted_and_nothing_else_is(storage: PosixSto
 class FullAfter(PlainStorage):
     """A storage on which so many new files fit."""
 
-    def __init__(self, storage: PosixStorage, room: int) -> None:
+    def __init__(self, storage: Storage, room: int) -> None:
         super().__init__(storage)
         self.room = room
 
@@ -147,30 +149,33 @@ class FullAfter(PlainStorage):
 
 
 @pytest.mark.parametrize("room", range(0, 12, 3))
-def test_new_files_of_a_publish_that_fails_are_gone(storage: PosixStorage, topics: Topics, room: int) -> None:
+def test_new_files_of_a_publish_that_fails_are_gone(storage: Storage, topics: Topics, room: int) -> None:
     plan = a_plan(topics)
     with pytest.raises(StorageFullError):
         NewFilesPublisher(FullAfter(storage, room)).publish(plan, Phases())
     assert files(storage) == {}
 
 
-def test_staged_bytes_that_a_host_lost_are_an_error_and_leave_nothing(storage: PosixStorage, topics: Topics) -> None:
+@pytest.mark.posix("appends to a file")
+def test_staged_bytes_that_a_host_lost_are_an_error_and_leave_nothing(storage: Storage, topics: Topics) -> None:
     plan = a_plan(topics)
-    staged = storage.path(plan.partitions[0].appends[0].slices[0].key)
-    data = staged.read_bytes()
+    key = plan.partitions[0].appends[0].slices[0].key
+    name = key.rpartition("/")[2]
+    data = storage.read(key)
     middle = len(data) // 2
-    for publisher in (AppendingPublisher(storage, storage), NewFilesPublisher(storage)):
+    for publisher in (AppendingPublisher(storage, local(storage)), NewFilesPublisher(storage)):
         for lost in (data[:-1], b"", bytes(len(data)), data[:middle] + bytes(8) + data[middle + 8 :]):
-            staged.write_bytes(lost)
-            with pytest.raises(LogError, match=rf"{staged.name} at position.*expected.*Nothing was committed"):
+            storage.replace(key, lost)
+            with pytest.raises(LogError, match=rf"{name} at position.*expected.*Nothing was committed"):
                 publisher.publish(plan, Phases())
-        staged.unlink()
-        with pytest.raises(NotFoundError, match=staged.name):
+        storage.delete(key)
+        with pytest.raises(NotFoundError, match=name):
             publisher.publish(plan, Phases())
         assert files(storage) == {}
 
 
-def test_an_append_by_new_files_closes_the_segment_that_was_open(storage: PosixStorage, topics: Topics) -> None:
+@pytest.mark.posix("appends to a file")
+def test_an_append_by_new_files_closes_the_segment_that_was_open(storage: Storage, topics: Topics) -> None:
     chain = topics.chain("t")
     writer = TopicWriter(storage, chain, topics.config(chain.newest()), CLOCK, None)
     names = []

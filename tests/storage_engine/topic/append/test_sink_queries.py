@@ -10,7 +10,6 @@ import pytest
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import BatchRefusedError
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import Encoding, stage_records
 from storage_engine.topic.append.sink_queries import SinkQuery
 from storage_engine.topic.append.staged_run import StagingWriter, by_partition, staging_folder
@@ -18,6 +17,7 @@ from storage_engine.topic.append.topic_writer import AcceptedCheckpoint, BatchId
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_table
+from tests.stores import storage_at
 
 DAY = 24 * 3_600_000
 START = 1_700_000_000_000
@@ -28,7 +28,7 @@ class Sinks:
 
     def __init__(self, folder: Path) -> None:
         self.clock = ManualClock(START)
-        self.topics = Topics(PosixStorage(folder), BrokerConfig(), self.clock)
+        self.topics = Topics(storage_at(folder), BrokerConfig(), self.clock)
         self.topics.create("t", 1, {})
 
     def write(self, query: str, batch_id: int, began_ms: int, offsets: str = "") -> bool:

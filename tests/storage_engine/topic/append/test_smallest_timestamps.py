@@ -15,7 +15,6 @@ from storage_engine.errors import InvalidTimestampError
 from storage_engine.kafka_dir.log_directory import LogDirectory
 from storage_engine.log.segment_reader import SegmentFile, read_chunks, read_records
 from storage_engine.storage import Storage
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.append.staged_run import StagedRun
 from storage_engine.topic.chain.state_chain import StateChain
@@ -28,6 +27,7 @@ from storage_engine.topic.topics import Topics
 from storage_engine.verify.root.root_check import check_root
 from storage_engine.verify.segment_check import Options
 from tests.storage_engine.record_tables import Row, to_table
+from tests.stores import storage_at
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 NOW = 1_700_000_000_000
@@ -38,7 +38,7 @@ ROLLS_OFTEN = {"segment.bytes": "4000", "max.message.bytes": "700"}
 
 @pytest.fixture
 def topics(tmp_path: Path) -> Topics:
-    return Topics(PosixStorage(tmp_path), BrokerConfig(), ManualClock(NOW))
+    return Topics(storage_at(tmp_path), BrokerConfig(), ManualClock(NOW))
 
 
 def append(topics: Topics, name: str, times: list[int], keys: int = 10**9) -> None:

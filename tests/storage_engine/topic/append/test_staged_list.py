@@ -20,7 +20,6 @@ from storage_engine.errors import (
     StorageError,
 )
 from storage_engine.storage import Storage
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import Encoding, stage_records
 from storage_engine.topic.append.staged_list import (
     StagedBatch,
@@ -42,6 +41,7 @@ from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_rows, to_table
 from tests.storage_engine.topic.chain.signed_documents import signed
 from tests.storage_engine.topic.wrapped_storage import FailedPuts, LostReplies, PlainStorage
+from tests.stores import local, storage_at
 
 CLOCK = ManualClock(1_700_000_000_000)
 NAMES = ("clicks", "orders")
@@ -102,22 +102,22 @@ class Run:
         return found
 
 
-def with_topics(storage: PosixStorage) -> PosixStorage:
+def with_topics(storage: Storage) -> Storage:
     for name in NAMES:
         Topics(storage, BrokerConfig(), CLOCK).create(name, 1, {})
     return storage
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> PosixStorage:
-    return with_topics(PosixStorage(tmp_path))
+def storage(tmp_path: Path) -> Storage:
+    return with_topics(storage_at(tmp_path))
 
 
 def staged_files(storage: Storage) -> list[str]:
     return [file.key for file in storage.list("staging/")]
 
 
-def test_a_list_comes_back_as_it_was_put(storage: PosixStorage) -> None:
+def test_a_list_comes_back_as_it_was_put(storage: Storage) -> None:
     staged = Run(storage).stage("c1", "o1", "c2")
     assert read_list(storage, BATCH) is None
     assert put_list(storage, staged) is staged
@@ -138,7 +138,7 @@ def test_a_list_comes_back_as_it_was_put(storage: PosixStorage) -> None:
 
 
 @pytest.mark.parametrize("committed", [[], ["clicks"], ["clicks", "orders"]])
-def test_a_replay_goes_by_the_list_whatever_its_rows_say_now(storage: PosixStorage, committed: list[str]) -> None:
+def test_a_replay_goes_by_the_list_whatever_its_rows_say_now(storage: Storage, committed: list[str]) -> None:
     died = Run(storage)
     listed = put_list(storage, died.stage("c1", "o1"))
     for name in committed:
@@ -184,7 +184,7 @@ class Dying(PlainStorage):
 def test_whichever_call_is_the_last_each_record_is_in_one_topic_once(tmp_path: Path, before: bool) -> None:
     deaths = 0
     while True:
-        whole = with_topics(PosixStorage(tmp_path / str(deaths)))
+        whole = with_topics(storage_at(tmp_path / str(deaths)))
         dying = Dying(whole, before=before)
         first = Run(dying)
         dying.left = deaths + 1
@@ -208,13 +208,13 @@ def test_whichever_call_is_the_last_each_record_is_in_one_topic_once(tmp_path: P
     assert not staged_files(whole)
 
 
-def test_a_topic_without_records_has_the_batch_too(storage: PosixStorage) -> None:
+def test_a_topic_without_records_has_the_batch_too(storage: Storage) -> None:
     run = Run(storage)
     run.replay("o1")
     assert [state.queries["query"].batch_id for state in run.states().values()] == [7, 7]
 
 
-def test_of_two_attempts_the_list_that_was_put_first_counts(storage: PosixStorage) -> None:
+def test_of_two_attempts_the_list_that_was_put_first_counts(storage: Storage) -> None:
     slept = Run(storage)
     late = slept.stage("c-late", "o-late")
     runs_on = Run(storage)
@@ -231,21 +231,21 @@ def test_of_two_attempts_the_list_that_was_put_first_counts(storage: PosixStorag
 
 
 @pytest.mark.parametrize("error", [AlreadyExistsError, AmbiguousPutError])
-def test_a_put_whose_reply_was_lost_is_found_by_reading_back(storage: PosixStorage, error: type[StorageError]) -> None:
+def test_a_put_whose_reply_was_lost_is_found_by_reading_back(storage: Storage, error: type[StorageError]) -> None:
     staged = Run(storage).stage("c1", "o1")
     found = put_list(LostReplies(storage, error), staged)
     assert found.files == staged.files
     assert sorted(staged_files(storage)) == sorted([staged.key, *staged.files])
 
 
-def test_a_put_that_may_not_have_taken_place_commits_nothing(storage: PosixStorage) -> None:
+def test_a_put_that_may_not_have_taken_place_commits_nothing(storage: Storage) -> None:
     staged = Run(storage).stage("c1", "o1")
     with pytest.raises(AmbiguousPutError):
         put_list(FailedPuts(storage, AmbiguousPutError("staging", "nobody knows")), staged)
     assert read_list(storage, BATCH) is None
 
 
-def test_anothers_list_is_made_durable_before_it_is_gone_by(storage: PosixStorage) -> None:
+def test_anothers_list_is_made_durable_before_it_is_gone_by(storage: Storage) -> None:
     synced = []
 
     class Counting(PlainStorage):
@@ -258,7 +258,7 @@ def test_anothers_list_is_made_durable_before_it_is_gone_by(storage: PosixStorag
     assert synced == ["staging/batches/query"]
 
 
-def test_batches_of_one_number_with_other_offsets_have_lists_of_their_own(storage: PosixStorage) -> None:
+def test_batches_of_one_number_with_other_offsets_have_lists_of_their_own(storage: Storage) -> None:
     put_list(storage, Run(storage).stage("c1"))
     assert read_list(storage, BatchIdentity("query", 7, "f" * 20)) is None
     assert read_list(storage, BatchIdentity("query", 8, BATCH.offsets_hash)) is None
@@ -266,7 +266,7 @@ def test_batches_of_one_number_with_other_offsets_have_lists_of_their_own(storag
         read_list(storage, BatchIdentity("query", 7, f"{BATCH.offsets_hash[:16]}, and then something else"))
 
 
-def test_runs_of_a_topic_that_is_fed_no_more_are_refused_until_it_has_the_batch(storage: PosixStorage) -> None:
+def test_runs_of_a_topic_that_is_fed_no_more_are_refused_until_it_has_the_batch(storage: Storage) -> None:
     run = Run(storage)
     listed = put_list(storage, run.stage("c1", "o1"))
     assert [topic.topic for topic in waiting_topics(listed, run.topics)] == ["clicks", "orders"]
@@ -282,7 +282,7 @@ def test_runs_of_a_topic_that_is_fed_no_more_are_refused_until_it_has_the_batch(
     assert not waiting_topics(listed, run.topics)
 
 
-def test_runs_of_a_topic_that_was_made_anew_are_refused(storage: PosixStorage) -> None:
+def test_runs_of_a_topic_that_was_made_anew_are_refused(storage: Storage) -> None:
     run = Run(storage)
     listed = put_list(storage, run.stage("c1", "o1"))
     run.topics.delete("orders")
@@ -291,7 +291,7 @@ def test_runs_of_a_topic_that_was_made_anew_are_refused(storage: PosixStorage) -
         check_list(listed, run.topics, NAMES)
 
 
-def test_a_staged_file_that_is_gone_is_named_unless_nobody_needs_it(storage: PosixStorage) -> None:
+def test_a_staged_file_that_is_gone_is_named_unless_nobody_needs_it(storage: Storage) -> None:
     run = Run(storage)
     listed = put_list(storage, run.stage("c1", "o1"))
     clicks, orders = (topic.runs[0].key for topic in listed.topics)
@@ -304,7 +304,7 @@ def test_a_staged_file_that_is_gone_is_named_unless_nobody_needs_it(storage: Pos
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format":1,"topics":[]}', b"\xff"])
-def test_what_is_no_list_is_corrupt(storage: PosixStorage, content: bytes) -> None:
+def test_what_is_no_list_is_corrupt(storage: Storage, content: bytes) -> None:
     storage.put_new(list_key(BATCH), content)
     with pytest.raises(CorruptionError, match="a list of staged runs"):
         read_list(storage, BATCH)
@@ -312,8 +312,9 @@ def test_what_is_no_list_is_corrupt(storage: PosixStorage, content: bytes) -> No
         list(pending_lists(storage, "query"))
 
 
-def test_a_folder_in_the_place_of_a_list_is_corrupt(storage: PosixStorage) -> None:
-    storage.path(list_key(BATCH)).mkdir(parents=True)
+@pytest.mark.posix("makes a folder")
+def test_a_folder_in_the_place_of_a_list_is_corrupt(storage: Storage) -> None:
+    local(storage).path(list_key(BATCH)).mkdir(parents=True)
     for query in ("query", None):
         with pytest.raises(CorruptionError, match="expected a list of staged runs, found a folder"):
             list(pending_lists(storage, query))
@@ -322,7 +323,7 @@ def test_a_folder_in_the_place_of_a_list_is_corrupt(storage: PosixStorage) -> No
         assert [error.file for error in damaged] == [list_key(BATCH)]
 
 
-def test_a_list_of_another_format_asks_for_a_newer_lakelog(storage: PosixStorage) -> None:
+def test_a_list_of_another_format_asks_for_a_newer_lakelog(storage: Storage) -> None:
     storage.put_new(list_key(BATCH), signed(list_key(BATCH), {"format": 3}))
     with pytest.raises(CorruptionError, match=r"found format 3\. Use a newer Lakelog"):
         read_list(storage, BATCH)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.errors import CorruptionError
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage
 from storage_engine.topic.chain.documents import (
     begin_root,
     decode_document,
@@ -18,6 +18,7 @@ from storage_engine.topic.chain.documents import (
     encode_lines,
     undo_one_byte,
 )
+from tests.stores import storage_at
 
 KEY = "meta/t/00000000000000000007.json"
 BODY = b'{"format":2,"id":"5c0e","partitions":[[0,9],[1,8]]}'
@@ -26,12 +27,12 @@ LINES = [b'{"version":1,"change":"a"}', b'{"version":2,"change":"b"}']
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> PosixStorage:
+def storage(tmp_path: Path) -> Storage:
     """A root that is older than digests are: nothing says that all its documents have one."""
-    return PosixStorage(tmp_path / "root")
+    return storage_at(tmp_path / "root")
 
 
-def test_a_document_is_its_body_with_a_digest_of_key_and_body(storage: PosixStorage) -> None:
+def test_a_document_is_its_body_with_a_digest_of_key_and_body(storage: Storage) -> None:
     # printf 'meta/t/00000000000000000007.json\n%s' "$body" | sha256sum
     digest = b"c622ec9bccc8c37d023688ed3f2153b48e5cd3c185e324ee44f652b9e90f922a"
     data = encode_document(KEY, BODY)
@@ -44,7 +45,7 @@ def test_a_document_is_its_body_with_a_digest_of_key_and_body(storage: PosixStor
 
 
 @pytest.mark.parametrize("data", [encode_document(KEY, BODY), encode_lines(KEY, LINES)], ids=["object", "lines"])
-def test_no_other_byte_anywhere_is_believed(storage: PosixStorage, data: bytes) -> None:
+def test_no_other_byte_anywhere_is_believed(storage: Storage, data: bytes) -> None:
     decode = decode_document if data.startswith(b'{"format":2,') else decode_lines
     for position in range(len(data)):
         for value in {data[position] ^ 1 << bit for bit in range(8)} | {0, 10, 32, 48, 49, 57, 34, 125, 255}:
@@ -58,13 +59,13 @@ def test_no_other_byte_anywhere_is_believed(storage: PosixStorage, data: bytes) 
 
 
 @pytest.mark.parametrize("data", [encode_document(KEY, BODY), encode_lines(KEY, LINES)], ids=["object", "lines"])
-def test_a_document_under_another_key_is_not_believed(storage: PosixStorage, data: bytes) -> None:
+def test_a_document_under_another_key_is_not_believed(storage: Storage, data: bytes) -> None:
     decode = decode_document if data.startswith(b'{"format":2,') else decode_lines
     with pytest.raises(CorruptionError, match="with digest"):
         decode(storage, "meta/t/00000000000000000008.json", data, "a document", "")
 
 
-def test_without_a_digest_only_format_1_is_believed(storage: PosixStorage) -> None:
+def test_without_a_digest_only_format_1_is_believed(storage: Storage) -> None:
     assert decode_document(storage, KEY, b'{"format":1,"id":"x"}', "a document", "") == {"format": 1, "id": "x"}
     assert decode_document(storage, KEY, b'{"topic":"x"}', "a document", "") == {"topic": "x"}
     assert decode_lines(storage, KEY, LINES[0] + b"\n", "lines", "") == LINES[:1]
@@ -75,7 +76,7 @@ def test_without_a_digest_only_format_1_is_believed(storage: PosixStorage) -> No
         decode_document(storage, KEY, encode_document(KEY, b'{"format":3}'), "a document", "")
 
 
-def test_a_root_that_begins_now_has_no_document_without_a_digest(storage: PosixStorage) -> None:
+def test_a_root_that_begins_now_has_no_document_without_a_digest(storage: Storage) -> None:
     begin_root(storage)
     assert decode_document(storage, ROOT_RECORD, storage.read(ROOT_RECORD), "", "") == {"format": 2, "first": 2}
     for document in (b'{"format":1,"id":"x"}', b'{"topic":"x"}', b'{"format":true}'):
@@ -89,7 +90,7 @@ def test_a_root_that_begins_now_has_no_document_without_a_digest(storage: PosixS
             decode_document(storage, KEY, b'{"format":1,"id":"x"}', "a document", "")
 
 
-def test_a_root_that_has_documents_already_may_have_some_of_format_1(storage: PosixStorage) -> None:
+def test_a_root_that_has_documents_already_may_have_some_of_format_1(storage: Storage) -> None:
     storage.put_new(KEY, b'{"format":1,"id":"x"}')
     begin_root(storage)
     assert [file.key for file in storage.list("meta/")] == [KEY]

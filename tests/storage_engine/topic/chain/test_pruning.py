@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import json
 import random
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from storage_engine.errors import (
     TopicExistsError,
 )
 from storage_engine.log.partition_state import LeaderEpoch, Segment
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage
 from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter
 from storage_engine.topic.chain import history_file
 from storage_engine.topic.chain.history_file import history_key, is_rolled_up
@@ -35,14 +34,15 @@ from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.topic.chain.signed_documents import signed
 from tests.storage_engine.topic.wrapped_storage import BeforeEachCall, Interrupting, LostReplies, PlainStorage
+from tests.stores import clear_root, copy_root, exists, storage_at
 
 CLOCK = ManualClock(1_700_000_000_000)
 KEEP = 3
 
 
 @pytest.fixture
-def storage(tmp_path) -> PosixStorage:
-    storage = PosixStorage(tmp_path / "root")
+def storage(tmp_path) -> Storage:
+    storage = storage_at(tmp_path / "root")
     Topics(storage, BrokerConfig(), CLOCK).create("t", 1, {})
     return storage
 
@@ -73,12 +73,19 @@ def commit(storage, versions: int) -> None:
         chain.commit(grow, "append of 1 records")
 
 
-def commit_fast(storage: PosixStorage, versions: int) -> None:
+def commit_fast(storage: Storage, versions: int) -> None:
     """As commit, without syncing each file."""
     document = json.loads(storage.read(version_key("t", 0)))
     for version in range(1, versions + 1):
         document |= {"id": f"{version:032x}", "parent": document["id"], "version": version, "change": f"c{version}"}
-        storage.path(version_key("t", version)).write_bytes(signed(version_key("t", version), document))
+        _overwrite(storage, version_key("t", version), signed(version_key("t", version), document))
+
+
+def _overwrite(storage: Storage, key: str, data: bytes) -> None:
+    if storage.root is None:
+        storage.replace(key, data)
+    else:
+        (storage.root / key).write_bytes(data)
 
 
 def versions(storage) -> list[int]:
@@ -90,7 +97,7 @@ def told(storage) -> list[tuple[int, str]]:
     return [(each.version, each.id) for each in HistoryReader(storage, chain).changes(0, chain.newest().version)]
 
 
-def everything_holds(storage: PosixStorage, ids: dict[int, str]) -> None:
+def everything_holds(storage: Storage, ids: dict[int, str]) -> None:
     """The newest version, the whole history, and of the versions a tail without a gap.
 
     ids: of all versions that counted, as they were put.
@@ -103,20 +110,22 @@ def everything_holds(storage: PosixStorage, ids: dict[int, str]) -> None:
     assert there == set(range(min(there, default=1), max(ids) + 1))
 
 
-def list_files(storage: PosixStorage) -> list[str]:
+def list_files(storage: Storage) -> list[str]:
     return [file.key for file in storage.list("meta/t/segments/")]
 
 
-def id_at(storage: PosixStorage, version: int) -> str | None:
-    path = storage.path(version_key("t", version))
-    return json.loads(path.read_bytes())["id"] if path.exists() else None
+def id_at(storage: Storage, version: int) -> str | None:
+    try:
+        return str(json.loads(storage.read(version_key("t", version)))["id"])
+    except NotFoundError:
+        return None
 
 
-def ids_of(storage: PosixStorage) -> dict[int, str]:
+def ids_of(storage: Storage) -> dict[int, str]:
     return {version: id_at(storage, version) or "" for version in versions(storage)}
 
 
-def test_three_thousand_versions_leave_a_thousand_and_a_whole_history(storage: PosixStorage) -> None:
+def test_three_thousand_versions_leave_a_thousand_and_a_whole_history(storage: Storage) -> None:
     commit_fast(storage, 3_050)
     assert prune(storage, chain_of(storage)) == Pruned(rolled_up=3_000, versions=2_050, lists=0)
     assert versions(storage) == [0, *range(3_051 - KEPT_VERSIONS, 3_051)]
@@ -127,13 +136,13 @@ def test_three_thousand_versions_leave_a_thousand_and_a_whole_history(storage: P
     assert prune(storage, chain_of(storage)) == Pruned()
 
 
-def test_few_versions_are_left_alone(storage: PosixStorage) -> None:
+def test_few_versions_are_left_alone(storage: Storage) -> None:
     commit(storage, 20)
     assert prune(storage, chain_of(storage)) == Pruned()
     assert versions(storage) == list(range(21))
 
 
-def test_history_says_what_became_more_and_who_did_it(storage: PosixStorage, small_files) -> None:
+def test_history_says_what_became_more_and_who_did_it(storage: Storage, small_files) -> None:
     topics = Topics(storage, BrokerConfig(), CLOCK)
     commit(storage, 2)
     topics.alter("t", 2, {"retention.ms": 5})
@@ -158,7 +167,7 @@ def test_history_says_what_became_more_and_who_did_it(storage: PosixStorage, sma
     assert after[6].topic_id != after[5].topic_id == after[0].topic_id
 
 
-def test_history_is_read_in_part(storage: PosixStorage, small_files) -> None:
+def test_history_is_read_in_part(storage: Storage, small_files) -> None:
     commit(storage, 14)
     prune(storage, chain_of(storage), KEEP)
     read = [each.version for each in HistoryReader(storage, chain_of(storage)).changes(6, 13)]
@@ -174,14 +183,14 @@ def crash_at(call: int) -> Callable[[int, str, str], None]:
 
 
 def test_a_crash_at_any_call_loses_nothing_and_the_next_run_ends_it(tmp_path, small_files) -> None:
-    original = PosixStorage(tmp_path / "original")
+    original = storage_at(tmp_path / "original")
     Topics(original, BrokerConfig(), CLOCK).create("t", 1, {})
     commit(original, 14)
     ids = ids_of(original)
 
     for call in itertools.count():
-        storage = PosixStorage(tmp_path / f"crash-{call}")
-        shutil.copytree(original.root, storage.root)
+        storage = storage_at(tmp_path / f"crash-{call}")
+        copy_root(original, storage)
         failing = BeforeEachCall(storage, crash_at(call))
         try:
             prune(failing, chain_of(failing), KEEP)
@@ -191,13 +200,13 @@ def test_a_crash_at_any_call_loses_nothing_and_the_next_run_ends_it(tmp_path, sm
         everything_holds(storage, ids)
         assert versions(storage) == [0, 11, 12, 13, 14]
         assert not list_files(storage)
-        shutil.rmtree(storage.root)
+        clear_root(storage)
         if failing.calls <= call:
             break
     assert call > 40
 
 
-def fill_holes(storage: PosixStorage, ids: dict[int, str]) -> None:
+def fill_holes(storage: Storage, ids: dict[int, str]) -> None:
     """Processes that slept put their versions wherever one is missing, each behind the version that it had seen."""
     newest = chain_of(storage).newest()
     for version in range(1, newest.version):
@@ -208,14 +217,14 @@ def fill_holes(storage: PosixStorage, ids: dict[int, str]) -> None:
 
 @pytest.mark.parametrize("sleepers", [False, True])
 def test_another_pruner_commits_and_sleepers_may_come_at_any_call(tmp_path, small_files, sleepers) -> None:
-    original = PosixStorage(tmp_path / "original")
+    original = storage_at(tmp_path / "original")
     Topics(original, BrokerConfig(), CLOCK).create("t", 1, {})
     commit(original, 10)
     first_ids = ids_of(original)
 
     for call in itertools.count():
-        storage = PosixStorage(tmp_path / f"run-{call}")
-        shutil.copytree(original.root, storage.root)
+        storage = storage_at(tmp_path / f"run-{call}")
+        copy_root(original, storage)
         ids = dict(first_ids)
 
         def others(number: int, verb: str, key: str, storage=storage, ids=ids, call=call) -> None:
@@ -235,7 +244,7 @@ def test_another_pruner_commits_and_sleepers_may_come_at_any_call(tmp_path, smal
         prune(storage, chain_of(storage), KEEP)
         everything_holds(storage, ids)
         assert len(versions(storage)) == 5, "what sleepers left goes, too"
-        shutil.rmtree(storage.root)
+        clear_root(storage)
         if disturbed.calls <= call:
             break
     assert call > 25
@@ -251,13 +260,13 @@ def test_another_pruner_commits_and_sleepers_may_come_at_any_call(tmp_path, smal
 def test_a_writer_or_reader_may_sleep_at_any_call_while_its_version_is_pruned(
     tmp_path, small_files, before, warm, sleepers, loses_replies
 ) -> None:
-    original = PosixStorage(tmp_path / "original")
+    original = storage_at(tmp_path / "original")
     Topics(original, BrokerConfig(), CLOCK).create("t", 1, {})
     commit(original, before)
 
     for call in itertools.count():
-        storage = PosixStorage(tmp_path / f"run-{call}")
-        shutil.copytree(original.root, storage.root)
+        storage = storage_at(tmp_path / f"run-{call}")
+        copy_root(original, storage)
         slept_at: list[str] = []
 
         def others(number: int, verb: str, key: str, storage=storage, call=call, slept_at=slept_at) -> None:
@@ -285,13 +294,13 @@ def test_a_writer_or_reader_may_sleep_at_any_call_while_its_version_is_pruned(
         assert chain.newest() == state
         assert [version for version, _ in told(storage)] == list(range(count + 1))
         assert (committed.version, committed.id) in told(storage)
-        shutil.rmtree(storage.root)
+        clear_root(storage)
         if calls <= call:
             break
     assert call > 3
 
 
-def test_pruners_and_writers_in_any_order(storage: PosixStorage, small_files) -> None:
+def test_pruners_and_writers_in_any_order(storage: Storage, small_files) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -319,7 +328,7 @@ def test_pruners_and_writers_in_any_order(storage: PosixStorage, small_files) ->
     assert len(versions(storage)) <= KEEP + 6
 
 
-def test_whoever_slept_behind_version_0_neither_commits_nor_reads_there(storage: PosixStorage, small_files) -> None:
+def test_whoever_slept_behind_version_0_neither_commits_nor_reads_there(storage: Storage, small_files) -> None:
     """Version 0 is never deleted: looked at afterwards it would still be there, for a version 1 that does not count."""
     reader, idle_writer = chain_of(storage), chain_of(storage)
     reader.newest(), idle_writer.newest()
@@ -338,7 +347,7 @@ def test_whoever_slept_behind_version_0_neither_commits_nor_reads_there(storage:
     assert chain_of(storage).newest().version == 16
 
 
-def test_a_pruned_chain_cannot_be_begun_again(storage: PosixStorage, small_files) -> None:
+def test_a_pruned_chain_cannot_be_begun_again(storage: Storage, small_files) -> None:
     commit(storage, 14)
     prune(storage, chain_of(storage), KEEP)
     topics = Topics(storage, BrokerConfig(), CLOCK)
@@ -347,7 +356,7 @@ def test_a_pruned_chain_cannot_be_begun_again(storage: PosixStorage, small_files
     assert topics.state("t").version == 14
 
 
-def test_a_chain_object_from_any_time_finds_the_newest_version(storage: PosixStorage, small_files) -> None:
+def test_a_chain_object_from_any_time_finds_the_newest_version(storage: Storage, small_files) -> None:
     chains = []
     for _ in range(14):
         commit(storage, 1)
@@ -362,7 +371,7 @@ def test_a_chain_object_from_any_time_finds_the_newest_version(storage: PosixSto
 
 
 def test_a_version_is_deleted_only_when_what_is_missing_already_is_durably_missing(
-    storage: PosixStorage, small_files
+    storage: Storage, small_files
 ) -> None:
     commit(storage, 14)
     calls: list[tuple[str, str]] = []
@@ -376,7 +385,7 @@ def test_a_version_is_deleted_only_when_what_is_missing_already_is_durably_missi
     assert [key for verb, key in calls[:first] if verb == "put_new"] == [history_key("t", at) for at in (0, 4, 8)]
 
 
-def test_history_that_another_pruner_put_is_made_durable_before_versions_go(storage: PosixStorage, small_files) -> None:
+def test_history_that_another_pruner_put_is_made_durable_before_versions_go(storage: Storage, small_files) -> None:
     commit(storage, 14)
     calls: list[tuple[str, str]] = []
 
@@ -404,7 +413,7 @@ def spill(chain: StateChain, segments: int) -> None:
     chain.commit(change, "many appends")
 
 
-def test_lists_of_segments_go_with_the_last_version_that_names_them(storage: PosixStorage, small_files) -> None:
+def test_lists_of_segments_go_with_the_last_version_that_names_them(storage: Storage, small_files) -> None:
     chain = chain_of(storage)
     for _ in range(6):
         spill(chain, 70)
@@ -424,9 +433,7 @@ def test_lists_of_segments_go_with_the_last_version_that_names_them(storage: Pos
     assert len(chain_of(storage).newest().partitions[0].segments) == 6 * 70 + 9
 
 
-def test_a_reader_whose_version_goes_while_it_reads_its_list_takes_the_newest(
-    storage: PosixStorage, small_files
-) -> None:
+def test_a_reader_whose_version_goes_while_it_reads_its_list_takes_the_newest(storage: Storage, small_files) -> None:
     chain = chain_of(storage)
     for _ in range(6):
         spill(chain, 70)
@@ -441,20 +448,18 @@ def test_a_reader_whose_version_goes_while_it_reads_its_list_takes_the_newest(
     pruned: list[str] = []
     slow = BeforeEachCall(storage, meanwhile)
     state = chain_of(slow).newest()
-    assert not storage.path(pruned[0]).exists()
+    assert not exists(storage, pruned[0])
     assert (state.version, len(state.partitions[0].segments)) == (16, 7 * 70 + 9)
 
 
-def test_a_list_that_is_missing_from_a_version_that_counts_is_said(storage: PosixStorage, small_files) -> None:
+def test_a_list_that_is_missing_from_a_version_that_counts_is_said(storage: Storage, small_files) -> None:
     spill(chain_of(storage), 70)
     storage.delete(list_files(storage)[0])
     with pytest.raises(NotFoundError):
         chain_of(storage).newest()
 
 
-def test_versions_that_were_deleted_by_hand_do_not_keep_others_from_being_pruned(
-    storage: PosixStorage, small_files
-) -> None:
+def test_versions_that_were_deleted_by_hand_do_not_keep_others_from_being_pruned(storage: Storage, small_files) -> None:
     """As an earlier release advised: all but version 0 and the newest ones."""
     commit(storage, 14)
     for version in range(1, 6):
@@ -467,7 +472,7 @@ def test_versions_that_were_deleted_by_hand_do_not_keep_others_from_being_pruned
     assert [version for version, _ in told(storage)] == list(range(6, 25))
 
 
-def test_a_version_that_is_missing_ends_pruning_and_is_named(storage: PosixStorage, small_files) -> None:
+def test_a_version_that_is_missing_ends_pruning_and_is_named(storage: Storage, small_files) -> None:
     commit(storage, 14)
     storage.delete(version_key("t", 6))
     with pytest.raises(CorruptionError) as caught:
@@ -477,7 +482,7 @@ def test_a_version_that_is_missing_ends_pruning_and_is_named(storage: PosixStora
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}\n", b"no json"])
-def test_damaged_history_is_named(storage: PosixStorage, small_files, damage) -> None:
+def test_damaged_history_is_named(storage: Storage, small_files, damage) -> None:
     commit(storage, 14)
     prune(storage, chain_of(storage), KEEP)
     storage.replace(history_key("t", 4), damage)
@@ -487,7 +492,7 @@ def test_damaged_history_is_named(storage: PosixStorage, small_files, damage) ->
     assert chain_of(storage).newest().version == 14
 
 
-def test_a_lost_reply_to_the_put_of_history_is_no_error(storage: PosixStorage, small_files) -> None:
+def test_a_lost_reply_to_the_put_of_history_is_no_error(storage: Storage, small_files) -> None:
     commit(storage, 14)
     ids = ids_of(storage)
     losing = LostReplies(storage, AmbiguousPutError)
@@ -496,7 +501,7 @@ def test_a_lost_reply_to_the_put_of_history_is_no_error(storage: PosixStorage, s
     everything_holds(storage, ids)
 
 
-def test_a_writers_share_keeps_versions_few_from_the_beginning(storage: PosixStorage) -> None:
+def test_a_writers_share_keeps_versions_few_from_the_beginning(storage: Storage) -> None:
     chain = chain_of(storage)
     share = PruningShare(storage, chain, keep=100)
     most = 0
@@ -507,7 +512,7 @@ def test_a_writers_share_keeps_versions_few_from_the_beginning(storage: PosixSto
     assert [version for version, _ in told(storage)] == list(range(421))
 
 
-def test_a_writers_share_works_off_what_others_have_left(storage: PosixStorage) -> None:
+def test_a_writers_share_works_off_what_others_have_left(storage: Storage) -> None:
     commit_fast(storage, 1_150)
     chain = chain_of(storage)
     for _ in range(60):  # as processes that append once
@@ -522,7 +527,7 @@ def test_a_writers_share_works_off_what_others_have_left(storage: PosixStorage) 
     assert [version for version, _ in told(storage)] == list(range(1_611))
 
 
-def test_appends_prune(storage: PosixStorage) -> None:
+def test_appends_prune(storage: Storage) -> None:
     commit_fast(storage, 1_149)
     topics = Topics(storage, BrokerConfig(), CLOCK)
     chain = topics.chain("t")
@@ -534,7 +539,7 @@ def test_appends_prune(storage: PosixStorage) -> None:
     assert chain_of(storage).newest().version == 1_152
 
 
-def test_a_writers_share_never_fails(storage: PosixStorage) -> None:
+def test_a_writers_share_never_fails(storage: Storage) -> None:
     commit_fast(storage, 1_149)
     calls: list[str] = []
 
@@ -549,7 +554,7 @@ def test_a_writers_share_never_fails(storage: PosixStorage) -> None:
     assert 4 <= len(calls) <= 5, "once each so many versions"
 
 
-def test_when_a_version_was_written_is_found_in_history_and_in_the_chain(storage: PosixStorage, small_files) -> None:
+def test_when_a_version_was_written_is_found_in_history_and_in_the_chain(storage: Storage, small_files) -> None:
     clock = ManualClock(CLOCK.now_ms())
     chain = StateChain(storage, "t", clock)
     for _ in range(14):
@@ -609,44 +614,40 @@ DAMAGES = [pytest.param(lambda data: b"", id="emptied"), pytest.param(lambda dat
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_history_that_is_damaged_is_made_anew_before_its_versions_go(
-    storage: PosixStorage, small_files, damage
-) -> None:
+def test_history_that_is_damaged_is_made_anew_before_its_versions_go(storage: Storage, small_files, damage) -> None:
     commit(storage, 14)
     before = list(HistoryReader(storage, chain_of(storage)).changes(0, 14))
     prune(storage, chain_of(storage), keep=14)  # rolls up, and deletes nothing yet
     for start in (0, 4, 8):
-        path = storage.path(history_key("t", start))
-        path.write_bytes(damage(path.read_bytes()))
+        storage.replace(history_key("t", start), damage(storage.read(history_key("t", start))))
     prune(storage, chain_of(storage), KEEP)
     assert versions(storage) == [0, 11, 12, 13, 14]
     assert list(HistoryReader(storage, chain_of(storage)).changes(0, 14)) == before
 
 
-def test_versions_whose_damaged_history_cannot_be_made_anew_are_kept(storage: PosixStorage, small_files) -> None:
+def test_versions_whose_damaged_history_cannot_be_made_anew_are_kept(storage: Storage, small_files) -> None:
     commit(storage, 14)
     prune(storage, chain_of(storage), keep=9)
-    path = storage.path(history_key("t", 4))
-    whole = path.read_bytes()
-    path.write_bytes(b"")
+    whole = storage.read(history_key("t", 4))
+    storage.replace(history_key("t", 4), b"")
     assert versions(storage) == [0, *range(6, 15)]
     with pytest.raises(CorruptionError, match="from a backup") as caught:
         prune(storage, chain_of(storage), KEEP)
     assert caught.value.file == history_key("t", 4)
     assert versions(storage) == [0, *range(6, 15)]
-    path.write_bytes(whole)
+    storage.replace(history_key("t", 4), whole)
     prune(storage, chain_of(storage), KEEP)
     assert versions(storage) == [0, 11, 12, 13, 14]
 
 
-def with_damaged_history(path: Path, *starts: int) -> PosixStorage:
+def with_damaged_history(path: Path, *starts: int) -> Storage:
     """Fourteen versions, all there and rolled up, of whose files of history these are empty."""
-    storage = PosixStorage(path)
+    storage = storage_at(path)
     Topics(storage, BrokerConfig(), CLOCK).create("t", 1, {})
     commit(storage, 14)
     prune(storage, chain_of(storage), keep=14)
     for start in starts:
-        storage.path(history_key("t", start)).write_bytes(b"")
+        storage.replace(history_key("t", start), b"")
     return storage
 
 
@@ -655,8 +656,8 @@ def test_a_crash_while_damaged_history_is_made_anew_loses_nothing(tmp_path, smal
     ids = ids_of(original)
 
     for call in itertools.count():
-        storage = PosixStorage(tmp_path / f"crash-{call}")
-        shutil.copytree(original.root, storage.root)
+        storage = storage_at(tmp_path / f"crash-{call}")
+        copy_root(original, storage)
         failing = BeforeEachCall(storage, crash_at(call))
         with contextlib.suppress(StorageError):
             prune(failing, chain_of(failing), KEEP)
@@ -672,8 +673,8 @@ def test_pruners_that_make_the_same_history_anew_and_sleepers_do_not_spoil_it(tm
     ids = ids_of(original)
 
     for call in itertools.count():
-        storage = PosixStorage(tmp_path / f"run-{call}")
-        shutil.copytree(original.root, storage.root)
+        storage = storage_at(tmp_path / f"run-{call}")
+        copy_root(original, storage)
 
         def others(number: int, verb: str, key: str, storage=storage, call=call) -> None:
             if number == call:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 import pytest
 
@@ -24,7 +25,7 @@ from storage_engine.topic.chain.state_chain import StateChain, version_key
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.topic.chain.signed_documents import signed
-from tests.storage_engine.topic.wrapped_storage import FailedPuts, Interrupting, LostReplies
+from tests.storage_engine.topic.wrapped_storage import FailedPuts, Interrupting, LostReplies, PlainStorage
 
 CLOCK = ManualClock(1_700_000_000_000)
 
@@ -157,19 +158,32 @@ def test_a_chain_begun_with_a_lost_reply_is_ours(tmp_path, error) -> None:
     assert topics.state("t").id == created.id
 
 
-def test_a_put_that_nobody_knows_of_is_tried_again(storage) -> None:
-    failing = FailedPuts(storage, AmbiguousPutError("k", "no answer"))
-    chain = StateChain(failing, "t", CLOCK)
-    tries = []
+def test_a_put_without_an_answer_is_repeated_with_the_same_bytes(storage) -> None:
+    class Unanswered(PlainStorage):
+        """The first two puts of a version get no answer. The first arrives after the second was given up."""
 
-    def change(state: TopicState) -> TopicState:
-        tries.append(state.version)
-        if len(tries) == 3:
-            failing.error = None
-        return note("1")(state)
+        puts: ClassVar[list[bytes]] = []
 
-    assert chain.commit(change, "").version == 1
-    assert tries == [0, 0, 0]
+        def put_new(self, key: str, data) -> None:
+            self.puts.append(bytes(data))
+            if len(self.puts) == 3:
+                super().put_new(key, self.puts[0])
+            if len(self.puts) < 3:
+                raise AmbiguousPutError(key, "no answer")
+            super().put_new(key, data)
+
+    chain = StateChain(Unanswered(storage), "t", CLOCK)
+    committed = chain.commit(note("1"), "")
+    assert len(set(Unanswered.puts)) == 1
+    assert (committed.version, versions(storage)) == (1, [0, 1])
+    assert chain.newest().id == committed.id
+
+
+def test_if_no_put_is_answered_the_outcome_is_unknown(storage) -> None:
+    chain = StateChain(FailedPuts(storage, AmbiguousPutError("k", "no answer")), "t", CLOCK)
+    with pytest.raises(AmbiguousPutError, match="no answer"):
+        chain.commit(note("1"), "")
+    assert versions(storage) == [0]
 
 
 def test_a_put_that_failed_for_good_changes_nothing(storage) -> None:

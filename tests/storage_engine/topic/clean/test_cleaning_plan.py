@@ -12,7 +12,6 @@ from storage_engine.errors import ConfigError, StalePlanError, UnknownTopicError
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.producers.producer_snapshot import ProducerEntry
 from storage_engine.storage import Storage
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.chain.topic_state import TopicState, Writer
 from storage_engine.topic.clean.applying_plans import (
@@ -39,6 +38,7 @@ from storage_engine.topic.readers.consumer_files import put_positions
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_table
 from tests.storage_engine.topic.wrapped_storage import PlainStorage
+from tests.stores import storage_at
 
 START = 1_700_000_000_000
 
@@ -91,7 +91,7 @@ class Root:
 
 @pytest.fixture
 def root(tmp_path) -> Root:
-    return Root(PosixStorage(tmp_path))
+    return Root(storage_at(tmp_path))
 
 
 def only(plan: Plan) -> PartitionPlan:
@@ -338,7 +338,7 @@ def test_a_plan_of_compaction_is_refused_where_its_range_was_compacted(root) -> 
 def test_an_applied_plan_leaves_what_the_jobs_leave(tmp_path_factory, appends, policy, retention_ms, later) -> None:
     left = []
     for applied in (True, False):
-        root = Root(PosixStorage(tmp_path_factory.mktemp("root")))
+        root = Root(storage_at(tmp_path_factory.mktemp("root")))
         root.create(*appends, cleanup_policy=policy, retention_ms=str(retention_ms))
         plan = root.plan()
         if applied:
@@ -392,7 +392,7 @@ def with_segments(topics: Topics, count: int, **configs: str) -> TopicState:
     ],
 )
 def test_ten_thousand_segments_are_decided_without_opening_one(tmp_path, configs, found) -> None:
-    storage = CountingReads(PosixStorage(tmp_path))
+    storage = CountingReads(storage_at(tmp_path))
     topics = Topics(storage, BrokerConfig(), ManualClock(START))
     state = with_segments(topics, 10_000, **configs)
     now_ms = START + 10_001 * 60_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from storage_engine.config import BrokerConfig, TopicConfig
 from storage_engine.errors import LogError, StorageError
 from storage_engine.kafka_dir.log_directory import LogDirectory
 from storage_engine.log.filenames import data_folder
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage
 from storage_engine.storage.storage_opening import new_directory
 from storage_engine.topic.append.appending import Encoding, append_records, stage_records
 from storage_engine.topic.append.staged_list import StagedBatch, StagedTopic, delete_list, put_list
@@ -34,6 +33,7 @@ from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_rows, to_table
 from tests.storage_engine.topic.wrapped_storage import BeforeEachCall
+from tests.stores import clear_root, copy_root, storage_at
 
 START = 1_700_000_000_000
 DAY = 24 * 3_600_000
@@ -43,7 +43,7 @@ BROKER = BrokerConfig()
 class Root:
     """A root with one topic, seen by one process."""
 
-    def __init__(self, storage: PosixStorage | BeforeEachCall, clock: ManualClock | None = None) -> None:
+    def __init__(self, storage: Storage | BeforeEachCall, clock: ManualClock | None = None) -> None:
         self.storage = storage
         self.clock = clock or ManualClock(START)
         self.topics = Topics(storage, BROKER, self.clock)
@@ -96,7 +96,7 @@ class Root:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Root:
-    root = Root(PosixStorage(tmp_path / "root"))
+    root = Root(storage_at(tmp_path / "root"))
     root.topics.create("t", 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
     root.append("a")
     return root
@@ -149,6 +149,7 @@ def test_dropped_files_wait_for_their_own_delay(root: Root) -> None:
     assert len(root.files()) < len(files)
 
 
+@pytest.mark.posix("appends to a file")
 def test_a_long_lived_active_segment_goes_on_growing(root: Root) -> None:
     root.topics.alter("t", configs={"segment.ms": str(100 * DAY)})
     writer = TopicWriter(root.storage, root.topics.chain("t"), root.config, root.clock, epoch=None)
@@ -190,8 +191,8 @@ def _run_at_every_call(
 ) -> int:
     """Let something happen before each call to the storage of `act`, one call a run; returns how many there were."""
     for call in itertools.count():
-        root = Root(PosixStorage(tmp_path / f"run-{call}"), ManualClock(original.clock.now_ms()))
-        shutil.copytree(original.storage.uri, root.storage.uri)
+        root = Root(storage_at(tmp_path / f"run-{call}"), ManualClock(original.clock.now_ms()))
+        copy_root(original.storage, root.storage)
 
         def before(number: int, verb: str, key: str, root: Root = root, call: int = call) -> None:
             if number == call:
@@ -201,7 +202,7 @@ def _run_at_every_call(
         with suppress(LogError):
             act(root.on(disturbed))
         holds(root)
-        shutil.rmtree(root.storage.uri)
+        clear_root(root.storage)
         if disturbed.calls <= call:
             return call
     raise AssertionError
@@ -293,6 +294,7 @@ def test_staged_files_in_a_list_stay_until_the_batch_is_done(root: Root) -> None
     assert not root.files("staging/")
 
 
+@pytest.mark.posix("sets the times of files")
 def test_temporary_files_of_dead_puts_go_once_they_are_old(root: Root) -> None:
     folder = Path(root.storage.uri) / "meta/t"
     (folder / "segments").mkdir()

@@ -6,19 +6,19 @@ from pathlib import Path
 
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.kafka.broker_groups import offsets_file, take_groups
 from storage_engine.topic.readers.consumer_files import EXPORT_KIND, STREAM_KIND, put_positions, read_consumers
 from storage_engine.topic.readers.membership import set_positions
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_table
+from tests.stores import storage_at
 
 START = 1_700_000_000_000
 
 
 def test_positions_are_in_the_topic_and_only_those_of_groups_are_given_back(tmp_path: Path) -> None:
-    topics = Topics(PosixStorage(tmp_path), BrokerConfig(), ManualClock(START))
+    topics = Topics(storage_at(tmp_path), BrokerConfig(), ManualClock(START))
     state = topics.create("t", 2, {})
     rows = [Row(b"k", b"v", (), START) for _ in range(5)]
     append_records(topics.storage, topics.chain("t"), topics.config(state), topics.clock, to_table(rows), 0)

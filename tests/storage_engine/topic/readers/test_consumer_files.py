@@ -8,7 +8,7 @@ from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import UnknownConsumerError
 from storage_engine.log.holds import Holds
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.chain.history_file import VersionChange
 from storage_engine.topic.chain.history_reader import HistoryReader
@@ -19,6 +19,7 @@ from storage_engine.topic.readers.consumer_files import Consumers, forget, group
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_rows, to_table
+from tests.stores import local, storage_at
 
 START = 1_700_000_000_000
 DAY = 86_400_000
@@ -28,7 +29,7 @@ NAME = "export tables/orders"
 class Log:
     """Topic t of one partition; each append is a segment of two records."""
 
-    def __init__(self, storage: PosixStorage, **configs: str) -> None:
+    def __init__(self, storage: Storage, **configs: str) -> None:
         self.storage = storage
         self.clock = ManualClock(START)
         self.topics = Topics(storage, BrokerConfig(), self.clock)
@@ -76,8 +77,8 @@ class Log:
 
 
 @pytest.fixture
-def storage(tmp_path) -> PosixStorage:
-    return PosixStorage(tmp_path)
+def storage(tmp_path) -> Storage:
+    return storage_at(tmp_path)
 
 
 @pytest.fixture
@@ -209,11 +210,12 @@ def test_a_damaged_file_holds_back_all_and_is_named_and_mended_by_its_owner(log:
     assert log.bases() == [4]
 
 
+@pytest.mark.posix("makes a folder")
 def test_a_folder_in_the_place_of_a_consumers_file_holds_back_all(log: Log) -> None:
     log.reads(p0=6)
     (file,) = log.storage.list(group_folder("t"))
     log.storage.delete(file.key)
-    folder = log.storage.path(file.key)
+    folder = local(log.storage).path(file.key)
     folder.mkdir()
     (warning,) = log.retain().warnings
     assert f"the damaged file {file.key}, at offset 0, holds back 2 segments" in warning

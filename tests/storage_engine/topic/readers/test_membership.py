@@ -13,7 +13,6 @@ from storage_engine.config import BrokerConfig
 from storage_engine.errors import FencedError, StateError
 from storage_engine.log.holds import Holds
 from storage_engine.storage import Storage
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.readers.consumer_files import (
@@ -32,6 +31,7 @@ from storage_engine.topic.readers.membership import Membership, find_group, join
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_table
 from tests.storage_engine.topic.wrapped_storage import BeforeEachCall, PlainStorage
+from tests.stores import storage_at
 
 START = 1_700_000_000_000
 Come = Callable[[Storage, TopicState], None]
@@ -39,7 +39,7 @@ Come = Callable[[Storage, TopicState], None]
 
 @pytest.fixture
 def topics(tmp_path) -> Topics:
-    topics = Topics(PosixStorage(tmp_path), BrokerConfig(), ManualClock(START))
+    topics = Topics(storage_at(tmp_path), BrokerConfig(), ManualClock(START))
     state = topics.create("t", 2, {})
     rows = [Row(b"k", b"v", (), START) for _ in range(5)]
     append_records(topics.storage, topics.chain("t"), topics.config(state), topics.clock, to_table(rows), 0)

@@ -12,9 +12,9 @@ from storage_engine.log.derived_indexes import derived_indexes
 from storage_engine.log.segment_reader import SegmentFile
 from storage_engine.record.encoding import encode_records
 from storage_engine.record.header import BATCH_HEADER
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.readers.time_bounds import first_offset_beyond, first_offset_reaching
 from tests.storage_engine.record_tables import Row, to_table
+from tests.stores import storage_at
 
 NOW_MS = 1_700_000_000_000
 
@@ -29,7 +29,7 @@ class Written:
         run = encode_records(to_table(rows), 200)
         self.positions = [0, *accumulate(run.sizes.tolist())]
         self.bases = [0, *accumulate(run.records.tolist())]
-        self.storage = PosixStorage(folder)
+        self.storage = storage_at(folder)
         self.storage.put_new("s.log", run.data.tobytes())
         self.file = SegmentFile("s", 0, len(run.data), len(rows))
         closed = derived_indexes(self.storage, self.file, 100)
@@ -85,16 +85,16 @@ def test_any_bit_of_an_index_or_of_a_header_may_be_wrong(tmp_path: Path) -> None
             for bit in range(8):
                 changed = bytearray(whole)
                 changed[byte] ^= 1 << bit
-                written.storage.path(name).write_bytes(changed)
+                written.storage.replace(name, changed)
                 assert not written.excludes_too_much(NOW_MS + 431), f"with bit {bit} of byte {byte} of {name} changed"
-        written.storage.path(name).write_bytes(whole)
+        written.storage.replace(name, whole)
 
 
 def test_a_missing_index_excludes_nothing(rising: Written) -> None:
     for name in ("s.index", "s.timeindex"):
         whole = rising.storage.read(name)
         for size in range(0, len(whole), 5):
-            rising.storage.path(name).write_bytes(whole[:size])
+            rising.storage.replace(name, whole[:size])
             assert not any(rising.excludes_too_much(NOW_MS + wanted) for wanted in range(-5, 600, 97))
         rising.storage.delete(name)
         assert not any(rising.excludes_too_much(NOW_MS + wanted) for wanted in range(-5, 600, 97))
