@@ -17,14 +17,16 @@ did not happen, and can no longer happen. Otherwise, put_new reads the file that
 so a large file is synced at the end of each block. close returns after the NameNode has heard from
 `dfs.namenode.replication.min` DataNodes (default: 1) that they have the block. The NameNode writes each change of a name
 to its journal before it replies. So a file survives a power cut of the NameNode, and of all DataNodes but one of each
-block. If a power cut hits all DataNodes of a block at once, within seconds after the close, then the file system of a
-DataNode may lose the final name of the block's file. `dfs.datanode.synconclose=true` (a setting of DataNodes) prevents
-this.
+block. If a power cut hits all DataNodes of a block within seconds after the close, then their file systems may lose the
+name of the block's file. `dfs.datanode.synconclose=true` (a setting of DataNodes) prevents this.
 
 **Time.** hdfs-native waits for a NameNode without a time limit. So each call runs in its own thread, and after
 `dfs.client.socket-timeout` (a storage option in milliseconds, default 60000) the caller gets StorageUnavailableError.
-Large files are written and read in pieces, and each piece is one call. The NameNode often has not yet heard from a
-DataNode when hdfs-native closes the file. Then hdfs-native waits for half a second. This happens nearly always if a
-block has only one replica, and seldom otherwise. `dfs.namenode.file.close.num-committed-allowed=1` (a setting of the
-NameNode) prevents this wait if a block has several replicas.
+Large files are written and read in pieces, and each piece is one call. If a rename has no reply, put_new waits twice as
+long: it also tries to delete the temporary file.
+
+The NameNode often has not yet heard from a DataNode when hdfs-native closes the file. Then hdfs-native waits for half a
+second. This happens nearly always if a block has only one replica, and seldom otherwise.
+`dfs.namenode.file.close.num-committed-allowed=1` (a setting of the NameNode) prevents this wait if a block has several
+replicas.
 """
