@@ -4,6 +4,9 @@ HDFS is configured as for other programs: core-site.xml and hdfs-site.xml in HAD
 Kerberos ticket. Storage options with names that begin with `dfs.`, `fs.` or `hadoop.` replace the settings of these
 files.
 
+New folders get the permissions of the folder in which they are. So several users can share a root if its folder lets
+each of them write.
+
 Every file is first written under a temporary name in its folder, synced and closed, and then renamed. The NameNode
 renames a file as a whole, and only if the new name is free. So other processes see all of a file or nothing, and
 exactly one of several writers gets a name. A writer that dies leaves a file with a temporary name. No listing shows the

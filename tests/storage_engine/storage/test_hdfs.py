@@ -260,6 +260,26 @@ def test_errors_say_what_the_namenode_refused(
     assert HdfsStorage(uri).read("c/d") == b"x"
 
 
+def test_folders_have_the_permissions_of_the_root(
+    storage: HdfsStorage, hdfs_cluster: HdfsCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hdfs_native import Client
+
+    client, folder = Client(hdfs_cluster.uri), "/" + storage.uri.removeprefix(hdfs_cluster.uri)
+    client.mkdirs(folder, 0o777, create_parent=True)
+    client.set_permission(folder, 0o777)
+    storage.put_new("a/b/c", b"of one user")
+    storage.put_new("a/b/d", b"of one user")
+    monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
+    storage.put_new("a/b/e", b"of another user")
+    storage.replace("a/b/d", b"of another user")
+    storage.delete("a/b/c")
+    assert [storage.read(file.key) for file in storage.list("a/")] == [b"of another user"] * 2
+    assert [client.get_file_info(f"{folder}/{each}").permission for each in ("a", "a/b", "a/b/e")] == [
+        0o777, 0o777, 0o644,
+    ]  # fmt: skip
+
+
 def test_full_quota_and_safe_mode_have_errors_of_their_own(storage: HdfsStorage, hdfs_cluster: HdfsCluster) -> None:
     storage.put_new("a/b", b"x")
     folder = "/" + storage.uri.removeprefix(hdfs_cluster.uri)
