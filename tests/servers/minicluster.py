@@ -73,6 +73,13 @@ class HdfsCluster:
         self._processes["namenode"].kill()
         self._processes["namenode"].wait()
 
+    def administer(self, *arguments: str) -> None:
+        """Run `hdfs dfsadmin` with these arguments."""
+        subprocess.run(
+            [*self._java("namenode"), "org.apache.hadoop.hdfs.tools.DFSAdmin", *arguments],
+            check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
     @contextmanager
     def stopped_namenode(self) -> Iterator[None]:
         """In the block, the NameNode keeps its connections open, but does not answer."""
@@ -127,9 +134,12 @@ class HdfsCluster:
                 "ipc.client.connect.retry.interval": "200",
             },
         )
-        classpath = f"{folder}:{fetched_jars(f'hadoop-{VERSION}', _DEPENDENCIES)}/*"
+        return [*self._java(name), f"{_SERVERS}.{main_class}"]
+
+    def _java(self, name: str) -> list[str]:
+        classpath = f"{self._folder.name}/{name}:{fetched_jars(f'hadoop-{VERSION}', _DEPENDENCIES)}/*"
         logging = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        return [java(), *JAVA_FLAGS, "-Xmx256m", logging, "-cp", classpath, f"{_SERVERS}.{main_class}"]
+        return [java(), *JAVA_FLAGS, "-Xmx256m", logging, "-cp", classpath]
 
 
 def _write_settings(file: Path, settings: Mapping[str, str]) -> None:
