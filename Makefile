@@ -9,7 +9,7 @@ SHELL := bash
 SETUP := . scripts/setup.sh
 VENV_PYTHON := .venv/bin/python
 MUTATIONS ?= 1000000
-STORES ?= s3 azure
+STORES ?= s3 azure hdfs
 
 help: ## list the targets
 	@echo "make TARGET; PYTHON=python3.12 chooses the Python of .venv"
@@ -33,7 +33,7 @@ format: ## format the code, and let ruff fix what it can
 test: lint ## lint, then run the tests; TESTS="tests/storage_engine -k roll" selects tests
 	@$(SETUP); $(VENV_PYTHON) -m scripts.build_versitygw; $(VENV_PYTHON) -m pytest -n 2 --dist loadgroup $(TESTS)
 
-test-stores: ## run the tests with their roots in an S3 server, then in Azurite (needs npm); STORES=s3 TESTS="..." selects
+test-stores: ## run the tests with their roots on S3, then Azure (needs npm), then HDFS; STORES="s3 hdfs" TESTS="..." select
 	@$(SETUP); for store in $(STORES); do echo "roots in $$store"; \
 	    LAKELOG_TEST_STORE=$$store $(VENV_PYTHON) -m pytest -n 2 --dist loadgroup $(TESTS); done
 
