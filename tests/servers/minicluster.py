@@ -95,6 +95,7 @@ class HdfsCluster:
         """In the block, the NameNode keeps its connections open, but does not answer."""
         process = self._processes["namenode"]
         os.kill(process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)  # until all of its threads have stopped
         try:
             yield
         finally:
