@@ -50,8 +50,7 @@ class HdfsCluster:
             subprocess.run([*command, "-format", "-nonInteractive"], check=True, stderr=subprocess.DEVNULL)
             self.start_namenode()
             self._wait_for(datanodes=0)  # a DataNode that finds no NameNode waits for five seconds
-            for number in range(DATANODES):
-                self._start(f"datanode{number}", "datanode.DataNode")
+            self.start_datanodes()
             self.wait_until_ready()
         except BaseException:
             self.__exit__(None, None, None)
@@ -69,9 +68,20 @@ class HdfsCluster:
     def start_namenode(self) -> None:
         self._start("namenode", "namenode.NameNode")
 
+    def start_datanodes(self) -> None:
+        for number in range(DATANODES):
+            self._start(f"datanode{number}", "datanode.DataNode")
+
     def kill_namenode(self) -> None:
-        self._processes["namenode"].kill()
-        self._processes["namenode"].wait()
+        self._kill("namenode")
+
+    def kill_datanodes(self) -> None:
+        for number in range(DATANODES):
+            self._kill(f"datanode{number}")
+
+    def _kill(self, name: str) -> None:
+        self._processes[name].kill()
+        self._processes[name].wait()
 
     def administer(self, *arguments: str) -> None:
         """Run `hdfs dfsadmin` with these arguments."""
@@ -85,6 +95,7 @@ class HdfsCluster:
         """In the block, the NameNode keeps its connections open, but does not answer."""
         process = self._processes["namenode"]
         os.kill(process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)  # until all of its threads have stopped
         try:
             yield
         finally:

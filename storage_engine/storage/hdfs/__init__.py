@@ -10,7 +10,7 @@ each of them write.
 Every file is first written under a temporary name in its folder, synced and closed, and then renamed. The NameNode
 renames a file as a whole, and only if the new name is free. So other processes see all of a file or nothing, and
 exactly one of several writers gets a name. A writer that dies leaves a file with a temporary name. No listing shows the
-file.
+file, so no sweep deletes the file.
 
 The reply of a rename may be lost, and hdfs-native itself repeats a call after a lost connection. So put_new decides
 after every error of a rename: it deletes the temporary file. If the NameNode says that it deleted the file, the rename
@@ -32,4 +32,8 @@ The NameNode often has not yet heard from a DataNode when hdfs-native closes the
 second. This happens nearly always if a block has only one replica, and seldom otherwise.
 `dfs.namenode.file.close.num-committed-allowed=1` (a setting of the NameNode) prevents this wait if a block has several
 replicas.
+
+If a DataNode is dead and the NameNode has not noticed yet (ten minutes by default), then each new block that the
+NameNode places first on this DataNode fails: hdfs-native does not ask for another DataNode. Such a put is repeated with
+a new file, and fails after the last attempt. Reads use the other replicas.
 """

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -477,6 +478,28 @@ def test_dead_namenode_is_an_error_and_keeps_every_name(storage: HdfsStorage, hd
     assert found == dict.fromkeys(verbs(storage), "HDFS cannot be reached")
     assert sizes(storage, "a/") == [("a/large", 1_000_000), ("a/old", 3)]
     assert storage.read("a/old") == b"old"
+
+
+def test_dead_datanodes_are_an_error_and_keep_every_byte(storage: HdfsStorage, hdfs_cluster: HdfsCluster) -> None:
+    storage.put_new("a/old", b"old")
+    hdfs_cluster.kill_datanodes()
+    try:
+        with pytest.raises(StorageUnavailableError) as caught:
+            storage.read("a/old")
+        with pytest.raises(StorageUnavailableError):
+            storage.put_new("a/new", b"new")
+    finally:
+        hdfs_cluster.start_datanodes()
+    assert caught.value.problem == "HDFS could not move the bytes of the file: All DataNodes failed"
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            storage.put_new("a/new", b"new")
+            break
+        except StorageUnavailableError:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+    assert {file.key: storage.read(file.key) for file in storage.list("a/")} == {"a/new": b"new", "a/old": b"old"}
 
 
 @pytest.mark.parametrize("executes", [True, False])
