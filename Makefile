@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format test test-browser fuzz soak judge bench sources dist docs lock clean
+.PHONY: help venv lint format test test-browser test-prometheus fuzz soak judge bench sources dist docs lock clean
 
 SETUP := . scripts/setup.sh
 VENV_PYTHON := .venv/bin/python
@@ -13,7 +13,7 @@ MUTATIONS ?= 1000000
 help: ## list the targets
 	@echo "make TARGET; PYTHON=python3.12 chooses the Python of .venv"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1 \2/p' $(firstword $(MAKEFILE_LIST)) | \
-	    while read -r target text; do printf '  %-13s %s\n' "$$target" "$$text"; done
+	    while read -r target text; do printf '  %-16s %s\n' "$$target" "$$text"; done
 
 venv: ## create .venv from requirements.lock
 	@$(SETUP)
@@ -35,6 +35,9 @@ test: lint ## lint, then run the tests; TESTS="tests/storage_engine -k roll" sel
 test-browser: ## run the tests that open Chromium; fail if Chromium is missing (`make test` skips these tests)
 	@$(SETUP); found=$$(command -v chromium chromium-browser google-chrome google-chrome-stable | head -n 1 || true); \
 	    CHROMIUM=$${CHROMIUM:-$${found:-chromium}} $(VENV_PYTHON) -m pytest -m browser
+
+test-prometheus: ## run the tests that start Prometheus; fail if Prometheus is missing (`make test` skips these tests)
+	@$(SETUP); PROMETHEUS=$${PROMETHEUS:-prometheus} $(VENV_PYTHON) -m pytest -m prometheus
 
 fuzz: ## pass mutated files to every reader: 20,000 with bounds checks, then a million without; MUTATIONS=100000 SEED=7
 	@$(SETUP); checked=$$(mktemp -d); trap 'rm -rf "$$checked"' EXIT; \
