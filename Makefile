@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format test test-browser test-stores fuzz soak judge bench sources demo-s3 dist docs lock clean
+.PHONY: help venv lint format test test-browser test-prometheus test-stores fuzz soak judge bench sources demo-s3 dist docs lock clean
 
 SETUP := . scripts/setup.sh
 VENV_PYTHON := .venv/bin/python
@@ -14,7 +14,7 @@ STORES ?= s3 azure hdfs
 help: ## list the targets
 	@echo "make TARGET; PYTHON=python3.12 chooses the Python of .venv"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1 \2/p' $(firstword $(MAKEFILE_LIST)) | \
-	    while read -r target text; do printf '  %-13s %s\n' "$$target" "$$text"; done
+	    while read -r target text; do printf '  %-16s %s\n' "$$target" "$$text"; done
 
 venv: ## create .venv from requirements.lock
 	@$(SETUP)
@@ -40,6 +40,9 @@ test-stores: ## run the tests with their roots on S3, then Azure (needs npm), th
 test-browser: ## run the tests that open Chromium; fail if Chromium is missing (`make test` skips these tests)
 	@$(SETUP); found=$$(command -v chromium chromium-browser google-chrome google-chrome-stable | head -n 1 || true); \
 	    CHROMIUM=$${CHROMIUM:-$${found:-chromium}} $(VENV_PYTHON) -m pytest -m browser
+
+test-prometheus: ## run the tests that start Prometheus; fail if Prometheus is missing (`make test` skips these tests)
+	@$(SETUP); PROMETHEUS=$${PROMETHEUS:-prometheus} $(VENV_PYTHON) -m pytest -m prometheus
 
 fuzz: ## pass mutated files to every reader: 20,000 with bounds checks, then a million without; MUTATIONS=100000 SEED=7
 	@$(SETUP); checked=$$(mktemp -d); trap 'rm -rf "$$checked"' EXIT; \

@@ -289,7 +289,7 @@ def _of_tables(root: RootFigures) -> Iterator[Metric]:
         yield _gauge(
             "lakelog_dead_letters",
             "The number of dead letters.",
-            ("topic", "job", "reason", "outcome"),
+            ("topic", "origin", "reason", "outcome"),
             iter(counts.items()),
         )
     if any(topic.stale_rows is not None for topic in root.topics):

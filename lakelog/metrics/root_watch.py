@@ -16,12 +16,12 @@ from dataclasses import replace
 from lakelog.metrics.figures import RootFigures, TopicFigures
 from lakelog.metrics.table_counts import Counts, count_tables, with_counts
 from lakelog.metrics.topic_watch import TopicWatch
-from storage_engine.errors import LogError, StorageError
+from storage_engine.errors import LogError, NoRootError
 from storage_engine.log.checkpoint import HIGH_WATERMARKS
 from storage_engine.storage import Storage
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.readers.consumer_files import read_consumers
-from storage_engine.topic.topics import Topics
+from storage_engine.topic.topics import Topics, is_root
 from storage_engine.topic.view_record import VIEW
 from storage_engine.topic.witnesses import ShownOffsets, shown_offsets
 
@@ -60,7 +60,7 @@ class RootWatch:
             figures = RootFigures(cluster=self._cluster, now_ms=now_ms)
             try:
                 return self._look(figures)
-            except StorageError as error:
+            except LogError as error:
                 self._next_long_ms = 0
                 return replace(figures, problem=str(error))
 
@@ -68,6 +68,11 @@ class RootWatch:
         storage, now_ms = self._topics.storage, figures.now_ms
         shown = shown_offsets(storage)  # before the states, as a witness must be
         folders = _topic_folders(storage)
+        if not (folders or is_root(storage)):  # an unmounted root is an empty directory, which must not look healthy
+            raise NoRootError(
+                f"root {storage.uri}", "this path has no topics: the folder meta/ is missing or empty",
+                "Check whether the file system is mounted.",
+            )  # fmt: skip
         if now_ms >= self._next_long_ms or folders != self._folders:
             self._read_anew(shown)
             self._folders = folders

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lakelog.metrics.change_kinds import RecentChanges, recent_changes
+from lakelog.metrics.change_kinds import CLEANING, RecentChanges, kind_of, recent_changes
 from lakelog.metrics.consumer_lag import LagMeter
 from lakelog.metrics.figures import PartitionFigures, TopicFigures
 from storage_engine.config import TopicConfig
@@ -24,8 +24,11 @@ from storage_engine.topic.readers.consumer_files import Consumers
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.witnesses import ShownOffsets
 
-MOST_LOOKED_BACK = 1000
-"""At most this many earlier versions are read, once, to find the last changes. A thousand versions are kept."""
+MOST_LOOKED_BACK = 10_000
+"""At most this many earlier versions are read, once, to find the last changes. A thousand versions are kept, and each is a
+small read. Of older versions, a hundred are one read."""
+LOOKED_BACK_MS = 2 * 86_400_000
+"""Versions that are so much older than the newest are not read if a change by maintenance was found."""
 
 
 class TopicWatch:
@@ -109,8 +112,13 @@ class TopicWatch:
     def _look_back(self) -> RecentChanges:
         def notes() -> Iterator[VersionNote]:
             yield note_of(self._state)
+            is_cleaned = False
             try:
-                yield from notes_before(self._topics.storage, self._state, MOST_LOOKED_BACK)
+                for note in notes_before(self._topics.storage, self._state, MOST_LOOKED_BACK):
+                    yield note
+                    is_cleaned = is_cleaned or kind_of(note.change) in CLEANING
+                    if is_cleaned and self._state.written_ms - note.written_ms > LOOKED_BACK_MS:
+                        return
             except CorruptionError:
                 return  # no record depends on an old version; `lakelog verify` reports the damage
 

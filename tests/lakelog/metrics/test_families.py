@@ -74,8 +74,8 @@ def test_tables_are_metrics_only_if_they_were_counted(root: WatchedRoot) -> None
     topic = replace(figures.topics[0], dead_letters=letters, stale_rows=(StaleRows("tables/t", 7),))
     text = exposition(replace(figures, topics=(topic,))).decode()
     assert [line for line in text.splitlines() if line.startswith(("lakelog_dead", "lakelog_stale"))] == [
-        'lakelog_dead_letters{job="ingest",outcome="",reason="malformed",topic="t"} 5.0',
-        'lakelog_dead_letters{job="export",outcome="replayed",reason="undecodable",topic="t"} 4.0',
+        'lakelog_dead_letters{origin="ingest",outcome="",reason="malformed",topic="t"} 5.0',
+        'lakelog_dead_letters{origin="export",outcome="replayed",reason="undecodable",topic="t"} 4.0',
         'lakelog_stale_rows{table="tables/t",topic="t"} 7.0',
     ]
 

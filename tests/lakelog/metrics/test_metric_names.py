@@ -11,7 +11,7 @@ HOME = Path(__file__).resolve().parents[3]
 EXPOSITION = Path(__file__).with_name("exposition.prom")
 _ROW = re.compile(r"^\| `((?:lakelog|kafka)_\w+)` \|([^|]*)\|", re.MULTILINE)
 ONLY_WITH_TABLES = {
-    "lakelog_dead_letters": {"topic", "job", "reason", "outcome"},
+    "lakelog_dead_letters": {"topic", "origin", "reason", "outcome"},
     "lakelog_stale_rows": {"topic", "table"},
 }
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from lakelog.metrics.change_kinds import ChangeKind, RecentChanges
 from lakelog.metrics.consumer_status import ConsumerStatus
 from lakelog.metrics.figures import ConsumerFigures, PartitionFigures, PartitionLag, RootFigures, TopicFigures
@@ -16,6 +14,7 @@ from storage_engine.topic.chain.pruning import prune
 from storage_engine.topic.clean.topic_compaction import compact_topic
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.consumer_files import EXPORT_KIND, GROUP_KIND, group_folder
+from storage_engine.topic.readers.membership import join
 from storage_engine.topic.topics import Topics
 from tests.lakelog.metrics.roots import DAY, HOUR, MINUTE, NOW, WatchedRoot
 from tests.storage_engine.record_tables import Row, to_table
@@ -283,16 +282,39 @@ def test_a_root_that_cannot_be_listed_is_a_problem_of_the_root(root: WatchedRoot
     assert names(root.look()) == ["t"]
 
 
-@pytest.mark.parametrize("kind", [GROUP_KIND])
-def test_only_the_newest_generation_of_a_group_counts(root: WatchedRoot, kind: str) -> None:
-    from storage_engine.topic.readers.membership import join
+def test_an_empty_directory_is_no_healthy_root(root: WatchedRoot) -> None:
+    """As it remains when a mount disappears."""
+    root.topic("t")
+    assert root.look().problem == ""
+    (root.folder / "meta").rename(root.folder.with_name("aside"))
+    gone = f"root {root.folder}: this path has no topics: the folder meta/ is missing or empty."
+    assert root.look().problem == f"{gone} Check whether the file system is mounted."
+    watch = RootWatch(Topics(PlainStorage(root.storage), root.topics.broker, root.clock))
+    assert watch.look().problem.startswith(gone)
+    root.folder.with_name("aside").rename(root.folder / "meta")
+    assert (names(root.look()), names(watch.look())) == (["t"], ["t"])
 
+
+def test_a_busy_topic_is_looked_back_until_maintenance_is_found(root: WatchedRoot) -> None:
+    """A thousand versions may be a few hours. The history shows what was before."""
+    root.topic("t")
+    chain = root.topics.chain("t")
+    for day in range(6):
+        root.clock.advance(DAY)
+        chain.commit(lambda state: state, "retention" if day in (0, 2) else f"append of {day} records")
+    (topic,) = root.look().topics
+    assert topic.changes == RecentChanges(
+        {ChangeKind.APPEND: NOW + 6 * DAY, ChangeKind.RETENTION: NOW + 3 * DAY}, (), NOW + 3 * DAY, False
+    )
+
+
+def test_only_the_newest_generation_of_a_group_counts(root: WatchedRoot) -> None:
     root.topic("t")
     root.append("t", 1000, 500)
     state = root.topics.state("t")
     member = join(root.storage, state, "g", "reader-1", "host-1", NOW)
     member.commit(state, {0: 1}, NOW)
     found = consumer(root.look())
-    assert (found.kind, found.member, found.host, found.lag) == (kind, "reader-1", "host-1", 1)
+    assert (found.kind, found.member, found.host, found.lag) == (GROUP_KIND, "reader-1", "host-1", 1)
     root.clock.advance(HOUR)
     assert consumer(root.look()).member == ""

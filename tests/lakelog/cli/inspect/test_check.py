@@ -80,6 +80,16 @@ def test_what_cannot_be_checked_is_unknown(lakelog: Lakelog, arguments: tuple[st
     assert bool(ended.out) != bool(ended.err)
 
 
+def test_an_empty_directory_is_unknown(lakelog: Lakelog, tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    ended = lakelog("check")
+    assert (ended.status, ended.err) == (3, "")
+    assert ended.out.splitlines()[1] == (
+        f"UNKNOWN: root: root {tmp_path}/root: this path has no topics: the folder meta/ is missing or empty. Check whether"
+        " the file system is mounted."
+    )
+
+
 def test_help_ends_with_0_and_other_commands_with_2(lakelog: Lakelog) -> None:
     assert lakelog("check", "--help").status == 0
     assert lakelog("doctor", "--no-such-option").status == 2
