@@ -61,6 +61,8 @@ appender.out.name = out
 appender.out.layout.type = PatternLayout
 appender.out.layout.pattern = %p %c: %m%n
 rootLogger = WARN, out
+logger.logs.name = kafka.log.LogManager
+logger.logs.level = INFO
 """
 
 
@@ -126,10 +128,20 @@ class KafkaBroker:
         self._process.terminate()
         self._process.wait(PATIENCE_SECONDS)
 
+    def kill(self) -> None:
+        """Kill it: what it has is then on disk as a crash leaves it."""
+        self._process.kill()
+        self._process.wait()
+
     @property
     def complaints(self) -> list[str]:
         """What it has logged as warnings and errors since it was started last."""
-        return [line for line in self._said.read_text().splitlines() if line.startswith(("WARN", "ERROR", "FATAL"))]
+        return [line for line in self.said if line.startswith(("WARN", "ERROR", "FATAL"))]
+
+    @property
+    def said(self) -> list[str]:
+        """What it has logged since it was started last: warnings and errors, and how it loads its logs."""
+        return self._said.read_text().splitlines()
 
     def put(self, directory: Path, *, cleanly_closed: bool) -> None:
         """Let it find, when it starts, the partitions and checkpoints of a log directory that is not its own.

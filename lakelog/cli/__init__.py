@@ -10,6 +10,7 @@
     plan_files.py    makes plans for the topics of a command; saves plans and reads saved plans
     plan_tables.py   shows a plan as tables for people
     compact.py       compact topics, as the compaction job does
+    log_manager.py   do on a broker's log directories what the broker does in the background
     merge.py         merge small segments into larger ones, as the maintenance job does
     verify.py        check every invariant of a log directory or a root
     doctor.py        test whether a storage meets the assumptions behind Lakelog's promises

@@ -227,7 +227,9 @@ def test_a_flush_comes_by_number_of_records_or_by_time(tmp_path: Path) -> None:
         make_directory(tmp_path / name / "data", {"a": OLD})
         crash(tmp_path / name / "data")
         (tmp_path / name / "data/recovery-point-offset-checkpoint").unlink()
-        manager = Manager(tmp_path / name / "data", log_flush_interval_ms=3000, log_flush_interval_messages=messages, **settings)
+        manager = Manager(
+            tmp_path / name / "data", log_flush_interval_ms=3000, log_flush_interval_messages=messages, **settings
+        )
         log = manager.opened.logs.log("a", 0)
         manager.clock.advance(1000)
         manager.tasks.run_due()

@@ -81,6 +81,7 @@ def test_internal_topics_are_kept_unless_an_option_includes_them() -> None:
     given = {"__consumer_offsets": {"cleanup.policy": "compact"}}
     reason = "it is an internal topic"
     assert treated("__consumer_offsets", None, given=given) == TopicTreatment("__consumer_offsets", KEPT, reason, {})
+    assert treated("__consumer_offsets", None, tiers=True) == TopicTreatment("__consumer_offsets", KEPT, reason, {})
     assert treated("__consumer_offsets", None, given=given, included=["__consumer_offsets"]).treatment is MANAGED
 
 
