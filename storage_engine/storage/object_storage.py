@@ -69,6 +69,7 @@ _PAUSES = (0.05, 0.2, 0.5, 1.0, 2.0)
 """Seconds of pause before each further attempt of a conditional put."""
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _CREDENTIAL_SERVICES = ("/latest/api/token", "/latest/meta-data", "metadata.google.internal", "/metadata/identity")
 """Parts of the addresses that obstore asks for credentials if it finds no credentials elsewhere."""
 _MOST_VERSIONS = 1_000
@@ -291,9 +292,9 @@ class ObjectStorage:
         from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
         place, status = self._place(key), _status(error)
+        if any(code in str(error) for code in _NO_BUCKET):
+            return StorageAccessError(place, "the bucket does not exist", "Create the bucket, or correct the root.")
         if isinstance(error, FileNotFoundError):
-            if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
-                return StorageAccessError(place, "the bucket does not exist", "Create the bucket, or correct the root.")
             return NotFoundError(place, "no such file", "Check the root and the name.")
         code = _CODE.search(str(error))
         answer = " ".join(filter(None, (str(status or ""), code[1] if code else "")))
