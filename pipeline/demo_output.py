@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from lakelog.dead_letter_tables import ingest_dead_letters_key
 from lakelog.delta_options import delta_options
+from pipeline.delta.without_spark.table_opening import open_or_none
 from pipeline.settings import Settings
 from storage_engine.quantities import shown_size
 from storage_engine.storage import Storage
@@ -57,11 +58,8 @@ def sample_rows(table: str) -> list[dict[str, str]]:
 
 def table_rows(table: str) -> int:
     """How many rows a Delta table has; 0 if there is no table."""
-    options = delta_options()
-    if not DeltaTable.is_deltatable(table, options):
-        return 0
-    rows: int = DeltaTable(table, storage_options=options).to_pyarrow_dataset().count_rows()
-    return rows
+    opened = open_or_none(table)
+    return 0 if opened is None else int(opened.to_pyarrow_dataset().count_rows())
 
 
 def next_steps(storage: Storage, topic: str, table: str) -> Sequence[str]:

@@ -35,12 +35,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from lakelog.delta_options import delta_options
 from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
+from pipeline.delta.without_spark.table_opening import open_or_none
 from storage_engine.errors import ConflictError
 from storage_engine.storage import Storage
 
@@ -144,18 +145,25 @@ def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: s
     for _ in range(_MOST_ATTEMPTS):
         try:
             with deltalake_errors(path, "Nothing of the batch was committed."):
-                options = delta_options()
-                found = DeltaTable(path, storage_options=options) if DeltaTable.is_deltatable(path, options) else None
+                found = open_or_none(path)
                 committed = found.transaction_version(app_id) if found else None
-                if committed is None or committed < version:
+                if committed is not None and committed >= version:
+                    return
+                rows = pa.RecordBatchReader.from_batches(INGEST_DEAD_LETTERS, _staged_rows(storage, staged))
+                guard = CommitProperties(app_transactions=[Transaction(app_id, version)])
+                if found is not None:
+                    write_deltalake(found, rows, mode="append", commit_properties=guard)
+                    return
+                try:
+                    # If the table exists by now, it may contain these rows. An append would not look for their guard.
                     write_deltalake(
-                        found or path,
-                        pa.RecordBatchReader.from_batches(INGEST_DEAD_LETTERS, _staged_rows(storage, staged)),
-                        mode="append",
-                        configuration=None if found else DEAD_LETTER_PROPERTIES,
-                        storage_options=options,
-                        commit_properties=CommitProperties(app_transactions=[Transaction(app_id, version)]),
-                    )
+                        path, rows, mode="error", configuration=DEAD_LETTER_PROPERTIES, commit_properties=guard,
+                        storage_options=delta_options(),
+                    )  # fmt: skip
+                except DeltaError:
+                    if open_or_none(path) is None:
+                        raise
+                    continue
             return
         except CommitFailedError:
             continue  # another process has committed meanwhile, perhaps this very append

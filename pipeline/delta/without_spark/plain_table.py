@@ -28,6 +28,7 @@ from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES
 from pipeline.delta.table_stamp import Stamp
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.row_changes import RecordPlace, RowChanges, TableRow, places_of
+from pipeline.delta.without_spark.table_opening import open_or_none
 from storage_engine.errors import ConflictError
 
 _READER_VERSION = 1
@@ -104,7 +105,7 @@ class PlainTable:
                     path, nullable_columns(columns), configuration=dict(properties), storage_options=delta_options()
                 )
             except DeltaError:
-                if DeltaTable.is_deltatable(path, delta_options()):
+                if open_or_none(path) is not None:
                     raise CommitFailedError from None
                 raise
         return cls(path, table, columns)
