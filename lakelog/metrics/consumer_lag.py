@@ -106,7 +106,7 @@ class _Reading:
             yield PartitionLag(
                 partition=number,
                 position=position,
-                lag=part.high_watermark - (part.log_start_offset if position is None else position),
+                lag=max(0, part.high_watermark - (part.log_start_offset if position is None else position)),
                 unread=0 if oldest_ms == _NO_RECORD else unread,
                 oldest_unread_ms=oldest_ms if oldest_ms is not None and oldest_ms >= 0 else None,
             )

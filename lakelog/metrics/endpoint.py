@@ -15,7 +15,7 @@ from lakelog.metrics.root_watch import RootWatch, all_errors
 from lakelog.optional import optional
 from storage_engine.errors import StorageAccessError, UsageError
 
-with optional("prometheus_client", "lakelog[metrics]", "The metrics for Prometheus"):
+with optional("prometheus_client", "lakelog[metrics]", "The command `lakelog metrics`"):
     from prometheus_client import generate_latest, start_http_server
     from prometheus_client.core import CollectorRegistry, Metric
     from prometheus_client.registry import Collector

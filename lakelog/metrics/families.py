@@ -13,7 +13,7 @@ from lakelog.metrics.consumer_status import ConsumerStatus
 from lakelog.metrics.figures import ConsumerFigures, PartitionFigures, RootFigures, TopicFigures
 from lakelog.optional import optional
 
-with optional("prometheus_client", "lakelog[metrics]", "The metrics for Prometheus"):
+with optional("prometheus_client", "lakelog[metrics]", "The command `lakelog metrics`"):
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 _Samples = Iterator[tuple[Sequence[object], float]]
@@ -45,8 +45,13 @@ def _gauge(name: str, text: str, labels: Sequence[str], samples: _Samples) -> Me
 
 def _filled(family: GaugeMetricFamily | CounterMetricFamily, samples: _Samples) -> Metric:
     for values, value in samples:
-        family.add_metric([str(each) for each in values], value)
+        family.add_metric([_label(each) for each in values], value)
     return family
+
+
+def _label(value: object) -> str:
+    """The value of a label. The name of a root may have bytes that are not UTF-8; the text has `?` for each."""
+    return str(value).encode(errors="replace").decode()
 
 
 def _of_kafka_exporter(root: RootFigures) -> Iterator[Metric]:

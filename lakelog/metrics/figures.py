@@ -37,7 +37,7 @@ class PartitionLag:
 
     position: the offset after the last record that was read; None if no record was read.
     lag: the difference of the high watermark and the position, as in Kafka. Without a position, the difference of the
-        high watermark and the log start offset.
+        high watermark and the log start offset. 0 if the consumer has read records of a newer state.
     unread: the number of offsets that the consumer can still read: without records that were deleted, and without
         records at and after an open transaction. 0 if none of these offsets has a record.
     oldest_unread_ms: the timestamp of the first unread record; None if there is no such record, or if it has no timestamp.

@@ -8,6 +8,7 @@ value 0. If the command ends by itself, and something could not be read, the exi
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ import typer
 
 from lakelog.cli.options import ConfOption, RootOption, open_topics
 from lakelog.cli.output import write, write_error
+from lakelog.terminal.text import shown_lines
 from storage_engine.errors import ExitStatus, NotFoundError, StorageAccessError, UsageError
 
 if TYPE_CHECKING:
@@ -95,8 +97,8 @@ def _write(collector: RootCollector, textfile: Path | None) -> RootFigures:
 
     figures = collector.look()
     text = exposition(figures)
-    if textfile is None:
-        write(text)
+    if textfile is None:  # a program gets the names unchanged, and a terminal gets no control characters
+        write(shown_lines(text.decode()).encode() if sys.stdout.isatty() else text)
     else:
         file = textfile.expanduser().resolve()
         open_directory(file.parent).replace(file.name, text)

@@ -57,6 +57,12 @@ def test_names_are_escaped_so_that_they_stay_one_label(root: WatchedRoot) -> Non
     assert 'kafka_consumergroup_lag{consumergroup="a \\"group\\"\\n{topic=\\"x\\"} 1\\\\ ' in text
 
 
+def test_a_name_that_is_not_utf_8_does_not_end_the_scrape(root: WatchedRoot) -> None:
+    root.topic("t")
+    text = exposition(replace(root.look(), cluster="caf\udce9")).decode()
+    assert 'kafka_partition_latest_offset{cluster_name="caf?",partition="0",topic="t"} 0.0\n' in text
+
+
 def test_a_root_that_cannot_be_read_has_one_metric_with_a_value(root: WatchedRoot) -> None:
     text = exposition(RootFigures("lakelog", NOW, problem="meta: gone.")).decode()
     assert [line for line in text.splitlines() if not line.startswith("#")] == ["lakelog_root_readable 0.0"]

@@ -229,6 +229,15 @@ def test_records_of_an_open_transaction_are_not_unread_and_its_marker_is_no_reco
     assert consumer(root.look()).partitions == (PartitionLag(0, 2, 1, 0, None),)
 
 
+def test_a_consumer_that_has_read_a_newer_state_has_no_lag(root: WatchedRoot) -> None:
+    """Its file may be read after another process has committed more records."""
+    root.topic("t")
+    root.append("t", 0)
+    root.look()
+    root.group("t", "g", {0: 2})
+    assert consumer(root.look()).partitions == (PartitionLag(0, 2, 0, 0, None),)
+
+
 def test_the_age_is_that_of_the_first_record_that_compaction_left(root: WatchedRoot) -> None:
     root.topic("t", cleanup_policy="compact", segment_ms="1", min_cleanable_dirty_ratio="0")
     for age in (9000, 8000, 7000):

@@ -11,9 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.clock import SystemClock
+from storage_engine.config import BrokerConfig
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.chain.state_chain import version_key
+from storage_engine.topic.readers.consumer_files import GROUP_KIND, put_positions
+from storage_engine.topic.topics import Topics
 from tests.lakelog.cli.conftest import Lakelog, line
+from tests.lakelog.terminal import Terminal
 
 
 @pytest.fixture
@@ -34,6 +39,21 @@ def test_metrics_are_printed_with_the_name_of_the_roots_folder(seeded: Lakelog) 
     assert (ended.status, ended.err) == (0, "")
     assert 'kafka_partition_latest_offset{cluster_name="root",partition="0",topic="a"} 1.0\n' in ended.out
     assert 'cluster_name="prod"' in seeded("metrics", "--cluster", "prod").out
+
+
+def test_a_terminal_gets_no_control_characters_and_a_program_gets_the_names_unchanged(
+    seeded: Lakelog, tmp_path: Path
+) -> None:
+    topics = Topics(PosixStorage(tmp_path / "root"), BrokerConfig(), SystemClock())
+    put_positions(topics.storage, topics.state("a"), "g\x1b[31m", GROUP_KIND, {0: 0}, 0)
+    assert 'group="g\x1b[31m"' in seeded("metrics").out
+    terminal = Terminal()
+    arguments = [sys.executable, "-m", "lakelog.cli", "metrics", "--root", str(tmp_path / "root")]
+    with subprocess.Popen(arguments, stdout=terminal.stream) as process:
+        terminal.see('status="REWIND",topic="a"} 0.0')
+        assert process.wait(60) == 0
+    shown = terminal.close()
+    assert ("\x1b" in shown, 'group="g\\x1b[31m"' in shown) == (False, True)
 
 
 def test_a_damaged_topic_is_named_and_the_others_are_there(seeded: Lakelog, tmp_path: Path) -> None:
@@ -70,6 +90,23 @@ def test_wrong_options_are_refused(seeded: Lakelog, options: tuple[str, ...], st
     ended = seeded("metrics", *options)
     assert (ended.status, ended.out) == (status, "")
     assert ended.err.startswith(f"lakelog: {problem}")
+
+
+def test_without_the_extra_metrics_say_how_to_install_it_and_the_check_works(seeded: Lakelog, tmp_path: Path) -> None:
+    without = "import sys; sys.modules['prometheus_client'] = None; from lakelog.cli import main; main()"
+    ended = {
+        name: subprocess.run(
+            [sys.executable, "-c", without, name, "--root", str(tmp_path / "root")],
+            capture_output=True, text=True, check=False,
+        )
+        for name in ("metrics", "check")
+    }  # fmt: skip
+    assert (ended["metrics"].returncode, ended["metrics"].stdout) == (1, "")
+    assert ended["metrics"].stderr == (
+        "lakelog: prometheus_client: The command `lakelog metrics` requires the package prometheus_client, which is not"
+        " installed. Run: pip install 'lakelog[metrics]'.\n"
+    )
+    assert ended["check"].stdout.startswith("LAKELOG ")
 
 
 class Endpoint:
