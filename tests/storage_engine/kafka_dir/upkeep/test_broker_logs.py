@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -221,14 +222,14 @@ def test_after_a_crash_all_logs_are_recovered_and_the_stop_is_clean(tmp_path: Pa
 
 
 def test_a_flush_comes_by_number_of_records_or_by_time(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"log_flush_scheduler_interval_ms": 1000, "log_initial_task_delay_ms": 1000}
     for name, messages in (("few", 61), ("many", 60)):
         make_directory(tmp_path / name / "data", {"a": OLD})
         crash(tmp_path / name / "data")
         (tmp_path / name / "data/recovery-point-offset-checkpoint").unlink()
         manager = Manager(
-            tmp_path / name / "data", log_flush_interval_messages=messages, log_flush_interval_ms=3000,
-            log_flush_scheduler_interval_ms=1000, log_initial_task_delay_ms=1000,
-        )  # fmt: skip
+            tmp_path / name / "data", log_flush_interval_ms=3000, log_flush_interval_messages=messages, **settings
+        )
         log = manager.opened.logs.log("a", 0)
         manager.clock.advance(1000)
         manager.tasks.run_due()
