@@ -4,8 +4,10 @@ broker again. The broker recovers nothing, reports no problem, and serves the re
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,16 +35,21 @@ QUIET = "log.cleaner.enable=false\nlog.initial.task.delay.ms=3600000\nlog.retent
 @pytest.fixture(scope="module")
 def broker() -> Iterator[KafkaBroker]:
     with KafkaBroker(more_properties=QUIET) as running:
-        for topic, settings in TOPICS.items():
-            running.create_topic(topic, configs=settings)
-        old_ms = time.time_ns() // 1_000_000 - 2 * 3_600_000
-        producer = KafkaProducer(bootstrap_servers=running.bootstrap_servers, batch_size=500)
-        for topic in TOPICS:
-            for number in range(RECORDS):
-                key, value = b"k%d" % (number % 7), b"%0100d" % number
-                producer.send(topic, value, key=key, partition=0, timestamp_ms=old_ms + number)
-        producer.close()
+        fill(running)
         yield running
+
+
+def fill(broker: KafkaBroker, prefix: str = "") -> None:
+    """Create the topics, and send old records to them."""
+    for topic, settings in TOPICS.items():
+        broker.create_topic(prefix + topic, configs=settings)
+    old_ms = time.time_ns() // 1_000_000 - 2 * 3_600_000
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, batch_size=500)
+    for topic in TOPICS:
+        for number in range(RECORDS):
+            key, value = b"k%d" % (number % 7), b"%0100d" % number
+            producer.send(prefix + topic, value, key=key, partition=0, timestamp_ms=old_ms + number)
+    producer.close()
 
 
 def served(broker: KafkaBroker, topic: str) -> list[tuple[int, bytes, bytes]]:
@@ -73,10 +80,10 @@ def loadings(broker: KafkaBroker) -> list[str]:
     return [line for line in broker.said if "recovery" in line.lower() and str(broker.data) in line]
 
 
-def manage(broker: KafkaBroker, tmp_path: Path) -> Ended:
+def manage(broker: KafkaBroker, tmp_path: Path, more: str = "") -> Ended:
     """Run the command with the broker's file, in which the cleaner is switched on again."""
     file = tmp_path / "server.properties"
-    file.write_text(broker.properties.read_text() + "log.cleaner.enable=true\n")
+    file.write_text(broker.properties.read_text() + f"log.cleaner.enable=true\n{more}")
     return run_in_process(cli.main, ["lakelog", "log-manager", "--config", str(file), "--once"])
 
 
@@ -122,3 +129,40 @@ def test_after_the_broker_was_killed_its_logs_are_recovered_before_it_starts(
     broker.start()
     assert served(broker, "kept") == before
     assert complaints(broker) == []
+
+
+def segments(data: Path) -> dict[str, bytes]:
+    """The files of the segments of all topics, without the preallocated indexes of the newest segments."""
+    found = {}
+    for folder in data.iterdir():
+        if folder.is_dir() and not folder.name.startswith("__"):
+            newest = max(path.stem for path in folder.glob("*.log"))
+            for path in folder.iterdir():
+                if path.suffix == ".log" or (path.suffix in (".index", ".timeindex") and path.stem != newest):
+                    found[f"{folder.name}/{path.name}"] = path.read_bytes()
+    return found
+
+
+def test_a_broker_with_the_same_settings_leaves_the_same_files(broker: KafkaBroker, tmp_path: Path) -> None:
+    fill(broker, "own-")
+    broker.stop()
+    copy = tmp_path / "data"
+    shutil.copytree(broker.data, copy)
+    before = segments(copy)
+    ended = manage(broker, tmp_path, f"log.dirs={copy}\n")
+    assert (ended.status, ended.err) == (0, "")
+    expected = segments(copy)
+    changed = {name for name in before.keys() | expected.keys() if before.get(name) != expected.get(name)}
+    assert {name.partition("/")[0] for name in changed} == {"own-short-0", "own-sized-0", "own-compacted-0"}
+    busy = "log.cleaner.enable=true\nlog.cleaner.backoff.ms=100\n"
+    busy += "log.initial.task.delay.ms=0\nlog.retention.check.interval.ms=200\n"
+    broker.properties.write_text(broker.properties.read_text() + busy)
+    broker.start()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(FileNotFoundError):  # the broker renames files meanwhile
+            if segments(broker.data) == expected:
+                break
+        time.sleep(0.5)
+    broker.stop()
+    assert segments(broker.data) == expected
