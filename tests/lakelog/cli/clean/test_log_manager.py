@@ -245,14 +245,41 @@ def test_a_reader_of_the_lines_that_goes_away_ends_the_manager_cleanly(tmp_path)
     assert (data / ".kafka_cleanshutdown").exists()
 
 
-@pytest.mark.skipif(not can_mount(), reason="this user may not mount a file system")
-def test_a_full_disk_is_reported_and_retention_frees_it(lakelog, tmp_path) -> None:
+def fill(disk: Path) -> Path:
+    """Take all space of a file system. Returns the file that has it."""
+    (disk / "filler").write_bytes(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize))
+    return disk / "filler"
+
+
+needs_a_disk = pytest.mark.skipif(not can_mount(), reason="this user may not mount a file system")
+
+
+@needs_a_disk
+def test_retention_and_compaction_work_on_a_full_disk_if_retention_frees_space(lakelog, tmp_path) -> None:
     with small_disk(tmp_path / "disk", 512 * 1024) as disk:
         data = disk / "data"
-        make_directory(data, {"a": OLD}, known("a", {"retention.ms": "1000"}))
-        free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
-        (disk / "filler").write_bytes(bytes(free - 8192))
+        topics = [*known("a", {"retention.ms": "1000"}), *known("b", COMPACT)]
+        make_directory(data, {"a": OLD, "b": rows(60, keys=3)}, topics)
+        fill(disk)
         ended = lakelog("log-manager", "--config", properties(tmp_path, data), "--once")
-        assert ended.status in (0, 4)
+        assert (ended.status, ended.err) == (0, "")
         assert [path.name for path in (data / "a-0").glob("*.log")] == [f"{60:020d}.log"]
-        assert os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize > 8192
+        assert f"{data}/b-0: compacted up to offset 56" in ended.out
+        assert (data / ".kafka_cleanshutdown").exists()
+
+
+@needs_a_disk
+def test_a_full_disk_is_reported_and_the_next_run_does_the_work(lakelog, tmp_path) -> None:
+    with small_disk(tmp_path / "disk", 512 * 1024) as disk:
+        data = disk / "data"
+        make_directory(data, {"a": rows(60, keys=3)}, known("a", COMPACT))
+        before = {name: content for name, content in contents(data).items() if name.endswith(".log")}
+        filler = fill(disk)
+        ended = lakelog("log-manager", "--config", properties(tmp_path, data), "--once")
+        assert ended.status != 0
+        assert "No space left on device" in ended.err
+        assert {name: content for name, content in contents(data).items() if name.endswith(".log")} == before
+        filler.unlink()
+        ended = lakelog("log-manager", "--config", properties(tmp_path, data), "--once")
+        assert (ended.status, ended.err) == (0, "")
+        assert f"{data}/a-0: compacted up to offset 56" in ended.out
