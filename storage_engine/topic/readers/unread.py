@@ -66,14 +66,14 @@ def count_unread(
             size += int(table.sizes.sum())
             table = _with_records(table, ranges)
             is_whole = (table.base_offsets >= first_offset) & (table.records_counts != UNKNOWN_COUNT)
-            if len(table) and not records:
-                is_whole[0] = False  # the first record's timestamp is needed
             counted = table.select(is_whole)
             check_crcs(chunk.data, counted, segment.key, chunk.position)
-            decoded, first_ms = _decoded(chunk, table.select(~is_whole), segment, first_offset, end_offset)
-            if not records and decoded:
-                oldest = first_ms if first_ms >= 0 else None
-            records += int(counted.records_counts.sum()) + decoded
+            decoded, _ = _decoded(chunk, table.select(~is_whole), segment, first_offset, end_offset)
+            found = int(counted.records_counts.sum()) + decoded
+            if found and not records:
+                first_ms = _first_ms(chunk, table, segment, first_offset, end_offset)
+                oldest = first_ms if first_ms is not None and first_ms >= 0 else None
+            records += found
             if int(chunk.table.last_offsets[-1]) + 1 >= end_offset:
                 break
     return Unread(records, size, oldest)
@@ -97,11 +97,9 @@ def oldest_unread(
                 (chunk.table.last_offsets >= first_offset) & (chunk.table.base_offsets < end_offset)
             )
             table = _with_records(table, ranges)
-            for number in range(len(table)):
-                batch = table.select(np.arange(len(table)) == number)
-                records, first_ms = _decoded(chunk, batch, segment, first_offset, end_offset)
-                if records:
-                    return first_ms
+            first_ms = _first_ms(chunk, table, segment, first_offset, end_offset)
+            if first_ms is not None:
+                return first_ms
             if int(chunk.table.last_offsets[-1]) + 1 >= end_offset:
                 break
     return None
@@ -110,6 +108,17 @@ def oldest_unread(
 def _with_records(table: BatchTable, ranges: TransactionRanges) -> BatchTable:
     """The batches whose records a reader gets."""
     return table.select(~table.is_control & ~ranges.holding(table) & (table.records_counts != 0))
+
+
+def _first_ms(chunk: Chunk, table: BatchTable, segment: SegmentFile, first_offset: int, end_offset: int) -> int | None:
+    """The timestamp of the first record in these batches; None if there are no records. The first batch may have no record:
+    if its last records were compacted, its last offset remains."""
+    for number in range(len(table)):
+        batch = table.select(np.arange(len(table)) == number)
+        records, first_ms = _decoded(chunk, batch, segment, first_offset, end_offset)
+        if records:
+            return first_ms
+    return None
 
 
 def _decoded(

@@ -75,6 +75,20 @@ def test_the_first_record_is_the_same_that_counting_finds(tmp_path: Path) -> Non
         assert reader.oldest_unread(position) == (counted.oldest_ms if counted.records else None), position
 
 
+def test_the_last_record_of_a_batch_was_compacted(tmp_path: Path) -> None:
+    """The batch keeps its last offset. So a reader at this offset begins in a batch that has no record for it."""
+    log = Log(tmp_path, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.ms": "1"})
+    for number, keys in enumerate((b"ab", b"bc", b"d")):
+        log.append(*(Row(bytes([key]), b"v", timestamp=NOW_MS + number) for key in keys))
+        log.clock.advance(1000)
+    config = log.topics.config(log.chain.newest())
+    compact_topic(log.topics.storage, log.chain, config, log.topics.broker, log.clock)
+    reader = log.reader()
+    assert len(reader.partition.segments) == 2
+    found = reader.unread(1)
+    assert (found.records, found.oldest_ms, reader.oldest_unread(1)) == (3, NOW_MS + 1, NOW_MS + 1)
+
+
 def test_damage_after_the_first_record_is_not_read_and_damage_in_it_is_an_error(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.append(Row(b"k", b"v", timestamp=NOW_MS - 5))
