@@ -4,17 +4,17 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format test test-browser test-stores fuzz soak judge bench sources demo-s3 dist docs lock clean
+.PHONY: help venv lint format test test-browser test-prometheus test-stores fuzz soak judge bench sources demo-s3 dist docs lock clean
 
 SETUP := . scripts/setup.sh
 VENV_PYTHON := .venv/bin/python
 MUTATIONS ?= 1000000
-STORES ?= s3 azure
+STORES ?= s3 azure hdfs
 
 help: ## list the targets
 	@echo "make TARGET; PYTHON=python3.12 chooses the Python of .venv"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1 \2/p' $(firstword $(MAKEFILE_LIST)) | \
-	    while read -r target text; do printf '  %-13s %s\n' "$$target" "$$text"; done
+	    while read -r target text; do printf '  %-16s %s\n' "$$target" "$$text"; done
 
 venv: ## create .venv from requirements.lock
 	@$(SETUP)
@@ -33,13 +33,16 @@ format: ## format the code, and let ruff fix what it can
 test: lint ## lint, then run the tests; TESTS="tests/storage_engine -k roll" selects tests
 	@$(SETUP); $(VENV_PYTHON) -m scripts.build_versitygw; $(VENV_PYTHON) -m pytest -n 2 --dist loadgroup $(TESTS)
 
-test-stores: ## run the tests with their roots in an S3 server, then in Azurite (needs npm); STORES=s3 TESTS="..." selects
+test-stores: ## run the tests with their roots on S3, then Azure (needs npm), then HDFS; STORES="s3 hdfs" TESTS="..." select
 	@$(SETUP); for store in $(STORES); do echo "roots in $$store"; \
 	    LAKELOG_TEST_STORE=$$store $(VENV_PYTHON) -m pytest -n 2 --dist loadgroup $(TESTS); done
 
 test-browser: ## run the tests that open Chromium; fail if Chromium is missing (`make test` skips these tests)
 	@$(SETUP); found=$$(command -v chromium chromium-browser google-chrome google-chrome-stable | head -n 1 || true); \
 	    CHROMIUM=$${CHROMIUM:-$${found:-chromium}} $(VENV_PYTHON) -m pytest -m browser
+
+test-prometheus: ## run the tests that start Prometheus; fail if Prometheus is missing (`make test` skips these tests)
+	@$(SETUP); PROMETHEUS=$${PROMETHEUS:-prometheus} $(VENV_PYTHON) -m pytest -m prometheus
 
 fuzz: ## pass mutated files to every reader: 20,000 with bounds checks, then a million without; MUTATIONS=100000 SEED=7
 	@$(SETUP); checked=$$(mktemp -d); trap 'rm -rf "$$checked"' EXIT; \

@@ -17,13 +17,26 @@ run the module of the benchmark: `python -m bench.reading.reads --records 100000
     exports            small exports, with and without Spark
     logs               verifying, recovering, opening and searching logs
     partitions         thousands of partitions
+    small_files        the objects and the state of a topic that a stream feeds for a day, in an object store
 """
 
 from __future__ import annotations
 
 import sys
 
-from bench import codec, commits, compaction, compaction_memory, decisions, exports, ingest, logs, partitions, sink
+from bench import (
+    codec,
+    commits,
+    compaction,
+    compaction_memory,
+    decisions,
+    exports,
+    ingest,
+    logs,
+    partitions,
+    sink,
+    small_files,
+)
 from bench.reading import consumer, filtered_reads, following, reads
 
 BENCHMARKS = {
@@ -41,6 +54,7 @@ BENCHMARKS = {
     "exports": exports.main,
     "logs": logs.main,
     "partitions": partitions.main,
+    "small_files": small_files.main,
 }
 
 if __name__ == "__main__":

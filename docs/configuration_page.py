@@ -93,7 +93,8 @@ key: `log.retention.hours` of a run overrides a stored `log.retention.ms`.
 _DIRECTORIES = """\
 ## Plain Kafka log directories
 
-These keys are for programs that open the log directories of a broker for writing (`storage_engine.kafka_dir.log_manager`).
+These keys are for `lakelog log-manager`, which works on the log directories of a broker ([LOG_MANAGER.md](LOG_MANAGER.md)),
+and for programs that open such directories for writing (`storage_engine.kafka_dir.log_manager`).
 In a root, these keys are refused, because they would have no effect: every commit in a root is synced, and jobs do the
 cleaning.
 """

@@ -25,7 +25,7 @@ def built_once(name: str, build: Callable[[Path], Path]) -> Path:
     with (built.parent / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not built.exists():
-            print(f"lakelog: building {name} for the tests, once (some minutes)", file=sys.stderr)
+            print(f"lakelog: fetching or building {name} for the tests, once (some minutes)", file=sys.stderr)
             with tempfile.TemporaryDirectory(dir=built.parent, prefix=f"{name}.") as folder:
                 build(Path(folder)).rename(built)
     return built

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pyspark
+
+from scripts.built_once import built_once
 
 
 def fetched_jars(name: str, dependencies: str) -> Path:
@@ -19,25 +19,21 @@ def fetched_jars(name: str, dependencies: str) -> Path:
         name: of the folder, with the version.
         dependencies: the elements `dependency` of an Ivy file.
     """
-    jars = Path(sys.prefix) / name
-    if jars.is_dir():
-        return jars
-    ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
-    partial = Path(tempfile.mkdtemp(prefix=f"{jars.name}.", dir=jars.parent))
-    try:
-        file = partial / "ivy.xml"
+
+    def fetch(folder: Path) -> Path:
+        jars = folder / "jars"
+        jars.mkdir()
+        file = folder / "ivy.xml"
         file.write_text(_IVY_FILE.format(module=name, dependencies=dependencies))
+        ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
         subprocess.run(
-            [java(), "-jar", ivy, "-warn", "-ivy", file, "-retrieve", f"{partial}/[artifact]-[revision].[ext]"],
+            [java(), "-jar", ivy, "-warn", "-ivy", file, "-retrieve", f"{jars}/[artifact]-[revision].[ext]"],
             check=True, stdout=sys.stderr,
         )  # fmt: skip
-        try:
-            partial.rename(jars)  # whole or not at all, however many fetch at the same time
-        except OSError:
-            assert jars.is_dir(), "another process was first"
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return jars
+        return jars
+
+    # Two processes of Ivy that resolve the same module at the same time read each other's half-written reports.
+    return built_once(name, fetch)
 
 
 _IVY_FILE = """

@@ -61,17 +61,24 @@ appender.out.name = out
 appender.out.layout.type = PatternLayout
 appender.out.layout.pattern = %p %c: %m%n
 rootLogger = WARN, out
+logger.logs.name = kafka.log.LogManager
+logger.logs.level = INFO
 """
 
 
 class KafkaBroker:
     """A running broker; as a context it is started and ended.
 
-    port: where clients find it, on 127.0.0.1. data: its log directory.
+    port: where clients find it, on 127.0.0.1. data: its log directory. properties: its server.properties.
     """
 
-    def __init__(self, java_options: Sequence[str] = (*JAVA_FLAGS, "-Xmx256m")) -> None:
+    def __init__(self, java_options: Sequence[str] = (*JAVA_FLAGS, "-Xmx256m"), more_properties: str = "") -> None:
+        """
+        Args:
+            more_properties: further lines of its server.properties.
+        """
         self._java_options = java_options
+        self._more_properties = more_properties
 
     @property
     def bootstrap_servers(self) -> str:
@@ -84,7 +91,9 @@ class KafkaBroker:
         self.data = folder / "data"
         self.port, controller_port = free_ports(2)
         properties, logging = folder / "server.properties", folder / "log4j2.properties"
-        properties.write_text(_PROPERTIES.format(port=self.port, controller_port=controller_port, data=self.data))
+        lines = _PROPERTIES.format(port=self.port, controller_port=controller_port, data=self.data)
+        properties.write_text(lines + self._more_properties)
+        self.properties = properties
         logging.write_text(_LOGGING)
         command = [java(), *self._java_options, f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
         cluster_id = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -119,10 +128,20 @@ class KafkaBroker:
         self._process.terminate()
         self._process.wait(PATIENCE_SECONDS)
 
+    def kill(self) -> None:
+        """Kill it: what it has is then on disk as a crash leaves it."""
+        self._process.kill()
+        self._process.wait()
+
     @property
     def complaints(self) -> list[str]:
         """What it has logged as warnings and errors since it was started last."""
-        return [line for line in self._said.read_text().splitlines() if line.startswith(("WARN", "ERROR", "FATAL"))]
+        return [line for line in self.said if line.startswith(("WARN", "ERROR", "FATAL"))]
+
+    @property
+    def said(self) -> list[str]:
+        """What it has logged since it was started last: warnings and errors, and how it loads its logs."""
+        return self._said.read_text().splitlines()
 
     def put(self, directory: Path, *, cleanly_closed: bool) -> None:
         """Let it find, when it starts, the partitions and checkpoints of a log directory that is not its own.

@@ -3,10 +3,11 @@
     posix   a local directory (the default)
     s3      a real S3 server, versitygw
     azure   Azurite, an emulator of Azure Blob Storage
+    hdfs    a NameNode with two DataNodes
 
 A test names its root by a local path, for example `tmp_path / "root"`. `root_at` returns the root that belongs to this
-path: the path itself, or a prefix in a bucket of this run. `storage_at` opens this root. Processes that a test starts
-find the same root, because the server and the bucket are in their environment.
+path: the path itself, or a place in the server of this run. `storage_at` opens this root. Processes that a test starts
+find the same root, because this place is in their environment.
 
 A test that depends on local files has the marker `posix` with the reason: @pytest.mark.posix("reads the view").
 `make test-stores` leaves out these tests, and also tests that use neither function, because such tests would only do
@@ -37,9 +38,9 @@ from storage_engine.storage.storage_options import VARIABLE
 from tests.servers.object_server import ObjectServer
 
 STORE = os.environ.get("LAKELOG_TEST_STORE", "posix")
-STORES = ("posix", "s3", "azure")
+STORES = ("posix", "s3", "azure", "hdfs")
 _BUCKET = "LAKELOG_TEST_BUCKET"
-"""The environment variable with the URI of the bucket that contains the roots."""
+"""The environment variable with the URI of the place that contains the roots: a bucket, or a folder of HDFS."""
 
 
 def root_at(path: Path | str) -> str:
@@ -91,14 +92,22 @@ def exists(storage: Storage, key: str) -> bool:
 
 @contextmanager
 def serving_store() -> Iterator[ObjectServer | None]:
-    """Start the server of LAKELOG_TEST_STORE, with an empty bucket for all roots, and set the environment of clients."""
+    """Start the server of LAKELOG_TEST_STORE, with an empty place for all roots, and set the environment of clients.
+
+    The result is None if the store is no object store.
+    """
     if STORE not in STORES:
         raise pytest.UsageError(f"LAKELOG_TEST_STORE is {STORE!r}, expected one of {', '.join(STORES)}")
     if STORE == "posix":
         yield None
-        return
-    with _server() as server, patch.dict(os.environ, environment(server, new_bucket(server))):
-        yield server
+    elif STORE == "hdfs":
+        from tests.servers.minicluster import HdfsCluster
+
+        with HdfsCluster() as cluster, patch.dict(os.environ, {_BUCKET: f"{cluster.uri}roots"}):
+            yield None
+    else:
+        with _object_server() as server, patch.dict(os.environ, environment(server, new_bucket(server))):
+            yield server
 
 
 def environment(server: ObjectServer, bucket: str) -> Mapping[str, str]:
@@ -112,7 +121,7 @@ def new_bucket(server: ObjectServer) -> str:
     return name
 
 
-def _server() -> AbstractContextManager[ObjectServer]:
+def _object_server() -> AbstractContextManager[ObjectServer]:
     from tests.servers.azurite import azure_server
     from tests.servers.versitygw import s3_server
 

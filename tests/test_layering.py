@@ -43,6 +43,7 @@ ABOVE = {
     "lakelog.optional": "",
     "lakelog.given_records": "",
     "lakelog.report": "lakelog.dead_letter_tables lakelog.delta_options lakelog.optional",
+    "lakelog.metrics": "lakelog.optional lakelog.report",
     "lakelog.rows": "",
     "lakelog.opening": "",
     "lakelog.inspection": "",
@@ -52,8 +53,8 @@ ABOVE = {
     "lakelog.cli.topics": "lakelog.terminal lakelog.inspection lakelog.cli.output lakelog.cli.options",
     "lakelog.cli.records": "lakelog.terminal lakelog.cli.output lakelog.cli.options",
     "lakelog.cli.clean": "lakelog.terminal lakelog.inspection lakelog.cli.output lakelog.cli.options",
-    "lakelog.cli.inspect": "lakelog.terminal lakelog.doctor lakelog.dump lakelog.report lakelog.inspection lakelog.cli.output"
-    " lakelog.cli.options",
+    "lakelog.cli.inspect": "lakelog.terminal lakelog.doctor lakelog.dump lakelog.report lakelog.metrics lakelog.inspection"
+    " lakelog.cli.output lakelog.cli.options",
     "lakelog.cli": "lakelog.cli.output lakelog.cli.topics lakelog.cli.records lakelog.cli.clean lakelog.cli.inspect",
     "lakelog": "lakelog.optional lakelog.rows lakelog.opening lakelog.given_records lakelog.inspection lakelog.spark",
     "pipeline.settings": "",

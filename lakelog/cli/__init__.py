@@ -10,10 +10,13 @@
     plan_files.py    makes plans for the topics of a command; saves plans and reads saved plans
     plan_tables.py   shows a plan as tables for people
     compact.py       compact topics, as the compaction job does
+    log_manager.py   do on a broker's log directories what the broker does in the background
     merge.py         merge small segments into larger ones, as the maintenance job does
     verify.py        check every invariant of a log directory or a root
     doctor.py        test whether a storage meets the assumptions behind Lakelog's promises
     report.py        write an HTML page that shows the topics of a root
+    metrics.py       give the figures of a root to Prometheus
+    check.py         judge a root by limits, as a monitoring plugin
     json_lines.py    converts a record to its JSON line and back
     options.py       the options of every command: --root, --conf
     output.py        standard output, which the reading process may close at any time

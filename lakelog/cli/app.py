@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lakelog.cli.clean import compact, log_manager, merge, plan
-from lakelog.cli.inspect import doctor, dump, report, verify
+from lakelog.cli.inspect import check, doctor, dump, metrics, report, verify
 from lakelog.cli.records import append, delete_records, offsets, read, transactions
 from lakelog.cli.topics import broker, consumers, groups, state, topics
 
@@ -32,11 +32,13 @@ app.command("append")(append.append)
 app.command("read")(read.read)
 app.command("offsets")(offsets.offsets)
 app.command("dump")(dump.dump)
+app.command("check", cls=check.PluginCommand)(check.check)
 app.command("compact")(compact.compact)
 app.command("delete-records")(delete_records.delete_records)
 app.command("doctor")(doctor.doctor)
 app.command("log-manager")(log_manager.log_manager)
 app.command("merge")(merge.merge)
+app.command("metrics")(metrics.metrics)
 app.command("plan")(plan.plan)
 app.command("report")(report.report)
 app.command("verify")(verify.verify)

@@ -46,7 +46,7 @@ from storage_engine.kafka_dir.log_directory import (
     TopicPartition,
     refuse_view,
 )
-from storage_engine.kafka_dir.open_directory import OpenDirectory, refuse_duplicate_logs
+from storage_engine.kafka_dir.open_directory import OpenDirectory, check_directory, refuse_duplicate_logs
 from storage_engine.kafka_dir.partition_log import PartitionLog
 from storage_engine.kafka_dir.recovery_report import RecoveryReport
 from storage_engine.log.checkpoint import (
@@ -138,7 +138,7 @@ class LogManager:
         try:
             if self._choose is None:
                 storage.make_folder("")
-            storage.entries("")
+            check_directory(storage)
         except StorageError as error:
             self.offline[storage.uri] = error
             return

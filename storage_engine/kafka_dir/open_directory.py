@@ -246,6 +246,18 @@ class OpenDirectory:
         self.held.close()
 
 
+def check_directory(storage: Directory) -> None:
+    """Check that a directory exists and can be listed.
+
+    Raises:
+        StorageAccessError: there is no directory.
+        StorageError: the storage refused.
+    """
+    if storage.root is not None and not storage.root.is_dir():
+        raise StorageAccessError(storage.uri, "is not a directory", "Give the directories in the broker's log.dirs.")
+    storage.entries("")
+
+
 def refuse_duplicate_logs(directories: Iterable[OpenDirectory]) -> None:
     """Check that no partition is in two directories.
 

@@ -34,6 +34,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -60,10 +61,15 @@ _MARK = "lakelogput"
 """The name of a put's mark in the metadata of an object. Azure allows only letters and digits."""
 _PART_BYTES = 8 * 1024**2
 _PARTS_AT_ONCE = 4
+_LARGE_READ = 4 * 1024**2
+"""A longer range is read in parts."""
+_READ_PART = 2 * 1024**2
+_READS_AT_ONCE = 4
 _PAUSES = (0.05, 0.2, 0.5, 1.0, 2.0)
 """Seconds of pause before each further attempt of a conditional put."""
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _CREDENTIAL_SERVICES = ("/latest/api/token", "/latest/meta-data", "metadata.google.internal", "/metadata/identity")
 """Parts of the addresses that obstore asks for credentials if it finds no credentials elsewhere."""
 _MOST_VERSIONS = 1_000
@@ -213,30 +219,30 @@ class ObjectStorage:
         if length is not None and length <= 0:
             return b""
         with self.named(key):
-            if length is not None and length > _PART_BYTES:
-                return self._read_parts(key, start, start + length)
             try:
-                if length is not None:
+                if length is not None and length <= _LARGE_READ:
                     return bytes(self._store.get_range(key, start=start, length=length))
+                if length is not None:
+                    return self._read_parts(key, start, start + length)
                 found = self._store.get(key, options={"range": {"offset": start}} if start else None)
-                if found.meta["size"] - start > _PART_BYTES:
+                if found.meta["size"] - start > _LARGE_READ:
                     return self._read_parts(key, start, found.meta["size"])
                 return bytes(found.bytes())
             except BaseError as error:
-                if _status(error) != 416:  # the range begins behind the file's end
+                if _status(error) != 416:  # a part begins behind the file's end
                     raise
-                return b""
+            size = int(self._store.head(key)["size"])
+            return self._read_parts(key, start, size) if start < size else b""
 
     def _read_parts(self, key: str, start: int, end: int) -> bytes:
-        end = min(end, int(self._store.head(key)["size"]))
-        result = bytearray(max(0, end - start))
-        starts = range(start, end, _PART_BYTES)
-        for first in range(0, len(starts), _PARTS_AT_ONCE):
-            some = starts[first : first + _PARTS_AT_ONCE]
-            ends = [min(end, begin + _PART_BYTES) for begin in some]
-            for begin, part in zip(some, self._store.get_ranges(key, starts=some, ends=ends, coalesce=0), strict=True):
-                result[begin - start : begin - start + len(part)] = memoryview(part)
-        return bytes(result)
+        """Read a range in parts, several at once: one connection does not use the whole bandwidth of a store."""
+        starts = range(start, end, _READ_PART)
+        with ThreadPoolExecutor(min(_READS_AT_ONCE, len(starts))) as threads:
+            return b"".join(
+                threads.map(
+                    lambda begin: self._store.get_range(key, start=begin, end=min(end, begin + _READ_PART)), starts
+                )
+            )
 
     def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
         with self.named(prefix):
@@ -286,9 +292,9 @@ class ObjectStorage:
         from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
         place, status = self._place(key), _status(error)
+        if any(code in str(error) for code in _NO_BUCKET):
+            return StorageAccessError(place, "the bucket does not exist", "Create the bucket, or correct the root.")
         if isinstance(error, FileNotFoundError):
-            if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
-                return StorageAccessError(place, "the bucket does not exist", "Create the bucket, or correct the root.")
             return NotFoundError(place, "no such file", "Check the root and the name.")
         code = _CODE.search(str(error))
         answer = " ".join(filter(None, (str(status or ""), code[1] if code else "")))

@@ -123,14 +123,15 @@ def _split(uri: str, options: dict[str, str], scheme: str) -> tuple[dict[str, st
     """The options of this kind of store, and the options of the HTTP client. Options of other kinds are ignored."""
     config: dict[str, str] = {}
     client: dict[str, Any] = {"connect_timeout": "5s", "timeout": "60s"}
-    for name, value in options.items():
-        if name in _CLIENT:
+    for given, value in options.items():
+        name = given.removeprefix(_OPTIONS[scheme])
+        if name in _CLIENT:  # obstore does not accept these among the options of a store
             client[name] = value.lower() == "true" if name.startswith("allow_") else value
-        elif name.startswith(_OPTIONS[scheme]):
-            config[name] = value
-        elif not name.startswith((*_OPTIONS.values(), *_HADOOP)):
+        elif given.startswith(_OPTIONS[scheme]):
+            config[given] = value
+        elif not given.startswith((*_OPTIONS.values(), *_HADOOP)):
             raise ConfigError(
-                f"storage option {name!r}", "is unknown",
+                f"storage option {given!r}", "is unknown",
                 f"The options of {uri} begin with {_OPTIONS[scheme]}; others are {', '.join(sorted(_CLIENT))}.",
             )  # fmt: skip
     return config, client

@@ -19,7 +19,8 @@ VARIABLE = "LAKELOG_STORAGE_OPTIONS"
 
 
 def storage_options() -> dict[str, str]:
-    """Return the options, with names in lower case. Values are text.
+    """Return the options. Values are text. Names are in lower case, except for names with a `.`: those are for HDFS, and
+    may contain the name of a service.
 
     Raises:
         ConfigError: the variable contains no JSON object of texts.
@@ -37,7 +38,7 @@ def storage_options() -> dict[str, str]:
     for name, value in found.items():
         if not isinstance(value, str):
             raise _wrong(f"has a value of type {type(value).__name__} for the name {name!r}, expected a text")
-    return {name.lower(): value for name, value in found.items()}
+    return {name if "." in name else name.lower(): value for name, value in found.items()}
 
 
 def set_storage_options(options: Mapping[str, str]) -> None:

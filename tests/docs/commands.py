@@ -23,7 +23,7 @@ from lakelog import cli
 from tests.docs.pages import PROJECT
 from tests.in_process import Ended, run_in_process
 
-ELSEWHERE = re.compile(r"(?<![\w.])/(?=(?:backup|data|etc/lakelog|mnt|opt/lakelog|var/log)\b)")
+ELSEWHERE = re.compile(r"(?<![\w.])/(?=(?:backup|data|etc/lakelog|mnt|opt/lakelog|var/lib|var/log)\b)")
 """Where a path of the pages begins that is absolute."""
 SPARK_OPTIONS = {"--master", "--conf"}
 

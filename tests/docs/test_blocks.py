@@ -17,7 +17,11 @@ COVERED = {
     ("docs/CLI.md", "sh"): "test_stories.py",
     ("docs/CLUSTER.md", "sh"): "test_cluster_page.py",
     ("docs/CONFIGURATION.md", "sh"): "test_stories.py",
+    ("docs/LOG_MANAGER.md", "yaml"): "test_log_manager_page.py",
     ("docs/CONFIGURATION.md", "yaml"): "test_stories.py",
+    ("docs/MONITORING.md", "ini"): "test_monitoring_page.py",
+    ("docs/MONITORING.md", "sh"): "test_monitoring_page.py",
+    ("docs/MONITORING.md", "yaml"): "test_monitoring_page.py",
     ("docs/OPERATIONS.md", "cron"): "test_stories.py",
     ("docs/OPERATIONS.md", "ini"): "test_stories.py",
     ("docs/OPERATIONS.md", "json"): "test_stories.py",
@@ -33,10 +37,11 @@ COVERED = {
 """By page and language, the tests that take every block of them."""
 
 NOT_RUN = {
+    "commands, which tests/lakelog/cli/clean/test_log_manager.py runs": ["lakelog log-manager --config"],
     "a picture": ["nycflights13 ", "jobs/  ->", "meta/flights/0", "<root>/"],
     "what a command prints, with numbers of its day": [
         "ingest orders: batch 41: 26,849 records", "positions        of 12 partitions",
-        "export: table /mnt/shared",
+        "export: table /mnt/shared", "LAKELOG CRITICAL: ",
     ],
     "an error message, which needs its fault": [
         "ingest orders: batch 41: waiting", "ingest router: staging/", "lakelog: data/mf5f", "lakelog: /data/log:",

@@ -327,7 +327,7 @@ def test_a_path_that_is_no_root_is_an_error_unless_it_is_to_become_one(tmp_path:
         lakelog.open(tmp_path / "mistyped")
     assert lakelog.open(os.fspath(tmp_path / "new"), create=True).topics() == []
     with pytest.raises(errors.UsageError):
-        lakelog.open("s3://bucket/root")
+        lakelog.open("ftp://host/root")
 
 
 def test_topics_are_listed_described_and_deleted(log: lakelog.Root, orders: lakelog.Topic, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ import sys
 import lakelog
 
 topic = lakelog.open(sys.argv[1]).topic("orders")
-for number in range(10):
+for number in range(5):
     topic.append([{"value": f"{sys.argv[2]} {number}".encode()}])
 """
 
@@ -126,6 +126,6 @@ def test_appends_of_several_processes_are_all_kept_in_order(hdfs_cluster: HdfsCl
     assert [each.wait() for each in appenders] == [0, 0, 0]
     found = [row["value"].decode().split() for row in rows(topic)]
     assert [[number for writer, number in found if writer == str(each)] for each in range(3)] == [
-        [str(number) for number in range(10)]
+        [str(number) for number in range(5)]
     ] * 3
     assert lakelog.open(uri).verify(deep=True).problems == []

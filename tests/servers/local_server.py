@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import http.client
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.free_ports import free_ports
 
 PATIENCE_SECONDS = 120
 ATTEMPTS = 5
@@ -28,7 +29,7 @@ def serving(command: Callable[[int], Sequence[str | Path]], environment: Mapping
     """
     with tempfile.NamedTemporaryFile() as said:
         for _ in range(ATTEMPTS):
-            port = free_port()
+            (port,) = free_ports(1)
             process = subprocess.Popen(command(port), env=environment, stdout=said, stderr=said)
             try:
                 if _answers(process, port, path):
@@ -38,13 +39,6 @@ def serving(command: Callable[[int], Sequence[str | Path]], environment: Mapping
                 process.kill()
                 process.wait()
         raise RuntimeError(f"the server does not start: {Path(said.name).read_text()}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _answers(process: subprocess.Popen[bytes], port: int, path: str) -> bool:

@@ -50,8 +50,7 @@ class HdfsCluster:
             subprocess.run([*command, "-format", "-nonInteractive"], check=True, stderr=subprocess.DEVNULL)
             self.start_namenode()
             self._wait_for(datanodes=0)  # a DataNode that finds no NameNode waits for five seconds
-            for number in range(DATANODES):
-                self._start(f"datanode{number}", "datanode.DataNode")
+            self.start_datanodes()
             self.wait_until_ready()
         except BaseException:
             self.__exit__(None, None, None)
@@ -69,15 +68,34 @@ class HdfsCluster:
     def start_namenode(self) -> None:
         self._start("namenode", "namenode.NameNode")
 
+    def start_datanodes(self) -> None:
+        for number in range(DATANODES):
+            self._start(f"datanode{number}", "datanode.DataNode")
+
     def kill_namenode(self) -> None:
-        self._processes["namenode"].kill()
-        self._processes["namenode"].wait()
+        self._kill("namenode")
+
+    def kill_datanodes(self) -> None:
+        for number in range(DATANODES):
+            self._kill(f"datanode{number}")
+
+    def _kill(self, name: str) -> None:
+        self._processes[name].kill()
+        self._processes[name].wait()
+
+    def administer(self, *arguments: str) -> None:
+        """Run `hdfs dfsadmin` with these arguments."""
+        subprocess.run(
+            [*self._java("namenode"), "org.apache.hadoop.hdfs.tools.DFSAdmin", *arguments],
+            check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
 
     @contextmanager
     def stopped_namenode(self) -> Iterator[None]:
         """In the block, the NameNode keeps its connections open, but does not answer."""
         process = self._processes["namenode"]
         os.kill(process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)  # until all of its threads have stopped
         try:
             yield
         finally:
@@ -127,9 +145,12 @@ class HdfsCluster:
                 "ipc.client.connect.retry.interval": "200",
             },
         )
-        classpath = f"{folder}:{fetched_jars(f'hadoop-{VERSION}', _DEPENDENCIES)}/*"
+        return [*self._java(name), f"{_SERVERS}.{main_class}"]
+
+    def _java(self, name: str) -> list[str]:
+        classpath = f"{self._folder.name}/{name}:{fetched_jars(f'hadoop-{VERSION}', _DEPENDENCIES)}/*"
         logging = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        return [java(), *JAVA_FLAGS, "-Xmx256m", logging, "-cp", classpath, f"{_SERVERS}.{main_class}"]
+        return [java(), *JAVA_FLAGS, "-Xmx256m", logging, "-cp", classpath]
 
 
 def _write_settings(file: Path, settings: Mapping[str, str]) -> None:

@@ -168,7 +168,8 @@ def _stopping() -> Iterator[Callable[[float], bool]]:
     """A function that waits for a number of seconds, and returns whether a signal has asked the program to end."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    before = {each: signal.signal(each, lambda *_: None) for each in _STOPPING}
+    heeded = [each for each in _STOPPING if signal.getsignal(each) is not signal.SIG_IGN]  # nohup ignores SIGHUP
+    before = {each: signal.signal(each, lambda *_: None) for each in heeded}
     previous = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     try:
         yield lambda seconds: bool(select.select([reading], [], [], seconds)[0])

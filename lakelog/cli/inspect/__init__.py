@@ -1,1 +1,1 @@
-"""The commands that inspect files: verify, doctor, dump, report."""
+"""The commands that inspect files and roots: verify, doctor, dump, report, metrics, check."""

@@ -17,7 +17,7 @@ from storage_engine.config.server_properties import ServerProperties
 from storage_engine.errors import ConfigError, CorruptionError, LogError, NotFoundError
 from storage_engine.kafka_dir.log_directory import LogDirectory, TopicPartition
 from storage_engine.kafka_dir.log_manager import Choices, LogManager
-from storage_engine.kafka_dir.open_directory import CLUSTER_METADATA, OpenDirectory
+from storage_engine.kafka_dir.open_directory import CLUSTER_METADATA, OpenDirectory, check_directory
 from storage_engine.kafka_dir.upkeep.cluster_metadata import ClusterMetadata
 from storage_engine.kafka_dir.upkeep.metadata_log import read_cluster_metadata
 from storage_engine.kafka_dir.upkeep.reporting import Reporter
@@ -75,7 +75,7 @@ class BrokerLogs:
             separate = properties.metadata_log_dir
             if separate is not None and separate.resolve() not in {each.resolve() for each in properties.log_dirs}:
                 storage = open_directory(separate)
-                storage.entries("")
+                check_directory(storage)
                 held.enter_context(storage.hold_exclusive(LOCK))
             self.logs = LogManager(properties.log_dirs, clock=clock, choose=self._choose)
             self._held = held.pop_all()

@@ -20,7 +20,8 @@ _LONGEST_WAIT_SECONDS = 60.0
 
 
 def run_once(stop: Callable[[float], bool], tasks: Tasks, cleaning: Cleaning, *, cleans: bool) -> None:
-    """Do each task one time: retention, the compactions that are due, flushes, checkpoints, deletions.
+    """Do each task one time: retention, the compactions that are due, flushes, checkpoints. Files are deleted after
+    retention and at the end.
 
     Args:
         stop: as in run_until. The current task or compaction is finished first.
@@ -30,6 +31,7 @@ def run_once(stop: Callable[[float], bool], tasks: Tasks, cleaning: Cleaning, *,
         StorageError: the last directory went offline.
     """
     tasks.run(Task.RETENTION)
+    tasks.run(Task.DELETION)  # compaction may need the space
     done: set[TopicPartition] = set()
     while cleans and not stop(0) and (cleaned := cleaning.clean_next(done)) is not None:
         done.add(cleaned)

@@ -4,8 +4,8 @@ A topic's own settings are not in server.properties, but in __cluster_metadata. 
 delete records that the topic keeps for ever. So the rules are, the first that fits:
 
     __cluster_metadata                           not opened: KRaft alone opens its folder
+    an internal topic that no option includes    loaded, recovered, flushed; Kafka never tiers these topics
     a tiered topic (remote.storage.enable)       not opened: some of its segments are in a remote storage
-    an internal topic that no option includes    loaded, recovered, flushed
     settings known                               also retained and compacted, as its settings say
     any other topic                              loaded, recovered, flushed
 
@@ -97,6 +97,8 @@ def partitions_with_one_copy(evidence: Evidence) -> frozenset[TopicPartition]:
 def _treated(name: str, evidence: Evidence, config: LogManagerConfig) -> TopicTreatment:
     if name == CLUSTER_METADATA.topic:
         return TopicTreatment(name, Treatment.LEFT_ALONE, "KRaft alone opens it", {})
+    if name in INTERNAL_TOPICS and name not in evidence.included:
+        return TopicTreatment(name, Treatment.KEPT, "it is an internal topic", {})
     given, (stored, why_not) = evidence.given.get(name), _stored(name, evidence)
     settings = given if given is not None else stored
     if settings is None and evidence.tiers:
@@ -106,8 +108,6 @@ def _treated(name: str, evidence: Evidence, config: LogManagerConfig) -> TopicTr
         return TopicTreatment(
             name, Treatment.LEFT_ALONE, f"{_TIERED} is set, so it has segments in a remote storage", {}
         )
-    if name in INTERNAL_TOPICS and name not in evidence.included:
-        return TopicTreatment(name, Treatment.KEPT, "it is an internal topic", {})
     if settings is None:
         return TopicTreatment(name, Treatment.KEPT, why_not, {})
     own = {key: value for key, value in settings.items() if key != _TIERED}

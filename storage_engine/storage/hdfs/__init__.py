@@ -4,10 +4,13 @@ HDFS is configured as for other programs: core-site.xml and hdfs-site.xml in HAD
 Kerberos ticket. Storage options with names that begin with `dfs.`, `fs.` or `hadoop.` replace the settings of these
 files.
 
+New folders get the permissions of the folder in which they are. So several users can share a root if its folder lets
+each of them write.
+
 Every file is first written under a temporary name in its folder, synced and closed, and then renamed. The NameNode
 renames a file as a whole, and only if the new name is free. So other processes see all of a file or nothing, and
 exactly one of several writers gets a name. A writer that dies leaves a file with a temporary name. No listing shows the
-file.
+file, so no sweep deletes the file.
 
 The reply of a rename may be lost, and hdfs-native itself repeats a call after a lost connection. So put_new decides
 after every error of a rename: it deletes the temporary file. If the NameNode says that it deleted the file, the rename
@@ -17,14 +20,20 @@ did not happen, and can no longer happen. Otherwise, put_new reads the file that
 so a large file is synced at the end of each block. close returns after the NameNode has heard from
 `dfs.namenode.replication.min` DataNodes (default: 1) that they have the block. The NameNode writes each change of a name
 to its journal before it replies. So a file survives a power cut of the NameNode, and of all DataNodes but one of each
-block. If a power cut hits all DataNodes of a block at once, within seconds after the close, then the file system of a
-DataNode may lose the final name of the block's file. `dfs.datanode.synconclose=true` (a setting of DataNodes) prevents
-this.
+block. If a power cut hits all DataNodes of a block within seconds after the close, then their file systems may lose the
+name of the block's file. `dfs.datanode.synconclose=true` (a setting of DataNodes) prevents this.
 
 **Time.** hdfs-native waits for a NameNode without a time limit. So each call runs in its own thread, and after
 `dfs.client.socket-timeout` (a storage option in milliseconds, default 60000) the caller gets StorageUnavailableError.
-Large files are written and read in pieces, and each piece is one call. The NameNode often has not yet heard from a
-DataNode when hdfs-native closes the file. Then hdfs-native waits for half a second. This happens nearly always if a
-block has only one replica, and seldom otherwise. `dfs.namenode.file.close.num-committed-allowed=1` (a setting of the
-NameNode) prevents this wait if a block has several replicas.
+Large files are written and read in pieces, and each piece is one call. If a rename has no reply, put_new waits twice as
+long: it also tries to delete the temporary file.
+
+The NameNode often has not yet heard from a DataNode when hdfs-native closes the file. Then hdfs-native waits for half a
+second. This happens nearly always if a block has only one replica, and seldom otherwise.
+`dfs.namenode.file.close.num-committed-allowed=1` (a setting of the NameNode) prevents this wait if a block has several
+replicas.
+
+If a DataNode is dead and the NameNode has not noticed yet (ten minutes by default), then each new block that the
+NameNode places first on this DataNode fails: hdfs-native does not ask for another DataNode. Such a put is repeated with
+a new file, and fails after the last attempt. Reads use the other replicas.
 """

@@ -57,7 +57,11 @@ _KINDS: dict[str, tuple[type[StorageError], str]] = {
 """The kind and the remedy of an error, by the name of the exception that the NameNode reports."""
 _JAVA_ERROR = re.compile(r'(?:Fatal)?RPCError\("[\w.$]*?(\w+)", "(.*)"\)', re.DOTALL)
 _LOGIN_ERRORS = ("SASLError", "GSSAPIError", "NoSASLMechanism")
-_PASSING_ERRORS = ("DataTransferError", "ChecksumError", "BlocksNotFound", "OperationFailed", "InternalError")
+_PASSING_ERROR = re.compile(
+    r'(?:DataTransferError|ChecksumError|BlocksNotFound|OperationFailed|InternalError)(?:\("(.*?)(?:: \[|"\)))?',
+    re.DOTALL,
+)
+"""The message of such an error may end with a list of all DataNodes of a block."""
 
 _T = TypeVar("_T")
 _CLIENTS: dict[tuple[object, ...], Client] = {}
@@ -202,8 +206,10 @@ class HdfsCalls:
         if text.startswith(_LOGIN_ERRORS):
             problem = f"the login at the NameNode failed: {_first_line(text)}"
             return StorageAccessError(place, problem, "Get a Kerberos ticket with `kinit`, and check core-site.xml.")
-        if text.startswith(_PASSING_ERRORS):
-            return self.unavailable(key, _first_line(text))
+        if passing := _PASSING_ERROR.match(text):
+            return self.unavailable(
+                key, f"HDFS could not move the bytes of the file: {_first_line(passing[1] or text)}"
+            )
         return StorageError(place, _first_line(text), "HDFS refused the operation.")
 
 

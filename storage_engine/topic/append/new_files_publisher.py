@@ -4,7 +4,7 @@ If each micro-batch wrote new segments, a topic would soon have very many small 
 of small active segments that it wrote. The next publish writes such a segment again, under a new name, with its old
 bytes and the new batches. The commit names the new file in place of the old file, and lists the old file as dropped.
 A segment is continued in this way as long as its .log has at most 2 MiB. So at most 2 MiB are written again for each
-partition and micro-batch ([decision 0050](docs/decisions/0050-rewritten-segments.md) has the figures).
+partition and micro-batch (docs/decisions/0051 has the figures).
 
 The files of all partitions are written in parallel, because a request to an object store takes long, and many requests
 at once take hardly longer. For the same reason the staged files are read in as few requests as possible.

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -35,7 +35,7 @@ from pydantic import Field, ValidationError
 from storage_engine.errors import CorruptionError, NotFoundError, StateError, StorageAccessError, UnknownConsumerError
 from storage_engine.log.holds import Holds
 from storage_engine.log.partition_state import Frozen, Int, Long
-from storage_engine.storage import Storage
+from storage_engine.storage import Storage, StoredFile
 from storage_engine.topic.chain.documents import FORMAT, decode_document, encode_document, folders_for_documents
 from storage_engine.topic.chain.topic_state import TopicState
 
@@ -148,13 +148,20 @@ def group_folder(topic: str) -> str:
     return f"meta/{topic}/groups/"
 
 
-def read_consumers(storage: Storage, state: TopicState) -> Consumers:
-    """The consumers of a topic, in the order of their file names."""
+def read_consumers(
+    storage: Storage, state: TopicState, read: Callable[[StoredFile], Consumer | None] | None = None
+) -> Consumers:
+    """The consumers of a topic, in the order of their file names.
+
+    Args:
+        read: reads a file of the listing, as read_consumer does. A caller that reads the consumers again and again can keep
+            the consumers whose files have not changed.
+    """
     known: dict[str, Consumer] = {}
     damaged: list[CorruptionError] = []
     for file in storage.list(group_folder(state.topic)):
         try:
-            found = read_consumer(storage, file.key)
+            found = read_consumer(storage, file.key) if read is None else read(file)
         except CorruptionError as error:
             damaged.append(error)
         else:

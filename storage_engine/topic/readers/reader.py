@@ -17,6 +17,7 @@ import pyarrow as pa
 from storage_engine.config import LONG_MAX
 from storage_engine.errors import ConflictError, NotFoundError, OffsetOutOfRangeError, UnknownTopicError
 from storage_engine.log.filenames import data_key
+from storage_engine.log.indexes.transaction_index import AbortedTransaction
 from storage_engine.log.isolation import Isolation
 from storage_engine.log.log_reader import LogReader
 from storage_engine.log.partition_state import PartitionState, Segment
@@ -25,7 +26,7 @@ from storage_engine.storage import Storage
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.chain.transaction_files import newest_decided
-from storage_engine.topic.readers.unread import Unread, count_unread
+from storage_engine.topic.readers.unread import Unread, count_unread, oldest_unread
 
 _MOST_ATTEMPTS = 100
 _Found = TypeVar("_Found")
@@ -157,14 +158,24 @@ class PartitionReader:
         Raises:
             CorruptionError: committed bytes have changed.
         """
-        return self._looked_up(lambda: self._count_unread(position))
+        return self._looked_up(lambda: count_unread(self._storage, *self._unread_range(position)))
 
-    def _count_unread(self, position: int) -> Unread:
+    def oldest_unread(self, position: int) -> int | None:
+        """The timestamp of the first record that `unread` counts; -1 if this record has no timestamp, and None if there is
+        no such record. The log is read only up to this record.
+
+        Raises:
+            CorruptionError: committed bytes have changed.
+        """
+        return self._looked_up(lambda: oldest_unread(self._storage, *self._unread_range(position)))
+
+    def _unread_range(self, position: int) -> tuple[list[SegmentFile], int, int, tuple[AbortedTransaction, ...]]:
+        """The segments with unread records, the first and the end offset, and the aborted transactions in between."""
         part, end = self.partition, self.partition.last_stable_offset
         first = max(position, part.log_start_offset)
         segments = segments_in_range(self._state, self._partition, first, end) if first < end else []
         aborted = tuple(each for each in part.aborted_transactions() if each.last_offset >= first)
-        return count_unread(self._storage, segments, first, end, aborted)
+        return segments, first, end, aborted
 
     def _looked_up(self, look: Callable[[], _Found]) -> _Found:
         """The result of a function that reads the log in the reader's version of the state, or in a newer version if a

@@ -22,6 +22,8 @@ from storage_engine.record.decoding import decode_parts
 from storage_engine.storage import Storage
 
 _PART_BYTES = 8 * 1024**2
+_FIRST_BYTES = 64 * 1024
+"""The first record is usually in the first batch after the position, so a small part of the file is enough."""
 
 
 class Unread(NamedTuple):
@@ -62,7 +64,7 @@ def count_unread(
                 (chunk.table.last_offsets >= first_offset) & (chunk.table.base_offsets < end_offset)
             )
             size += int(table.sizes.sum())
-            table = table.select(~table.is_control & ~ranges.holding(table) & (table.records_counts != 0))
+            table = _with_records(table, ranges)
             is_whole = (table.base_offsets >= first_offset) & (table.records_counts != UNKNOWN_COUNT)
             if len(table) and not records:
                 is_whole[0] = False  # the first record's timestamp is needed
@@ -75,6 +77,39 @@ def count_unread(
             if int(chunk.table.last_offsets[-1]) + 1 >= end_offset:
                 break
     return Unread(records, size, oldest)
+
+
+def oldest_unread(
+    storage: Storage,
+    segments: Iterable[SegmentFile],
+    first_offset: int,
+    end_offset: int,
+    aborted: Sequence[AbortedTransaction] = (),
+) -> int | None:
+    """The timestamp of the first record that count_unread counts; -1 if this record has no timestamp, and None if there is
+    no such record. The log is read only up to this record. Arguments and errors are those of count_unread.
+    """
+    ranges = TransactionRanges(aborted)
+    for segment in segments:
+        position = position_of(storage, segment, first_offset)
+        for chunk in read_chunks(storage, segment, position, _FIRST_BYTES):
+            table = chunk.table.select(
+                (chunk.table.last_offsets >= first_offset) & (chunk.table.base_offsets < end_offset)
+            )
+            table = _with_records(table, ranges)
+            for number in range(len(table)):
+                batch = table.select(np.arange(len(table)) == number)
+                records, first_ms = _decoded(chunk, batch, segment, first_offset, end_offset)
+                if records:
+                    return first_ms
+            if int(chunk.table.last_offsets[-1]) + 1 >= end_offset:
+                break
+    return None
+
+
+def _with_records(table: BatchTable, ranges: TransactionRanges) -> BatchTable:
+    """The batches whose records a reader gets."""
+    return table.select(~table.is_control & ~ranges.holding(table) & (table.records_counts != 0))
 
 
 def _decoded(

@@ -30,6 +30,7 @@ LOOKS = [
     ("topics", "list"), ("topics", "describe", "t"), ("topics", "alter", "t", "--partitions", "2"), ("topics", "delete", "t"),
     ("topics", "settle"), ("topics", "export", "out"), ("append", "--topic", "t"), ("read", "--topic", "t"),
     ("offsets", "--topic", "t"), ("compact",), ("compact", "--force"), ("merge",), ("plan",), ("report", "--out", "r.html"),
+    ("metrics",),
     ("state", "history", "--topic", "t"), ("state", "prune"), ("state", "sweep"), ("consumers", "list"),
     ("consumers", "forget", "c", "--topic", "t"), ("transactions", "list"), ("transactions", "finish"),
     ("delete-records", "--topic", "t", "--partition", "0", "--offset", "0"), ("broker", "describe"),
@@ -123,7 +124,7 @@ def test_no_command_prints_what_a_terminal_acts_upon(lakelog: Lakelog, tmp_path:
             ("consumers", "list"), ("consumers", "list", "--format", "jsonl"),
             ("groups", "list"), ("groups", "list", "--state"), ("groups", "describe", "--all-groups"),
             ("verify",), ("verify", "--format", "jsonl"),
-            ("plan",), ("consumers", "forget", EVIL, "--topic", "t"),
+            ("plan",), ("check",), ("consumers", "forget", EVIL, "--topic", "t"),
         )
     }  # fmt: skip
     for arguments, ended in printed.items():

@@ -25,7 +25,7 @@ from storage_engine.record.encoding import encode_records
 from storage_engine.record.stamping import stamp_batches
 from storage_engine.storage.posix import PosixStorage
 from tests.storage_engine.kafka_dir.unreliable_directory import StoppedError, UnreliableDirectory
-from tests.storage_engine.record_tables import Row, to_table
+from tests.storage_engine.record_tables import Row, to_rows, to_table
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 FOLDER = "orders-0"
@@ -34,7 +34,9 @@ END = 28
 CONFIG = LogManagerConfig().topic({"segment.bytes": 1024, "index.interval.bytes": 100, "retention.ms": -1})
 
 
-def open_log(storage: UnreliableDirectory, *, clean: bool = False, recovery_point: int = 0) -> PartitionLog:
+def open_log(
+    storage: UnreliableDirectory | PosixStorage, *, clean: bool = False, recovery_point: int = 0
+) -> PartitionLog:
     return PartitionLog.open(storage, FOLDER, CONFIG, ManualClock(NOW_MS), clean=clean, recovery_point=recovery_point)
 
 
@@ -396,3 +398,69 @@ def test_a_batch_with_stamped_garbage_offsets_is_stamped_anew() -> None:
     run = encode_records(to_table([Row(b"k", b"v")] * 3), 10_000)
     stamp_batches(run.data, run.sizes, 2**40, 99)
     assert log.append_batches(run.data) == (0, 3)
+
+
+def two_segments_of_another_program(storage: UnreliableDirectory) -> bytes:
+    """Write a log of two segments whose bytes are not synced, as a killed broker can leave it. Returns the first .log."""
+    source = UnreliableDirectory()
+    log = open_log(source)
+    for number in range(2):
+        log.roll()
+        log.append_records(to_table([Row(b"k", b"%064d" % number, (), NOW_MS)]))
+    log.close()
+    contents = source.files()
+    storage.make_folder(FOLDER)
+    for key in sorted(key for key in contents if key.endswith(".log")):
+        file = storage.open(key)
+        file.write_at(0, [contents[key]])
+        file.close()
+    return contents[f"{FOLDER}/{0:020d}.log"]
+
+
+def test_a_flush_makes_closed_segments_durable_that_another_program_had_not_synced() -> None:
+    for ends_by in ("flush", "roll", "close"):
+        for seed in range(20):
+            storage = UnreliableDirectory()
+            first = two_segments_of_another_program(storage)
+            log = open_log(storage)
+            assert log.recovery_point == 0
+            getattr(log, ends_by)()
+            assert log.recovery_point == 2
+            storage.cut_power(random.Random(seed))
+            assert storage.files()[f"{FOLDER}/{0:020d}.log"] == first, (ends_by, seed)
+
+
+def test_with_the_option_a_log_ends_at_its_damage_as_in_kafka(tmp_path: Path) -> None:
+    storage = PosixStorage(tmp_path)
+    log = open_log(storage)
+    for number in range(12):
+        log.append_records(to_table([Row(b"k", b"%064d" % number, (), NOW_MS)]))
+        if number % 4 == 3:
+            log.roll()
+    log.close()
+    path = tmp_path / FOLDER / f"{4:020d}.log"
+    data = bytearray(path.read_bytes())
+    batch = len(data) // 4
+    data[batch + 80] ^= 1
+    path.write_bytes(data)
+    log = PartitionLog.open(storage, FOLDER, CONFIG, ManualClock(NOW_MS), truncates=True)
+    assert (log.log_end_offset, len(log.state().segments)) == (5, 2)
+    (cut,) = log.report.losses
+    assert (cut.position, cut.size, cut.fate) == (batch, 3 * batch, CutReason.TRUNCATED)
+    assert (tmp_path / cut.kept_as).read_bytes() == data[batch:]
+    assert [row.value for part in log.read(0, 5) for row in to_rows(part)] == [b"%064d" % number for number in range(5)]
+    assert log.append_records(to_table([Row(b"k", b"new", (), NOW_MS)])).first_offset == 5
+    log.close()
+    assert PartitionLog.open(storage, FOLDER, CONFIG, ManualClock(NOW_MS), clean=True).report.cuts == []
+
+
+def test_with_the_option_a_torn_tail_stays_a_torn_tail(tmp_path: Path) -> None:
+    storage = PosixStorage(tmp_path)
+    log = open_log(storage)
+    log.append_records(to_table([Row(b"k", b"v", (), NOW_MS)]))
+    log.close()
+    with (tmp_path / FOLDER / f"{0:020d}.log").open("ab") as file:
+        file.write(b"torn")
+    log = PartitionLog.open(storage, FOLDER, CONFIG, ManualClock(NOW_MS), truncates=True)
+    assert [cut.fate for cut in log.report.cuts] == [CutReason.TORN_TAIL]
+    assert log.log_end_offset == 1

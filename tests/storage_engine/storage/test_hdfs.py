@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -24,6 +25,7 @@ from storage_engine.errors import (
     NotFoundError,
     StorageAccessError,
     StorageError,
+    StorageFullError,
     StorageUnavailableError,
 )
 from storage_engine.storage.hdfs import hdfs_files
@@ -90,6 +92,16 @@ def test_put_new_creates_a_whole_file(storage: HdfsStorage) -> None:
         storage.put_new(f"a/b/{number}", content)
     assert [storage.read(f"a/b/{number}") for number in range(5)] == [bytes(memoryview(each)) for each in contents]
     assert all_names(storage, "a/b") == ["0", "1", "2", "3", "4"]
+
+
+def test_file_is_whole_as_soon_as_it_has_its_name(storage: HdfsStorage) -> None:
+    """This NameNode closes a file before it has heard from a DataNode of the last block."""
+    content = b"x" * 1000
+    found = []
+    for number in range(40):
+        storage.put_new(f"a/{number}", content)
+        found.append(storage.read(f"a/{number}"))
+    assert found == [content] * 40
 
 
 def test_put_new_changes_no_file_that_exists(storage: HdfsStorage) -> None:
@@ -247,6 +259,43 @@ def test_errors_say_what_the_namenode_refused(
         "the NameNode reports AccessControlException: Permission denied: user=stranger, access=WRITE"
     )
     assert HdfsStorage(uri).read("c/d") == b"x"
+
+
+def test_folders_have_the_permissions_of_the_root(
+    storage: HdfsStorage, hdfs_cluster: HdfsCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hdfs_native import Client
+
+    client, folder = Client(hdfs_cluster.uri), "/" + storage.uri.removeprefix(hdfs_cluster.uri)
+    client.mkdirs(folder, 0o777, create_parent=True)
+    client.set_permission(folder, 0o777)
+    storage.put_new("a/b/c", b"of one user")
+    storage.put_new("a/b/d", b"of one user")
+    monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
+    storage.put_new("a/b/e", b"of another user")
+    storage.replace("a/b/d", b"of another user")
+    storage.delete("a/b/c")
+    assert [storage.read(file.key) for file in storage.list("a/")] == [b"of another user"] * 2
+    assert [client.get_file_info(f"{folder}/{each}").permission for each in ("a", "a/b", "a/b/e")] == [
+        0o777, 0o777, 0o644,
+    ]  # fmt: skip
+
+
+def test_full_quota_and_safe_mode_have_errors_of_their_own(storage: HdfsStorage, hdfs_cluster: HdfsCluster) -> None:
+    storage.put_new("a/b", b"x")
+    folder = "/" + storage.uri.removeprefix(hdfs_cluster.uri)
+    hdfs_cluster.administer("-setQuota", "3", folder)
+    with pytest.raises(StorageFullError, match="NSQuotaExceededException"):
+        storage.put_new("a/c", b"y")
+    hdfs_cluster.administer("-clrQuota", folder)
+    hdfs_cluster.administer("-safemode", "enter")
+    try:
+        with pytest.raises(StorageUnavailableError, match="Wait until the NameNode leaves safe mode"):
+            storage.put_new("a/d", b"z")
+        assert storage.read("a/b") == b"x"
+    finally:
+        hdfs_cluster.administer("-safemode", "leave")
+    assert all_names(storage, "a") == ["b"]
 
 
 def test_exactly_one_of_several_threads_creates_a_file(storage: HdfsStorage) -> None:
@@ -429,6 +478,28 @@ def test_dead_namenode_is_an_error_and_keeps_every_name(storage: HdfsStorage, hd
     assert found == dict.fromkeys(verbs(storage), "HDFS cannot be reached")
     assert sizes(storage, "a/") == [("a/large", 1_000_000), ("a/old", 3)]
     assert storage.read("a/old") == b"old"
+
+
+def test_dead_datanodes_are_an_error_and_keep_every_byte(storage: HdfsStorage, hdfs_cluster: HdfsCluster) -> None:
+    storage.put_new("a/old", b"old")
+    hdfs_cluster.kill_datanodes()
+    try:
+        with pytest.raises(StorageUnavailableError) as caught:
+            storage.read("a/old")
+        with pytest.raises(StorageUnavailableError):
+            storage.put_new("a/new", b"new")
+    finally:
+        hdfs_cluster.start_datanodes()
+    assert caught.value.problem == "HDFS could not move the bytes of the file: All DataNodes failed"
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            storage.put_new("a/new", b"new")
+            break
+        except StorageUnavailableError:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+    assert {file.key: storage.read(file.key) for file in storage.list("a/")} == {"a/new": b"new", "a/old": b"old"}
 
 
 @pytest.mark.parametrize("executes", [True, False])

@@ -258,6 +258,9 @@ def test_wrong_access_is_named_without_secrets(s3_root: str, monkeypatch: pytest
     use()
     with pytest.raises(StorageAccessError, match="bucket does not exist"):
         open_storage("s3://no-such-bucket/root").read("x")
+    with pytest.raises(StorageAccessError, match="bucket does not exist"):
+        keys(open_storage("s3://no-such-bucket/root"), "meta/")
+    assert keys(use(aws_allow_http="true"), "meta/") == []
     with pytest.raises(StorageUnavailableError, match="did not answer"):
         use(aws_endpoint_url="http://127.0.0.1:9", connect_timeout="1s").put_new("x", b"")
     with pytest.raises(ConfigError, match="is unknown"):

@@ -20,19 +20,20 @@ from storage_engine.errors import (
     UnknownTopicError,
 )
 from storage_engine.log.partition_state import LeaderEpoch, Segment
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage
 from storage_engine.topic.chain.state_chain import StateChain, version_key
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.topic.chain.signed_documents import signed
 from tests.storage_engine.topic.wrapped_storage import FailedPuts, Interrupting, LostReplies, PlainStorage
+from tests.stores import storage_at
 
 CLOCK = ManualClock(1_700_000_000_000)
 
 
 @pytest.fixture
-def storage(tmp_path) -> PosixStorage:
-    storage = PosixStorage(tmp_path)
+def storage(tmp_path) -> Storage:
+    storage = storage_at(tmp_path)
     Topics(storage, BrokerConfig(), CLOCK).create("t", 1, {})
     return storage
 
@@ -46,11 +47,11 @@ def note(key: str) -> Callable[[TopicState], TopicState]:
     return change
 
 
-def versions(storage: PosixStorage) -> list[int]:
+def versions(storage: Storage) -> list[int]:
     return [int(file.key.split("/")[-1][:20]) for file in storage.list("meta/t/") if "/segments/" not in file.key]
 
 
-def raw(storage: PosixStorage, version: int):
+def raw(storage: Storage, version: int):
     return json.loads(storage.read(version_key("t", version)))
 
 
@@ -153,7 +154,7 @@ def test_a_list_file_whose_reply_was_lost_is_there(storage, error) -> None:
 
 @pytest.mark.parametrize("error", [AlreadyExistsError, AmbiguousPutError])
 def test_a_chain_begun_with_a_lost_reply_is_ours(tmp_path, error) -> None:
-    topics = Topics(LostReplies(PosixStorage(tmp_path), error), BrokerConfig(), CLOCK)
+    topics = Topics(LostReplies(storage_at(tmp_path), error), BrokerConfig(), CLOCK)
     created = topics.create("t", 2, {})
     assert topics.state("t").id == created.id
 

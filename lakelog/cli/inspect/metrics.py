@@ -1,0 +1,130 @@
+"""`lakelog metrics`: gives the figures of a root to Prometheus.
+
+With --listen, the command answers scrapes until SIGTERM or Ctrl-C ends it. With --textfile, it writes the metrics to a file,
+once or again and again. Otherwise it prints them. A topic that cannot be read has the metric lakelog_topic_readable with the
+value 0. If the command ends by itself, and something could not be read, the exit status is PARTIAL.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakelog.cli.options import ConfOption, RootOption, open_topics
+from lakelog.cli.output import write, write_error
+from lakelog.terminal.text import shown_lines
+from storage_engine.errors import ExitStatus, NotFoundError, StorageAccessError, UsageError
+
+if TYPE_CHECKING:
+    from lakelog.metrics.endpoint import RootCollector
+    from lakelog.metrics.figures import RootFigures
+
+
+def metrics(
+    listen: Annotated[
+        str | None,
+        typer.Option("--listen", metavar="HOST:PORT", help="Answer Prometheus's scrapes at this address, at /metrics."),
+    ] = None,
+    textfile: Annotated[
+        Path | None,
+        typer.Option(
+            "--textfile", metavar="FILE",
+            help="Write the metrics to this file. The file is replaced as a whole, so a reader never finds a part of it.",
+        ),
+    ] = None,
+    every: Annotated[
+        float | None,
+        typer.Option("--every", metavar="SECONDS", min=1, help="Write the file again and again, at this interval."),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster", metavar="NAME",
+            help="The value of the label cluster_name. Default: the name of the root's directory.",
+        ),
+    ] = None,
+    tables: Annotated[
+        bool,
+        typer.Option(
+            "--tables",
+            help="Also count dead letters and stale rows, every five minutes. For this, columns of Delta tables are read.",
+        ),
+    ] = False,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:  # fmt: skip
+    """Give the figures of topics and consumers to Prometheus.
+
+    The names of the metrics are those of kafka_exporter and kafka-lag-exporter, and names that begin with lakelog_.
+    docs/MONITORING.md lists all metrics. Without --listen and --textfile, the metrics are printed once.
+    """
+    if every is not None and textfile is None:
+        raise UsageError("--every", "--textfile is not given", "Name the file to write.")
+    if textfile is not None:
+        if listen is not None:
+            raise UsageError("--textfile", "--listen is given, too", "Give only one of the two.")
+        _check_file(textfile.expanduser().resolve(), textfile)
+    topics = open_topics(root, conf, examines=True)
+    from lakelog.metrics.endpoint import RootCollector, address, serve
+    from lakelog.metrics.root_watch import RootWatch, all_errors
+
+    collector = RootCollector(RootWatch(topics, cluster, counts_tables=tables), write_error)
+    with _stopped_by_signals() as stop:
+        if listen is not None:
+            serve(collector, *address(listen), stop, lambda url: write_error(f"metrics at {url}"))
+            return
+        figures = _write(collector, textfile)
+        while every is not None:
+            if stop.wait(every):
+                return
+            figures = _write(collector, textfile)
+    if all_errors(figures):
+        raise typer.Exit(ExitStatus.PARTIAL)
+
+
+def _write(collector: RootCollector, textfile: Path | None) -> RootFigures:
+    """Look at the root, and write its metrics to a file or to standard output."""
+    from lakelog.metrics.endpoint import exposition
+    from storage_engine.storage.storage_opening import open_directory
+
+    figures = collector.look()
+    text = exposition(figures)
+    if textfile is None:  # a program gets the names unchanged, and a terminal gets no control characters
+        write(shown_lines(text.decode()).encode() if sys.stdout.isatty() else text)
+    else:
+        file = textfile.expanduser().resolve()
+        open_directory(file.parent).replace(file.name, text)
+    return figures
+
+
+def _check_file(file: Path, given: Path) -> None:
+    if not file.parent.is_dir():
+        raise NotFoundError(
+            f"--textfile {given}", f"found no directory {file.parent}", "Create the directory, or choose another file."
+        )
+    if file.exists() and not file.is_file():  # replacing would remove a device or a pipe
+        raise StorageAccessError(f"--textfile {given}", "exists and is not a regular file", "Name a file.")
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set."""
+    stop = threading.Event()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

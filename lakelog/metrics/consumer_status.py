@@ -1,0 +1,79 @@
+"""Judges from a consumer's last commits whether the consumer still reads, with the rules of Burrow, LinkedIn's monitor of
+Kafka consumers.
+
+No limit on the lag is needed: the rules compare how the position and the end of the log have moved. Burrow judges each
+partition. A consumer of Lakelog reads all partitions of a topic, and its file has the sums of the positions and of the log
+ends at its last ten commits (storage_engine.topic.readers.consumer_files). So this module judges the consumer as a whole.
+
+The first rule that applies decides:
+
+    1. Everything is read now                                                                     OK
+    2. The last commit is longer ago than the samples together span, and longer than the least
+       window; and the consumer was not up to date within the least window                        STOP
+    3. At one of the samples, everything was read                                                 OK
+    4. The position went back from one sample to the next                                         REWIND
+    5. All samples have the same position                                                         STALL
+    6. The lag never decreased from one sample to the next                                        WARN
+    7.                                                                                            OK
+
+Three details differ from Burrow. Burrow has no least window, because it takes a sample per minute or so; Lakelog's samples
+may be a second apart. Burrow keeps recent log ends for the second half of rule 2; here, the age of the oldest unread record
+decides. Rules 4 to 6 compare samples, so they need three samples at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from itertools import pairwise
+
+from storage_engine.topic.readers.consumer_files import PositionSample
+
+
+class ConsumerStatus(StrEnum):
+    """Whether a consumer reads. The names are Burrow's."""
+
+    OK = "OK"
+    WARN = "WARN"
+    STOP = "STOP"
+    STALL = "STALL"
+    REWIND = "REWIND"
+
+    @property
+    def is_error(self) -> bool:
+        """Whether Burrow gives a group with this status the status ERR."""
+        return self not in (ConsumerStatus.OK, ConsumerStatus.WARN)
+
+
+LEAST_WINDOW_MS = 600_000
+"""Ten samples of a minute each, which is Burrow's default."""
+_LEAST_SAMPLES = 3
+
+
+def consumer_status(
+    samples: Sequence[PositionSample], lag: int, oldest_unread_ms: int | None, now_ms: int
+) -> ConsumerStatus:
+    """Judge a consumer. Pure.
+
+    Args:
+        samples: the consumer's last commits, the oldest first.
+        lag: the number of offsets that are unread now.
+        oldest_unread_ms: the timestamp of the oldest unread record; None if it is not known.
+    """
+    if not lag or not samples:
+        return ConsumerStatus.OK
+    window_ms = max(LEAST_WINDOW_MS, samples[-1].ms - samples[0].ms)
+    was_up_to_date = oldest_unread_ms is not None and now_ms - oldest_unread_ms <= LEAST_WINDOW_MS
+    if now_ms - samples[-1].ms > window_ms and not was_up_to_date:
+        return ConsumerStatus.STOP
+    lags = [each.end - each.position for each in samples]
+    if min(lags) <= 0 or len(samples) < _LEAST_SAMPLES:
+        return ConsumerStatus.OK
+    moves = [later.position - earlier.position for earlier, later in pairwise(samples)]
+    if min(moves) < 0:
+        return ConsumerStatus.REWIND
+    if max(moves) == 0:
+        return ConsumerStatus.STALL
+    if all(later >= earlier for earlier, later in pairwise(lags)):
+        return ConsumerStatus.WARN
+    return ConsumerStatus.OK

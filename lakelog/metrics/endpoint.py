@@ -1,0 +1,117 @@
+"""Gives the metrics of a root to Prometheus: by HTTP, or in a file for node_exporter's textfile collector.
+
+Each scrape looks at the root once (lakelog.metrics.root_watch). What cannot be read is reported on standard error when it
+happens, and not again until it changes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+
+from lakelog.metrics.families import families
+from lakelog.metrics.figures import RootFigures
+from lakelog.metrics.root_watch import RootWatch, all_errors
+from lakelog.optional import optional
+from storage_engine.errors import StorageAccessError, UsageError
+
+with optional("prometheus_client", "lakelog[metrics]", "The command `lakelog metrics`"):
+    from prometheus_client import generate_latest, start_http_server
+    from prometheus_client.core import CollectorRegistry, Metric
+    from prometheus_client.registry import Collector
+
+
+class RootCollector(Collector):
+    """Makes the metrics of a root at each scrape. Several scrapes may run at the same time."""
+
+    def __init__(self, watch: RootWatch, warn: Callable[[str], None]) -> None:
+        """
+        Args:
+            warn: called with each new error.
+        """
+        self._watch = watch
+        self._warn = warn
+        self._told: Mapping[str, str] = {}
+
+    def look(self) -> RootFigures:
+        """Look at the root, and report new errors."""
+        figures = self._watch.look()
+        errors = all_errors(figures)
+        told, self._told = self._told, errors
+        for place, text in errors.items():
+            if told.get(place) != text:
+                self._warn(text)
+        return figures
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry at each scrape."""
+        return families(self.look())
+
+
+def exposition(figures: RootFigures) -> bytes:
+    """The metrics in Prometheus's text format."""
+    return generate_latest(_Once(figures))
+
+
+class _Once(CollectorRegistry):
+    """A registry with the metrics of one look."""
+
+    def __init__(self, figures: RootFigures) -> None:
+        super().__init__()
+        self._figures = figures
+
+    def collect(self) -> Iterator[Metric]:
+        return families(self._figures)
+
+
+def serve(collector: RootCollector, host: str, port: int, stop: threading.Event, ready: Callable[[str], None]) -> None:
+    """Answer scrapes at http://HOST:PORT/metrics until `stop` is set.
+
+    The first look may take long, because it reads older versions. So it is made before the port is opened.
+
+    Args:
+        port: 0 chooses a free port.
+        ready: called with the address when the port is open.
+
+    Raises:
+        StorageAccessError: the port cannot be opened.
+    """
+    collector.look()
+    registry = CollectorRegistry()
+    registry.register(_Described(collector))
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise StorageAccessError(
+            f"--listen {host}:{port}", f"cannot be opened: {error.strerror or error}", "Choose another address."
+        ) from error
+    ready(f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics")
+    stop.wait()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+class _Described(Collector):
+    """Registers without a look: a registry asks a collector without `describe` for its metrics at once."""
+
+    def __init__(self, collector: RootCollector) -> None:
+        self._collector = collector
+
+    def collect(self) -> Iterator[Metric]:
+        return self._collector.collect()
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+
+def address(text: str) -> tuple[str, int]:
+    """The host and the port of HOST:PORT, [IPV6]:PORT or :PORT.
+
+    Raises:
+        UsageError: the text is not an address.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 0xFFFF or (":" in host and not host.startswith("[")):
+        raise UsageError("--listen", f"expected HOST:PORT; found {text!r}", "For example 127.0.0.1:9308.")
+    return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)

@@ -1,0 +1,164 @@
+"""Follows one topic, and makes its figures.
+
+Between two looks, usually nothing has changed. Then a look at the state is one read, which finds that the next version
+does not exist. After a change, each new version is read. Now and then, RootWatch hands over a state that was read as a job
+reads it when it starts. This corrects the two things that the short way cannot see: the newest version was damaged after it
+was read, or more versions than are kept were committed between two looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lakelog.metrics.change_kinds import CLEANING, RecentChanges, kind_of, recent_changes
+from lakelog.metrics.consumer_lag import LagMeter
+from lakelog.metrics.figures import PartitionFigures, TopicFigures
+from storage_engine.config import TopicConfig
+from storage_engine.errors import CorruptionError
+from storage_engine.log.partition_state import PartitionState
+from storage_engine.log.segment_retention import decide_retention
+from storage_engine.topic.chain.state_chain import StateChain, version_key
+from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.chain.version_notes import VersionNote, note_of, notes_before
+from storage_engine.topic.readers.consumer_files import Consumers
+from storage_engine.topic.topics import Topics
+from storage_engine.topic.witnesses import ShownOffsets
+
+MOST_LOOKED_BACK = 10_000
+"""At most this many earlier versions are read, once, to find the last changes. A thousand versions are kept, and each is a
+small read. Of older versions, a hundred are one read."""
+LOOKED_BACK_MS = 2 * 86_400_000
+"""Versions that are so much older than the newest are not read if a change by maintenance was found."""
+
+
+class TopicWatch:
+    """The watch over one topic. Only one thread may use it."""
+
+    def __init__(self, topics: Topics, chain: StateChain, state: TopicState) -> None:
+        """
+        Args:
+            state: the topic's newest state, which `chain` has just read.
+
+        Raises:
+            StorageError: the storage refused or failed.
+        """
+        self._topics = topics
+        self._chain = chain
+        self._state = state
+        self._lag = LagMeter(topics.storage, chain)
+        self._changes = self._look_back()
+        self._versions_kept, self._clock_skew_ms = self._listed()
+
+    def restart(self, chain: StateChain, state: TopicState) -> None:
+        """Continue with a state that was read anew. Raises the errors of the constructor."""
+        self.follow()
+        self._chain = chain
+        if (state.topic_id, state.id) != (self._state.topic_id, self._state.id):
+            self._state = state
+            self._lag = LagMeter(self._topics.storage, chain)
+            self._changes = self._look_back()
+        self._versions_kept, self._clock_skew_ms = self._listed()
+
+    def follow(self) -> bool:
+        """Read the versions that were committed since the last look.
+
+        Returns:
+            Whether the topic still exists.
+
+        Raises:
+            CorruptionError: a version is damaged.
+            StorageError: the storage refused or failed.
+        """
+        notes: list[VersionNote] = []
+        while (following := self._chain.at(self._state.version + 1)) is not None:
+            if following.parent != self._state.id:
+                break  # the version does not count
+            self._state = following
+            notes.insert(0, note_of(following))
+        if notes:
+            self._changes = recent_changes(notes, self._changes)
+        return not self._state.deleted
+
+    def figures(self, shown: ShownOffsets, now_ms: int) -> TopicFigures:
+        """The figures of the topic.
+
+        Args:
+            shown: the offsets that the view shows.
+
+        Raises:
+            LogError: the consumers cannot be listed, or the topic's settings are wrong.
+        """
+        state = self._state
+        config = self._topics.config(state)
+        lag = self._lag.measure(state, now_ms)
+        return TopicFigures(
+            name=state.topic,
+            version=state.version,
+            written_ms=state.written_ms,
+            versions_kept=self._versions_kept,
+            has_ingest=state.writer.query is not None,
+            epoch=state.writer.epoch,
+            partitions=tuple(_partition(number, part, config) for number, part in enumerate(state.partitions)),
+            consumers=lag.consumers,
+            damaged_consumers=tuple(str(error) for error in lag.known.damaged),
+            changes=self._changes,
+            waiting_segments=len(state.dropped),
+            due_segments=_due(state, config, lag.known, now_ms),
+            view_behind=_behind(state, shown),
+            clock_skew_ms=self._clock_skew_ms,
+            lag_error=lag.error,
+        )
+
+    def _look_back(self) -> RecentChanges:
+        def notes() -> Iterator[VersionNote]:
+            yield note_of(self._state)
+            is_cleaned = False
+            try:
+                for note in notes_before(self._topics.storage, self._state, MOST_LOOKED_BACK):
+                    yield note
+                    is_cleaned = is_cleaned or kind_of(note.change) in CLEANING
+                    if is_cleaned and self._state.written_ms - note.written_ms > LOOKED_BACK_MS:
+                        return
+            except CorruptionError:
+                return  # no record depends on an old version; `lakelog verify` reports the damage
+
+        return recent_changes(notes())
+
+    def _listed(self) -> tuple[int, int | None]:
+        """The number of versions in storage, and the skew of the writer's clock at the newest version."""
+        storage, state = self._topics.storage, self._state
+        key, before = (version_key(state.topic, each) for each in (state.version, max(0, state.version - 1)))
+        listed = storage.list(f"meta/{state.topic}/", before if state.version else "")
+        file = next((file for file in listed if file.key == key), None)
+        kept = sum(1 for _ in self._chain.versions())
+        return kept, state.written_ms - file.modified_ms if file else None
+
+
+def _partition(number: int, part: PartitionState, config: TopicConfig) -> PartitionFigures:
+    first_dirty = part.first_dirty_offset or 0
+    dirty = sum(segment.size for segment in part.segments if segment.end_offset > first_dirty)
+    return PartitionFigures(
+        number=number,
+        oldest_offset=part.log_start_offset,
+        current_offset=part.high_watermark,
+        segments=len(part.segments),
+        bytes=part.size,
+        dirty_bytes=dirty if config.compact else None,
+    )
+
+
+def _due(state: TopicState, config: TopicConfig, consumers: Consumers, now_ms: int) -> int:
+    """The number of segments that the next maintenance would drop, and of dropped segments whose files it would delete."""
+    dropped = sum(now_ms - each.dropped_ms >= config.file_delete_delay_ms for each in state.dropped)
+    return dropped + sum(
+        len(decide_retention(part, config, now_ms, consumers.holds(number)).deletions)
+        for number, part in enumerate(state.partitions)
+    )
+
+
+def _behind(state: TopicState, shown: ShownOffsets) -> int | None:
+    """The number of offsets that the view does not show yet; None if there is no view."""
+    if not shown.ends:
+        return None
+    ends = shown.ends.get(state.topic, {})
+    return sum(max(0, part.high_watermark - ends.get(number, 0)) for number, part in enumerate(state.partitions))

@@ -1,0 +1,285 @@
+"""Tests `lakelog log-manager`: what it prints, its mistakes, and its processes that are stopped and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from storage_engine.clock import ManualClock
+from storage_engine.kafka_dir.log_directory import LogDirectory
+from storage_engine.kafka_dir.log_manager import LogManager
+from tests.small_disks import can_mount, small_disk
+from tests.storage_engine.kafka_dir.upkeep.brokers_directory import NOW_MS, known, make_directory, rows
+from tests.storage_engine.record_tables import to_rows
+
+HOME = Path(__file__).parents[4]
+GOLDEN = HOME / "tests/golden"
+COMPACT = {"cleanup.policy": "compact", "segment.bytes": "1024", "file.delete.delay.ms": "0"}
+KEPT = "loaded, recovered and flushed, but neither retained nor compacted"
+OLD = rows(60, age_ms=10_000)
+
+
+def properties(tmp_path: Path, *directories: Path, text: str = "") -> str:
+    file = tmp_path / "server.properties"
+    file.write_text(f"log.dirs={','.join(map(str, directories))}\n{text}")
+    return str(file)
+
+
+def topic_config(tmp_path: Path, text: str) -> str:
+    (tmp_path / "topics.yaml").write_text(text)
+    return str(tmp_path / "topics.yaml")
+
+
+def untimed(out: str) -> list[str]:
+    """The lines without their times, which are those of today."""
+    lines = [re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (.*)", line) for line in out.splitlines()]
+    return [line[1] for line in lines if line is not None]
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    names = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
+    return {str(path): path.read_bytes() for path in sorted(directory.rglob("*")) if path.suffix in names}
+
+
+def records(directory: Path) -> list[tuple[bytes | None, bytes | None]]:
+    directory_ = LogDirectory(directory)
+    reader = directory_.reader(directory_.inspect(directory_.partitions_of("a")[0]))
+    return [(row.key, row.value) for part in reader.read(reader.partition.log_start_offset) for row in to_rows(part)]
+
+
+def test_each_action_is_a_line(lakelog, tmp_path) -> None:
+    data = tmp_path / "data"
+    make_directory(data, {"a": rows(60, keys=3), "b": OLD}, [*known("a", COMPACT), *known("c")])
+    file = properties(tmp_path, data, text="log.retention.ms=1\nlisteners=PLAINTEXT://:9092\nprocess.roles=broker\n")
+    ended = lakelog("log-manager", "--config", file, "--once")
+    assert (ended.status, ended.err) == (0, "")
+    assert untimed(ended.out) == [
+        f"{file}: ignored, because no broker runs: listeners, process.roles",
+        f"{data}/__cluster_metadata-0: read up to offset 7",
+        f"{file}: topic __cluster_metadata: not opened: KRaft alone opens it",
+        f"{file}: topic a: retained and compacted: settings from __cluster_metadata",
+        f"{file}: topic b: {KEPT}: __cluster_metadata has no topic of this name",
+        f"{data}: opened, was closed cleanly, has 2 open logs",
+        f"{data}/a-0: loaded, offsets 0 to 60",
+        f"{data}/b-0: loaded, offsets 0 to 60",
+        f"{data}/a-0: compacted up to offset 56, 56 records to 3, 7.6 kB in 8 segments to 408 B in 8 segments",
+        f"{data}: wrote cleaner-offset-checkpoint",
+        f"{data}: wrote recovery-point-offset-checkpoint",
+        f"{data}: wrote log-start-offset-checkpoint",
+        f"{data}/a-0: deleted 24 files",
+        f"{data}: closed, wrote .kafka_cleanshutdown",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["multi", "idem", "txn", "delrec", "retention_bytes", "compact.before", "empty"])
+def test_a_brokers_directory_without_settings_is_not_changed(lakelog, tmp_path, name: str) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(GOLDEN / name / "data", data)
+    before = contents(data)
+    clean = json.loads((data / ".kafka_cleanshutdown").read_text())
+    for crashed in (False, True):
+        if crashed:
+            (data / ".kafka_cleanshutdown").unlink()
+            (data / "recovery-point-offset-checkpoint").unlink()
+        ended = lakelog("log-manager", "--config", properties(tmp_path, data), "--once")
+        assert (ended.status, ended.err) == (0, "")
+        assert json.loads((data / ".kafka_cleanshutdown").read_text()) == (
+            {"version": 0, "brokerEpoch": -1} if crashed else clean
+        )
+        if not crashed:
+            assert contents(data) == before
+
+
+def test_settings_of_a_file_let_a_topic_be_retained(lakelog, tmp_path) -> None:
+    data = tmp_path / "data"
+    make_directory(data, {"a": OLD, "b": OLD})
+    given = topic_config(tmp_path, "a: {retention.ms: 1000}\nz: {}\n")
+    ended = lakelog("log-manager", "--config", properties(tmp_path, data), "--once", "--topic-config", given)
+    assert ended.status == 0
+    assert "topic z: has settings in --topic-config, but no partition in these directories" in untimed(ended.out)
+    assert [path.name for path in (data / "a-0").glob("*.log")] == [f"{60:020d}.log"]
+    assert len(list((data / "b-0").glob("*.log"))) == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: {retention.ms: soon}", "topics.yaml, line 1, a.retention.ms: expected a whole number"),
+        ("a:\n  retention.mz: 1", "topics.yaml, line 2, a.retention.mz: unknown topic key"),
+        ("'a b': {}", "topics.yaml, line 1, a b: expected the name of a topic"),
+        ("a: 5", "topics.yaml, line 1, a: expected a section of keys"),
+        ("a: {min.insync.replicas: 1}", "would have no effect"),
+    ],
+)
+def test_wrong_settings_of_topics_are_refused_with_their_line(lakelog, tmp_path, text: str, problem: str) -> None:
+    make_directory(tmp_path / "data", {"a": OLD})
+    file = properties(tmp_path, tmp_path / "data")
+    ended = lakelog("log-manager", "--config", file, "--once", "--topic-config", topic_config(tmp_path, text))
+    assert (ended.status, ended.out) == (1, "")
+    assert problem in ended.err
+
+
+def test_mistakes_are_named(lakelog, tmp_path) -> None:
+    make_directory(tmp_path / "data", {"a": OLD})
+    file = properties(tmp_path, tmp_path / "data", text="log.cleaner.threads=many\n")
+    ended = lakelog("log-manager", "--config", file, "--once")
+    assert (ended.status, ended.out) == (1, "")
+    assert f"{file}, line 2, log.cleaner.threads: expected a whole number" in ended.err
+    ended = lakelog("log-manager", "--config", file, "--once", "--include", "a")
+    assert (ended.status, ended.out) == (2, "")
+    assert "--include: expected an internal topic; found 'a'" in ended.err
+    ended = lakelog("log-manager", "--config", properties(tmp_path, tmp_path / "none"), "--once")
+    assert ended.status == 1
+    assert f"{tmp_path}/none: is not a directory" in ended.err
+
+
+@pytest.mark.parametrize("truncates", [False, True])
+def test_damage_costs_only_itself_unless_kafkas_way_is_asked_for(lakelog, tmp_path, truncates: bool) -> None:
+    data = tmp_path / "data"
+    make_directory(data, {"a": rows(60)})
+    (data / ".kafka_cleanshutdown").unlink()
+    (data / "recovery-point-offset-checkpoint").unlink()
+    with (data / "a-0" / f"{14:020d}.log").open("r+b") as log:
+        log.seek(100)
+        log.write(b"?")
+    options = ["--truncate-at-damage"] if truncates else []
+    ended = lakelog("log-manager", "--config", properties(tmp_path, data), "--once", *options)
+    assert ended.status == 4
+    assert f"a-0/{14:020d}.log at position 0" in ended.err
+    left = [number for number in range(60) if number != 14] if not truncates else range(14)
+    assert records(data) == [(b"k%d" % number, b"%064d" % number) for number in left]
+
+
+def test_the_view_of_a_root_is_refused(lakelog, tmp_path) -> None:
+    lakelog("topics", "create", "t")
+    ended = lakelog("log-manager", "--config", properties(tmp_path, tmp_path / "root/log"), "--once")
+    assert ended.status == 2
+    assert "is the view of a root" in ended.err
+
+
+@contextmanager
+def running(file: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of the command, killed at the end if it still runs."""
+    command = [sys.executable, "-m", "lakelog.cli", "log-manager", "--config", file]
+    with subprocess.Popen(command, cwd=HOME, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_for(process: subprocess.Popen[str], words: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if words in line:
+            return
+    raise AssertionError(f"the process ended without {words!r}")
+
+
+FAST = "log.initial.task.delay.ms=0\nlog.cleaner.backoff.ms=50\nlog.flush.offset.checkpoint.interval.ms=100\n"
+
+
+def test_a_signal_closes_the_logs_cleanly_and_a_second_manager_is_refused(lakelog, tmp_path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    make_directory(one, {"a": rows(60, keys=3)}, known("a", COMPACT))
+    make_directory(two, {"b": OLD})
+    shutil.copyfile(one / "meta.properties", two / "meta.properties")
+    file = properties(tmp_path, one, two, text=FAST)
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        with running(file) as process:
+            wait_for(process, f"{two}: wrote recovery-point-offset-checkpoint")
+            assert not (one / ".kafka_cleanshutdown").exists()
+            ended = lakelog("log-manager", "--config", file, "--once")
+            assert ended.status == 1
+            assert "is locked by another program: a Kafka broker or another Lakelog process" in ended.err
+            process.send_signal(ending)
+            out, err = process.communicate()
+            assert (process.returncode, err) == (0, "")
+            assert untimed(out)[-2:] == [f"{each}: closed, wrote .kafka_cleanshutdown" for each in (one, two)]
+        for directory in (one, two):
+            assert (directory / ".kafka_cleanshutdown").exists()
+    with LogManager([one, two], clock=ManualClock(NOW_MS)) as logs:
+        assert [report.recovered for report in logs.reports] == [[], [], []]
+
+
+def test_a_killed_manager_loses_nothing_and_the_next_one_goes_on(tmp_path) -> None:
+    data = tmp_path / "data"
+    make_directory(data, {"a": rows(600, keys=5)}, known("a", {**COMPACT, "min.cleanable.dirty.ratio": "0"}))
+    newest = dict(records(data))
+    file = properties(tmp_path, data, text=FAST)
+    for words in ("a-0: loaded", "cleaner-offset-checkpoint", "recovery-point", "recovery-point"):
+        with running(file) as process:
+            wait_for(process, words)
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        assert not (data / ".kafka_cleanshutdown").exists()
+    with running(file) as process:
+        wait_for(process, "recovery-point-offset-checkpoint")
+        process.terminate()
+        process.wait()
+    assert dict(records(data)) == newest
+    assert len(records(data)) < 30
+    assert not [
+        path for path in (data / "a-0").iterdir() if path.suffix in (".deleted", ".cleaned", ".swap", ".corrupt")
+    ]
+
+
+def test_a_reader_of_the_lines_that_goes_away_ends_the_manager_cleanly(tmp_path) -> None:
+    data = tmp_path / "data"
+    make_directory(data, {"a": OLD})
+    with running(properties(tmp_path, data, text=FAST)) as process:
+        wait_for(process, "a-0: loaded")
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(60) == 0
+    assert (data / ".kafka_cleanshutdown").exists()
+
+
+def fill(disk: Path) -> Path:
+    """Take all space of a file system. Returns the file that has it."""
+    (disk / "filler").write_bytes(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize))
+    return disk / "filler"
+
+
+needs_a_disk = pytest.mark.skipif(not can_mount(), reason="this user may not mount a file system")
+
+
+@needs_a_disk
+def test_retention_and_compaction_work_on_a_full_disk_if_retention_frees_space(lakelog, tmp_path) -> None:
+    with small_disk(tmp_path / "disk", 512 * 1024) as disk:
+        data = disk / "data"
+        topics = [*known("a", {"retention.ms": "1000"}), *known("b", COMPACT)]
+        make_directory(data, {"a": OLD, "b": rows(60, keys=3)}, topics)
+        fill(disk)
+        ended = lakelog("log-manager", "--config", properties(tmp_path, data), "--once")
+        assert (ended.status, ended.err) == (0, "")
+        assert [path.name for path in (data / "a-0").glob("*.log")] == [f"{60:020d}.log"]
+        assert f"{data}/b-0: compacted up to offset 56" in ended.out
+        assert (data / ".kafka_cleanshutdown").exists()
+
+
+@needs_a_disk
+def test_a_full_disk_is_reported_and_the_next_run_does_the_work(lakelog, tmp_path) -> None:
+    with small_disk(tmp_path / "disk", 512 * 1024) as disk:
+        data = disk / "data"
+        make_directory(data, {"a": rows(60, keys=3)}, known("a", COMPACT))
+        before = {name: content for name, content in contents(data).items() if name.endswith(".log")}
+        filler = fill(disk)
+        ended = lakelog("log-manager", "--config", properties(tmp_path, data), "--once")
+        assert ended.status != 0
+        assert "No space left on device" in ended.err
+        assert {name: content for name, content in contents(data).items() if name.endswith(".log")} == before
+        filler.unlink()
+        ended = lakelog("log-manager", "--config", properties(tmp_path, data), "--once")
+        assert (ended.status, ended.err) == (0, "")
+        assert f"{data}/a-0: compacted up to offset 56" in ended.out
