@@ -39,7 +39,7 @@ from tests.servers.object_server import ObjectServer
 
 STORE = os.environ.get("LAKELOG_TEST_STORE", "posix")
 STORES = ("posix", "s3", "azure", "hdfs")
-_BUCKET = "LAKELOG_TEST_BUCKET"
+_BUCKET = "TEST_STORE_BUCKET"
 """The environment variable with the URI of the place that contains the roots: a bucket, or a folder of HDFS."""
 
 

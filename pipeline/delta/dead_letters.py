@@ -36,12 +36,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError
 
-from lakelog.delta_options import delta_options
 from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
-from pipeline.delta.without_spark.table_opening import open_or_none
+from pipeline.delta.without_spark.table_opening import create_table, open_or_none
 from storage_engine.errors import ConflictError
 from storage_engine.storage import Storage
 
@@ -146,24 +145,15 @@ def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: s
         try:
             with deltalake_errors(path, "Nothing of the batch was committed."):
                 found = open_or_none(path)
-                committed = found.transaction_version(app_id) if found else None
+                if found is None:
+                    create_table(path, INGEST_DEAD_LETTERS, DEAD_LETTER_PROPERTIES)
+                    continue
+                committed = found.transaction_version(app_id)
                 if committed is not None and committed >= version:
                     return
                 rows = pa.RecordBatchReader.from_batches(INGEST_DEAD_LETTERS, _staged_rows(storage, staged))
                 guard = CommitProperties(app_transactions=[Transaction(app_id, version)])
-                if found is not None:
-                    write_deltalake(found, rows, mode="append", commit_properties=guard)
-                    return
-                try:
-                    # If the table exists by now, it may contain these rows. An append would not look for their guard.
-                    write_deltalake(
-                        path, rows, mode="error", configuration=DEAD_LETTER_PROPERTIES, commit_properties=guard,
-                        storage_options=delta_options(),
-                    )  # fmt: skip
-                except DeltaError:
-                    if open_or_none(path) is None:
-                        raise
-                    continue
+                write_deltalake(found, rows, mode="append", commit_properties=guard)
             return
         except CommitFailedError:
             continue  # another process has committed meanwhile, perhaps this very append

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError
 from pyarrow.dataset import ParquetReadOptions
 
 from lakelog.delta_options import delta_options
@@ -28,7 +28,7 @@ from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES
 from pipeline.delta.table_stamp import Stamp
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.row_changes import RecordPlace, RowChanges, TableRow, places_of
-from pipeline.delta.without_spark.table_opening import open_or_none
+from pipeline.delta.without_spark.table_opening import create_table
 from storage_engine.errors import ConflictError
 
 _READER_VERSION = 1
@@ -99,15 +99,10 @@ class PlainTable:
             ConflictError: another process has created the table.
             StorageError: the table cannot be written.
         """
-        with _conflicts(path), deltalake_errors(path, "Nothing was exported."):
-            try:
-                table = DeltaTable.create(
-                    path, nullable_columns(columns), configuration=dict(properties), storage_options=delta_options()
-                )
-            except DeltaError:
-                if open_or_none(path) is not None:
-                    raise CommitFailedError from None
-                raise
+        if not create_table(path, nullable_columns(columns), properties):
+            raise _conflict(path)
+        with deltalake_errors(path, "Nothing was exported."):
+            table = DeltaTable(path, version=0, storage_options=delta_options())
         return cls(path, table, columns)
 
     @property

@@ -1,11 +1,27 @@
-"""Opens a Delta table with the deltalake library, if there is a table."""
+"""Opens a Delta table with the deltalake library, and creates a table.
+
+A table is created by its first commit, version 0. deltalake is not used for this commit: if another process commits
+version 0 first, deltalake 1.6.6 does not notice it. deltalake then commits the columns again as version 1, together with
+the rows and the guard, although version 0 may contain the same rows and the same guard. So `create_table` writes version
+0 by the storage's own put, which succeeds for exactly one process.
+"""
 
 from __future__ import annotations
 
-from deltalake import DeltaTable
+import json
+import time
+import uuid
+from collections.abc import Mapping
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import TableNotFoundError
 
 from lakelog.delta_options import delta_options
+from storage_engine.errors import AlreadyExistsError
+from storage_engine.storage.storage_opening import open_storage
+
+_FIRST_COMMIT = "_delta_log/00000000000000000000.json"
 
 
 def open_or_none(table: str) -> DeltaTable | None:
@@ -18,3 +34,32 @@ def open_or_none(table: str) -> DeltaTable | None:
         return DeltaTable(table, storage_options=delta_options())
     except TableNotFoundError:
         return None
+
+
+def create_table(table: str, columns: pa.Schema, properties: Mapping[str, str]) -> bool:
+    """Create an empty table with these columns. False: another process has created a table.
+
+    Raises:
+        StorageError: the table cannot be written.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    actions = [
+        {"commitInfo": {"timestamp": now_ms, "operation": "CREATE TABLE", "operationParameters": {}}},
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {
+            "metaData": {
+                "id": str(uuid.uuid4()),
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": Schema.from_arrow(columns).to_json(),
+                "partitionColumns": [],
+                "createdTime": now_ms,
+                "configuration": dict(properties),
+            }
+        },
+    ]
+    content = "".join(f"{json.dumps(action, separators=(',', ':'))}\n" for action in actions)
+    try:
+        open_storage(table).put_new(_FIRST_COMMIT, content.encode())
+    except AlreadyExistsError:
+        return False
+    return True
