@@ -18,7 +18,8 @@ reply was lost may reach the store late, perhaps after the next replacement. The
 cannot bring back the older content.
 
 Other requests are repeated by obstore for up to 30 seconds, because their repetition is harmless: data files have
-random names, and are always written with the same bytes.
+random names, and are always written with the same bytes. If only the beginning of a reply arrives, obstore repeats reads,
+but neither listings nor deletions. Here these are repeated, too. A listing continues after the last key that arrived.
 
 A file larger than one part (8 MiB) is uploaded in parts. If its writer dies, the store keeps the parts, invisible, until
 a lifecycle rule deletes them. Large reads are divided into parts that are read in parallel.
@@ -66,7 +67,9 @@ _LARGE_READ = 4 * 1024**2
 _READ_PART = 2 * 1024**2
 _READS_AT_ONCE = 4
 _PAUSES = (0.05, 0.2, 0.5, 1.0, 2.0)
-"""Seconds of pause before each further attempt of a conditional put."""
+"""Seconds of pause before each further attempt of a conditional put, of a listing or of a deletion."""
+_CUT_REPLY = "response body"
+"""The part of obstore's messages that says that a reply ended early."""
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
@@ -245,16 +248,34 @@ class ObjectStorage:
             )
 
     def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
+        from obstore.exceptions import BaseError
+
+        last, pauses = after, iter(_PAUSES)
         with self.named(prefix):
-            for chunk in self._store.list(prefix, offset=after or None):
-                for found in chunk:
-                    key = found["path"]
-                    if key > after and not key.rpartition("/")[2].startswith(TEMPORARY):
-                        yield StoredFile(key, found["size"], int(found["last_modified"].timestamp() * 1000))
+            while True:
+                try:
+                    for chunk in self._store.list(prefix, offset=last or None):
+                        pauses = iter(_PAUSES)
+                        for found in chunk:
+                            key = found["path"]
+                            is_new, last = key > last, key
+                            if is_new and not key.rpartition("/")[2].startswith(TEMPORARY):
+                                yield StoredFile(key, found["size"], int(found["last_modified"].timestamp() * 1000))
+                    return
+                except BaseError as error:
+                    _pause_or_raise(error, pauses)
 
     def delete(self, key: str) -> None:
+        from obstore.exceptions import BaseError
+
+        pauses = iter(_PAUSES)
         with suppress(NotFoundError), self.named(key):
-            self._store.delete(key)
+            while True:
+                try:
+                    self._store.delete(key)
+                    return
+                except BaseError as error:
+                    _pause_or_raise(error, pauses)
 
     def sync_names(self, folder: str) -> None:
         """Nothing to do: an object is durable as soon as it is visible."""
@@ -393,6 +414,14 @@ def _version(known: ObjectMeta | PutResult) -> UpdateVersion:
     if known["version"] is not None:
         version["version"] = known["version"]
     return version
+
+
+def _pause_or_raise(error: Exception, pauses: Iterator[float]) -> None:
+    """Wait before the next attempt if only the beginning of a reply arrived, until there is no pause left."""
+    pause = next(pauses, None) if _CUT_REPLY in str(error) else None
+    if pause is None:
+        raise error
+    time.sleep(pause)
 
 
 def _status(error: Exception) -> int | None:
