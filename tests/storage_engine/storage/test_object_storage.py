@@ -192,7 +192,9 @@ def test_a_store_that_is_away_is_unavailable(proxy: FaultyProxy, behind: Storage
         behind.read("name")
 
 
-def test_listings_and_deletions_continue_after_replies_that_end_early(proxy: FaultyProxy, behind: Storage) -> None:
+def test_listings_deletions_and_reads_continue_after_replies_that_end_early(
+    proxy: FaultyProxy, behind: Storage
+) -> None:
     wanted = [f"folder/{number:04}" for number in range(1_100)]  # two pages
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda key: behind.put_new(key, b""), wanted))
@@ -202,6 +204,10 @@ def test_listings_and_deletions_continue_after_replies_that_end_early(proxy: Fau
     behind.delete(wanted[0])
     assert keys(behind, "folder/", wanted[1_097]) == wanted[1_098:]
     assert keys(behind, "folder/") == wanted[1:]
+    for part in ((0, None), (3, 4), (3, 9 * MIB)):
+        proxy.add(Rule(CutReply(), "GET", "/absent", times=2))
+        with pytest.raises(NotFoundError, match="no such file"):
+            behind.read("absent", *part)
     proxy.add(always(CutReply(), "GET", "list-type=2"))
     with pytest.raises(StorageUnavailableError, match="the store did not answer"):
         keys(behind, "folder/")
