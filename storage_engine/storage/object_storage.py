@@ -18,7 +18,9 @@ reply was lost may reach the store late, perhaps after the next replacement. The
 cannot bring back the older content.
 
 Other requests are repeated by obstore for up to 30 seconds, because their repetition is harmless: data files have
-random names, and are always written with the same bytes.
+random names, and are always written with the same bytes. If only the beginning of a reply arrives, obstore repeats
+some reads, but no listing, no deletion, and no read of a missing file. Here these are repeated, too. A listing continues
+after the last key that arrived.
 
 A file larger than one part (8 MiB) is uploaded in parts. If its writer dies, the store keeps the parts, invisible, until
 a lifecycle rule deletes them. Large reads are divided into parts that are read in parallel.
@@ -33,11 +35,11 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from typing_extensions import Buffer
 
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from obstore import BufferedWriter, ObjectMeta, PutMode, PutResult, UpdateVersion  # type: ignore[attr-defined]
     from obstore.store import ObjectStore
 
+_T = TypeVar("_T")
 _MARK = "lakelogput"
 """The name of a put's mark in the metadata of an object. Azure allows only letters and digits."""
 _PART_BYTES = 8 * 1024**2
@@ -66,7 +69,9 @@ _LARGE_READ = 4 * 1024**2
 _READ_PART = 2 * 1024**2
 _READS_AT_ONCE = 4
 _PAUSES = (0.05, 0.2, 0.5, 1.0, 2.0)
-"""Seconds of pause before each further attempt of a conditional put."""
+"""Seconds of pause before each further attempt of a conditional put, and of a request whose reply ended early."""
+_CUT_REPLY = "response body"
+"""The part of obstore's messages that says that a reply ended early."""
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
@@ -214,25 +219,28 @@ class ObjectStorage:
         return _NewObject(self, self._store, key)
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        from obstore.exceptions import BaseError
-
         if length is not None and length <= 0:
             return b""
         with self.named(key):
-            try:
-                if length is not None and length <= _LARGE_READ:
-                    return bytes(self._store.get_range(key, start=start, length=length))
-                if length is not None:
-                    return self._read_parts(key, start, start + length)
-                found = self._store.get(key, options={"range": {"offset": start}} if start else None)
-                if found.meta["size"] - start > _LARGE_READ:
-                    return self._read_parts(key, start, found.meta["size"])
-                return bytes(found.bytes())
-            except BaseError as error:
-                if _status(error) != 416:  # a part begins behind the file's end
-                    raise
-            size = int(self._store.head(key)["size"])
-            return self._read_parts(key, start, size) if start < size else b""
+            return _repeated(lambda: self._read(key, start, length))
+
+    def _read(self, key: str, start: int, length: int | None) -> bytes:
+        from obstore.exceptions import BaseError
+
+        try:
+            if length is not None and length <= _LARGE_READ:
+                return bytes(self._store.get_range(key, start=start, length=length))
+            if length is not None:
+                return self._read_parts(key, start, start + length)
+            found = self._store.get(key, options={"range": {"offset": start}} if start else None)
+            if found.meta["size"] - start > _LARGE_READ:
+                return self._read_parts(key, start, found.meta["size"])
+            return bytes(found.bytes())
+        except BaseError as error:
+            if _status(error) != 416:  # a part begins behind the file's end
+                raise
+        size = int(self._store.head(key)["size"])
+        return self._read_parts(key, start, size) if start < size else b""
 
     def _read_parts(self, key: str, start: int, end: int) -> bytes:
         """Read a range in parts, several at once: one connection does not use the whole bandwidth of a store."""
@@ -245,16 +253,26 @@ class ObjectStorage:
             )
 
     def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
+        from obstore.exceptions import BaseError
+
+        last, pauses = after, iter(_PAUSES)
         with self.named(prefix):
-            for chunk in self._store.list(prefix, offset=after or None):
-                for found in chunk:
-                    key = found["path"]
-                    if key > after and not key.rpartition("/")[2].startswith(TEMPORARY):
-                        yield StoredFile(key, found["size"], int(found["last_modified"].timestamp() * 1000))
+            while True:
+                try:
+                    for chunk in self._store.list(prefix, offset=last or None):
+                        pauses = iter(_PAUSES)
+                        for found in chunk:
+                            key = found["path"]
+                            is_new, last = key > last, key
+                            if is_new and not key.rpartition("/")[2].startswith(TEMPORARY):
+                                yield StoredFile(key, found["size"], int(found["last_modified"].timestamp() * 1000))
+                    return
+                except BaseError as error:
+                    _pause_or_raise(error, pauses)
 
     def delete(self, key: str) -> None:
         with suppress(NotFoundError), self.named(key):
-            self._store.delete(key)
+            _repeated(lambda: self._store.delete(key))
 
     def sync_names(self, folder: str) -> None:
         """Nothing to do: an object is durable as soon as it is visible."""
@@ -393,6 +411,26 @@ def _version(known: ObjectMeta | PutResult) -> UpdateVersion:
     if known["version"] is not None:
         version["version"] = known["version"]
     return version
+
+
+def _repeated(work: Callable[[], _T]) -> _T:
+    """Do the work, and repeat it if only the beginning of a reply arrived."""
+    from obstore.exceptions import BaseError
+
+    pauses = iter(_PAUSES)
+    while True:
+        try:
+            return work()
+        except BaseError as error:
+            _pause_or_raise(error, pauses)
+
+
+def _pause_or_raise(error: Exception, pauses: Iterator[float]) -> None:
+    """Wait before the next attempt if only the beginning of a reply arrived, until there is no pause left."""
+    pause = next(pauses, None) if _CUT_REPLY in str(error) else None
+    if pause is None:
+        raise error
+    time.sleep(pause)
 
 
 def _status(error: Exception) -> int | None:

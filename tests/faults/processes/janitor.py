@@ -17,7 +17,7 @@ from collections import Counter
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import StorageFullError
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.chain.pruning import prune
 from storage_engine.topic.clean.sweeping import sweep_topic
 from storage_engine.topic.clean.topic_compaction import compact_topic
@@ -35,7 +35,7 @@ def main(root: str, *names: str) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     broker = BrokerConfig(sweep_delay_ms=SWEEP_DELAY_MS)
-    topics = Topics(PosixStorage(root), broker, SystemClock())
+    topics = Topics(open_storage(root), broker, SystemClock())
     done: Counter[str] = Counter()
     while not stop.wait(0.2):
         for topic in names:

@@ -11,7 +11,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage
 from storage_engine.storage.storage_opening import new_directory
 from storage_engine.topic.kafka.kafka_export import export_topics
 from storage_engine.topic.topics import Topics
@@ -19,9 +19,9 @@ from tests.faults.processes.source import PARTITIONS, TOPIC
 from tests.kafka_broker import PATIENCE_SECONDS, KafkaBroker
 
 
-def ids_by_broker(root: Path, exported: Path) -> npt.NDArray[np.int64]:
+def ids_by_broker(storage: Storage, exported: Path) -> npt.NDArray[np.int64]:
     """The ids of all records as a consumer is given them, in order; asserts that the broker complains of nothing."""
-    topics = Topics(PosixStorage(root), BrokerConfig(), SystemClock())
+    topics = Topics(storage, BrokerConfig(), SystemClock())
     with new_directory(exported) as directory:
         export_topics(topics, [TOPIC], directory)
     found: list[int] = []

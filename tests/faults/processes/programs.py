@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.log.filenames import LOG
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.topics import Topics
 from tests.faults.processes.driver import READY
@@ -51,14 +51,14 @@ class Program:
     """A Python module as a process of its own, with what it says on standard error in a file."""
 
     def __init__(
-        self, folder: Path, module: str, *arguments: object, environment: dict[str, str] | None = None
+        self, folder: Path, module: str, *arguments: object, environment: Mapping[str, str] | None = None
     ) -> None:
         self._said = folder / f"{module.rpartition('.')[2]}.{time.monotonic_ns()}.stderr"
         with self._said.open("w") as said:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", module, *map(str, arguments)],
                 stdout=subprocess.PIPE, stderr=said, text=True, cwd=PROJECT, start_new_session=True,
-                env=os.environ | (environment or {}),
+                env={**os.environ, **(environment or {})},
             )  # fmt: skip
 
     @property
@@ -127,14 +127,24 @@ _Started = TypeVar("_Started", bound=Program)
 class World:
     """A root with one topic, its source, and the programs at work on it."""
 
-    def __init__(self, folder: Path, source: Source, root: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, source: Source, root: Path | str | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """
+        Args:
+            root: a directory, which is created, or a URI.
+            environment: further variables of the programs' environment.
+        """
         self.folder = folder
         self.source = source
         self.root = root or folder / "root"
-        self.root.mkdir(exist_ok=True)
-        self.storage = PosixStorage(self.root)
+        if isinstance(self.root, Path):
+            self.root.mkdir(exist_ok=True)
+        self.environment = environment or {}
+        self.storage = open_storage(str(self.root))
         self._chain = Topics(self.storage, BrokerConfig(), SystemClock()).chain(TOPIC)
         self._programs: list[Program] = []
+        self._watching: list[Program] = []
 
     @property
     def state(self) -> TopicState | None:
@@ -150,7 +160,7 @@ class World:
     @property
     def files(self) -> int:
         """How many files of the source are committed."""
-        return files_up_to(self.root, self.batches - 1, self.source.files) if self.batches else 0
+        return files_up_to(self.storage, self.batches - 1, self.source.files) if self.batches else 0
 
     @property
     def uncommitted(self) -> int:
@@ -163,18 +173,28 @@ class World:
     @property
     def staged(self) -> set[Path]:
         """The files in staging/."""
-        return {self.root / file.key for file in self.storage.list("staging/")}
+        return {Path(self.root, file.key) for file in self.storage.list("staging/")}
 
     def driver(self, *options: str) -> Driver:
         """One that is starting; spark-submit's options."""
         return self._started(Driver(self, options))
 
     def witness(self) -> Program:
-        arguments = self.root, TOPIC, self.source.rows, self.source.files
-        return self._started(Program(self.folder, "tests.faults.processes.witness", *arguments))
+        return self._watcher("witness", self.root, TOPIC, self.source.rows, self.source.files)
 
     def janitor(self) -> Program:
-        return self._started(Program(self.folder, "tests.faults.processes.janitor", self.root, TOPIC))
+        return self._watcher("janitor", self.root, TOPIC)
+
+    def check_watchers(self) -> None:
+        """Fails if the witness or the janitor has ended."""
+        for program in self._watching:
+            assert program.process.poll() is None, program.said
+
+    def _watcher(self, name: str, *arguments: object) -> Program:
+        module = f"tests.faults.processes.{name}"
+        program = self._started(Program(self.folder, module, *arguments, environment=self.environment))
+        self._watching.append(program)
+        return program
 
     def _started(self, program: _Started) -> _Started:
         self._programs.append(program)
@@ -198,7 +218,7 @@ class Driver(Program):
         super().__init__(
             world.folder, "tests.faults.processes.driver", self._gate,
             "--conf", world.source.conf, "--root", world.root, "--json",
-            environment={"PYSPARK_SUBMIT_ARGS": shlex.join(words), **JAVA_OPTIONS},
+            environment={"PYSPARK_SUBMIT_ARGS": shlex.join(words), **JAVA_OPTIONS, **world.environment},
         )  # fmt: skip
 
     def ready(self) -> Driver:

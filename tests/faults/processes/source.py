@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from storage_engine.storage import Storage
+
 TOPIC = "events"
 PARTITIONS = 3
 ROWS_BETWEEN = 10**6
@@ -70,10 +72,10 @@ class Source:
             self.written += 1
 
 
-def files_up_to(root: Path, batch_id: int, files: int) -> int:
+def files_up_to(storage: Storage, batch_id: int, files: int) -> int:
     """How many files a micro-batch and those before it hold; `files` are taken at a time."""
-    offsets = root / "checkpoints" / "ingest" / TOPIC / "offsets" / str(batch_id)
-    return files * (int(json.loads(offsets.read_text().splitlines()[-1])["logOffset"]) + 1)
+    offsets = storage.read(f"checkpoints/ingest/{TOPIC}/offsets/{batch_id}")
+    return files * (int(json.loads(offsets.splitlines()[-1])["logOffset"]) + 1)
 
 
 def ids_of_files(files: int, rows: int) -> npt.NDArray[np.int64]:

@@ -64,7 +64,7 @@ def test_however_often_the_driver_is_killed_every_record_comes_once(tmp_path: Pa
         assert result["dead letters"] == 0
         assert world.files == world.source.written
         if BROKER:
-            found = ids_by_broker(world.root, tmp_path / "exported")
+            found = ids_by_broker(world.storage, tmp_path / "exported")
             assert np.array_equal(found, ids_of_files(world.files, world.source.rows))
         print(
             f"{kills} kills, {fenced} drivers fenced, {world.batches} micro-batches, {result['epoch']} epochs",

@@ -20,7 +20,6 @@ import json
 import signal
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +28,7 @@ import pyarrow.compute as pc
 
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
@@ -41,9 +40,8 @@ Ids = npt.NDArray[np.int64]
 class Witness:
     """What was seen so far. ids: by partition, of all records in the order of their offsets."""
 
-    def __init__(self, root: Path, topic: str, rows: int, files: int) -> None:
-        self._root = root
-        self._topics = Topics(PosixStorage(root), BrokerConfig(), SystemClock())
+    def __init__(self, root: str, topic: str, rows: int, files: int) -> None:
+        self._topics = Topics(open_storage(root), BrokerConfig(), SystemClock())
         self._topic = topic
         self._rows = rows
         self._files = files
@@ -97,7 +95,7 @@ class Witness:
         """Whether just the committed micro-batches are there, and their files in order."""
         committed = [batch.batch_id for batch in state.queries.values()]
         assert len(committed) <= 1, "one query feeds the topic"
-        files = files_up_to(self._root, committed[0], self._files) if committed else 0
+        files = files_up_to(self._topics.storage, committed[0], self._files) if committed else 0
         every = np.concatenate([*self._ids.values(), np.empty(0, np.int64)])
         wanted = ids_of_files(files, self._rows)
         assert np.array_equal(np.sort(every), wanted), (
@@ -120,7 +118,7 @@ def ids_of(batch: pa.RecordBatch) -> Ids:
 def main(root: str, topic: str, rows: str, files: str) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    witness = Witness(Path(root), topic, int(rows), int(files))
+    witness = Witness(root, topic, int(rows), int(files))
     while not stop.is_set():
         if not witness.look():
             stop.wait(0.01)

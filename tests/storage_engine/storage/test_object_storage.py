@@ -37,6 +37,7 @@ from tests.servers.faults import (
     Hold,
     IgnoreConditions,
     Repeat,
+    Rule,
 )
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.http_messages import Request
@@ -189,6 +190,27 @@ def test_a_store_that_is_away_is_unavailable(proxy: FaultyProxy, behind: Storage
         behind.put_new("name", b"data")
     with pytest.raises(NotFoundError):
         behind.read("name")
+
+
+def test_listings_deletions_and_reads_continue_after_replies_that_end_early(
+    proxy: FaultyProxy, behind: Storage
+) -> None:
+    wanted = [f"folder/{number:04}" for number in range(1_100)]  # two pages
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda key: behind.put_new(key, b""), wanted))
+    proxy.add(Rule(CutReply(), "GET", "list-type=2", times=2), Rule(CutReply(), "GET", "continuation-token", times=1))
+    assert keys(behind, "folder/") == wanted
+    proxy.add(Rule(CutReply(), "POST", "?delete", times=2))
+    behind.delete(wanted[0])
+    assert keys(behind, "folder/", wanted[1_097]) == wanted[1_098:]
+    assert keys(behind, "folder/") == wanted[1:]
+    for part in ((0, None), (3, 4), (3, 9 * MIB)):
+        proxy.add(Rule(CutReply(), "GET", "/absent", times=2))
+        with pytest.raises(NotFoundError, match="no such file"):
+            behind.read("absent", *part)
+    proxy.add(always(CutReply(), "GET", "list-type=2"))
+    with pytest.raises(StorageUnavailableError, match="the store did not answer"):
+        keys(behind, "folder/")
 
 
 def test_a_late_replacement_does_not_bring_back_older_bytes(proxy: FaultyProxy, behind: Storage) -> None:
