@@ -85,8 +85,8 @@ class DeltaLog:
         keys = [file.key for file in files]
         self.versions = sorted((int(found[1]) for key in keys if (found := _COMMIT.fullmatch(key))), reverse=True)
         """The newest version first; empty if there is no table."""
-        # On S3, Spark marks each folder with an empty object. The marks alone are no table.
-        if any(file.size for file in files) and not self.versions:
+        # On S3, Spark marks each folder with an empty object. Its name has no dot. The marks alone are no table.
+        if not self.versions and any(file.size or "." in file.key.rpartition("/")[2] for file in files):
             raise ExportRefusedError(
                 table, f"has no commit in {_FOLDER}", "Restore the table from a backup, or export to another table."
             )
