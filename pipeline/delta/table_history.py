@@ -81,10 +81,12 @@ class DeltaLog:
         """
         self._table = table
         self._storage: Storage = open_storage(table)
-        keys = [file.key for file in self._storage.list(_FOLDER)]
+        files = list(self._storage.list(_FOLDER))
+        keys = [file.key for file in files]
         self.versions = sorted((int(found[1]) for key in keys if (found := _COMMIT.fullmatch(key))), reverse=True)
         """The newest version first; empty if there is no table."""
-        if keys and not self.versions:
+        # On S3, Spark marks each folder with an empty object. Its name has no dot. The marks alone are no table.
+        if not self.versions and any(file.size or "." in file.key.rpartition("/")[2] for file in files):
             raise ExportRefusedError(
                 table, f"has no commit in {_FOLDER}", "Restore the table from a backup, or export to another table."
             )
