@@ -253,6 +253,20 @@ class ObjectStorage:
             )
 
     def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
+        """Like Storage.list. Hadoop marks a folder by an empty object whose name ends with `/`. obstore lists it without
+        this `/`. So an empty file is left out if the next file is below a folder of the same name.
+        """
+        empty: StoredFile | None = None
+        for file in self._listed(prefix, after):
+            if empty is not None and not file.key.startswith(f"{empty.key}/"):
+                yield empty
+            empty = None if file.size else file
+            if file.size:
+                yield file
+        if empty is not None:
+            yield empty
+
+    def _listed(self, prefix: str, after: str) -> Iterator[StoredFile]:
         from obstore.exceptions import BaseError
 
         last, pauses = after, iter(_PAUSES)

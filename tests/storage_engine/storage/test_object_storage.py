@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
+import boto3
 import pytest
 
 import lakelog
@@ -140,6 +141,20 @@ def test_a_listing_has_the_keys_below_a_folder_in_order(storage: Storage) -> Non
     storage.delete("d/b")
     storage.delete("d/b")
     assert keys(storage, "d/", "d/a0") == [f"d/{'z' * 200}"]
+
+
+def test_marks_of_folders_are_not_listed(storage: Storage, s3: ObjectServer) -> None:
+    for key in ("d/folder/x", "d/folder.y", "d/other/deep/z"):
+        storage.put_new(key, b"x")
+    storage.put_new("d/empty", b"")
+    client = boto3.client(
+        "s3", endpoint_url=s3.endpoint, region_name="us-east-1",
+        aws_access_key_id=s3.config["aws_access_key_id"], aws_secret_access_key=s3.config["aws_secret_access_key"],
+    )  # fmt: skip
+    bucket, _, prefix = storage.uri.removeprefix("s3://").partition("/")
+    for folder in ("d/folder/", "d/other/", "d/other/deep/"):
+        client.put_object(Bucket=bucket, Key=f"{prefix}/{folder}", Body=b"")
+    assert keys(storage, "d/") == ["d/empty", "d/folder.y", "d/folder/x", "d/other/deep/z"]
 
 
 def test_one_of_many_writers_of_a_name_wins(storage: Storage) -> None:
