@@ -128,12 +128,18 @@ class World:
     """A root with one topic, its source, and the programs at work on it."""
 
     def __init__(
-        self, folder: Path, source: Source, root: Path | str | None = None, environment: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        source: Source,
+        root: Path | str | None = None,
+        environment: Mapping[str, str] | None = None,
+        witness_pause: float = 0.01,
     ) -> None:
         """
         Args:
             root: a directory, which is created, or a URI.
             environment: further variables of the programs' environment.
+            witness_pause: seconds between two looks of the witness.
         """
         self.folder = folder
         self.source = source
@@ -141,6 +147,7 @@ class World:
         if isinstance(self.root, Path):
             self.root.mkdir(exist_ok=True)
         self.environment = environment or {}
+        self._witness_pause = witness_pause
         self.storage = open_storage(str(self.root))
         self._chain = Topics(self.storage, BrokerConfig(), SystemClock()).chain(TOPIC)
         self._programs: list[Program] = []
@@ -180,7 +187,7 @@ class World:
         return self._started(Driver(self, options))
 
     def witness(self) -> Program:
-        return self._watcher("witness", self.root, TOPIC, self.source.rows, self.source.files)
+        return self._watcher("witness", self.root, TOPIC, self.source.rows, self.source.files, self._witness_pause)
 
     def janitor(self) -> Program:
         return self._watcher("janitor", self.root, TOPIC)

@@ -48,14 +48,15 @@ from tests.servers.object_server import ObjectServer
 SEED = int(os.environ.get("SEED", random.randrange(2**32)))
 KILLS = int(os.environ.get("KILLS", "3"))
 SHARE = float(os.environ.get("FAULTS", "0.05"))
-"""Of the requests that meet a fault."""
+"""Of the requests that meet a fault. Of puts with a condition, three times as many do."""
 AHEAD = 20
 """More micro-batches than a driver gets done before it is killed."""
 MOST_BATCHES, LONGEST_SECONDS = 4, 2.0
 """A driver is killed up to so many seconds after up to so many micro-batches, or after it began to take over."""
 KILLED_SHARE = 0.8
 """Of the drivers; the others work on, and the next one takes over from them."""
-LOOK_SECONDS = 0.05
+LOOK_SECONDS = 0.1
+"""Between two looks at the topic. Each look is a request."""
 ROWS, PADDING = 100, 20
 
 FAULTS: tuple[Fault, ...] = (
@@ -70,7 +71,7 @@ class Plan:
     """The names of objects are random, so a seed repeats the shares of the faults, and not each single fault."""
 
     def __init__(self) -> None:
-        self._conditional = RandomPlan(SEED, SHARE, FAULTS + 3 * CONFLICTS)
+        self._conditional = RandomPlan(SEED, 3 * SHARE, FAULTS + 3 * CONFLICTS)
         self._others = RandomPlan(SEED, SHARE, FAULTS)
 
     def __call__(self, request: Request) -> Fault | None:
@@ -121,7 +122,7 @@ def test_however_often_the_driver_is_killed_every_record_comes_once_to_s3(
     kills = fenced = late = 0
     gave_up: Counter[str] = Counter()
     with bad_network(s3) as proxy:
-        with at_work(World(tmp_path, source, root, {VARIABLE: json.dumps(proxy.server.config)})) as world:
+        with at_work(World(tmp_path, source, root, {VARIABLE: json.dumps(proxy.server.config)}, LOOK_SECONDS)) as world:
             overtaken = None
             following = world.driver()
             while kills < KILLS:

@@ -9,7 +9,10 @@ high watermark. It checks that
 - the records of one source file are in the order of the file;
 - a high watermark never decreases, and every record is still the same when it is read again at the end.
 
-    python -m tests.faults.processes.witness ROOT TOPIC ROWS FILES     # rows in a file, files in a step
+    python -m tests.faults.processes.witness ROOT TOPIC ROWS FILES PAUSE
+
+ROWS is the number of rows in a file, FILES the number of files in a step, and PAUSE the time between two looks in
+seconds.
 
 After SIGTERM it reads once more and prints one JSON line: the number of versions that it saw, and what it read.
 """
@@ -115,13 +118,13 @@ def ids_of(batch: pa.RecordBatch) -> Ids:
     return ids
 
 
-def main(root: str, topic: str, rows: str, files: str) -> None:
+def main(root: str, topic: str, rows: str, files: str, pause: str) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     witness = Witness(root, topic, int(rows), int(files))
     while not stop.is_set():
         if not witness.look():
-            stop.wait(0.01)
+            stop.wait(float(pause))
     witness.look()
     witness.look_again()
     print(json.dumps({"versions": witness.versions, "records": witness.records}))
