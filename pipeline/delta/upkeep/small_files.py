@@ -4,14 +4,11 @@ A table with many files is slow to open and slow to read. But if each run joined
 of all earlier runs again. So a file is joined only if the smaller files together are as large as the file itself. Each
 copy of a row then lands in a file that is at least twice as large, so a row is copied a few times at most. What stays
 is a short list of files, each larger than all smaller ones together.
-
-deltalake joins every file that is smaller than a target size, into files of about the target size. So the decision is
-one number, the target size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -31,27 +28,23 @@ class SmallFileRule:
     size: int
 
 
-@dataclass(frozen=True)
-class Compaction:
-    """The files to join.
+def decide_joins(sizes: Mapping[str, int], rule: SmallFileRule) -> list[list[str]]:
+    """The files to join: each list becomes one file.
 
-    files, size: the number of these files, and their bytes.
-    target_size: all files with fewer bytes are joined.
+    Args:
+        sizes: the bytes of each file of the table, by name.
     """
-
-    files: int
-    size: int
-    target_size: int
-
-
-def decide_compaction(sizes: Iterable[int], rule: SmallFileRule) -> Compaction | None:
-    """What to join of a table with files of these sizes; None if nothing is to be joined."""
-    ordered = sorted(sizes)
-    small = [each for each in ordered if each < rule.size]
+    small = sorted((size, name) for name, size in sizes.items() if size < rule.size)
     if len(small) <= rule.files:
-        return None
-    sums = list(accumulate(small, initial=0))  # sums[n]: bytes of the n smallest files
-    joined = max((number for number, size in enumerate(small) if size <= sums[number]), default=0)
-    target = min(max(sums[joined + 1] + 1, _ALWAYS_BELOW), 2 * rule.size)
-    below = [each for each in ordered if each < target]
-    return Compaction(len(below), sum(below), target) if len(below) > 1 else None
+        return []
+    sums = accumulate((size for size, _ in small), initial=0)  # the bytes of the files before each file
+    fits = [size <= max(before, _ALWAYS_BELOW) for (size, _), before in zip(small, sums, strict=False)]
+    joins: list[list[str]] = [[]]
+    filled = 0
+    for size, name in small[: max((number for number, fit in enumerate(fits, 1) if fit), default=0)]:
+        if filled + size > 2 * rule.size:
+            joins.append([])
+            filled = 0
+        joins[-1].append(name)
+        filled += size
+    return [each for each in joins if len(each) > 1]

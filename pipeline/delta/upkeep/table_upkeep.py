@@ -6,9 +6,9 @@
     4. files        join small files in one commit (OPTIMIZE); no row changes
 
 After a crash, the table is whole: its rows and its newest version are those of before or after a step. Exports, readers
-and other runs of this module may work at the same time. Only step 4 makes a commit. Delta accepts this commit only if
-no other commit has removed one of the joined files. If Delta refuses the commit, step 4 is decided again. If an export
-merges rows of a file that was joined meanwhile, Delta refuses the commit of the export.
+and other runs of this module may work at the same time. Only step 4 makes a commit (`pipeline.delta.upkeep.joining`). If
+another writer has removed one of the joined files meanwhile, nothing is committed, and step 4 is decided again. If an
+export merges rows of a file that was joined meanwhile, Delta refuses the commit of the export.
 
 The commit of step 4 has no stamp and no guard (`pipeline.delta.table_stamp`), so the position of the next export does
 not change. The position of a table is in the commit with the stamp of the current rows. Delta may delete a commit that
@@ -24,12 +24,13 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from deltalake import DeltaTable, PostCommitHookProperties
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from lakelog.delta_options import delta_options
 from pipeline.delta.table_history import Commit, DeltaLog, find_head
-from pipeline.delta.upkeep.small_files import SmallFileRule, decide_compaction
+from pipeline.delta.upkeep.joining import join_files, sizes_of
+from pipeline.delta.upkeep.small_files import SmallFileRule, decide_joins
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.plain_table import has_int96, why_not_plain
 from storage_engine.errors import ConflictError
@@ -43,7 +44,8 @@ _PERIOD = re.compile(r"interval [0-9]+ (second|minute|hour|day|week)s?")
 """The periods that deltalake reads as Spark does."""
 _PERIODS = ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration")
 _UNKNOWN_FEATURE = re.compile(r"Feature '([^']+)' is not supported")
-_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
+"""Names that are written in the same way in Delta's log. Other names are percent-encoded there."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def keep_table(
         checkpoint = _write_checkpoint(path, table, needed)
         _expire_log(path, table, needed)
         deleted = _vacuum(path, table)
-        files = _join_files(path, rule, has_room)
+        files = _join_small_files(path, rule, has_room)
     return replace(files, deleted=deleted, checkpoint=checkpoint)
 
 
@@ -167,24 +169,22 @@ def _expire_log(path: str, table: DeltaTable, needed: int) -> None:
         table.cleanup_metadata()
 
 
-def _join_files(path: str, rule: SmallFileRule, has_room: Callable[[int], bool]) -> TableUpkeep:
+def _join_small_files(path: str, rule: SmallFileRule, has_room: Callable[[int], bool]) -> TableUpkeep:
     """Join small files, if there are too many."""
     for _ in range(_MOST_ATTEMPTS):
         table = DeltaTable(path, storage_options=delta_options())
         if (reason := _why_not_writable(table)) is not None:
             return TableUpkeep(left_alone=reason)
-        compaction = decide_compaction(table.get_add_actions(flatten=True)["size_bytes"].to_pylist(), rule)
-        if compaction is None:
+        sizes = {name: size for name, size in sizes_of(table).items() if _PLAIN_NAME.fullmatch(name)}
+        joins = decide_joins(sizes, rule)
+        if not joins:
             return TableUpkeep()
-        if not has_room(compaction.size):
+        if not has_room(sum(sizes[name] for names in joins for name in names)):
             return TableUpkeep(postponed=True)
         if has_int96(table):
             return TableUpkeep(left_alone="has files with timestamps of type INT96")
-        try:
-            done = table.optimize.compact(target_size=compaction.target_size, post_commithook_properties=_NO_HOOKS)
-        except CommitFailedError:
-            continue  # another writer removed one of the files
-        return TableUpkeep(done["numFilesRemoved"], done["numFilesAdded"])
+        if join_files(open_storage(path), table, joins) is not None:
+            return TableUpkeep(joined=sum(map(len, joins)), made=len(joins))
     raise ConflictError(
         path,
         f"other writers changed the table during each of {_MOST_ATTEMPTS} attempts to join its small files",
