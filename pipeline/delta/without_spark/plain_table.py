@@ -66,7 +66,7 @@ def why_not_plain(table: DeltaTable) -> str | None:
 def has_int96(table: DeltaTable) -> bool:
     """Whether a file of the table has timestamps as INT96, as Spark writes them by default.
 
-    deltalake's MERGE and OPTIMIZE also write unchanged rows again. They turn INT96 into nanoseconds, so timestamps after
+    deltalake's MERGE also writes unchanged rows again. It turns INT96 into nanoseconds, so timestamps after
     the year 2262 would become wrong.
     """
     footers = (fragment.metadata.schema for fragment in table.to_pyarrow_dataset().get_fragments())
