@@ -1,7 +1,8 @@
 """Run retention, compaction and the merging of small segments in one scheduled job.
 
 The job also ends transactions that were decided, or whose timeout has passed. The job deletes files of dropped
-segments, old versions of the topics' states, and files left by crashed processes.
+segments, old versions of the topics' states, and files left by crashed processes. At the end, the job keeps the topics'
+Delta tables small: it joins small files, and deletes files whose retention has passed (maintenance.tables.upkeep).
 
     ./spark-submit.sh maintenance --conf conf/flights.yaml [--max-minutes N] [--max-bytes N] \\
         [--dry-run | --save FILE | --apply FILE]
@@ -20,14 +21,25 @@ import sys
 
 from pipeline.clean.budget import Budget, add_budget_options
 from pipeline.clean.cleaning_job import CleaningJob, add_cleaning_options, run_cleaning
+from pipeline.delta.upkeep.small_files import SmallFileRule
+from pipeline.delta.upkeep.upkeep_run import TablesReport, keep_tables
 from pipeline.job import JobContext, JobReport, run_job
 from storage_engine.topic.clean.cleaning_plan import ALL_WORK
 
 
 def maintenance(context: JobContext) -> JobReport:
     """First run the steps that copy no records, because these steps free space and leave fewer records to compact. Then
-    compact.
+    compact. The tables are last.
     """
+    settings = context.settings.maintenance
+    budget = Budget.of(context.arguments)
+    tables: list[TablesReport] = []
+
+    def has_room(size: int) -> bool:
+        if budget.against(size) is not None:
+            return False
+        budget.begin(size)
+        return True
 
     def steps(cleaning: CleaningJob) -> None:
         cleaning.end_transactions()
@@ -37,9 +49,12 @@ def maintenance(context: JobContext) -> JobReport:
         cleaning.sweep()
         cleaning.compact_and_merge()
         cleaning.delete_files()
+        if settings.tables_upkeep:
+            rule = SmallFileRule(settings.small_files, settings.small_bytes)
+            tables.append(keep_tables(context.topics, cleaning.names, rule, has_room))
 
-    budget = Budget.of(context.arguments)
-    return run_cleaning(context, context.settings.maintenance, ALL_WORK, steps, budget)
+    report = run_cleaning(context, settings, ALL_WORK, steps, budget)
+    return tables[0].added_to(report) if tables else report
 
 
 def add_maintenance_options(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,6 @@
-"""Declares the settings of ingest and export that are numbers or choices. As in the declarations of Kafka's keys, each
-setting has a type, a unit, a default and bounds. `pipeline.settings.model` turns these settings into fields of its
-sections.
+"""Declares the settings of ingest, export and maintenance that are numbers or choices. As in the declarations of Kafka's
+keys, each setting has a type, a unit, a default and bounds. `pipeline.settings.model` turns these settings into fields of
+its sections.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ DEFAULT_CODEC: Final = "uncompressed"
 DEFAULT_STORAGE_RETRY_MS: Final = 120_000
 DEFAULT_MAX_SHARE: Final = 0.05
 DEFAULT_SPARK_RECORDS: Final = 50_000
+DEFAULT_SMALL_FILES: Final = 15
+DEFAULT_SMALL_BYTES: Final = 32 << 20
 
 BATCH_SIZE: Final = ConfigKey(
     key="batch.size",
@@ -82,5 +84,27 @@ MAX_DEAD_LETTER_SHARE: Final = ConfigKey(
     doc="If more than this share of the records cannot be decoded, the export commits nothing and fails. The share is"
     " computed over the records to export and the thousand records before them. Tombstones are not counted. 1: every share"
     " is accepted.",
+    cost="Existing records do not change.",
+)
+
+SMALL_FILES: Final = ConfigKey(
+    key="tables.small.files",
+    scope="producer",
+    kind="int",
+    unit="files",
+    default=DEFAULT_SMALL_FILES,
+    minimum=1,
+    doc="If a table has more small files than this number, maintenance joins them in one commit. No row changes. A file is"
+    " joined only if the smaller files together are as large as the file, so each row is copied only a few times.",
+    cost="Existing records do not change. A small value copies more rows. A large value makes tables slower to read.",
+)
+SMALL_BYTES: Final = ConfigKey(
+    key="tables.small.bytes",
+    scope="producer",
+    kind="long",
+    unit="bytes",
+    default=DEFAULT_SMALL_BYTES,
+    minimum=1,
+    doc="A file of a table is small if it has fewer bytes. Joined files have up to twice this size.",
     cost="Existing records do not change.",
 )

@@ -29,10 +29,14 @@ from pipeline.settings.job_keys import (
     DEFAULT_CODEC,
     DEFAULT_MAX_SHARE,
     DEFAULT_PUBLISH_SPARK_BYTES,
+    DEFAULT_SMALL_BYTES,
+    DEFAULT_SMALL_FILES,
     DEFAULT_SPARK_RECORDS,
     DEFAULT_STORAGE_RETRY_MS,
     MAX_DEAD_LETTER_SHARE,
     PUBLISH_SPARK_BYTES,
+    SMALL_BYTES,
+    SMALL_FILES,
     SPARK_RECORDS,
     STORAGE_RETRY_TIMEOUT,
 )
@@ -262,6 +266,25 @@ class JobTopics(Section):
     )
 
 
+class MaintenanceSettings(JobTopics):
+    """The job `maintenance`: all cleaning of topics, and the upkeep of their Delta tables."""
+
+    tables_upkeep: Annotated[bool, Noun("true or false")] = Field(
+        default=True,
+        alias="tables.upkeep",
+        description="Whether maintenance also keeps the exported tables and the tables of dead letters small: joins small files,"
+        " writes checkpoints of Delta's log, and deletes files and log entries whose retention has passed. The table's"
+        " properties delta.deletedFileRetentionDuration (default: 7 days) and delta.logRetentionDuration (default: 30 days)"
+        " set the retention.",
+    )
+    small_files: Annotated[int, Noun("a whole number"), by_key(SMALL_FILES)] = Field(
+        default=DEFAULT_SMALL_FILES, alias="tables.small.files", description=SMALL_FILES.doc
+    )
+    small_bytes: Annotated[int, Noun("a whole number"), by_key(SMALL_BYTES)] = Field(
+        default=DEFAULT_SMALL_BYTES, alias="tables.small.bytes", description=SMALL_BYTES.doc
+    )
+
+
 class SchemaSettings(Section):
     """The folders in which event models outside of schemas/ are found."""
 
@@ -334,8 +357,10 @@ class Settings(Section):
         default=JobTopics(),
         description="Compacts topics: keeps the latest record of each key. The settings of each topic apply.",
     )
-    maintenance: JobTopics = Field(
-        default=JobTopics(), description="Runs retention, compaction and the merging of small segments in one job."
+    maintenance: MaintenanceSettings = Field(
+        default=MaintenanceSettings(),
+        description="Runs retention, compaction and the merging of small segments in one job. The job also keeps the topics'"
+        " Delta tables small.",
     )
     _name: str = PrivateAttr(default="settings")
     _places: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -421,7 +446,7 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
     "export": ExportSettings,
     "retention": JobTopics,
     "compaction": JobTopics,
-    "maintenance": JobTopics,
+    "maintenance": MaintenanceSettings,
 }
 """The sections that this module declares, by key."""
 

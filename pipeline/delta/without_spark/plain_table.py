@@ -39,29 +39,35 @@ _KNOWN_PROPERTIES = {
     "delta.minReaderVersion", "delta.minWriterVersion",
 }  # fmt: skip
 """Properties that do not change what a writer must do."""
+_HARMLESS = {"delta.enableDeletionVectors": "false", "delta.columnMapping.mode": "none"}
+"""Properties that do not change what a writer must do if they have these values."""
 _READ_OPTIONS = ParquetReadOptions(coerce_int96_timestamp_unit="us")
 """Older tables have timestamps as INT96, which Arrow reads as nanoseconds by default. These end in the year 2262."""
 _ACTION = "_action"
 _DELETES, _WRITES, _BECOMES_STALE = range(3)
 
 
-def is_plain(table: DeltaTable) -> bool:
-    """Whether deltalake may write to the table."""
+def why_not_plain(table: DeltaTable) -> str | None:
+    """What keeps deltalake from writing to the table, as the rest of a sentence; None if deltalake may write to it."""
     protocol, metadata = table.protocol(), table.metadata()
-    return (
-        protocol.min_reader_version == _READER_VERSION
-        and protocol.min_writer_version <= _WRITER_VERSION
-        and not metadata.partition_columns
-        and metadata.configuration.keys() <= _KNOWN_PROPERTIES
-        and metadata.configuration.get("delta.enableDeletionVectors", "false") == "false"
-        and metadata.configuration.get("delta.columnMapping.mode", "none") == "none"
-    )
+    if protocol.min_reader_version != _READER_VERSION or protocol.min_writer_version > _WRITER_VERSION:
+        return (
+            f"needs reader version {protocol.min_reader_version} and writer version {protocol.min_writer_version} of"
+            " Delta's protocol"
+        )
+    if metadata.partition_columns:
+        return "is partitioned"
+    properties = metadata.configuration
+    changed = [name for name, harmless in _HARMLESS.items() if properties.get(name, harmless) != harmless]
+    for name in [*sorted(properties.keys() - _KNOWN_PROPERTIES), *changed]:
+        return f"has the property {name} = {properties[name]}"
+    return None
 
 
-def _has_int96(table: DeltaTable) -> bool:
+def has_int96(table: DeltaTable) -> bool:
     """Whether a file of the table has timestamps as INT96, as Spark writes them by default.
 
-    deltalake's MERGE also writes the unchanged rows of a file again. It turns INT96 into nanoseconds, so timestamps after
+    deltalake's MERGE also writes unchanged rows again. It turns INT96 into nanoseconds, so timestamps after
     the year 2262 would become wrong.
     """
     footers = (fragment.metadata.schema for fragment in table.to_pyarrow_dataset().get_fragments())
@@ -86,8 +92,8 @@ class PlainTable:
         with deltalake_errors(path, "Nothing was exported."):
             table = DeltaTable(path, version=version, storage_options=delta_options())
             wanted = Schema.from_arrow(nullable_columns(columns))
-            fits = is_plain(table) and table.schema().to_json() == wanted.to_json()
-            if not fits or (STALE_SINCE.name in columns.names and _has_int96(table)):
+            fits = why_not_plain(table) is None and table.schema().to_json() == wanted.to_json()
+            if not fits or (STALE_SINCE.name in columns.names and has_int96(table)):
                 return None
         return cls(path, table, columns)
 

@@ -1,0 +1,50 @@
+"""Decides whether the small files of a table are joined, and which of them. This module is a pure function of sizes.
+
+A table with many files is slow to open and slow to read. But if each run joined all files, each run would copy the rows
+of all earlier runs again. So a file is joined only if the smaller files together are as large as the file itself. Each
+copy of a row then lands in a file that is at least twice as large, so a row is copied a few times at most. What stays
+is a short list of files, each larger than all smaller ones together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+_ALWAYS_BELOW = 1 << 20
+"""Files below this size are joined in any case, because their copies cost next to nothing."""
+
+
+@dataclass(frozen=True)
+class SmallFileRule:
+    """When a table's files are joined.
+
+    files: the table has more small files than this number.
+    size: a file with fewer bytes is small. Joined files have up to twice this size.
+    """
+
+    files: int
+    size: int
+
+
+def decide_joins(sizes: Mapping[str, int], rule: SmallFileRule) -> list[list[str]]:
+    """The files to join: each list becomes one file.
+
+    Args:
+        sizes: the bytes of each file of the table, by name.
+    """
+    small = sorted((size, name) for name, size in sizes.items() if size < rule.size)
+    if len(small) <= rule.files:
+        return []
+    sums = accumulate((size for size, _ in small), initial=0)  # the bytes of the files before each file
+    fits = [size <= max(before, _ALWAYS_BELOW) for (size, _), before in zip(small, sums, strict=False)]
+    joins: list[list[str]] = [[]]
+    filled = 0
+    for size, name in small[: max((number for number, fit in enumerate(fits, 1) if fit), default=0)]:
+        if filled + size > 2 * rule.size:
+            joins.append([])
+            filled = 0
+        joins[-1].append(name)
+        filled += size
+    return [each for each in joins if len(each) > 1]

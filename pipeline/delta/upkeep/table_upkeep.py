@@ -1,0 +1,192 @@
+"""Keeps one Delta table small, with deltalake and without Spark. Four steps, each of which may be left out or repeated:
+
+    1. checkpoint   write a checkpoint of Delta's log, if enough commits follow the last one
+    2. log          delete the log's entries that are older than delta.logRetentionDuration, and before a checkpoint
+    3. vacuum       delete the files that no version within delta.deletedFileRetentionDuration needs
+    4. files        join small files in one commit (OPTIMIZE); no row changes
+
+After a crash, the table is whole: its rows and its newest version are those of before or after a step. Exports, readers
+and other runs of this module may work at the same time. Only step 4 makes a commit (`pipeline.delta.upkeep.joining`). If
+another writer has removed one of the joined files meanwhile, nothing is committed, and step 4 is decided again. If an
+export merges rows of a file that was joined meanwhile, Delta refuses the commit of the export.
+
+The commit of step 4 has no stamp and no guard (`pipeline.delta.table_stamp`), so the position of the next export does
+not change. The position of a table is in the commit with the stamp of the current rows. Delta may delete a commit that
+is before an old checkpoint. So step 1 writes no checkpoint after that commit. If another writer wrote a checkpoint
+there, steps 1 and 2 are left out until the next export.
+
+A table that deltalake must not write is left alone (`pipeline.delta.without_spark.plain_table`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from lakelog.delta_options import delta_options
+from pipeline.delta.table_history import Commit, DeltaLog, find_head
+from pipeline.delta.upkeep.joining import join_files, sizes_of
+from pipeline.delta.upkeep.small_files import SmallFileRule, decide_joins
+from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
+from pipeline.delta.without_spark.plain_table import has_int96, why_not_plain
+from storage_engine.errors import ConflictError
+from storage_engine.storage.storage_opening import open_storage
+
+_MOST_ATTEMPTS = 5
+_CHECKPOINT_INTERVAL = 10
+"""Delta's default of delta.checkpointInterval."""
+_CHECKPOINT = re.compile(r"_delta_log/([0-9]{20})\.checkpoint\..*parquet")
+_PERIOD = re.compile(r"interval [0-9]+ (second|minute|hour|day|week)s?")
+"""The periods that deltalake reads as Spark does."""
+_PERIODS = ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration")
+_UNKNOWN_FEATURE = re.compile(r"Feature '([^']+)' is not supported")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
+"""Names that are written in the same way in Delta's log. Other names are percent-encoded there."""
+
+
+@dataclass(frozen=True)
+class TableUpkeep:
+    """What was done to one table.
+
+    joined, made: the number of files that were joined, and the number of files that replaced them.
+    deleted: the number of files that vacuum deleted.
+    checkpoint: the version of the new checkpoint; None if no checkpoint was due.
+    left_alone: the reason why the table, or its rows, must not be written; None if there is no such reason.
+    postponed: whether the budget had no room for joining the files.
+    """
+
+    joined: int = 0
+    made: int = 0
+    deleted: int = 0
+    checkpoint: int | None = None
+    left_alone: str | None = None
+    postponed: bool = False
+
+
+def keep_table(
+    path: str, rule: SmallFileRule, has_room: Callable[[int], bool] = lambda _: True, *, has_stamps: bool = True
+) -> TableUpkeep | None:
+    """Do all steps that are due; None if there is no table.
+
+    Args:
+        path: path or URI of the table.
+        has_room: is called with the bytes that are to be copied, and returns whether they may be.
+        has_stamps: whether commits of the table have stamps.
+
+    Raises:
+        ConflictError: other writers committed during every attempt of step 4. The other steps are done.
+        ExportRefusedError: the table's log cannot be read.
+        NewerTableError: a newer Lakelog exported to the table. Nothing was changed.
+        StorageError: the table cannot be read or written.
+    """
+    needed = _oldest_needed_commit(path, has_stamps=has_stamps)
+    if needed is None:
+        return None
+    with deltalake_errors(path, "The table is whole: the next maintenance repeats the upkeep."):
+        try:
+            table = DeltaTable(path, storage_options=delta_options())
+        except DeltaError as error:
+            if (feature := _UNKNOWN_FEATURE.search(str(error))) is None:
+                raise
+            return TableUpkeep(left_alone=f"needs the feature {feature[1]} of Delta's protocol")
+        if (reason := _why_not_writable(table)) is not None:
+            return TableUpkeep(left_alone=reason)
+        checkpoint = _write_checkpoint(path, table, needed)
+        _expire_log(path, table, needed)
+        deleted = _vacuum(path, table)
+        files = _join_small_files(path, rule, has_room)
+    return replace(files, deleted=deleted, checkpoint=checkpoint)
+
+
+def _why_not_writable(table: DeltaTable) -> str | None:
+    if (reason := why_not_plain(table)) is not None:
+        return reason
+    properties = table.metadata().configuration
+    for name in _PERIODS:
+        if name in properties and _PERIOD.fullmatch(properties[name]) is None:
+            return f"has the property {name} = {properties[name]}, which deltalake cannot read"
+    return None
+
+
+def _oldest_needed_commit(path: str, *, has_stamps: bool) -> int | None:
+    """The commit from which the log must stay; None if there is no table. This commit has the stamp of the current
+    rows. If no commit has a stamp, the log must stay from its newest commit on."""
+    log = DeltaLog(path)
+    if not log.versions or not has_stamps:
+        return log.versions[0] if log.versions else None
+    last_read = log.versions[0]
+
+    def commits() -> Iterator[Commit]:
+        nonlocal last_read
+        for commit in log.commits():
+            last_read = commit.version
+            yield commit
+
+    head = find_head(commits(), log.versions[-1], lambda _: True)
+    if head.current is not None:
+        return last_read
+    return log.versions[0] if head.newest is None else head.next_guard - 1
+
+
+# --- The steps ------------------------------------------------------------------------------------------------------
+
+
+def _checkpoints(path: str) -> list[int]:
+    """The versions that have a checkpoint, or a part of one."""
+    files = open_storage(path).list("_delta_log/")
+    return [int(found[1]) for file in files if (found := _CHECKPOINT.fullmatch(file.key))]
+
+
+def _write_checkpoint(path: str, table: DeltaTable, version: int) -> int | None:
+    """Write a checkpoint of a version, if it is due. deltalake then also deletes old entries of the log, before an
+    earlier checkpoint."""
+    interval = int(table.metadata().configuration.get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
+    newest = max(_checkpoints(path), default=-1)
+    if version - newest < interval:
+        return None
+    DeltaTable(path, version=version, storage_options=delta_options()).create_checkpoint()
+    return version
+
+
+def _vacuum(path: str, table: DeltaTable) -> int:
+    """Delete the files that no version within the retention needs. deltalake finds these files by the time of their
+    removal. If no commit names a file, the time of the file's last change decides."""
+    storage = open_storage(path)
+    unneeded = table.vacuum(dry_run=True, full=True)
+    for key in unneeded:
+        storage.delete(key)
+    return len(unneeded)
+
+
+def _expire_log(path: str, table: DeltaTable, needed: int) -> None:
+    """Delete the log's old entries, if this deletes no commit from `needed` on."""
+    wanted = table.metadata().configuration.get("delta.enableExpiredLogCleanup", "true") == "true"
+    if wanted and max(_checkpoints(path), default=-1) <= needed:
+        table.cleanup_metadata()
+
+
+def _join_small_files(path: str, rule: SmallFileRule, has_room: Callable[[int], bool]) -> TableUpkeep:
+    """Join small files, if there are too many."""
+    for _ in range(_MOST_ATTEMPTS):
+        table = DeltaTable(path, storage_options=delta_options())
+        if (reason := _why_not_writable(table)) is not None:
+            return TableUpkeep(left_alone=reason)
+        sizes = {name: size for name, size in sizes_of(table).items() if _PLAIN_NAME.fullmatch(name)}
+        joins = decide_joins(sizes, rule)
+        if not joins:
+            return TableUpkeep()
+        if not has_room(sum(sizes[name] for names in joins for name in names)):
+            return TableUpkeep(postponed=True)
+        if has_int96(table):
+            return TableUpkeep(left_alone="has files with timestamps of type INT96")
+        if join_files(open_storage(path), table, joins) is not None:
+            return TableUpkeep(joined=sum(map(len, joins)), made=len(joins))
+    raise ConflictError(
+        path,
+        f"other writers changed the table during each of {_MOST_ATTEMPTS} attempts to join its small files",
+        "Nothing is lost: the next maintenance tries again.",
+    )

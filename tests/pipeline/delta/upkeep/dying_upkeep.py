@@ -1,0 +1,51 @@
+"""Runs the upkeep of a table in a process that ends at once at one storage step:
+
+    python dying_upkeep.py TABLE STEP
+
+STEP is `name:before` or `name:after`; the names are those in STEPS. The file that joins others is `file`, and the commit
+is `commit`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from deltalake import DeltaTable
+
+from pipeline.delta.upkeep.small_files import SmallFileRule
+from pipeline.delta.upkeep.table_upkeep import keep_table
+from storage_engine.storage.posix import PosixStorage
+
+STEPS: dict[str, tuple[type, str]] = {
+    "checkpoint": (DeltaTable, "create_checkpoint"),
+    "expiry": (DeltaTable, "cleanup_metadata"),
+    "deletion": (PosixStorage, "delete"),
+    "file": (PosixStorage, "put_new"),
+    "commit": (PosixStorage, "put_new"),
+}
+KILLED = 9
+
+
+def die_at(step: str, *, after: bool) -> None:
+    owner, method = STEPS[step]
+    whole: Callable[..., Any] = getattr(owner, method)
+
+    def dying(self: Any, *arguments: Any) -> Any:
+        dies = step != "commit" or arguments[0].startswith("_delta_log/")
+        if not dies or after:
+            result = whole(self, *arguments)
+        if dies:
+            os._exit(KILLED)
+        return result
+
+    setattr(owner, method, dying)
+
+
+if __name__ == "__main__":
+    table, step = sys.argv[1:]
+    name, _, moment = step.partition(":")
+    die_at(name, after=moment == "after")
+    keep_table(table, SmallFileRule(1, 32 << 20))
