@@ -181,7 +181,7 @@ def check_records(root: str, source: Source) -> None:
     )
     records: list[dict[str, Any]] = found.select(["partition", "key", "value", "headers"]).to_pylist()
     partition_of = {record["key"]: record["partition"] for record in records}
-    wanted = [
+    wanted: list[dict[str, Any]] = [
         {"partition": partition_of.get(key), "key": key, "value": value, "headers": []}
         for file in range(source.written)
         for key, value in ((b"%d" % (row % 17), b"%06d%06d" % (file, row) + b"x" * PADDING) for row in range(ROWS))
