@@ -33,6 +33,8 @@ COVERED = {
     ("docs/SOURCES.md", "sh"): "test_stories.py",
     ("docs/SOURCES.md", "sql"): "test_stories.py",
     ("docs/SOURCES.md", "yaml"): "test_stories.py",
+    ("docs/STORAGE.md", "json"): "test_storage_page.py",
+    ("docs/STORAGE.md", "yaml"): "test_storage_page.py",
 }
 """By page and language, the tests that take every block of them."""
 
