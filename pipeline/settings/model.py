@@ -12,15 +12,12 @@ from typing import Annotated, Final, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     InstanceOf,
     PrivateAttr,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 
 from pipeline.settings.job_keys import (
     BATCH_SIZE,
@@ -40,6 +37,7 @@ from pipeline.settings.job_keys import (
     SPARK_RECORDS,
     STORAGE_RETRY_TIMEOUT,
 )
+from pipeline.settings.section import Section
 from pipeline.settings.values import (
     AVAILABLE_NOW,
     Checkpoint,
@@ -58,27 +56,6 @@ from pipeline.settings.values import (
 from storage_engine.config import BrokerConfig, nearest
 from storage_engine.errors import ConfigError
 from storage_engine.topic.broker_settings import BrokerSettings
-
-
-class Section(BaseModel):
-    """A section of the settings; unknown keys are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _leave_out_empty(cls, values: object) -> object:
-        """Drop each optional key without a value, as if the key were missing."""
-        if not isinstance(values, Mapping):
-            return values
-        fields = cls.fields_by_key()
-        optional = {key for key, field in fields.items() if not field.is_required()}
-        return {key: value for key, value in values.items() if value is not None or key not in optional}
-
-    @classmethod
-    def fields_by_key(cls) -> dict[str, FieldInfo]:
-        """The fields, by the key in the settings file."""
-        return {found.alias or name: found for name, found in cls.model_fields.items()}
 
 
 class SourceSettings(Section):

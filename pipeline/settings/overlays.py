@@ -13,7 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from pipeline.settings.model import SECTIONS, TOPIC_ENTRY, Section, section_in
+from pipeline.settings.model import SECTIONS, TOPIC_ENTRY, section_in
+from pipeline.settings.section import Section
 from storage_engine.config import ALIASES, BROKER_KEYS, TOPIC_KEYS, nearest
 from storage_engine.config.settings_document import Document, KeyPath
 from storage_engine.errors import ConfigError, UsageError

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from pipeline.settings.model import TOPIC_ENTRY, Section, Settings, TopicDefinition, section_in
+from pipeline.settings.model import TOPIC_ENTRY, Settings, TopicDefinition, section_in
 from pipeline.settings.overlays import STORAGE_OPTIONS, apply_arguments, apply_environment
+from pipeline.settings.section import Section
 from pipeline.settings.values import noun
 from storage_engine.config import (
     BROKER_KEYS,

@@ -31,15 +31,14 @@ contain the HTTP status and the store's error code.
 
 from __future__ import annotations
 
-import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from typing_extensions import Buffer
 
@@ -53,13 +52,13 @@ from storage_engine.errors import (
     UnsupportedError,
 )
 from storage_engine.storage import TEMPORARY, StoredFile
+from storage_engine.storage.object_errors import PAUSES, is_refused, pause_or_raise, repeated, status_of, storage_error
 from storage_engine.storage.object_store_access import checked_uri, object_store
 
 if TYPE_CHECKING:
     from obstore import BufferedWriter, ObjectMeta, PutMode, PutResult, UpdateVersion  # type: ignore[attr-defined]
     from obstore.store import ObjectStore
 
-_T = TypeVar("_T")
 _MARK = "lakelogput"
 """The name of a put's mark in the metadata of an object. Azure allows only letters and digits."""
 _PART_BYTES = 8 * 1024**2
@@ -68,19 +67,8 @@ _LARGE_READ = 4 * 1024**2
 """A longer range is read in parts."""
 _READ_PART = 2 * 1024**2
 _READS_AT_ONCE = 4
-_PAUSES = (0.05, 0.2, 0.5, 1.0, 2.0)
-"""Seconds of pause before each further attempt of a conditional put, and of a request whose reply ended early."""
-_CUT_REPLY = "response body"
-"""The part of obstore's messages that says that a reply ended early."""
-_STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
-_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-_CREDENTIAL_SERVICES = ("/latest/api/token", "/latest/meta-data", "metadata.google.internal", "/metadata/identity")
-"""Parts of the addresses that obstore asks for credentials if it finds no credentials elsewhere."""
 _MOST_VERSIONS = 1_000
 """How many replaced objects a storage remembers, so that the next replacement needs no look at the object."""
-_REFUSED = range(400, 500)
-_UNCLEAR_REFUSALS = frozenset((408, 409, 412, 429))
 
 
 class ObjectStorage:
@@ -134,7 +122,7 @@ class ObjectStorage:
 
         self._check(key)
         mark, is_unclear = secrets.token_hex(16), False
-        for pause in (*_PAUSES, None):
+        for pause in (*PAUSES, None):
             try:
                 self._once.put(
                     key, memoryview(data).cast("B"), mode="create", attributes={_MARK: mark}, use_multipart=False
@@ -143,8 +131,8 @@ class ObjectStorage:
             except (Taken, PreconditionError):
                 pass  # a conflict, a lost reply, or a file of another writer
             except (BaseError, OSError, ValueError) as error:
-                if not is_unclear and _is_refused(error):
-                    raise self._error(key, error) from None
+                if not is_unclear and is_refused(error):
+                    raise storage_error(self._place(key), error) from None
                 is_unclear = True
             try:
                 found = self._mark(key)
@@ -161,7 +149,7 @@ class ObjectStorage:
         if is_unclear:
             raise self._ambiguous(key, "the store did not answer whether it created the file")
         raise StorageUnavailableError(
-            self._place(key), f"the store answered {len(_PAUSES) + 1} times that other requests are in the way (409)",
+            self._place(key), f"the store answered {len(PAUSES) + 1} times that other requests are in the way (409)",
             "Repeat the command later.",
         )  # fmt: skip
 
@@ -180,7 +168,7 @@ class ObjectStorage:
         from obstore.exceptions import BaseError, PreconditionError
 
         mark, is_unclear = secrets.token_hex(16), False
-        for pause in (*_PAUSES, None):
+        for pause in (*PAUSES, None):
             known = self._versions.pop(key, None)
             mode: PutMode = known or self._version(key) or "create"
             try:
@@ -198,15 +186,15 @@ class ObjectStorage:
             except (Taken, PreconditionError, FileNotFoundError):
                 pass  # a conflict, a lost reply, or a change by another process
             except (BaseError, OSError, ValueError) as error:
-                if not is_unclear and _is_refused(error):
-                    raise self._error(key, error) from None
+                if not is_unclear and is_refused(error):
+                    raise storage_error(self._place(key), error) from None
                 is_unclear = True
             if self._mark(key) == mark:
                 return
             if pause is not None:
                 time.sleep(pause)
         raise StorageUnavailableError(
-            self._place(key), f"could not be replaced in {len(_PAUSES) + 1} attempts", "Repeat the command later."
+            self._place(key), f"could not be replaced in {len(PAUSES) + 1} attempts", "Repeat the command later."
         )
 
     def _version(self, key: str) -> UpdateVersion | None:
@@ -222,7 +210,7 @@ class ObjectStorage:
         if length is not None and length <= 0:
             return b""
         with self.named(key):
-            return _repeated(lambda: self._read(key, start, length))
+            return repeated(lambda: self._read(key, start, length))
 
     def _read(self, key: str, start: int, length: int | None) -> bytes:
         from obstore.exceptions import BaseError
@@ -237,7 +225,7 @@ class ObjectStorage:
                 return self._read_parts(key, start, found.meta["size"])
             return bytes(found.bytes())
         except BaseError as error:
-            if _status(error) != 416:  # a part begins behind the file's end
+            if status_of(error) != 416:  # a part begins behind the file's end
                 raise
         size = int(self._store.head(key)["size"])
         return self._read_parts(key, start, size) if start < size else b""
@@ -269,12 +257,12 @@ class ObjectStorage:
     def _listed(self, prefix: str, after: str) -> Iterator[StoredFile]:
         from obstore.exceptions import BaseError
 
-        last, pauses = after, iter(_PAUSES)
+        last, pauses = after, iter(PAUSES)
         with self.named(prefix):
             while True:
                 try:
                     for chunk in self._store.list(prefix, offset=last or None):
-                        pauses = iter(_PAUSES)
+                        pauses = iter(PAUSES)
                         for found in chunk:
                             key = found["path"]
                             is_new, last = key > last, key
@@ -282,11 +270,11 @@ class ObjectStorage:
                                 yield StoredFile(key, found["size"], int(found["last_modified"].timestamp() * 1000))
                     return
                 except BaseError as error:
-                    _pause_or_raise(error, pauses)
+                    pause_or_raise(error, pauses)
 
     def delete(self, key: str) -> None:
         with suppress(NotFoundError), self.named(key):
-            _repeated(lambda: self._store.delete(key))
+            repeated(lambda: self._store.delete(key))
 
     def sync_names(self, folder: str) -> None:
         """Nothing to do: an object is durable as soon as it is visible."""
@@ -310,7 +298,7 @@ class ObjectStorage:
         try:
             yield
         except (BaseError, OSError, ValueError) as error:
-            raise self._error(key, error) from None
+            raise storage_error(self._place(key), error) from None
 
     @staticmethod
     def _check(key: str) -> None:
@@ -318,40 +306,6 @@ class ObjectStorage:
             raise StorageAccessError(
                 key or "(empty key)", "the key names a place outside of the root", "Use a path without `..`."
             )
-
-    def _error(self, key: str, error: Exception) -> StorageError:
-        """The typed error for an error of obstore."""
-        from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
-
-        place, status = self._place(key), _status(error)
-        if any(code in str(error) for code in _NO_BUCKET):
-            return StorageAccessError(place, "the bucket does not exist", "Create the bucket, or correct the root.")
-        if isinstance(error, FileNotFoundError):
-            return NotFoundError(place, "no such file", "Check the root and the name.")
-        code = _CODE.search(str(error))
-        answer = " ".join(filter(None, (str(status or ""), code[1] if code else "")))
-        if any(word in str(error) for word in _CREDENTIAL_SERVICES):
-            return StorageAccessError(
-                place,
-                "found no credentials",
-                "Set the credentials in the environment, or in a profile (docs/STORAGE.md).",
-            )
-        if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in (401, 403):
-            return StorageAccessError(
-                place, f"the store refused the credentials or the access ({answer})",
-                "Check the credentials and their permissions: read, write, list and delete under this prefix.",
-            )  # fmt: skip
-        if status is None:
-            return StorageUnavailableError(
-                place,
-                "the store did not answer",
-                "Check the network and the endpoint of the store, then repeat the command.",
-            )
-        if status in _REFUSED and status not in _UNCLEAR_REFUSALS:
-            return StorageError(
-                place, f"the store refused the request ({answer})", "Check the endpoint, the region and the bucket."
-            )
-        return StorageUnavailableError(place, f"the store answered {answer}", "Repeat the command later.")
 
 
 class _NewObject:
@@ -425,37 +379,3 @@ def _version(known: ObjectMeta | PutResult) -> UpdateVersion:
     if known["version"] is not None:
         version["version"] = known["version"]
     return version
-
-
-def _repeated(work: Callable[[], _T]) -> _T:
-    """Do the work, and repeat it if only the beginning of a reply arrived."""
-    from obstore.exceptions import BaseError
-
-    pauses = iter(_PAUSES)
-    while True:
-        try:
-            return work()
-        except BaseError as error:
-            _pause_or_raise(error, pauses)
-
-
-def _pause_or_raise(error: Exception, pauses: Iterator[float]) -> None:
-    """Wait before the next attempt if only the beginning of a reply arrived, until there is no pause left."""
-    pause = next(pauses, None) if _CUT_REPLY in str(error) else None
-    if pause is None:
-        raise error
-    time.sleep(pause)
-
-
-def _status(error: Exception) -> int | None:
-    """The HTTP status in an error of obstore; None if the store did not answer."""
-    found = _STATUS.search(str(error))
-    return int(found[1]) if found else None
-
-
-def _is_refused(error: Exception) -> bool:
-    """Whether the store certainly did not execute the request."""
-    status = _status(error)
-    return isinstance(error, ValueError) or (
-        status is not None and status in _REFUSED and status not in _UNCLEAR_REFUSALS
-    )

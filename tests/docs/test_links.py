@@ -1,4 +1,5 @@
-"""Tests that the files and headings to which the pages link exist, and the modules that the pages name."""
+"""Tests that the files and headings to which the pages link exist, and the modules that the pages name, and that the list
+of decisions is complete."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.docs.pages import PROJECT
 
+DECISIONS = PROJECT / "docs" / "decisions"
 PACKAGES = ("jobs", "lakelog", "pipeline", "schemas", "storage_engine")
 EVERY_PAGE = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
@@ -45,3 +47,10 @@ def test_every_module_that_a_page_names_is_there(page: Path) -> None:
 def test_readme_leads_to_every_page() -> None:
     linked = {name for name, _ in _LINK.findall((PROJECT / "README.md").read_text(encoding="utf-8"))}
     assert {f"docs/{page.name}" for page in (PROJECT / "docs").glob("*.md")} <= linked
+
+
+def test_every_decision_is_listed_with_its_title() -> None:
+    titles = {path.name: path.read_text("utf-8").partition("\n")[0] for path in DECISIONS.glob("0*.md")}
+    page = (DECISIONS / "README.md").read_text("utf-8")
+    listed = re.findall(r"^- \[(\d{4})\]\(([^)]+)\): (.+)$", page, re.MULTILINE)
+    assert sorted((name, f"# {number} {title}") for number, name, title in listed) == sorted(titles.items())
