@@ -221,6 +221,7 @@ def test_jobs_and_a_program_run_where_only_the_archive_has_lakelog(cluster: Clus
     check_run(cluster, root, cluster.run_program(root, {}), {})
 
 
+@pytest.mark.stores
 def test_executors_reach_a_store_with_options_that_no_log_contains(
     cluster: Cluster, s3: ObjectServer, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,8 @@ from storage_engine.topic.topics import Topics
 if TYPE_CHECKING:
     from tests.servers.minicluster import HdfsCluster
 
+pytestmark = pytest.mark.stores
+
 HOME = Path(__file__).parents[2]
 DAY_MS = 24 * 3_600_000
 BROKER = BrokerConfig()

@@ -109,6 +109,7 @@ def has_committed(driver: Driver, world: World, batches: int) -> bool:
     return True
 
 
+@pytest.mark.stores
 @pytest.mark.spark
 @pytest.mark.slow
 def test_however_often_the_driver_is_killed_every_record_comes_once_to_s3(

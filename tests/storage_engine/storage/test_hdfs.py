@@ -38,6 +38,8 @@ from tests.servers.cut_connection import CutConnection
 if TYPE_CHECKING:
     from tests.servers.minicluster import HdfsCluster
 
+pytestmark = pytest.mark.stores
+
 HOME = Path(__file__).parents[3]
 RACES = 60
 _NUMBERS = count()
