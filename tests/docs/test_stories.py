@@ -184,15 +184,6 @@ def test_the_jobs_that_airflow_is_shown_to_start_end_well(machine: Machine) -> N
         assert machine.run(command.format(job)).status == 0, job
 
 
-def test_the_table_is_kept_small_as_the_page_says(machine: Machine) -> None:
-    (block,) = [block for block in blocks(OPERATIONS, "python") if "airflow" not in block.text]
-    before = DeltaTable(str(machine.folder / "mnt/shared/lakelog/tables/orders"))
-    rows = before.to_pyarrow_table().num_rows
-    names: dict[str, DeltaTable] = {}
-    exec(compile(machine.local(block.text), str(block), "exec"), names)
-    assert names["table"].to_pyarrow_table().num_rows == rows
-
-
 def test_the_settings_of_several_topics_are_what_spark_can_run(spark: SparkSession, machine: Machine) -> None:
     (block,) = blocks(OPERATIONS, "yaml")
     file = machine.folder / "router.yaml"
