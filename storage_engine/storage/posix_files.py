@@ -25,6 +25,9 @@ def open_regular(path: Path | str, flags: int) -> int:
     """Open a regular file or a directory, and return the descriptor. Everything else is refused: opening a FIFO can
     block, and opening a device can have effects.
 
+    If another host has just replaced the file, an NFS client may open the old file, and then fstat raises ESTALE. The
+    descriptor is closed then. As long as the old file is open, the NFS client opens it again instead of the new file.
+
     Raises:
         StorageAccessError: the path is a FIFO, a socket or a device.
         OSError: the operating system refuses to open the path.
@@ -35,10 +38,13 @@ def open_regular(path: Path | str, flags: int) -> int:
         if error.errno != errno.ENXIO:  # ENXIO: a FIFO without a reader, or a socket
             raise
         raise _no_file(path) from None
-    mode = os.fstat(descriptor).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading or writing a directory raises EISDIR
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading or writing a directory raises EISDIR
+            raise _no_file(path)
+    except BaseException:
         os.close(descriptor)
-        raise _no_file(path)
+        raise
     return descriptor
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +100,37 @@ def test_a_broken_promise_is_a_problem_that_says_what_it_costs(broken, expected,
         assert re.search(expected[finding.check], finding.found), finding
         assert finding.meaning == CHECKS[finding.check].otherwise
         assert finding.meaning
+
+
+def test_a_growing_file_is_found_although_missing_folders_stay_in_a_cache(storage, monkeypatch) -> None:
+    storage.make_folder("")
+    missing: set[Path] = set()
+    scan, make, open_ = os.scandir, os.mkdir, os.open
+
+    def check(folder: Path) -> None:
+        if not folder.is_dir():
+            missing.add(folder)
+        if folder in missing:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+
+    def scandir(path: Any) -> Any:
+        check(Path(path))
+        return scan(path)
+
+    def opened(path: Any, *arguments: Any) -> int:
+        check(Path(path).parent)
+        return open_(path, *arguments)
+
+    def mkdir(path: Any, *arguments: Any) -> None:
+        missing.discard(Path(path))
+        make(path, *arguments)
+
+    with ProcessPartner(storage.uri) as partner:
+        monkeypatch.setattr(os, "scandir", scandir)
+        monkeypatch.setattr(os, "open", opened)
+        monkeypatch.setattr(os, "mkdir", mkdir)
+        (finding,) = examine_with(storage, "work", partner, [CHECKS["growing file"]], lambda finding: None)
+    assert finding.outcome is Outcome.OK, finding
 
 
 def test_what_a_storage_has_no_capability_for_is_not_available(storage) -> None:

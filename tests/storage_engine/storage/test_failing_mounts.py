@@ -95,6 +95,15 @@ def test_what_may_be_done_twice_is_tried_again(mount, verb, code) -> None:
     assert not mount.leftovers()
 
 
+def test_a_file_that_another_host_has_replaced_is_closed_before_it_is_opened_again(mount) -> None:
+    """An NFS client may open the old file, whose fstat fails. It opens the old file again while this file is open."""
+    before = sorted(os.listdir("/dev/fd"))  # noqa: PTH208
+    mount.fail("fstat", errno.ESTALE, 3)
+    assert mount.storage.read("folder/there") == b"here"
+    assert mount.calls == 4
+    assert sorted(os.listdir("/dev/fd")) == before  # noqa: PTH208
+
+
 @pytest.mark.parametrize("verb", CALLS)
 def test_a_mount_that_stays_away_is_said_to_be_away(mount, verb) -> None:
     call, module, act, _ = CALLS[verb]
