@@ -27,7 +27,7 @@ from typing import Protocol, Self, TypeVar
 
 from typing_extensions import Buffer
 
-from storage_engine.errors import UnsupportedError
+from storage_engine.errors import ConfigError, StorageAccessError, UnsupportedError
 
 TEMPORARY = ".tmp-"
 """The prefix of temporary names. A put may first write a file under such a name, and a crash may leave this file. No
@@ -49,7 +49,10 @@ class StoredFile:
 
 
 class NewFile(Protocol):
-    """A file that is written from front to back. Other processes see it only after it is closed."""
+    """A file that is written from front to back. Other processes see it only after it is closed.
+
+    At the end of a `with` block the file is closed, or aborted after an error. Implementations inherit this.
+    """
 
     def write(self, data: Buffer) -> None: ...
 
@@ -61,11 +64,16 @@ class NewFile(Protocol):
     def abort(self) -> None:
         """Delete the written bytes. After this call, no file has the key."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort()
 
 
 class Storage(Protocol):
@@ -341,3 +349,22 @@ def needed(capability: _Capability | None, storage: Storage, operation: str, rem
     if capability is None:
         raise UnsupportedError(f"root {storage.uri}", f"{operation} is not possible on this kind of storage", remedy)
     return capability
+
+
+def check_key(key: str) -> None:
+    """Check that a key names a place below the root.
+
+    Raises:
+        StorageAccessError: the key is empty, or leaves the root.
+    """
+    if not key or not {"", ".", ".."}.isdisjoint(key.split("/")):
+        raise StorageAccessError(
+            key or "(empty key)", "the key names a place outside of the root", "Use a path without `..`."
+        )
+
+
+def missing_package(uri: str, package: str, extra: str) -> ConfigError:
+    """The error for a root whose storage needs a package that is not installed."""
+    return ConfigError(
+        f"root {uri}", f"the package {package} is not installed", f"Install it: pip install 'lakelog[{extra}]'."
+    )

@@ -37,8 +37,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from typing_extensions import Buffer
 
@@ -46,12 +45,11 @@ from storage_engine.errors import (
     AlreadyExistsError,
     AmbiguousPutError,
     NotFoundError,
-    StorageAccessError,
     StorageError,
     StorageUnavailableError,
     UnsupportedError,
 )
-from storage_engine.storage import TEMPORARY, StoredFile
+from storage_engine.storage import TEMPORARY, NewFile, StoredFile, check_key
 from storage_engine.storage.object_errors import PAUSES, is_refused, pause_or_raise, repeated, status_of, storage_error
 from storage_engine.storage.object_store_access import checked_uri, object_store
 
@@ -120,7 +118,7 @@ class ObjectStorage:
         from obstore.exceptions import AlreadyExistsError as Taken
         from obstore.exceptions import BaseError, PreconditionError
 
-        self._check(key)
+        check_key(key)
         mark, is_unclear = secrets.token_hex(16), False
         for pause in (*PAUSES, None):
             try:
@@ -258,7 +256,7 @@ class ObjectStorage:
         from obstore.exceptions import BaseError
 
         last, pauses = after, iter(PAUSES)
-        with self.named(prefix):
+        with self.named(prefix.removesuffix("/")):
             while True:
                 try:
                     for chunk in self._store.list(prefix, offset=last or None):
@@ -292,7 +290,7 @@ class ObjectStorage:
         Raises:
             StorageAccessError: the key is empty, or leaves the root.
         """
-        self._check(key)
+        check_key(key)
         from obstore.exceptions import BaseError
 
         try:
@@ -300,15 +298,8 @@ class ObjectStorage:
         except (BaseError, OSError, ValueError) as error:
             raise storage_error(self._place(key), error) from None
 
-    @staticmethod
-    def _check(key: str) -> None:
-        if not key or not {"", ".", ".."}.isdisjoint(key.removesuffix("/").split("/")):
-            raise StorageAccessError(
-                key or "(empty key)", "the key names a place outside of the root", "Use a path without `..`."
-            )
 
-
-class _NewObject:
+class _NewObject(NewFile):
     """A NewFile: it becomes an object when it is closed."""
 
     def __init__(self, storage: ObjectStorage, store: ObjectStore, key: str) -> None:
@@ -353,17 +344,6 @@ class _NewObject:
         """An upload in parts that is not completed never becomes an object."""
         self._upload = None
         self._parts.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
 
 
 _CHECKS = threading.Lock()

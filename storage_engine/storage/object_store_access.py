@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from storage_engine.errors import ConfigError
+from storage_engine.storage import missing_package
 from storage_engine.storage.storage_options import storage_options
 
 if TYPE_CHECKING:
@@ -162,12 +163,3 @@ def _profile(uri: str, places: dict[str, str]) -> dict[str, Any]:
             f"root {uri!r}", f"the AWS profile cannot be used: {type(error).__name__}",
             "Check AWS_PROFILE and the files in ~/.aws, for example with `aws sts get-caller-identity`.",
         ) from None  # fmt: skip
-
-
-def missing_package(uri: str, package: str, extra: str) -> ConfigError:
-    """The error for a root whose storage needs a package that is not installed."""
-    return ConfigError(
-        f"root {uri!r}",
-        f"needs the package {package}, which is not installed",
-        f"Run `pip install 'lakelog[{extra}]'`.",
-    )

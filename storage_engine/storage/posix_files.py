@@ -8,12 +8,11 @@ import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from typing_extensions import Buffer
 
 from storage_engine.errors import StorageAccessError, StorageError
+from storage_engine.storage import NewFile
 from storage_engine.storage.posix_directories import sync_directory
 from storage_engine.storage.posix_errors import named
 from storage_engine.storage.write_back import begin_write_back
@@ -101,7 +100,7 @@ class PosixFile:
                 os.close(descriptor)
 
 
-class PosixNewFile:
+class PosixNewFile(NewFile):
     """A NewFile that writes to a PosixFile."""
 
     def __init__(self, file: PosixFile, path: Path, durable: bool) -> None:
@@ -130,17 +129,6 @@ class PosixNewFile:
         self._file.close()
         with named(str(self._path)):
             self._path.unlink(missing_ok=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.abort()
 
 
 def write_all(descriptor: int, position: int, data: Sequence[Buffer]) -> int:

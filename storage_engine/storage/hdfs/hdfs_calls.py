@@ -20,6 +20,7 @@ from storage_engine.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
+from storage_engine.storage import missing_package
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileStatus
@@ -171,8 +172,7 @@ class HdfsCalls:
         try:
             from hdfs_native import Client
         except ImportError:
-            problem = "the package hdfs-native is not installed"
-            raise ConfigError(place, problem, "Install it: pip install 'lakelog[hdfs]'.") from None
+            raise missing_package(self._uri, "hdfs-native", "hdfs") from None
         if _FORKED_AT and any(process != os.getpid() for process, *_ in _CLIENTS):
             time.sleep(max(0.0, _FORKED_AT[-1] + _CONNECTION_SECONDS - time.monotonic()))
         try:

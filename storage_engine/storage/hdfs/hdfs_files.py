@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from typing_extensions import Buffer
 
 from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, StorageError
-from storage_engine.storage import TEMPORARY
+from storage_engine.storage import TEMPORARY, NewFile
 from storage_engine.storage.hdfs.hdfs_calls import HdfsCalls
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ class TemporaryFile:
         self._calls.remove_quietly(self._key, self._name)
 
 
-class HdfsNewFile:
+class HdfsNewFile(NewFile):
     """A NewFile that has a temporary name until it is closed."""
 
     def __init__(self, calls: HdfsCalls, key: str, path: str) -> None:
@@ -146,14 +145,3 @@ class HdfsNewFile:
 
     def abort(self) -> None:
         self._file.remove()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import Buffer
 
-from storage_engine.errors import ConfigError, NotFoundError, StorageAccessError
-from storage_engine.storage import TEMPORARY, StoredFile
+from storage_engine.errors import ConfigError, NotFoundError
+from storage_engine.storage import TEMPORARY, StoredFile, check_key
 from storage_engine.storage.hdfs.hdfs_calls import HdfsCalls
 from storage_engine.storage.hdfs.hdfs_files import HdfsNewFile, TemporaryFile
 from storage_engine.storage.storage_options import storage_options
@@ -143,9 +143,7 @@ class HdfsStorage:
         self._calls.file_info(key, self._path(key))
 
     def _path(self, key: str) -> str:
-        if not key or not {"", ".", ".."}.isdisjoint(key.split("/")):
-            problem = "the key names a place outside of the root"
-            raise StorageAccessError(key or "(empty key)", problem, "Use a path without `..`.")
+        check_key(key)
         return f"{self._folder}/{key}"
 
 
