@@ -115,28 +115,16 @@ class ObjectStorage:
         )  # fmt: skip
 
     def _create(self, key: str, data: Buffer) -> None:
-        from obstore.exceptions import AlreadyExistsError as Taken
-        from obstore.exceptions import BaseError, PreconditionError
-
         check_key(key)
-        mark, is_unclear = secrets.token_hex(16), False
+        put = _MarkedPut(self._once, key, data, self._place(key))
         for pause in (*PAUSES, None):
-            try:
-                self._once.put(
-                    key, memoryview(data).cast("B"), mode="create", attributes={_MARK: mark}, use_multipart=False
-                )
+            if put.attempt("create") is not None:
                 return
-            except (Taken, PreconditionError):
-                pass  # a conflict, a lost reply, or a file of another writer
-            except (BaseError, OSError, ValueError) as error:
-                if not is_unclear and is_refused(error):
-                    raise storage_error(self._place(key), error) from None
-                is_unclear = True
             try:
                 found = self._mark(key)
             except StorageError as error:
                 raise self._ambiguous(key, error.problem) from None
-            if found == mark:
+            if found == put.mark:
                 return
             if found is not None:
                 raise AlreadyExistsError(
@@ -144,7 +132,7 @@ class ObjectStorage:
                 )
             if pause is not None:
                 time.sleep(pause)
-        if is_unclear:
+        if put.is_unclear:
             raise self._ambiguous(key, "the store did not answer whether it created the file")
         raise StorageUnavailableError(
             self._place(key), f"the store answered {len(PAUSES) + 1} times that other requests are in the way (409)",
@@ -162,32 +150,17 @@ class ObjectStorage:
         return AmbiguousPutError(self._place(key), problem, "Check whether the file exists, and what it contains.")
 
     def replace(self, key: str, data: Buffer) -> None:
-        from obstore.exceptions import AlreadyExistsError as Taken
-        from obstore.exceptions import BaseError, PreconditionError
-
-        mark, is_unclear = secrets.token_hex(16), False
+        check_key(key)
+        put = _MarkedPut(self._once, key, data, self._place(key))
         for pause in (*PAUSES, None):
             known = self._versions.pop(key, None)
-            mode: PutMode = known or self._version(key) or "create"
-            try:
-                written = self._once.put(
-                    key,
-                    memoryview(data).cast("B"),
-                    mode=mode,
-                    attributes={_MARK: mark},
-                    use_multipart=False,
-                )
+            written = put.attempt(known or self._version(key) or "create")
+            if written is not None:
                 if len(self._versions) >= _MOST_VERSIONS:
                     self._versions.clear()
                 self._versions[key] = _version(written)
                 return
-            except (Taken, PreconditionError, FileNotFoundError):
-                pass  # a conflict, a lost reply, or a change by another process
-            except (BaseError, OSError, ValueError) as error:
-                if not is_unclear and is_refused(error):
-                    raise storage_error(self._place(key), error) from None
-                is_unclear = True
-            if self._mark(key) == mark:
+            if self._mark(key) == put.mark:
                 return
             if pause is not None:
                 time.sleep(pause)
@@ -297,6 +270,43 @@ class ObjectStorage:
             yield
         except (BaseError, OSError, ValueError) as error:
             raise storage_error(self._place(key), error) from None
+
+
+class _MarkedPut:
+    """A conditional put that may be attempted several times, always with the same bytes and the same mark.
+
+    mark: is in the metadata of the object if one of the attempts took effect.
+    is_unclear: whether an attempt may have taken effect, or may still take effect.
+    """
+
+    def __init__(self, store: ObjectStore, key: str, data: Buffer, place: str) -> None:
+        self.mark = secrets.token_hex(16)
+        self.is_unclear = False
+        self._store = store
+        self._key = key
+        self._data = memoryview(data).cast("B")
+        self._place = place
+
+    def attempt(self, mode: PutMode) -> PutResult | None:
+        """Put once; None if the store did not confirm the put.
+
+        Raises:
+            StorageError: the store refused the put, and no earlier attempt can have taken effect.
+        """
+        from obstore.exceptions import AlreadyExistsError as Taken
+        from obstore.exceptions import BaseError, PreconditionError
+
+        try:
+            return self._store.put(self._key, self._data, mode=mode, attributes={_MARK: self.mark}, use_multipart=False)
+        except (Taken, PreconditionError):
+            return None  # a conflict, a lost reply, or another writer
+        except (BaseError, OSError, ValueError) as error:
+            if isinstance(error, FileNotFoundError) and mode != "create":
+                return None  # the object that was to be replaced is gone
+            if not self.is_unclear and is_refused(error):
+                raise storage_error(self._place, error) from None
+            self.is_unclear = True
+            return None
 
 
 class _NewObject(NewFile):
