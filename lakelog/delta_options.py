@@ -10,24 +10,22 @@ from __future__ import annotations
 import os
 import re
 
-from storage_engine.storage.storage_options import storage_options
+from storage_engine.storage.object_errors import error_code
+from storage_engine.storage.storage_options import S3_ENDPOINTS, S3_REGIONS, s3_value, storage_options
 
-_ENDPOINTS = ("aws_endpoint_url_s3", "aws_endpoint_url", "aws_endpoint")
 _STATUS = re.compile(r"\b([45][0-9]{2}) [A-Z]")
-_CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
 
 
 def delta_options() -> dict[str, str]:
     """The options for each call of deltalake that opens a table or creates one."""
     options = storage_options()
-    places = {name.lower(): value for name, value in os.environ.items() if name.startswith("AWS_")} | options
-    endpoint = next((places[name] for name in _ENDPOINTS if places.get(name)), "")
+    endpoint, region = (s3_value(names, options, os.environ) for names in (S3_ENDPOINTS, S3_REGIONS))
     if endpoint:
-        options.setdefault("aws_endpoint_url", endpoint)
+        options = {name: value for name, value in options.items() if name not in S3_ENDPOINTS}
         # Without a region, deltalake would ask the metadata service of the host.
-        options.setdefault("aws_region", places.get("aws_region") or places.get("aws_default_region") or "us-east-1")
-    if endpoint.startswith("http://"):
-        options.setdefault("allow_http", "true")
+        options |= {"aws_endpoint_url": endpoint, "aws_region": region or "us-east-1"}
+        if endpoint.startswith("http://"):
+            options.setdefault("allow_http", "true")
     return options
 
 
@@ -35,8 +33,8 @@ def answered(error: Exception) -> tuple[int, str] | None:
     """The HTTP status and the error code in an error of deltalake; None if no store answered. The rest of the error is
     the store's answer, which may contain parts of the credentials."""
     text = str(error)
-    status, code = _STATUS.search(text), _CODE.search(text)
-    return (int(status[1]), code[1] if code else "") if status else None
+    status = _STATUS.search(text)
+    return (int(status[1]), error_code(text)) if status else None
 
 
 def shown_error(table: str, error: Exception) -> str:

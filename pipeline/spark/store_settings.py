@@ -22,7 +22,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from storage_engine.errors import ConfigError
-from storage_engine.storage.storage_options import VARIABLE, storage_options
+from storage_engine.storage.storage_options import S3_ENDPOINTS, S3_REGIONS, VARIABLE, s3_value, storage_options
 
 _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _SDK_CREDENTIALS = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
@@ -37,8 +37,6 @@ _CREDENTIALS = ",".join(
 """The order in which S3A looks for credentials: in the Hadoop configuration, then in the places of the AWS SDK, which are
 the environment, a web identity, the profile in ~/.aws, and the role of the container or host."""
 
-_ENDPOINTS = ("aws_endpoint_url_s3", "aws_endpoint_url", "aws_endpoint")
-_REGIONS = ("aws_region", "aws_default_region")
 _REGION_OF_OTHER_STORES = "us-east-1"
 _SECRETS = {
     "aws_access_key_id": "fs.s3a.access.key",
@@ -47,7 +45,7 @@ _SECRETS = {
 }
 _FORWARDED = (
     VARIABLE,
-    *(name.upper() for name in (*_SECRETS, *_ENDPOINTS, *_REGIONS)),
+    *(name.upper() for name in (*_SECRETS, *S3_ENDPOINTS, *S3_REGIONS)),
     "AZURE_STORAGE_ACCOUNT_NAME",
     "AZURE_STORAGE_ACCOUNT_KEY",
     "AZURE_STORAGE_SAS_TOKEN",
@@ -69,17 +67,16 @@ def hadoop_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> d
         options: the storage options, with names in lower case. They override the environment.
         environ: the environment variables.
     """
-    variables = {name.lower(): value for name, value in environ.items() if name.startswith("AWS_")}
 
     def find(*names: str) -> str | None:
-        return next((given[name] for given in (options, variables) for name in names if given.get(name)), None)
+        return s3_value(names, options, environ)
 
     def is_on(name: str) -> bool:
         return (find(name) or "").lower() == "true"
 
     settings = {"fs.s3.impl": _S3A}
     settings["fs.s3a.aws.credentials.provider"] = _ANONYMOUS if is_on("aws_skip_signature") else _CREDENTIALS
-    endpoint, region = find(*_ENDPOINTS), find(*_REGIONS)
+    endpoint, region = find(*S3_ENDPOINTS), find(*S3_REGIONS)
     if endpoint:
         settings["fs.s3a.endpoint"] = endpoint
         settings["fs.s3a.path.style.access"] = "false" if is_on("aws_virtual_hosted_style_request") else "true"
@@ -87,8 +84,9 @@ def hadoop_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> d
     if region:
         settings["fs.s3a.endpoint.region"] = region
     # The parts of one set of credentials come from one place.
-    credentials = options if options.get("aws_access_key_id") else variables
-    return settings | {key: credentials[name] for name, key in _SECRETS.items() if credentials.get(name)}
+    given = options if options.get("aws_access_key_id") else {}
+    found = {key: s3_value((name,), given, {} if given else environ) for name, key in _SECRETS.items()}
+    return settings | {key: value for key, value in found.items() if value}
 
 
 def open_stores(context: SparkContext) -> None:

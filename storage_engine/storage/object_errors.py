@@ -22,8 +22,9 @@ _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _CREDENTIAL_SERVICES = ("/latest/api/token", "/latest/meta-data", "metadata.google.internal", "/metadata/identity")
 """Parts of the addresses that obstore asks for credentials if it finds no credentials elsewhere."""
-_REFUSED = range(400, 500)
-_UNCLEAR_REFUSALS = frozenset((408, 409, 412, 429))
+_DENIED = (401, 403)
+_PASSING = frozenset((408, 409, 412, 429))
+"""Statuses below 500 after which a repetition of the request may succeed."""
 
 
 def storage_error(place: str, error: Exception) -> StorageError:
@@ -37,15 +38,15 @@ def storage_error(place: str, error: Exception) -> StorageError:
         return StorageAccessError(place, "the bucket does not exist", "Create the bucket, or correct the root.")
     if isinstance(error, FileNotFoundError):
         return NotFoundError(place, "no such file", "Check the root and the name.")
-    code = _CODE.search(str(error))
-    answer = " ".join(filter(None, (str(status or ""), code[1] if code else "")))
+    answer = " ".join(filter(None, (str(status or ""), error_code(str(error)))))
     if any(word in str(error) for word in _CREDENTIAL_SERVICES):
         return StorageAccessError(
             place,
             "found no credentials",
             "Set the credentials in the environment, or in a profile (docs/STORAGE.md).",
         )
-    if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in (401, 403):
+    kind = StorageUnavailableError if status is None else kind_of(status)
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError) or kind is StorageAccessError:
         return StorageAccessError(
             place, f"the store refused the credentials or the access ({answer})",
             "Check the credentials and their permissions: read, write, list and delete under this prefix.",
@@ -56,11 +57,24 @@ def storage_error(place: str, error: Exception) -> StorageError:
             "the store did not answer",
             "Check the network and the endpoint of the store, then repeat the command.",
         )
-    if status in _REFUSED and status not in _UNCLEAR_REFUSALS:
+    if kind is StorageError:
         return StorageError(
             place, f"the store refused the request ({answer})", "Check the endpoint, the region and the bucket."
         )
     return StorageUnavailableError(place, f"the store answered {answer}", "Repeat the command later.")
+
+
+def kind_of(status: int) -> type[StorageError]:
+    """The kind of error that an HTTP status of 400 or more means, whichever program sent the request."""
+    if status in _DENIED:
+        return StorageAccessError
+    return StorageError if status < 500 and status not in _PASSING else StorageUnavailableError
+
+
+def error_code(text: str) -> str:
+    """The error code in a store's answer; empty if there is none."""
+    found = _CODE.search(text)
+    return found[1] if found else ""
 
 
 def repeated(work: Callable[[], _T]) -> _T:
@@ -92,6 +106,4 @@ def status_of(error: Exception) -> int | None:
 def is_refused(error: Exception) -> bool:
     """Whether the store certainly did not execute the request."""
     status = status_of(error)
-    return isinstance(error, ValueError) or (
-        status is not None and status in _REFUSED and status not in _UNCLEAR_REFUSALS
-    )
+    return isinstance(error, ValueError) or (status is not None and kind_of(status) is not StorageUnavailableError)

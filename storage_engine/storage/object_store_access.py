@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from storage_engine.errors import ConfigError
 from storage_engine.storage import missing_package
-from storage_engine.storage.storage_options import storage_options
+from storage_engine.storage.storage_options import S3_ENDPOINTS, s3_value, storage_options
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -37,8 +37,11 @@ _SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "abfs": "abfss", "a
 _OPTIONS = {"s3": "aws_", "gs": "google_", "az": "azure_", "abfss": "azure_"}
 _VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")
 _EXTRAS = {"s3": "s3", "gs": "gcs", "az": "azure", "abfss": "azure"}
+_ENDPOINT = "aws_endpoint_url"
+_OVERRIDING = "AWS_ENDPOINT_URL_S3"
+"""obstore prefers this variable to the option of every name."""
 _ENDPOINTS = {
-    "s3": ("aws_endpoint_url_s3", "aws_endpoint_url", "aws_endpoint"),
+    "s3": (_ENDPOINT,),
     "gs": ("google_base_url",),
     "az": ("azure_endpoint", "azure_storage_endpoint"),
     "abfss": ("azure_endpoint", "azure_storage_endpoint"),
@@ -99,6 +102,8 @@ def _store(
     except ImportError:
         raise missing_package(uri, "obstore", _EXTRAS[scheme]) from None
     config, client = _split(uri, dict(options), scheme)
+    if scheme == "s3":
+        config = _with_one_endpoint(uri, config, dict(environment))
     places = {**{name.lower(): value for name, value in environment}, **config}
     if any(places.get(name, "").startswith("http://") for name in _ENDPOINTS[scheme]):
         client.setdefault("allow_http", True)
@@ -136,6 +141,23 @@ def _split(uri: str, options: dict[str, str], scheme: str) -> tuple[dict[str, st
                 f"The options of {uri} begin with {_OPTIONS[scheme]}; others are {', '.join(sorted(_CLIENT))}.",
             )  # fmt: skip
     return config, client
+
+
+def _with_one_endpoint(uri: str, config: dict[str, str], environ: dict[str, str]) -> dict[str, str]:
+    """The options with the endpoint under its usual name, so that the engine opens the same store as Spark.
+
+    Raises:
+        ConfigError: an option contradicts the variable that obstore prefers.
+    """
+    endpoint = s3_value(S3_ENDPOINTS, config, environ)
+    if endpoint is None:
+        return config
+    if environ.get(_OVERRIDING) not in (None, "", endpoint):
+        raise ConfigError(
+            f"root {uri!r}", f"the storage options and the variable {_OVERRIDING} name different endpoints",
+            f"Unset {_OVERRIDING}, or remove the endpoint from the options.",
+        )  # fmt: skip
+    return {name: value for name, value in config.items() if name not in S3_ENDPOINTS} | {_ENDPOINT: endpoint}
 
 
 def _profile(uri: str, places: dict[str, str]) -> dict[str, Any]:

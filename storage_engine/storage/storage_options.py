@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from storage_engine.errors import ConfigError
 
 VARIABLE = "LAKELOG_STORAGE_OPTIONS"
+S3_ENDPOINTS = ("aws_endpoint_url_s3", "aws_endpoint_url", "aws_endpoint")
+S3_REGIONS = ("aws_region", "aws_default_region")
 
 
 def storage_options() -> dict[str, str]:
@@ -39,6 +41,18 @@ def storage_options() -> dict[str, str]:
         if not isinstance(value, str):
             raise _wrong(f"has a value of type {type(value).__name__} for the name {name!r}, expected a text")
     return {name if "." in name else name.lower(): value for name, value in found.items()}
+
+
+def s3_value(names: Sequence[str], options: Mapping[str, str], environ: Mapping[str, str]) -> str | None:
+    """The value that S3's clients use: the engine, Spark and deltalake must open the same store.
+
+    Args:
+        names: names of one option, such as S3_ENDPOINTS. An earlier name takes precedence over a later name.
+        options: the storage options. They take precedence over the environment.
+        environ: the environment variables, of which those that begin with AWS_ count.
+    """
+    variables = {name.lower(): value for name, value in environ.items() if name.startswith("AWS_")}
+    return next((given[name] for given in (options, variables) for name in names if given.get(name)), None)
 
 
 def set_storage_options(options: Mapping[str, str]) -> None:

@@ -10,13 +10,11 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from lakelog.delta_options import answered
 from storage_engine.errors import StorageAccessError, StorageError, StorageUnavailableError
+from storage_engine.storage.object_errors import kind_of
 from storage_engine.storage.posix_errors import storage_error
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 """Finds the operating system's error number in deltalake's messages."""
-_DENIED = (401, 403)
-_REFUSED = range(400, 500)
-_PASSING = (408, 409, 412, 429)
 
 
 @contextmanager
@@ -48,8 +46,7 @@ def _store_error(path: str, error: Exception, remedy: str) -> StorageError:
         return StorageUnavailableError(path, "cannot be written: the storage did not answer", remedy)
     status, code = found
     problem = f"cannot be written: the storage answered {status} {code}".rstrip()
-    if status in _DENIED:
-        return StorageAccessError(path, problem, "Check the credentials and their permissions under this prefix.")
-    if status in _REFUSED and status not in _PASSING:
-        return StorageError(path, problem, remedy)
-    return StorageUnavailableError(path, problem, remedy)
+    kind = kind_of(status)
+    if kind is StorageAccessError:
+        remedy = "Check the credentials and their permissions under this prefix."
+    return kind(path, problem, remedy)

@@ -298,6 +298,13 @@ def test_wrong_access_is_named_without_secrets(s3_root: str, monkeypatch: pytest
     with pytest.raises(StorageAccessError, match="bucket does not exist"):
         keys(open_storage("s3://no-such-bucket/root"), "meta/")
     assert keys(use(aws_allow_http="true"), "meta/") == []
+    endpoint = options.pop("aws_endpoint_url")
+    assert keys(use(aws_endpoint_url_s3=endpoint), "meta/") == []
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    assert keys(use(aws_endpoint=endpoint), "meta/") == [], "an option takes precedence over a variable"
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    with pytest.raises(ConfigError, match="AWS_ENDPOINT_URL_S3 name different endpoints"):
+        use(aws_endpoint_url=endpoint)
     with pytest.raises(StorageUnavailableError, match="did not answer"):
         use(aws_endpoint_url="http://127.0.0.1:9", connect_timeout="1s").put_new("x", b"")
     with pytest.raises(ConfigError, match="is unknown"):
