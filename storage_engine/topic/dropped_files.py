@@ -14,6 +14,16 @@ from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import DroppedFile, TopicState
 
 
+def delete_segment(storage: Storage, stem: str) -> None:
+    """Delete the files of a segment. Missing files are no error.
+
+    Args:
+        stem: the storage key of the files, without a suffix.
+    """
+    for suffix in SEGMENT_SUFFIXES:
+        storage.delete(stem + suffix)
+
+
 def delete_dropped(storage: Storage, chain: StateChain, config: TopicConfig, now_ms: int) -> tuple[DroppedFile, ...]:
     """Delete the files of segments that were dropped at least file.delete.delay.ms ago. The topic may be deleted.
 
@@ -27,8 +37,7 @@ def delete_dropped(storage: Storage, chain: StateChain, config: TopicConfig, now
     if not due:
         return ()
     for each in due:
-        for suffix in SEGMENT_SUFFIXES:
-            storage.delete(data_key(each.topic_id, each.partition, each.name, suffix))
+        delete_segment(storage, data_key(each.topic_id, each.partition, each.name, ""))
     gone = set(due)
 
     def change(state: TopicState) -> TopicState | None:

@@ -84,8 +84,7 @@ def run(seed: str, *, chain_only: bool = False) -> Outcome:
         stack.enter_context(reproducible(random.Random(f"names of {seed}")))
         for module in (appending_publisher, new_files_publisher, replaced_files):
             stack.enter_context(replaced(module, "ThreadPoolExecutor", partial(ProcessThreads, world.scheduler)))
-        for module in (publishing, new_files_publisher):
-            stack.enter_context(replaced(module, "wait", wait_for_all))
+        stack.enter_context(replaced(publishing, "wait", wait_for_all))
         stack.enter_context(replaced(topic_writer, "PruningShare", partial(PruningShare, keep=KEPT_VERSIONS)))
         stack.enter_context(replaced(pruning, "_EVERY", 2))
         stack.enter_context(replaced(pruning, "_STEPS_A_COMMIT", chance.choice([3, 100])))

@@ -44,7 +44,8 @@ class AppendingPublisher:
         except BaseException:
             self.abandon(plan)
             for part in plan.partitions:
-                delete_new(self._storage, plan.topic_id, part)
+                new = (append.name for append in part.appends if append.is_new)
+                delete_new(self._storage, (data_key(plan.topic_id, part.partition, name, "") for name in new))
             raise
         return plan
 

@@ -13,18 +13,16 @@ at once take hardly longer. For the same reason the staged files are read in as 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
-from storage_engine.errors import StorageError
-from storage_engine.log.filenames import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, data_folder, new_segment_name
+from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, data_folder, new_segment_name
 from storage_engine.phases import Phases
 from storage_engine.storage import Storage
 from storage_engine.storage.open_files import threads_that_write
 from storage_engine.topic.append.append_plan import AppendPlan, OpenSegment, PartitionAppend, SegmentAppend
-from storage_engine.topic.append.publishing import COPY, StagedReads, stamped
+from storage_engine.topic.append.publishing import COPY, StagedReads, delete_new, run_together, stamped
 
 _THREADS = 32
 _MOST_CONTINUED = 2 * 1024**2
@@ -80,7 +78,7 @@ class NewSegments:
                 for suffix, data in _index_files(append).items():
                     _write_file(storage, self.folder + names[-1] + suffix, data)
         except BaseException:
-            _delete_segments(storage, [self.folder + name for name in names])
+            delete_new(storage, [self.folder + name for name in names])
             raise
         return tuple(names)
 
@@ -132,9 +130,9 @@ class NewFilesPublisher:
                         if append.is_new or append.replaces:
                             files.append(folder + append.name)
                             calls += self._writes(staged, part, append, files[-1], plan.leader_epoch)
-                self._together(calls)
+                run_together(self._threads, calls)
         except BaseException:
-            _delete_segments(self._storage, files)
+            delete_new(self._storage, files)
             raise
         return replace(plan, partitions=tuple(parts))
 
@@ -189,25 +187,9 @@ class NewFilesPublisher:
         def fetch(key: str, start: int, end: int) -> None:
             found[key] = start, self._storage.read(key, start, end - start)
 
-        self._together(
-            [partial(fetch, key, *span) for key, span in spans.items() if span[1] - span[0] <= _MOST_PREFETCHED]
-        )
+        near = {key: span for key, span in spans.items() if span[1] - span[0] <= _MOST_PREFETCHED}
+        run_together(self._threads, [partial(fetch, key, *span) for key, span in near.items()])
         return _Prefetched(self._storage, found)
-
-    def _together(self, calls: Sequence[Callable[[], None]]) -> None:
-        """Do the calls in parallel. When the function returns or raises, all calls have ended."""
-        if len(calls) <= 1:
-            for call in calls:
-                call()
-            return
-        futures: list[Future[None]] = [self._threads.submit(call) for call in calls]
-        try:
-            wait(futures)
-        except BaseException:  # Ctrl-C: the caller deletes the files that the threads write
-            wait(futures)
-            raise
-        for future in futures:
-            future.result()
 
     def keep(self, plan: AppendPlan) -> None:
         for part in plan.partitions:
@@ -272,15 +254,3 @@ def _index_files(append: SegmentAppend) -> dict[str, bytes]:
 def _write_file(storage: Storage, key: str, data: bytes) -> None:
     with storage.new_file(key) as file:
         file.write(data)
-
-
-def _delete_segments(storage: Storage, stems: Sequence[str]) -> None:
-    """Delete the files of a failed publish, because the storage may be full. No commit has tried to name them.
-
-    After the first error, the remaining files are not deleted: the storage may be unavailable, and no reader uses the
-    files.
-    """
-    with suppress(StorageError):
-        for stem in stems:
-            for suffix in SEGMENT_SUFFIXES:
-                storage.delete(stem + suffix)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from storage_engine.errors import CorruptionError, StorageError
-from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_key
 from storage_engine.phases import Phases, added_up
 from storage_engine.record.batch import Int64Array, scan_batches
 from storage_engine.record.crc import check_crcs
 from storage_engine.record.stamping import stamped_starts
 from storage_engine.storage import Storage
 from storage_engine.topic.append.append_plan import AppendPlan, BatchSlice, OpenSegment, PartitionAppend
+from storage_engine.topic.dropped_files import delete_segment
 
+_T = TypeVar("_T")
 COPY = "publish"
 """The phase in which staged bytes are copied, by this process or by a Spark job."""
 
@@ -64,6 +66,23 @@ class StagedReads(Protocol):
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes: ...
 
 
+def run_together(threads: ThreadPoolExecutor, calls: Sequence[Callable[[], _T]]) -> list[_T]:
+    """Do the calls in parallel; returns their results in order. When the function returns or raises, all calls have
+    ended.
+    """
+    if len(calls) <= 1:
+        return [call() for call in calls]
+    futures = [threads.submit(call) for call in calls]
+    try:
+        wait(futures)
+    except (
+        BaseException
+    ):  # Ctrl-C: wait for the threads, because the caller closes or deletes the files that they write
+        wait(futures)
+        raise
+    return [future.result() for future in futures]
+
+
 def each_partition(
     threads: ThreadPoolExecutor,
     plan: AppendPlan,
@@ -74,20 +93,8 @@ def each_partition(
     each = [Phases() for _ in plan.partitions]
     taken: dict[str, float] = {}
     with phases.together(taken, COPY):
-        if len(plan.partitions) <= 1:
-            results = [publish(plan, part, own) for part, own in zip(plan.partitions, each, strict=True)]
-        else:
-            futures = [
-                threads.submit(publish, plan, part, own) for part, own in zip(plan.partitions, each, strict=True)
-            ]
-            try:
-                wait(futures)
-            except (
-                BaseException
-            ):  # Ctrl-C: wait for the threads, because the caller closes the files that they write to
-                wait(futures)
-                raise
-            results = [future.result() for future in futures]
+        parts = zip(plan.partitions, each, strict=True)
+        results = run_together(threads, [partial(publish, plan, part, own) for part, own in parts])
         taken.update(added_up(own.seconds for own in each))
     return tuple(results)
 
@@ -132,7 +139,7 @@ def _check_staged(staged: bytes, sizes: Int64Array, key: str, position: int) -> 
         raise error.with_remedy("Nothing was committed. Run the job again.") from error
 
 
-def delete_new(storage: Storage, topic_id: str, part: PartitionAppend) -> None:
+def delete_new(storage: Storage, stems: Iterable[str]) -> None:
     """Delete the new segments of a failed publish, because the storage may be full. No commit has tried to name these
     segments.
 
@@ -140,7 +147,5 @@ def delete_new(storage: Storage, topic_id: str, part: PartitionAppend) -> None:
     files.
     """
     with suppress(StorageError):
-        for append in part.appends:
-            if append.is_new:
-                for suffix in SEGMENT_SUFFIXES:
-                    storage.delete(data_key(topic_id, part.partition, append.name, suffix))
+        for stem in stems:
+            delete_segment(storage, stem)

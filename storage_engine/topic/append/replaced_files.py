@@ -11,14 +11,16 @@ a file twice does no harm.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from storage_engine.errors import StorageError
-from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, data_key
+from storage_engine.log.filenames import data_key
 from storage_engine.storage import Storage
+from storage_engine.topic.append.append_plan import AppendPlan
 from storage_engine.topic.chain.topic_state import DroppedFile
+from storage_engine.topic.dropped_files import delete_segment
 
 _THREADS = 4
 
@@ -32,12 +34,19 @@ class ReplacedFiles:
         self._waiting: list[DroppedFile] = []
         self._deleted: set[DroppedFile] = set()  # the threads add to this set
 
-    def add(self, dropped: Iterable[DroppedFile]) -> None:
-        """Take segments that a commit has dropped."""
-        self._waiting += dropped
+    def committed(self, plan: AppendPlan, dropped: Sequence[DroppedFile], now_ms: int, delay_ms: int) -> None:
+        """Begin to delete the segments that the writer replaced at least `delay_ms` ago. Call this after each commit.
 
-    def delete_due(self, now_ms: int, delay_ms: int) -> None:
-        """Begin to delete the segments that were dropped at least `delay_ms` ago."""
+        Args:
+            plan: the plan that was committed.
+            dropped: the state's list of dropped files.
+        """
+        names = {(part.partition, each.replaces) for part in plan.partitions for each in part.appends if each.replaces}
+        if not (names or self._waiting or self._deleted):
+            return
+        self._waiting += (each for each in dropped if (each.partition, each.name) in names)
+        for each in self._deleted.difference(dropped):  # a thread may add to the set meanwhile
+            self._deleted.discard(each)
         due = [each for each in self._waiting if now_ms - each.dropped_ms >= delay_ms]
         self._waiting = [each for each in self._waiting if now_ms - each.dropped_ms < delay_ms]
         for each in due:
@@ -45,18 +54,13 @@ class ReplacedFiles:
 
     def _delete(self, dropped: DroppedFile) -> None:
         with suppress(StorageError):
-            for suffix in (LOG, INDEX, TIME_INDEX):
-                self._storage.delete(data_key(dropped.topic_id, dropped.partition, dropped.name, suffix))
+            delete_segment(self._storage, data_key(dropped.topic_id, dropped.partition, dropped.name, ""))
             self._deleted.add(dropped)
 
     def without_deleted(self, dropped: tuple[DroppedFile, ...]) -> tuple[DroppedFile, ...]:
         """A state's list of dropped files, without the segments whose files are deleted."""
         deleted = self._deleted.copy()
         return tuple(each for each in dropped if each not in deleted) if deleted else dropped
-
-    def forget(self, dropped: Iterable[DroppedFile]) -> None:
-        """Forget deleted segments that the newest state no longer lists."""
-        self._deleted.intersection_update(dropped)
 
     def close(self) -> None:
         """Wait for the deletions that have begun."""

@@ -305,7 +305,8 @@ class TopicWriter:
             publisher.keep(plan)
             with self.phases.phase("prune"):
                 self._pruning.committed(committed.version)
-                self._tidy_replaced(plan, committed)
+                delay_ms = self.config.file_delete_delay_ms
+                self._replaced.committed(plan, committed.dropped, self._clock.now_ms(), delay_ms)
             return Committed(committed, total_records(plan))
         raise ConflictError(
             f"topic {self._chain.topic}", f"changed {_MOST_PLANS} times while an append was being published",
@@ -317,12 +318,6 @@ class TopicWriter:
         self._publisher.close()
         self._pruning.close()
         self._replaced.close()
-
-    def _tidy_replaced(self, plan: AppendPlan, committed: TopicState) -> None:
-        names = {(part.partition, append.replaces) for part in plan.partitions for append in part.appends}
-        self._replaced.add(each for each in committed.dropped if (each.partition, each.name) in names)
-        self._replaced.forget(committed.dropped)
-        self._replaced.delete_due(self._clock.now_ms(), self.config.file_delete_delay_ms)
 
     def is_done(self, state: TopicState, batch: BatchIdentity | None) -> bool:
         """Whether the batch is committed already.

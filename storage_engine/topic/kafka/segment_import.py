@@ -22,7 +22,7 @@ from storage_engine.errors import (
     TopicExistsError,
 )
 from storage_engine.kafka_dir.log_directory import FoundPartition, LogDirectory
-from storage_engine.log.filenames import INDEX, SEGMENT_SUFFIXES, TIME_INDEX, data_key, new_segment_name
+from storage_engine.log.filenames import INDEX, TIME_INDEX, data_key, new_segment_name
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.partition_state import Segment
 from storage_engine.log.segment_reader import Chunk, SegmentFile, position_of, read_chunks
@@ -32,6 +32,7 @@ from storage_engine.record.decoding import check_unfolding
 from storage_engine.record.stamping import stamp_leader_epoch
 from storage_engine.storage import Links, NewFile, needed
 from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.dropped_files import delete_segment
 from storage_engine.topic.imported_ids import release_id, reserve_id
 from storage_engine.topic.kafka.snapshots import show_snapshots
 from storage_engine.topic.topics import Topics
@@ -95,8 +96,7 @@ class SegmentImporter:
     def forget(self) -> None:
         """Delete the written files that no state will name, and give the topic's id back."""
         for topic_id, number, name in self._written:
-            for suffix in SEGMENT_SUFFIXES:
-                self.topics.storage.delete(data_key(topic_id, number, name, suffix))
+            delete_segment(self.topics.storage, data_key(topic_id, number, name, ""))
         if self._taken_id is not None:
             release_id(self.topics.storage, self._taken_id)
 
