@@ -10,9 +10,11 @@ import errno
 import os
 import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakelog.terminal.text import new_console, shown_line
+from storage_engine.errors import NotFoundError, StorageAccessError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -61,3 +63,25 @@ def write_table(*parts: RenderableType) -> None:
 def write_error(what: object) -> None:
     """Write one line to standard error: an error, or a fact that a user should know."""
     print(shown_line(f"lakelog: {' '.join(str(what).split())}"), file=sys.stderr)
+
+
+def replaceable(option: str, given: Path) -> Path:
+    """The absolute path of a file that a command will write as a whole.
+
+    Raises:
+        NotFoundError: the file's directory does not exist.
+        StorageAccessError: the path is not a regular file. Writing replaces it, and would remove a device or a pipe.
+        StorageError: the operating system refuses to look at the path, for example because a name is too long.
+    """
+    from storage_engine.storage.posix_errors import named
+
+    place = f"{option} {given}"
+    with named(place):
+        file = given.expanduser().resolve()
+        is_replaceable = file.is_file() or not file.exists()
+        has_parent = file.parent.is_dir()
+    if not has_parent:
+        raise NotFoundError(place, f"found no directory {file.parent}", "Create the directory, or choose another file.")
+    if not is_replaceable:
+        raise StorageAccessError(place, "exists and is not a regular file", "Name a file.")
+    return file

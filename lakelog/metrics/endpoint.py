@@ -6,7 +6,6 @@ happens, and not again until it changes.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 
 from lakelog.metrics.families import families
@@ -64,13 +63,16 @@ class _Once(CollectorRegistry):
         return families(self._figures)
 
 
-def serve(collector: RootCollector, host: str, port: int, stop: threading.Event, ready: Callable[[str], None]) -> None:
-    """Answer scrapes at http://HOST:PORT/metrics until `stop` is set.
+def serve(
+    collector: RootCollector, host: str, port: int, stop: Callable[[None], object], ready: Callable[[str], None]
+) -> None:
+    """Answer scrapes at http://HOST:PORT/metrics until `stop` returns.
 
     The first look may take long, because it reads older versions. So it is made before the port is opened.
 
     Args:
         port: 0 chooses a free port.
+        stop: waits until the program must end. It is called with None.
         ready: called with the address when the port is open.
 
     Raises:
@@ -86,7 +88,7 @@ def serve(collector: RootCollector, host: str, port: int, stop: threading.Event,
             f"--listen {host}:{port}", f"cannot be opened: {error.strerror or error}", "Choose another address."
         ) from error
     ready(f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics")
-    stop.wait()
+    stop(None)
     server.shutdown()
     server.server_close()
     thread.join()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from lakelog.metrics.consumer_status import ConsumerStatus
-from lakelog.metrics.figures import ConsumerFigures, PartitionFigures, RootFigures, TopicFigures
+from lakelog.metrics.figures import ConsumerFigures, PartitionFigures, RootFigures, TopicFigures, lag_seconds
 from lakelog.optional import optional
 
 with optional("prometheus_client", "lakelog[metrics]", "The command `lakelog metrics`"):
@@ -127,7 +127,7 @@ def _of_kafka_lag_exporter(root: RootFigures) -> Iterator[Metric]:
         _LAG_GROUP_PARTITION,
         (
             (labels, seconds) for labels, part in places
-            if (seconds := _age(root, part.unread, part.oldest_unread_ms)) is not None
+            if (seconds := lag_seconds(root, part.unread, part.oldest_unread_ms)) is not None
         ),
     )  # fmt: skip
     groups = _groups(root)
@@ -266,7 +266,7 @@ def _of_consumers(root: RootFigures) -> Iterator[Metric]:
     )  # fmt: skip
     yield _gauge(
         "lakelog_consumer_lag_seconds", "The age of the first record that the consumer has not read; 0 if all is read.",
-        _CONSUMER, labelled(lambda each: _age(root, each.unread, each.oldest_unread_ms)),
+        _CONSUMER, labelled(lambda each: lag_seconds(root, each.unread, each.oldest_unread_ms)),
     )  # fmt: skip
     yield _gauge(
         "lakelog_consumer_updated_timestamp_seconds", "When the consumer last stored another position.", _CONSUMER,
@@ -323,13 +323,6 @@ def _groups(root: RootFigures) -> dict[str, dict[str, ConsumerFigures]]:
     return found
 
 
-def _age(root: RootFigures, unread: int, oldest_unread_ms: int | None) -> float | None:
-    """The lag in seconds; None if it is not known."""
-    if not unread:
-        return 0.0
-    return None if oldest_unread_ms is None else max(0.0, (root.now_ms - oldest_unread_ms) / 1000)
-
-
 def _largest_age(root: RootFigures, read: dict[str, ConsumerFigures]) -> float | None:
-    ages = (_age(root, each.unread, each.oldest_unread_ms) for each in read.values())
+    ages = (lag_seconds(root, each.unread, each.oldest_unread_ms) for each in read.values())
     return max((age for age in ages if age is not None), default=None)

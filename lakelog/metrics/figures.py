@@ -140,3 +140,10 @@ class RootFigures:
     free_bytes: int | None = None
     capacity_bytes: int | None = None
     view_settled_ms: int | None = None
+
+
+def lag_seconds(root: RootFigures, unread: int, oldest_unread_ms: int | None) -> float | None:
+    """The age of the oldest unread record; 0 if all is read, None if it is not known."""
+    if not unread:
+        return 0.0
+    return None if oldest_unread_ms is None else max(0.0, (root.now_ms - oldest_unread_ms) / 1000)

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from lakelog.metrics.change_kinds import ChangeKind
 from lakelog.metrics.consumer_status import ConsumerStatus
-from lakelog.metrics.figures import ConsumerFigures, RootFigures, TopicFigures
+from lakelog.metrics.figures import ConsumerFigures, RootFigures, TopicFigures, lag_seconds
 from lakelog.metrics.rules import Limit, Rules, TopicRules
 from storage_engine.quantities import counted, shown_duration, shown_size
 from storage_engine.topic.readers.consumer_files import EXPORT_KIND
@@ -147,7 +147,7 @@ def _consumer(
     )
     unread = counted(consumer.unread, "unread record")
     yield from _broken(_above(records, consumer.unread), place, unread)
-    age = lag_seconds(root, consumer)
+    age = lag_seconds(root, consumer.unread, consumer.oldest_unread_ms)
     if age is not None:
         text = f"{unread}, and the first of them is {shown_duration(age)} old"
         yield from _broken(_above(seconds, age), place, text)
@@ -166,11 +166,3 @@ _MEANINGS = {
     ConsumerStatus.STALL: "the consumer starts again and again, and reads nothing",
     ConsumerStatus.REWIND: "the consumer's position went back",
 }
-
-
-def lag_seconds(root: RootFigures, consumer: ConsumerFigures) -> float | None:
-    """The age of the oldest unread record; 0 if all is read, None if it is not known."""
-    if not consumer.unread:
-        return 0.0
-    oldest_ms = consumer.oldest_unread_ms
-    return None if oldest_ms is None else max(0.0, (root.now_ms - oldest_ms) / 1000)

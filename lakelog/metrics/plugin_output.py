@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from lakelog.metrics.figures import RootFigures
-from lakelog.metrics.judging import CheckFinding, PluginStatus, lag_seconds
+from lakelog.metrics.figures import RootFigures, lag_seconds
+from lakelog.metrics.judging import CheckFinding, PluginStatus
 from lakelog.metrics.rules import Limit, Rules
 from storage_engine.quantities import counted
 from storage_engine.topic.readers.consumer_files import EXPORT_KIND
@@ -63,7 +63,7 @@ def _performance(root: RootFigures, rules: Rules) -> Iterator[str]:
             is_export = consumer.kind == EXPORT_KIND
             records = own.export_lag_records if is_export else own.lag_records
             yield _datum(f"{topic.name} {consumer.name} lag", consumer.unread, limit=records)
-            if (age := lag_seconds(root, consumer)) is not None:
+            if (age := lag_seconds(root, consumer.unread, consumer.oldest_unread_ms)) is not None:
                 seconds = own.export_lag_seconds if is_export else own.lag_seconds
                 yield _datum(f"{topic.name} {consumer.name} lag seconds", age, "s", seconds)
 

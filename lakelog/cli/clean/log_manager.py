@@ -8,12 +8,8 @@ docs/LOG_MANAGER.md describes what is done with which topic.
 
 from __future__ import annotations
 
-import os
-import select
-import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,13 +18,12 @@ import typer
 
 from lakelog.cli.clean.topic_config_file import read_topic_configs
 from lakelog.cli.output import write_error, write_line
+from lakelog.cli.stopping import stopped_by_signals
 from storage_engine.errors import ExitStatus, LogError, UsageError
 
 if TYPE_CHECKING:
     from storage_engine.kafka_dir.open_directory import OpenDirectory
     from storage_engine.kafka_dir.upkeep.opening import BrokerLogs
-
-_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class _Lines:
@@ -102,7 +97,7 @@ def log_manager(
     lines = _Lines()
     if properties.ignored:
         lines.did(properties.file, f"ignored, because no broker runs: {', '.join(properties.ignored)}")
-    with _stopping() as stop:
+    with stopped_by_signals() as stop:
         with BrokerLogs(properties, options, SystemClock(), lines) as opened:
             _say_loaded(opened, lines, options.given)
             _run(opened, lines, stop, once=once)
@@ -161,21 +156,3 @@ def _say_closed(directories: tuple[OpenDirectory, ...], lines: _Lines) -> None:
             " them"
         )  # fmt: skip
         lines.did(directory.path, f"closed, {reason}")
-
-
-@contextmanager
-def _stopping() -> Iterator[Callable[[float], bool]]:
-    """A function that waits for a number of seconds, and returns whether a signal has asked the program to end."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    heeded = [each for each in _STOPPING if signal.getsignal(each) is not signal.SIG_IGN]  # nohup ignores SIGHUP
-    before = {each: signal.signal(each, lambda *_: None) for each in heeded}
-    previous = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    try:
-        yield lambda seconds: bool(select.select([reading], [], [], seconds)[0])
-    finally:
-        signal.set_wakeup_fd(previous)
-        for each, handler in before.items():
-            signal.signal(each, handler)
-        os.close(reading)
-        os.close(writing)

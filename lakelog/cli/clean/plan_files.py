@@ -6,8 +6,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakelog.cli.output import write_error
-from storage_engine.errors import NotFoundError, StorageAccessError
+from lakelog.cli.output import replaceable, write_error
+from storage_engine.errors import NotFoundError
 
 if TYPE_CHECKING:
     from storage_engine.topic.clean.cleaning_plan import Plan, Work
@@ -33,20 +33,10 @@ def save_plan(path: Path, planned: Plan) -> None:
     Raises:
         StorageError: the file cannot be written.
     """
-    from storage_engine.storage.posix_errors import named
     from storage_engine.storage.storage_opening import open_directory
     from storage_engine.topic.clean.cleaning_plan import encode_plan
 
-    with named(f"--save {path}"):  # the check whether the file exists fails if the name is too long
-        file = path.expanduser().resolve()
-        is_replaceable = file.is_file() or not file.exists()
-        has_parent = file.parent.is_dir()
-    if not has_parent:
-        raise NotFoundError(
-            f"--save {path}", f"found no directory {file.parent}", "Create the directory, or choose another file."
-        )
-    if not is_replaceable:  # saving replaces the file, and would remove a device or a pipe
-        raise StorageAccessError(f"--save {path}", "exists and is not a regular file", "Name a file.")
+    file = replaceable("--save", path)
     open_directory(file.parent).replace(file.name, encode_plan(planned))
 
 

@@ -7,21 +7,17 @@ value 0. If the command ends by itself, and something could not be read, the exi
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lakelog.cli.options import ConfOption, RootOption, open_topics
-from lakelog.cli.output import write, write_error
+from lakelog.cli.output import replaceable, write, write_error
+from lakelog.cli.stopping import stopped_by_signals
 from lakelog.terminal.text import shown_lines
-from storage_engine.errors import ExitStatus, NotFoundError, StorageAccessError, UsageError
+from storage_engine.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
     from lakelog.metrics.endpoint import RootCollector
@@ -71,19 +67,19 @@ def metrics(
     if textfile is not None:
         if listen is not None:
             raise UsageError("--textfile", "--listen is given, too", "Give only one of the two.")
-        _check_file(textfile.expanduser().resolve(), textfile)
+        textfile = replaceable("--textfile", textfile)
     topics = open_topics(root, conf, examines=True)
     from lakelog.metrics.endpoint import RootCollector, address, serve
     from lakelog.metrics.root_watch import RootWatch, all_errors
 
     collector = RootCollector(RootWatch(topics, cluster, counts_tables=tables), write_error)
-    with _stopped_by_signals() as stop:
+    with stopped_by_signals() as stop:
         if listen is not None:
             serve(collector, *address(listen), stop, lambda url: write_error(f"metrics at {url}"))
             return
         figures = _write(collector, textfile)
         while every is not None:
-            if stop.wait(every):
+            if stop(every):
                 return
             figures = _write(collector, textfile)
     if all_errors(figures):
@@ -100,31 +96,5 @@ def _write(collector: RootCollector, textfile: Path | None) -> RootFigures:
     if textfile is None:  # a program gets the names unchanged, and a terminal gets no control characters
         write(shown_lines(text.decode()).encode() if sys.stdout.isatty() else text)
     else:
-        file = textfile.expanduser().resolve()
-        open_directory(file.parent).replace(file.name, text)
+        open_directory(textfile.parent).replace(textfile.name, text)
     return figures
-
-
-def _check_file(file: Path, given: Path) -> None:
-    if not file.parent.is_dir():
-        raise NotFoundError(
-            f"--textfile {given}", f"found no directory {file.parent}", "Create the directory, or choose another file."
-        )
-    if file.exists() and not file.is_file():  # replacing would remove a device or a pipe
-        raise StorageAccessError(f"--textfile {given}", "exists and is not a regular file", "Name a file.")
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set."""
-    stop = threading.Event()
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 
 from lakelog.cli.options import ConfOption, RootOption, open_topics
-from lakelog.cli.output import write_error, write_line
-from storage_engine.errors import ExitStatus, NotFoundError, StorageAccessError
+from lakelog.cli.output import replaceable, write_error, write_line
+from storage_engine.errors import ExitStatus
 
 
 def report(
@@ -33,13 +33,7 @@ def report(
 ) -> None:  # fmt: skip
     """Write an HTML page about topics: segments, what maintenance will do next, throughput, dead letters."""
     topics = open_topics(root, conf)
-    page = out.expanduser().resolve()
-    if not page.parent.is_dir():
-        raise NotFoundError(
-            f"--out {out}", f"found no directory {page.parent}", "Create the directory, or choose another file."
-        )
-    if page.exists() and not page.is_file():  # writing the page replaces the file, and would remove a device or a pipe
-        raise StorageAccessError(f"--out {out}", "exists and is not a regular file", "Name a file.")
+    page = replaceable("--out", out)
     from lakelog.report.facts import collect_root
     from lakelog.report.page import render
     from storage_engine.quantities import counted, shown_size
