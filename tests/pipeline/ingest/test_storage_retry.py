@@ -260,11 +260,11 @@ def test_a_mount_that_comes_back_is_waited_for(run, monkeypatch) -> None:
     away = run.root.with_name("away")
     append = TopicWriter.append
 
-    def lose_the_mount(writer: TopicWriter, *arguments: Any) -> Any:
+    def lose_the_mount(writer: TopicWriter, *arguments: Any, **named: Any) -> Any:
         if not away.exists() and not run.waits:
             run.root.rename(away)
             run.root.mkdir()  # the mount point, empty
-        return append(writer, *arguments)
+        return append(writer, *arguments, **named)
 
     def come_back() -> None:
         shutil.rmtree(run.root)
@@ -280,7 +280,7 @@ def test_a_mount_that_comes_back_is_waited_for(run, monkeypatch) -> None:
 
 @pytest.mark.spark
 def test_a_mount_that_stays_away_ends_the_ingest_with_its_error(run, monkeypatch) -> None:
-    def unavailable(writer: TopicWriter, *_: Any) -> Any:
+    def unavailable(writer: TopicWriter, *_: Any, **__: Any) -> Any:
         raise StorageUnavailableError("root/data", "Host is down")
 
     with monkeypatch.context() as patched:
@@ -295,7 +295,7 @@ def test_a_mount_that_stays_away_ends_the_ingest_with_its_error(run, monkeypatch
 
 @pytest.mark.spark
 def test_a_stop_signal_ends_the_waiting_and_the_next_run_goes_on(run, monkeypatch) -> None:
-    def unavailable(writer: TopicWriter, *_: Any) -> Any:
+    def unavailable(writer: TopicWriter, *_: Any, **__: Any) -> Any:
         raise StorageUnavailableError("root/data", "Host is down")
 
     run.at_wait = lambda: os.kill(os.getpid(), signal.SIGTERM)
