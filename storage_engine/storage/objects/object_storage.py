@@ -80,6 +80,7 @@ class ObjectStorage:
     """The objects under one prefix, without any capability. The protocol Storage states what each verb guarantees."""
 
     is_durable_when_visible = True
+    reads_at_once = 8
     root = growing = links = folders = view = directory = None
 
     def __init__(self, uri: str) -> None:
