@@ -152,7 +152,7 @@ def _say_loaded(opened: BrokerLogs, lines: _Lines, given: Mapping[str, Mapping[s
 def _say_closed(directories: tuple[OpenDirectory, ...], lines: _Lines) -> None:
     for directory in directories:
         reason = "wrote .kafka_cleanshutdown" if directory.vouches else (
-            "did not write .kafka_cleanshutdown, because after the crash some logs were not opened; the broker recovers"
-            " them"
+            "did not write .kafka_cleanshutdown, because some logs were not opened after the crash; the broker will recover"
+            " these logs"
         )  # fmt: skip
         lines.did(directory.path, f"closed, {reason}")
