@@ -325,38 +325,58 @@ class _NewObject(NewFile):
         self._store = store
         self._key = key
         self._parts: list[bytes] = []
+        self._part_bytes = 0
         self._size = 0
         self._upload: BufferedWriter | None = None
 
     def write(self, data: Buffer) -> None:
         part = bytes(data)
         self._size += len(part)
+        self._part_bytes += len(part)
         self._parts.append(part)
-        if self._size > _PART_BYTES:
+        if self._part_bytes > _PART_BYTES:
             with self._storage.named(self._key):
                 if self._upload is None:
-                    self._upload = self._open()
-                self._flush(self._upload)
+                    self._upload = repeated(self._begin)
+                else:
+                    self._send(self._upload)
+            self._parts.clear()
+            self._part_bytes = 0
 
-    def _open(self) -> BufferedWriter:
+    def _begin(self) -> BufferedWriter:
+        """Begin an upload with the first parts. After an error, another upload can begin with the same parts."""
         import obstore
 
-        return obstore.open_writer(self._store, self._key, buffer_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+        upload = obstore.open_writer(self._store, self._key, buffer_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+        self._send(upload)
+        return upload
 
-    def _flush(self, upload: BufferedWriter) -> None:
+    def _send(self, upload: BufferedWriter) -> None:
         for part in self._parts:
             upload.write(part)
-        self._parts.clear()
-        self._size = 0
 
     def close(self) -> None:
         with self._storage.named(self._key):
             if self._upload is None:
                 self._store.put(self._key, b"".join(self._parts), use_multipart=False)
             else:
-                self._flush(self._upload)
-                self._upload.close()
-                self._upload = None
+                self._send(self._upload)
+                self._complete(self._upload)
+
+    def _complete(self, upload: BufferedWriter) -> None:
+        """Complete the upload. After an error, the object's size shows whether the store completed it: nobody else uses
+        its name. obstore repeats the request if the reply ended early, and the store then knows no such upload.
+        """
+        from obstore.exceptions import BaseError
+
+        self._upload = None
+        try:
+            upload.close()
+        except (BaseError, OSError):
+            with suppress(FileNotFoundError):
+                if self._store.head(self._key)["size"] == self._size:
+                    return
+            raise
 
     def abort(self) -> None:
         """An upload in parts that is not completed never becomes an object."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import secrets
 import traceback
 from collections.abc import Callable, Iterator
@@ -226,6 +227,27 @@ def test_listings_deletions_and_reads_continue_after_replies_that_end_early(
     proxy.add(always(CutReply(), "GET", "list-type=2"))
     with pytest.raises(StorageUnavailableError, match="the store did not answer"):
         keys(behind, "folder/")
+
+
+@pytest.mark.parametrize("cut", ["?uploads", "?uploadId="])
+def test_a_large_file_is_whole_although_replies_to_its_upload_end_early(
+    proxy: FaultyProxy, behind: Storage, cut: str
+) -> None:
+    """The reply that begins the upload, and the reply that completes it."""
+    content = random.Random(3).randbytes(19 * 1024**2)
+    proxy.add(Rule(CutReply(), "POST", cut, times=1))
+    with behind.new_file("data/large") as file:
+        for start in range(0, len(content), 3_000_000):
+            file.write(content[start : start + 3_000_000])
+    assert behind.read("data/large") == content
+    assert keys(behind, "data/") == ["data/large"]
+    assert [each.method for each in proxy.exchanges if each.fault] == ["POST"]
+
+
+def test_an_upload_that_the_store_did_not_complete_is_an_error(proxy: FaultyProxy, behind: Storage) -> None:
+    proxy.add(always(CutReply(), "POST", "?uploadId="), always(Answer(403), "HEAD", "data/large"))
+    with pytest.raises(StorageError, match="data/large"), behind.new_file("data/large") as file:
+        file.write(bytes(9 * 1024**2))
 
 
 def test_a_late_replacement_does_not_bring_back_older_bytes(proxy: FaultyProxy, behind: Storage) -> None:
