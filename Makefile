@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format test test-browser test-prometheus test-stores fuzz soak judge bench sources demo-s3 dist docs lock clean
+.PHONY: help venv lint format test test-browser test-prometheus test-stores fuzz soak judge bench sources demo-s3 demo-hdfs dist docs lock clean
 
 SETUP := . scripts/setup.sh
 VENV_PYTHON := .venv/bin/python
@@ -68,7 +68,10 @@ sources: ## ingest sample data from every source in conf/ into a new root, ./lak
 	@$(SETUP); $(VENV_PYTHON) -m scripts.try_sources
 
 demo-s3: ## run the demo with its root in an S3 server, which this target starts
-	@$(SETUP); $(VENV_PYTHON) -m scripts.demo_on_s3
+	@$(SETUP); $(VENV_PYTHON) -m scripts.demo_on_store s3
+
+demo-hdfs: ## run the demo with its root in an HDFS, which this target starts
+	@$(SETUP); $(VENV_PYTHON) -m scripts.demo_on_store hdfs
 
 dist: ## write two files to dist/: the archive for the executors of a cluster, and a zip for spark-submit --py-files
 	@$(SETUP); $(VENV_PYTHON) -m scripts.executor_archive --py-files
