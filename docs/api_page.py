@@ -1,7 +1,7 @@
 """Generates docs/API.md: a guide, and a reference from the docstrings of everything that `import lakelog` offers.
 
-docs/generate.py writes the page. A test compares the page with the result of this module, so a change of a docstring
-cannot leave the page out of date. Another test runs the examples.
+docs/generate.py writes the page. A test fails if the page differs from the result of this module, for example after a
+change of a docstring. Another test runs the examples.
 """
 
 from __future__ import annotations
@@ -326,7 +326,7 @@ def _markdown(docstring: str) -> Iterator[str]:
 
 
 def _docstrings_below(assignments: Iterable[ast.stmt]) -> dict[str, str]:
-    """The docstrings below assignments, which Python does not keep, by the name that is assigned."""
+    """The docstring below each assignment, by the assigned name. Python does not keep these docstrings."""
     found = {}
     for node, after in itertools.pairwise(assignments):
         is_named = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
@@ -373,7 +373,7 @@ def _members(kind: type) -> Iterator[str]:
 
 
 def _fields(kind: type) -> Iterator[str]:
-    """A table of the fields of a value, with what the docstring says of them."""
+    """A table of the fields of a value, with their descriptions in the docstring."""
     said: dict[str, str] = {}
     for lines in _paragraphs(kind.__doc__ or ""):
         for names, text in _entries(lines):

@@ -1,7 +1,7 @@
 """Generates docs/CLI.md from the commands of lakelog/cli/app.py.
 
-docs/generate.py writes the page. A test compares the page with the result of this module, so a change of a command
-cannot leave the page out of date.
+docs/generate.py writes the page. A test fails if the page differs from the result of this module, for example after a
+change of a command.
 """
 
 from __future__ import annotations

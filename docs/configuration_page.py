@@ -1,7 +1,7 @@
 """Generates docs/CONFIGURATION.md from the declarations of the keys and settings.
 
-docs/generate.py writes the page. A test compares the page with the result of this module, so the page cannot become out
-of date when a key changes.
+docs/generate.py writes the page. A test fails if the page differs from the result of this module, for example after a
+change of a key.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ cleaning.
 """
 
 _WITHOUT_USE = """\
-## Kafka's keys without use
+## Kafka's keys that Lakelog refuses
 
 Lakelog refuses these keys of Kafka, because each of them sets something that Lakelog does not have. Remove them from your
 settings.

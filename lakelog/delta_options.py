@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 
-from storage_engine.storage.object_errors import error_code
+from storage_engine.storage.objects.object_errors import error_code
 from storage_engine.storage.storage_options import S3_ENDPOINTS, S3_REGIONS, s3_value, storage_options
 
 _STATUS = re.compile(r"\b([45][0-9]{2}) [A-Z]")

@@ -99,7 +99,7 @@ def offsets_that_can_match(
         offsets: a range of offsets of the partition.
 
     Raises:
-        StorageError: the storage failed. A file that is missing or damaged is no error here: its rows are not skipped.
+        StorageError: the storage failed. A missing or damaged file raises no error here: its rows are not skipped.
     """
     segments = [
         segment
@@ -162,7 +162,7 @@ class _MatchingOffsets:
     partition: int
 
     def among(self, stretches: Sequence[OffsetSpan]) -> list[int]:
-        """The indexes of the stretches that have rows for which the expression may be true, in order."""
+        """The indexes of the spans with rows for which the expression may be true, in order."""
         fragments = [
             _FORMAT.make_fragment(str(index), _FILES, self._known(stretch)) for index, stretch in enumerate(stretches)
         ]
@@ -173,7 +173,7 @@ class _MatchingOffsets:
             return list(range(len(stretches)))
 
     def first(self, stretch: OffsetSpan) -> int:
-        """An offset of a stretch before which no row can match."""
+        """An offset of a span before which no row can match."""
 
         def can_match(middle: int, impossible: int) -> bool:
             return bool(self.among([stretch._replace(first=impossible, end=middle)]))
@@ -181,7 +181,7 @@ class _MatchingOffsets:
         return _bisected(stretch.first, stretch.end, can_match, _EXACT_ENOUGH)[0]
 
     def end(self, stretch: OffsetSpan) -> int:
-        """An offset of a stretch from which on no row can match."""
+        """An offset of a span from which on no row can match."""
 
         def can_match(middle: int, impossible: int) -> bool:
             return bool(self.among([stretch._replace(first=middle, end=impossible)]))
@@ -189,7 +189,7 @@ class _MatchingOffsets:
         return _bisected(stretch.end, stretch.first, can_match, _EXACT_ENOUGH)[0]
 
     def earliest_ms(self, stretch: OffsetSpan) -> int | None:
-        """The earliest timestamp of a row of a stretch that can match; None if it may be the smallest timestamp."""
+        """The earliest timestamp of a row of a span that can match; None if it may be the smallest timestamp."""
 
         def can_match(largest_ms: int, _: int) -> bool:
             return bool(self.among([stretch._replace(largest_ms=largest_ms)]))
@@ -200,7 +200,7 @@ class _MatchingOffsets:
         return _bisected(smallest_ms, stretch.largest_ms, can_match)[1]
 
     def latest_ms(self, stretch: OffsetSpan) -> int | None:
-        """The latest timestamp of a row of a stretch that can match; None if it may be the largest timestamp."""
+        """The latest timestamp of a row of a span that can match; None if it may be the largest timestamp."""
 
         def can_match(smallest_ms: int, _: int) -> bool:
             return bool(self.among([stretch._replace(smallest_ms=smallest_ms)]))
@@ -211,7 +211,7 @@ class _MatchingOffsets:
         return _bisected(largest_ms, NO_TIMESTAMP if stretch.smallest_ms is None else stretch.smallest_ms, can_match)[1]
 
     def _known(self, stretch: OffsetSpan) -> pc.Expression:
-        """An expression that is true for every row of a stretch."""
+        """An expression that is true for every row of a span."""
         known = (
             (pc.field("topic") == pa.scalar(self.topic))
             & (pc.field("partition") == pa.scalar(self.partition, pa.int32()))

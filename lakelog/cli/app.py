@@ -65,8 +65,8 @@ def lakelog(
 
 @cache
 def command() -> Callable[..., object]:
-    """The whole tool, as a function that takes a command line. A process makes this function only once, because many
-    commands take less time than this.
+    """The whole tool, as a function that takes a command line. A process makes this function only once, because making
+    it takes longer than many commands.
     """
     made = typer.main.get_command(app)
     _list_whole_sentences(made)

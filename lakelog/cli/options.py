@@ -109,7 +109,7 @@ def readable_states(topics: Topics, named: list[str] | None) -> tuple[list[Topic
 def open_topics(
     root: str | None, conf: Path | None, *, creates: bool = False, makes_topics: bool = False, examines: bool = False
 ) -> Topics:
-    """The topics under a root. The options name the root. The other arguments are those of opening.open_topics.
+    """The topics under the root that the options name. The other arguments are those of opening.open_topics.
 
     Raises:
         UsageError: no root is named, the root cannot be used, or the settings file is wrong.

@@ -1,7 +1,7 @@
 """Writes to standard output in large pieces. The process that reads this output, for example `head`, may stop at any
 time.
 
-Text for people never contains a control character, whatever its source (lakelog/terminal/text.py).
+Text for people never contains a control character, even if its source does (lakelog/terminal/text.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lets a signal end a command that runs until it is asked to end."""
+"""Lets a signal end a command that otherwise runs forever."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @contextmanager
 def stopped_by_signals() -> Iterator[Callable[[float | None], bool]]:
-    """A function that waits for a number of seconds (None: without a limit), and returns whether a signal has asked the
-    program to end. A signal ends the wait.
+    """A function that waits for a number of seconds (None: without a limit), and returns whether a signal has arrived.
+    A signal ends the wait.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

@@ -17,14 +17,15 @@ _NO_COMMITS = (
 )
 _NOT_DURABLE = "Committed data can be lost in a power cut. Do not use this storage."
 _TORN_READS = "Readers would find incomplete files, or none. Do not use this storage."
-_LOCKS = "A broker may be refused, or may start on log/ although it must not. Topics need no lock."
+_LOCKS = "A broker could be unable to start, or could start on log/ although it must not. Topics need no lock."
 _AGES = "Files are kept for a shorter or longer time than configured. Set the clocks."
 _LATE = (
-    "During this time, readers and writers on the other side would use old states. They would be late, but never wrong."
+    "Until they see the change, readers and writers on the other side would use old states. They would be late, but never"
+    " wrong."
 )
 
 ALONE = (
-    Check("mount", Promise.DURABLE, "Mount the storage hard, and with close-to-open.", limits.mount),
+    Check("mount", Promise.DURABLE, "Mount the storage with the option hard, and with close-to-open consistency.", limits.mount),
     Check("permissions", Promise.RUNNING, "Jobs of this user cannot work. Give the user write access.", limits.permissions),
     Check("free space", Promise.RUNNING, "Jobs will wait for space and then end. Free some space.", limits.room),
     Check("free inodes", Promise.RUNNING, "Jobs will wait for inodes and then end. Delete some files.", limits.inodes),

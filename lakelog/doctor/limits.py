@@ -59,7 +59,7 @@ def permissions(workspace: Workspace) -> Result:
         if (root / name).exists() and not os.access(root / name, os.R_OK | os.W_OK | os.X_OK)
     ]  # fmt: skip
     if closed:
-        return problem(f"this user, {os.geteuid()}, may not write in {', '.join(f'{name}/' for name in closed)}")
+        return problem(f"this user, {os.geteuid()}, cannot write in {', '.join(f'{name}/' for name in closed)}")
     owner = (root / workspace.key("own")).stat().st_uid
     if owner != os.geteuid():
         return ok(f"files can be written and read; this storage gives the files of user {os.geteuid()} to user {owner}")

@@ -9,9 +9,10 @@ communicate only through the storage.
     <folder>/mail/<n>.answer     from the second host
     <folder>/mail/gone           from the second host, if it stops before the end
 
-The first host requests actions, and removes all these files at the end. The second host performs the actions. The hosts
-find letters by listing the folder. A listing always asks the server. A lookup by name may be answered from a cache, for
-up to a minute. Each letter has its own name and is written with a rename, so the mail does not depend on put-if-absent.
+The first host requests actions, and removes all these files at the end. The second host performs the actions. Each file
+below mail/ is a letter from one host to the other. The hosts find letters by listing the folder, because a listing
+always asks the server. A cache may answer a lookup by name, for up to a minute. Each letter has its own name and is
+written with a rename, so the mail does not depend on put-if-absent.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from lakelog.dump.record_lines import record_lines
 from storage_engine.record.batch import Int64Array
 
 _RECORDS_AT_ONCE = 10_000
-"""The lines of at most so many records are made together."""
+"""The lines of at most this many records are made together."""
 
 
 def dump_log(file: DumpedFile, wanted: DumpOptions, findings: Mismatches) -> Iterator[bytes]:

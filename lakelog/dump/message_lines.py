@@ -31,7 +31,8 @@ _ENTRY_FIELDS = (
 )  # fmt: skip
 _MESSAGE_LINE = "| offset: %d %s: %d keySize: %d valueSize: %d isValid: %s crc: %d"
 _CHARACTERS_AT_ONCE = 1024**2
-"""Lines are returned as soon as they have about so many characters, because a wrapper can have millions of messages."""
+"""Lines are returned as soon as they have about this many characters, because a wrapper can have millions of
+messages."""
 _MESSAGE_FIELDS = ("offset", "timestamp_type", "timestamp", "key_size", "value_size", "is_valid", "crc")
 
 

@@ -21,7 +21,8 @@ from storage_engine.record.batch import Int64Array
 
 Pairs = list[tuple[int, int]]
 _GAPS_AT_ONCE = 10_000
-"""A log can have millions of gaps. Arrays contain them, and only so many are Python objects at the same time."""
+"""A log can have millions of gaps. So arrays contain the gaps, and at most this many gaps are Python objects at the
+same time."""
 
 
 def _no_pairs() -> defaultdict[str, Pairs]:

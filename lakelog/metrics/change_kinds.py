@@ -67,8 +67,8 @@ class RecentChanges:
 
     last_ms: the time of the last change of each kind, in milliseconds since 1970.
     take_overs_ms: the times of the last take-overs, the newest first.
-    since_ms: the time of the oldest version that was looked at. Changes before it are unknown.
-    is_whole: whether the topic's first version was looked at, so no change is unknown.
+    since_ms: the time of the oldest version that was read. Changes before it are unknown.
+    is_whole: whether the topic's first version was read, so every change is known.
     """
 
     last_ms: Mapping[ChangeKind, int]
@@ -77,7 +77,7 @@ class RecentChanges:
     is_whole: bool = False
 
     def last_cleaned_ms(self) -> int | None:
-        """The time of the last change that maintenance made; None if none is known."""
+        """The time of the last change that maintenance made; None if unknown."""
         return max((self.last_ms[kind] for kind in CLEANING if kind in self.last_ms), default=None)
 
     def take_overs_since(self, ms: int) -> int:

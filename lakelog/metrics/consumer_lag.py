@@ -22,12 +22,13 @@ from storage_engine.topic.readers.consumer_files import Consumer, Consumers, rea
 from storage_engine.topic.readers.reader import PartitionReader
 
 _SETTLED_MS = 10_000
-"""A file whose time is this old does not change any more without a new time. Times of files may have a coarse unit."""
+"""If the time of a file is at least this old, a further change gives the file a new time. Before that, the time may
+stay the same, because times of files may have a coarse unit."""
 _NO_RECORD = -2
 _ANY_END = -1
 _Place = tuple[int, int, str, int]
 """A partition, the first unread offset, the name of the segment in which the search for the record begins, and the offset at
-which the search ends: _ANY_END if the record was found, because a later end does not change this."""
+which the search ends: _ANY_END if the record was found, because a later end does not change the result."""
 
 
 @dataclass(frozen=True)

@@ -2,23 +2,26 @@
 Kafka consumers.
 
 No limit on the lag is needed: the rules compare how the position and the end of the log have moved. Burrow judges each
-partition. A consumer of Lakelog reads all partitions of a topic, and its file has the sums of the positions and of the log
-ends at its last ten commits (storage_engine.topic.readers.consumer_files). So this module judges the consumer as a whole.
+partition. A consumer of Lakelog reads all partitions of a topic, and its file has a sample for each of its last ten
+commits: the sum of the positions, and the sum of the log ends (storage_engine.topic.readers.consumer_files). So this
+module judges the consumer as a whole.
 
 The first rule that applies decides:
 
     1. Everything is read now                                                                     OK
-    2. The last commit is longer ago than the samples together span, and longer than the least
-       window; and the consumer was not up to date within the least window                        STOP
+    2. The last commit was more than ten minutes ago, and longer ago than the time between the
+       first sample and the last; and the oldest unread record is more than ten minutes old,
+       or its age is not known                                                                    STOP
     3. At one of the samples, everything was read                                                 OK
     4. The position went back from one sample to the next                                         REWIND
     5. All samples have the same position                                                         STALL
     6. The lag never decreased from one sample to the next                                        WARN
     7.                                                                                            OK
 
-Three details differ from Burrow. Burrow has no least window, because it takes a sample per minute or so; Lakelog's samples
-may be a second apart. Burrow keeps recent log ends for the second half of rule 2; here, the age of the oldest unread record
-decides. Rules 4 to 6 compare samples, so they need three samples at least.
+Three details differ from Burrow. Burrow has no least window (the ten minutes of rule 2), because it takes about one
+sample per minute; Lakelog's samples may be a second apart. To find out whether the consumer was up to date within these
+ten minutes, Burrow keeps recent log ends, and Lakelog uses the age of the oldest unread record. Rules 4 to 6 need at
+least three samples, because they compare samples.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ class ConsumerStatus(StrEnum):
 
 
 LEAST_WINDOW_MS = 600_000
-"""Ten samples of a minute each, which is Burrow's default."""
+"""The time of ten samples, one per minute, as by Burrow's default."""
 _LEAST_SAMPLES = 3
 
 

@@ -1,7 +1,7 @@
 """Gives the metrics of a root to Prometheus: by HTTP, or in a file for node_exporter's textfile collector.
 
-Each scrape looks at the root once (lakelog.metrics.root_watch). What cannot be read is reported on standard error when it
-happens, and not again until it changes.
+Each scrape looks at the root once (lakelog.metrics.root_watch). If something cannot be read, standard error has the
+error once, and again only after the error has changed.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def serve(
 
 
 class _Described(Collector):
-    """Registers without a look: a registry asks a collector without `describe` for its metrics at once."""
+    """A collector that does not look at the root when it is registered. From a collector without `describe`, a registry
+    would request the metrics at once."""
 
     def __init__(self, collector: RootCollector) -> None:
         self._collector = collector

@@ -158,7 +158,7 @@ def _of_root(root: RootFigures) -> Iterator[Metric]:
         ("lakelog_root_free_bytes", "The free bytes of the root's file system.", root.free_bytes),
         ("lakelog_root_capacity_bytes", "The capacity of the root's file system.", root.capacity_bytes),
         (
-            "lakelog_view_settled_timestamp_seconds", "When settling last changed the offsets that log/ shows.",
+            "lakelog_view_settled_timestamp_seconds", "When the offsets that log/ shows last changed.",
             None if root.view_settled_ms is None else root.view_settled_ms / 1000,
         ),
     ):  # fmt: skip
@@ -181,7 +181,7 @@ def _of_topics(root: RootFigures) -> Iterator[Metric]:
             (((topic.name,), value) for topic in root.topics if (value := figure(topic)) is not None),
         )  # fmt: skip
     yield _gauge(
-        "lakelog_topic_last_change_timestamp_seconds", "When the topic was last changed in this way.", ("topic", "change"),
+        "lakelog_topic_last_change_timestamp_seconds", "When the topic last had a change of this kind.", ("topic", "change"),
         (((topic.name, kind), ms / 1000) for topic in root.topics for kind, ms in sorted(topic.changes.last_ms.items())),
     )  # fmt: skip
 
@@ -212,7 +212,7 @@ _TOPIC_GAUGES: tuple[tuple[str, str, Callable[[TopicFigures], float | None]], ..
     ),
     (
         "lakelog_topic_cleaned_timestamp_seconds",
-        "When maintenance last changed the topic. If that is not known: the oldest version that was looked at.",
+        "When maintenance last changed the topic. If that is not known: when the oldest version that was read was written.",
         lambda topic: (topic.changes.last_cleaned_ms() or topic.changes.since_ms) / 1000,
     ),
     (

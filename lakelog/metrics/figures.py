@@ -36,8 +36,8 @@ class PartitionLag:
     """How far a consumer has read one partition.
 
     position: the offset after the last record that was read; None if no record was read.
-    lag: the difference of the high watermark and the position, as in Kafka. Without a position, the difference of the
-        high watermark and the log start offset. 0 if the consumer has read records of a newer state.
+    lag: the high watermark minus the position, as in Kafka. Without a position, the high watermark minus the log start
+    offset. 0 if the consumer has read records of a newer state.
     unread: the number of offsets that the consumer can still read: without records that were deleted, and without
         records at and after an open transaction. 0 if none of these offsets has a record.
     oldest_unread_ms: the timestamp of the first unread record; None if there is no such record, or if it has no timestamp.
@@ -128,7 +128,7 @@ class RootFigures:
     table_errors: why some tables could not be counted.
     problem: why the root itself cannot be read; empty if it can be read.
     free_bytes, capacity_bytes: of the file system; None if the storage does not report them.
-    view_settled_ms: when settling last changed the offsets of log/.
+    view_settled_ms: when the offsets that log/ shows last changed.
     """
 
     cluster: str

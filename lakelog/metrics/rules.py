@@ -5,8 +5,8 @@
     topics:
       archive: {lag.seconds: null}               no limit for this topic
 
-A key that the file does not have keeps its default. A key that the file has replaces both limits of the default. Unknown
-keys are refused. docs/MONITORING.md lists all keys; a test compares the page with these classes.
+A key that is missing in the file keeps its default. A key in the file replaces both limits of the default. Unknown keys
+are refused. docs/MONITORING.md lists all keys; a test compares the page with these classes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _limit(key: str, warning: float | None, critical: float | None, description:
 
 
 class TopicRules(Section):
-    """The rules that a topic can have for itself."""
+    """The rules that can be set for a single topic."""
 
     lag_records: _Limit = _limit(
         "lag.records", None, None, "Unread offsets of a group or a stream, over all partitions of the topic."

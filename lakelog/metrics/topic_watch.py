@@ -1,9 +1,10 @@
 """Follows one topic, and makes its figures.
 
-Between two looks, usually nothing has changed. Then a look at the state is one read, which finds that the next version
-does not exist. After a change, each new version is read. Now and then, RootWatch hands over a state that was read as a job
-reads it when it starts. This corrects the two things that the short way cannot see: the newest version was damaged after it
-was read, or more versions than are kept were committed between two looks.
+Usually nothing has changed since the last look. Then a look at the state is one read, which finds that the next version
+does not exist. After a change, each new version is read. When a look takes the long way (lakelog.metrics.root_watch),
+RootWatch passes a state that was read as a job reads it when it starts. Only such a read notices two cases: the newest
+version was damaged after it was read, or so many versions were committed between two looks that some are deleted
+already.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from storage_engine.topic.witnesses import ShownOffsets
 
 MOST_LOOKED_BACK = 10_000
 """At most this many earlier versions are read, once, to find the last changes. A thousand versions are kept, and each is a
-small read. Of older versions, a hundred are one read."""
+small read. One read returns a hundred older versions."""
 LOOKED_BACK_MS = 2 * 86_400_000
-"""Versions that are so much older than the newest are not read if a change by maintenance was found."""
+"""If a change by maintenance was found, versions that are older than the newest by more than this are not read."""
 
 
 class TopicWatch:
@@ -50,7 +51,7 @@ class TopicWatch:
         self._versions_kept, self._clock_skew_ms = self._listed()
 
     def restart(self, chain: StateChain, state: TopicState) -> None:
-        """Continue with a state that was read anew. Raises the errors of the constructor."""
+        """Continue with a state that was read again. Raises the errors of the constructor."""
         self.follow()
         self._chain = chain
         if (state.topic_id, state.id) != (self._state.topic_id, self._state.id):

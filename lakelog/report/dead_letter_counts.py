@@ -71,7 +71,7 @@ def count_dead_letters(storage: Storage, topic: str, kind: DeadLetterKind) -> tu
 
 
 def count_dead_letters_of_no_topic(storage: Storage) -> tuple[DeadLetters, ...]:
-    """Like count_dead_letters, but for the rows for which ingests of several topics could not determine the topic."""
+    """Like count_dead_letters, for rows whose topic an ingest of several topics could not determine."""
     return _counted(storage, UNKNOWN_TOPIC_DEAD_LETTERS, DeadLetterKind.INGEST)
 
 

@@ -44,7 +44,8 @@ SMALL_SHARE = 20
 MOST_DAMAGED = 3
 """At most this many damaged segments of a partition are named. If a disk is lost, thousands of segments are damaged."""
 _MOST_ATTEMPTS = 3
-"""A topic is read again at most this many times, because a job has meanwhile deleted some of the topic's files."""
+"""If a job deletes some of a topic's files while the topic is read, the topic is read again, at most this many
+times."""
 
 
 class SegmentFate(StrEnum):

@@ -2,8 +2,9 @@
 
 The state chain (the versions of the state) shows at any time who changed what, and when. A version is a whole state;
 the change of a version is its difference from the version before. Reading begins with a given state and continues
-backwards from version to version. The id of each parent is checked. Reading ends at version 0, at a limit, at pruned
-versions, or at damage. The result says which of these was the reason.
+backwards from version to version. Each version names the id of the version before it (its parent), and this id is
+checked. Reading ends at version 0, at a limit, at pruned versions, or at damage. The result says which of these was the
+reason.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def _throughput(facts: TopicFacts) -> Markup:
         (draw_rates(facts.name, rated), f"Records per second, in intervals of {step}"),
         (
             draw_batch_sizes(facts.name, sizes),
-            "Records per append; for appends that are close together, of the largest",
+            "Records per append; if appends are close together, only the largest is shown",
         ),
     )
     return joined(

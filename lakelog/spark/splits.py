@@ -23,7 +23,8 @@ from storage_engine.errors import NotFoundError, UnknownTopicError
 from storage_engine.log.indexes.transaction_index import AbortedTransaction
 from storage_engine.log.isolation import Isolation
 from storage_engine.log.segment_reader import SegmentFile, read_records
-from storage_engine.storage import Storage
+from storage_engine.storage import Readable, Storage
+from storage_engine.storage.read_ahead import read_ahead
 from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
@@ -90,10 +91,19 @@ def grouped(splits: Iterable[Split], group_bytes: float) -> list[list[Split]]:
     return groups
 
 
-def read_split(storage: Storage, split: Split, *, required_from: int = LONG_MAX) -> Iterator[pa.RecordBatch]:
+def ahead_of(storage: Storage, splits: Iterable[Split]) -> Readable:
+    """What to read these splits from, in this order: it reads ahead in the segments that are read to their end."""
+    whole = {each.segment.key: each.segment.size for each in splits if each.segment.end_offset <= each.end_offset}
+    return read_ahead(storage, whole.items())
+
+
+def read_split(
+    storage: Storage, split: Split, reads: Readable | None = None, *, required_from: int = LONG_MAX
+) -> Iterator[pa.RecordBatch]:
     """The records of a split in the order of the log, columns as in ROWS.
 
     Args:
+        reads: from ahead_of; by default, the storage.
         required_from: an offset. If retention meanwhile deletes this offset or a higher offset, an error is raised.
             Lower offsets that retention deletes are skipped.
 
@@ -104,7 +114,7 @@ def read_split(storage: Storage, split: Split, *, required_from: int = LONG_MAX)
     """
     offset = split.first_offset
     try:
-        for records in read_records(storage, split.segment, offset, split.end_offset, split.aborted):
+        for records in read_records(reads or storage, split.segment, offset, split.end_offset, split.aborted):
             yield as_rows(records, split.topic, split.partition)
             offset = records["offset"][-1].as_py() + 1
     except NotFoundError:
@@ -134,9 +144,10 @@ class _ReadGroups:
         storage = open_storage(self.root)
         for batch in batches:
             for group in batch["id"].to_pylist():
+                reads = ahead_of(storage, self.groups[group])
                 for split in self.groups[group]:
                     required_from = self.required.get(split.partition, LONG_MAX)
-                    for records in read_split(storage, split, required_from=required_from):
+                    for records in read_split(storage, split, reads, required_from=required_from):
                         self.progress.advance(records.num_rows)
                         yield records
                     self.progress.advance(size=split.size)

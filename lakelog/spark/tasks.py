@@ -19,7 +19,7 @@ from lakelog.spark.options.partition_json import Where
 from lakelog.spark.read_topics import States
 from lakelog.spark.shares import OffsetRange, divided
 from lakelog.spark.source_columns import as_source_rows
-from lakelog.spark.splits import Split, grouped, read_split, splits_of
+from lakelog.spark.splits import Split, ahead_of, grouped, read_split, splits_of
 from storage_engine.clock import SystemClock
 from storage_engine.config import LONG_MAX
 from storage_engine.errors import UnknownTopicError
@@ -149,6 +149,7 @@ def _tails(
 
 def _rows(storage: Storage, task: Task) -> Iterator[pa.RecordBatch]:
     starts = {topic: _log_starts(storage, topic) for topic in {topic for topic, _ in task.from_earliest}}
+    reads = ahead_of(storage, task.splits)
     for split in task.splits:
         where = split.topic, split.partition
         begin = split.first_offset
@@ -156,7 +157,7 @@ def _rows(storage: Storage, task: Task) -> Iterator[pa.RecordBatch]:
             begin = max(begin, starts[split.topic].get(split.partition, 0))
         if begin < min(split.end_offset, split.segment.end_offset):
             left = replace(split, first_offset=begin)
-            yield from read_split(storage, left, required_from=task.required_from.get(where, LONG_MAX))
+            yield from read_split(storage, left, reads, required_from=task.required_from.get(where, LONG_MAX))
     for tail in task.tails:
         yield from _read_tail(storage, tail)
 

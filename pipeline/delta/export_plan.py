@@ -1,8 +1,10 @@
-"""Plans an export: decides which records to read. The decision uses the head of the table and the offsets of the topic.
+"""Plans an export: decides which records to read. The decision uses the head of the table (its newest version, with the
+exported positions) and the offsets of the topic.
 
 `decide_export` is a pure function. The plan contains the first and last offset of each partition, the gaps, the
-partitions that are read again, the partitions whose rows are replaced, and the guard of the commit. This module needs
-no Spark. So an export without new records makes the same checks as any other export, and ends before a JVM starts.
+partitions that are read again, the partitions whose rows are replaced, and the guard of the commit
+(`pipeline.delta.table_history`). This module needs no Spark. So an export without new records makes the same checks as
+any other export, and ends before a JVM starts.
 """
 
 from __future__ import annotations

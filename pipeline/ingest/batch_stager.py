@@ -126,7 +126,7 @@ class BatchStager:
 
 
 def _has_no_rows(rows: DataFrame) -> bool:
-    """Whether a micro-batch has no rows; False also if this is not known.
+    """Whether a micro-batch has no rows; False also if the answer is not known.
 
     The check runs an asynchronous job on the RDD of the micro-batch. DataFrame.isEmpty() would plan a query first. A
     synchronous job would cost twice as much, because Spark's ClosureCleaner then reads the bytecode of SparkContext.

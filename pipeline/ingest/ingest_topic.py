@@ -115,7 +115,7 @@ class IngestTopic:
         return state
 
     def likely_newest(self) -> TopicState:
-        """The topic's newest state, as far as one read shows it. The commit notices if it is older.
+        """The topic's newest state, as far as one read shows it. The commit notices if a newer state exists.
 
         Raises:
             FencedError: another ingest has taken the topic over.

@@ -69,7 +69,7 @@ SPARK_RECORDS: Final = ConfigKey(
     default=DEFAULT_SPARK_RECORDS,
     minimum=0,
     doc="An export of at least this many records runs on Spark. An export of fewer records starts no JVM and takes about"
-    " two seconds. The result is the same. Spark also exports if the records have more than 64 MiB, and if the table's columns"
+    " two seconds. The result is the same. Spark also exports if the records have more than 64 MiB, or if the table's columns"
     " or older rows must be changed. 0: every export runs on Spark.",
     cost="Existing records do not change. A large value takes more memory on the driver.",
 )
@@ -105,6 +105,6 @@ SMALL_BYTES: Final = ConfigKey(
     unit="bytes",
     default=DEFAULT_SMALL_BYTES,
     minimum=1,
-    doc="A file of a table is small if it has fewer bytes. Joined files have up to twice this size.",
+    doc="A file of a table is small if it has fewer bytes than this. Joined files have up to twice this size.",
     cost="Existing records do not change.",
 )

@@ -137,7 +137,7 @@ class IngestSettings(Section):
         alias="position.source",
         description="Name under which the topic stores the positions of ingest.position.columns. Give each source its own"
         " name. If the positions of a source begin again from the start, give the source a new name. Default: for kafka the"
-        " bootstrap servers, for lakelog the same name for all topics, for files the path of the files.",
+        " bootstrap servers, for files their path, for lakelog one name that is the same for all topics.",
     )
     trigger: Trigger = Field(
         default=AVAILABLE_NOW,

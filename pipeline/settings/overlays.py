@@ -4,7 +4,7 @@ All settings are known, so a variable or a --set is looked up in the list of all
 compared with the path of each setting. The path of a setting is its keys, joined by dots. A key can contain dots, so a
 path cannot simply be split. For a variable, the path of each setting is written in capitals, and every character except
 A-Z and 0-9 becomes _. A variable matches a setting if its name is LAKELOG_ followed by this result. If a path matches
-two topics, the topic with the longer name is chosen. LAKELOG_STORAGE_OPTIONS is no setting: it contains all storage
+two topics, the topic with the longer name is chosen. LAKELOG_STORAGE_OPTIONS is not a setting: it contains all storage
 options, and the engine reads it (storage_engine.storage.storage_options).
 """
 

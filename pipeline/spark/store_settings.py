@@ -1,7 +1,7 @@
 """Gives a Spark session access to object stores with S3's API, and gives Spark's Python workers the storage options.
 
 Spark's own readers and writers open s3:// paths with Hadoop's S3A. They need the same endpoint, region and credentials as
-the engine (storage_engine.storage.object_store_access). `hadoop_settings` translates these options. `open_stores` puts
+the engine (storage_engine.storage.objects.object_store_access). `hadoop_settings` translates these options. `open_stores` puts
 the result into the session's Hadoop configuration, which Spark sends to the executors. Spark's configuration, UI, event
 log and plans do not contain the Hadoop configuration of a started session, so they contain no secret.
 

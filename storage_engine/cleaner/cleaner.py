@@ -78,6 +78,7 @@ from storage_engine.record.kernels.columns import Sections
 from storage_engine.record.kernels.decode_kernels import INTACT
 from storage_engine.record.sections import Room
 from storage_engine.storage import NewFile, Storage
+from storage_engine.storage.read_ahead import read_ahead
 
 
 @dataclass(frozen=True)
@@ -251,6 +252,8 @@ class ChunkReader:
     def __init__(self, storage: Storage, task: CleaningTask, throttle: Throttle, progress: Progress) -> None:
         self.storage = storage
         self.task = task
+        files = [file_of(task.files, segment) for segment in task.plan.segments]
+        self._reads = read_ahead(storage, [(file.key, file.size) for file in files])
         self.throttle = throttle
         self.progress = progress
         self.room = Room()
@@ -259,7 +262,7 @@ class ChunkReader:
         """The batches of a segment. They begin with the batch that has this offset, or a little earlier."""
         file = file_of(self.task.files, segment)
         horizon_ms = legacy_horizon_ms(segment, self.task.config.delete_retention_ms)
-        for chunk in read_chunks(self.storage, file, position_of(self.storage, file, first_offset)):
+        for chunk in read_chunks(self._reads, file, position_of(self._reads, file, first_offset)):
             self.throttle.observe(len(chunk.data))
             for part in unfoldable_parts(chunk):
                 yield from as_modern(part, horizon_ms, file.key)

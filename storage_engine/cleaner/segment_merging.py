@@ -46,6 +46,7 @@ from storage_engine.record.batch import NO_SMALLEST, UNKNOWN_SMALLEST
 from storage_engine.record.crc import check_crcs
 from storage_engine.record.header import NO_TIMESTAMP
 from storage_engine.storage import Storage
+from storage_engine.storage.read_ahead import read_ahead
 
 _GAIN = 2
 """A merged segment is at least this many times as large as the largest of the segments that were merged."""
@@ -150,10 +151,11 @@ def merge_segments(storage: Storage, task: MergeTask, progress: Progress = NO_PR
     name = files.new_name(base_offset)
     growing = GrowingSegment(base_offset, 0, task.index_interval_bytes)
     throttle = Throttle(task.bytes_per_second)
+    run = [file_of(files, segment) for segment in task.run]
+    reads = read_ahead(storage, [(file.key, file.size) for file in run])
     with storage.new_file(files.new_key(name)) as log:
-        for segment in task.run:
-            file = file_of(files, segment)
-            for chunk in read_chunks(storage, file):
+        for file in run:
+            for chunk in read_chunks(reads, file):
                 check_crcs(chunk.data, chunk.table, file.key, chunk.position)
                 log.write(chunk.data.data)
                 growing.append_all(chunk.table)

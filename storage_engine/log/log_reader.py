@@ -7,7 +7,7 @@ raises NotFoundError, and the caller makes a new reader from a newer state.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from itertools import chain
 
@@ -19,6 +19,7 @@ from storage_engine.log.isolation import Isolation
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.segment_reader import SegmentFile, first_record_at, read_records
 from storage_engine.storage import Storage
+from storage_engine.storage.read_ahead import read_ahead
 
 LATEST = -1
 EARLIEST = -2
@@ -75,12 +76,12 @@ class LogReader:
         segments = self.partition.segments
         aborted = self._aborted(first_offset) if isolation is Isolation.READ_COMMITTED else ()
         start = max(0, bisect_right(segments, first_offset, key=lambda segment: segment.base_offset) - 1)
-        for segment in segments[start:]:
-            if segment.base_offset >= end_offset:
-                return
-            if segment.end_offset > first_offset and segment.size:
-                file = self.segment_file(segment)
-                yield segment, read_records(self._storage, file, first_offset, end_offset, aborted)
+        end = bisect_left(segments, end_offset, key=lambda segment: segment.base_offset)
+        found = [each for each in segments[start:end] if each.end_offset > first_offset and each.size]
+        files = [self.segment_file(segment) for segment in found]
+        reads = read_ahead(self._storage, [(file.key, file.size) for file in files if file.end_offset <= end_offset])
+        for segment, file in zip(found, files, strict=True):
+            yield segment, read_records(reads, file, first_offset, end_offset, aborted)
 
     def read(
         self, first_offset: int, end_offset: int | None = None, isolation: Isolation = Isolation.READ_UNCOMMITTED

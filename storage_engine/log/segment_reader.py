@@ -30,7 +30,7 @@ from storage_engine.record.batch_limit import most_batch_bytes
 from storage_engine.record.crc import check_crcs
 from storage_engine.record.decoding import NO_END, decode_batches, decode_parts, unfolding_bounds
 from storage_engine.record.header import HEADER_BYTES, LENGTH_POSITION, LOG_OVERHEAD, NO_TIMESTAMP, TRANSACTIONAL
-from storage_engine.storage import Storage
+from storage_engine.storage import Readable
 
 READ_BYTES = 8 * 1024**2
 _PART_BYTES = 32 * 1024**2
@@ -64,7 +64,7 @@ class Chunk:
 
 
 def read_chunks(
-    storage: Storage, segment: SegmentFile, position: int = 0, chunk_bytes: int = READ_BYTES, stop: int | None = None
+    storage: Readable, segment: SegmentFile, position: int = 0, chunk_bytes: int = READ_BYTES, stop: int | None = None
 ) -> Iterator[Chunk]:
     """Yield the batches of a segment, from a batch's position to the committed end.
 
@@ -132,7 +132,7 @@ def _check_offsets(table: BatchTable, lowest: int, segment: SegmentFile, positio
         )  # fmt: skip
 
 
-def _read_committed(storage: Storage, segment: SegmentFile, position: int, length: int) -> ByteArray:
+def _read_committed(storage: Readable, segment: SegmentFile, position: int, length: int) -> ByteArray:
     data = storage.read(segment.key, position, length)
     if len(data) < length:
         data = storage.read(segment.key, position, length)
@@ -144,7 +144,7 @@ def _read_committed(storage: Storage, segment: SegmentFile, position: int, lengt
 
 
 def read_records(
-    storage: Storage,
+    storage: Readable,
     segment: SegmentFile,
     first_offset: int = 0,
     end_offset: int = NO_END,
@@ -204,12 +204,12 @@ class TransactionRanges:
         return belongs
 
 
-def position_of(storage: Storage, segment: SegmentFile, offset: int) -> int:
+def position_of(storage: Readable, segment: SegmentFile, offset: int) -> int:
     """Return the position of a batch at which a scan for this offset can start; 0 if the index is missing or wrong."""
     return positions_of(storage, segment, offset, NO_END)[0]
 
 
-def positions_of(storage: Storage, segment: SegmentFile, first_offset: int, end_offset: int) -> tuple[int, int | None]:
+def positions_of(storage: Readable, segment: SegmentFile, first_offset: int, end_offset: int) -> tuple[int, int | None]:
     """Return the position of a batch at which a scan for first_offset can start, and a position at which the scan has
     probably reached end_offset.
 
@@ -236,18 +236,18 @@ def positions_of(storage: Storage, segment: SegmentFile, first_offset: int, end_
     return position, stop
 
 
-def _batch_ends_at(storage: Storage, segment: SegmentFile, position: int, offset: int) -> bool:
+def _batch_ends_at(storage: Readable, segment: SegmentFile, position: int, offset: int) -> bool:
     return bool((header_at(storage, segment, position).last_offsets == offset).any())
 
 
-def header_at(storage: Storage, segment: SegmentFile, position: int) -> BatchTable:
+def header_at(storage: Readable, segment: SegmentFile, position: int) -> BatchTable:
     """Read one header: a table with one row, or with no row if no batch begins at this position."""
     data = storage.read(segment.key, position, min(HEADER_BYTES, segment.size - position))
     return scan_header(np.frombuffer(data, np.uint8))
 
 
 def first_record_at(
-    storage: Storage, segment: SegmentFile, timestamp: int, first_offset: int = 0
+    storage: Readable, segment: SegmentFile, timestamp: int, first_offset: int = 0
 ) -> tuple[int, int, int] | None:
     """Find the first record at or after an offset that has at least this timestamp (LogSegment.findOffsetByTimestamp).
 
@@ -291,7 +291,7 @@ def _first_reaching(
     return None
 
 
-def first_batch_timestamp(storage: Storage, segment: SegmentFile) -> int | None:
+def first_batch_timestamp(storage: Readable, segment: SegmentFile) -> int | None:
     """Return the largest timestamp of the first batch; None if the segment is empty or the batch has no timestamp."""
     if not segment.size:
         return None

@@ -76,7 +76,19 @@ class NewFile(Protocol):
             self.abort()
 
 
-class Storage(Protocol):
+class Readable(Protocol):
+    """What files can be read from."""
+
+    def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """Return `length` bytes, beginning at `start`, or fewer bytes if the file ends earlier. If `length` is None,
+        return all bytes from `start` to the end.
+
+        Raises:
+            NotFoundError: no such file.
+        """
+
+
+class Storage(Readable, Protocol):
     """The files under one root. Several threads and several hosts may use one root; the docstring of each verb says
     what the verb guarantees.
 
@@ -91,6 +103,10 @@ class Storage(Protocol):
     @property
     def is_durable_when_visible(self) -> bool:
         """Whether a file is durable as soon as other processes see it, whichever program wrote it."""
+
+    @property
+    def reads_at_once(self) -> int:
+        """How many reads to have in flight to use the storage's bandwidth. 1 if the operating system reads ahead."""
 
     @property
     def root(self) -> Path | None: ...
@@ -129,14 +145,6 @@ class Storage(Protocol):
         Args:
             durable: if False, a power cut may delete the file or damage any part of it, even if the file is old. Use
                 False only for bytes that nobody needs after a power cut, and that their reader checks.
-        """
-
-    def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """Return `length` bytes, beginning at `start`, or fewer bytes if the file ends earlier. If `length` is None,
-        return all bytes from `start` to the end.
-
-        Raises:
-            NotFoundError: no such file.
         """
 
     def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:

@@ -43,6 +43,7 @@ class PosixStorage:
     """A root directory, with every capability. The protocols in storage_engine.storage state the guarantees of each verb."""
 
     is_durable_when_visible = False
+    reads_at_once = 1
 
     def __init__(self, root: Path | str) -> None:
         """

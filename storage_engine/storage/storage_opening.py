@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 from storage_engine.errors import AlreadyExistsError, ConfigError
 from storage_engine.storage import Directory, Storage
 from storage_engine.storage.hdfs.hdfs_storage import HdfsStorage
-from storage_engine.storage.object_storage import ObjectStorage
-from storage_engine.storage.object_store_access import is_object_store
+from storage_engine.storage.objects.object_storage import ObjectStorage
+from storage_engine.storage.objects.object_store_access import is_object_store
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.storage.posix_directories import make_directory, remove_folder, sync_directory
 from storage_engine.storage.posix_errors import named

@@ -4,7 +4,7 @@
 
 An environment variable reaches every process of a job, also the Python workers of Spark, without being part of a
 command line, a plan or a state. The options may contain keys and passwords, so no message of this module contains a
-value. Credentials can also come from the places that the programs of each storage use (storage.object_store_access).
+value. Credentials can also come from the places that the programs of each storage use (storage.objects.object_store_access).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _FILE_VERBS: dict[str, tuple[type[StorageError] | None, ...]] = {
     "write": _WRITES, "write_at": _WRITES, "sync": _WRITES, "close": _WRITES, "abort": _CHANGES,
 }  # fmt: skip
 _CAPABILITIES = ("growing", "links", "folders", "view", "directory")
-_NOT_COUNTED = ("uri", "is_durable_when_visible", "root", "path")
+_NOT_COUNTED = ("uri", "is_durable_when_visible", "reads_at_once", "root", "path")
 
 
 class CountedStorage:

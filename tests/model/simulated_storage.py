@@ -74,6 +74,7 @@ class ObjectStore:
     root = links = folders = view = directory = None
     visible_while_written = False
     is_durable_when_visible = False  # sync_names of this model makes names durable
+    reads_at_once = 1
 
     def __init__(self, scheduler: Scheduler, disk: Disk) -> None:
         self.scheduler = scheduler

@@ -1,1 +1,1 @@
-"""The commands that clean: plan, compact, merge."""
+"""The commands that clean: plan, compact, merge, log-manager."""

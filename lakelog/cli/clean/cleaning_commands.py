@@ -34,7 +34,7 @@ def clean_each(
     clean: Callable[[TopicState, Meter], Done],
     print_result: Callable[[str, Done], bool],
 ) -> bool:
-    """Clean the topics of TopicsOption, and settle the view of the topics that have changed.
+    """Clean the topics of TopicsOption, and update log/ for the topics that have changed.
 
     Args:
         named: the topics; None for all.

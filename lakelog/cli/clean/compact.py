@@ -4,8 +4,8 @@ Each partition whose compaction is due (min.cleanable.dirty.ratio, max.compactio
 --force, each partition that contains something to clean is compacted. If a partition cannot be compacted, the error is
 printed, and the other partitions are still compacted.
 
-A plain Kafka directory (--kafka-dir) is opened under its lock, as a broker would open it. After a crash, the logs in
-the directory are recovered first. The directory contains no topic settings, so --config sets them. Without --config,
+With --kafka-dir, the command locks a plain Kafka directory and opens it, as a broker would. After a crash, the command
+first recovers the directory's logs. The directory contains no topic settings, so --config sets them. Without --config,
 every topic has the setting `cleanup.policy: compact`.
 """
 

@@ -1,9 +1,9 @@
-"""`lakelog log-manager`: does on a broker's log directories what the broker does in the background, without the broker.
+"""`lakelog log-manager`: does a broker's background work on its log directories, without the broker.
 
-The command reads the broker's server.properties, locks the directories, loads the logs, and then runs until SIGTERM,
-SIGINT or SIGHUP, or with --once only one time. Each action is one line on standard output: the time, the directory or
-partition, and what was done. Errors go to standard error. At the end, the logs are closed as by a broker.
-docs/LOG_MANAGER.md describes what is done with which topic.
+The command reads the broker's server.properties, locks the directories, and loads the logs. It then works until
+SIGTERM, SIGINT or SIGHUP. With --once, it does each task one time. Each action is one line on standard output: the
+time, the directory or partition, and what was done. Errors go to standard error. At the end, the command closes the
+logs as a broker does. docs/LOG_MANAGER.md describes what is done to each topic.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Lines:
 def log_manager(
     config: Annotated[
         Path,
-        typer.Option("--config", metavar="FILE", help="The broker's server.properties. It is read as it is."),
+        typer.Option("--config", metavar="FILE", help="The broker's server.properties, which need not be changed."),
     ],
     once: Annotated[
         bool, typer.Option("--once", help="Do each task one time and end, instead of running until SIGTERM.")
@@ -79,7 +79,7 @@ def log_manager(
         ),
     ] = False,
 ) -> None:
-    """Run on a broker's log directories what its log manager and cleaner run: recovery, flushes, retention, compaction."""
+    """Do the work of a broker's log manager and cleaner on its log directories: recovery, flushes, retention, compaction."""
     from storage_engine.clock import SystemClock
     from storage_engine.config.server_properties import read_server_properties
     from storage_engine.kafka_dir.upkeep.opening import BrokerLogs, Options
@@ -152,7 +152,7 @@ def _say_loaded(opened: BrokerLogs, lines: _Lines, given: Mapping[str, Mapping[s
 def _say_closed(directories: tuple[OpenDirectory, ...], lines: _Lines) -> None:
     for directory in directories:
         reason = "wrote .kafka_cleanshutdown" if directory.vouches else (
-            "did not write .kafka_cleanshutdown, because after the crash some logs were not opened; the broker recovers"
-            " them"
+            "did not write .kafka_cleanshutdown, because some logs were not opened after the crash; the broker will recover"
+            " these logs"
         )  # fmt: skip
         lines.did(directory.path, f"closed, {reason}")

@@ -113,7 +113,9 @@ def block_text(block: Block) -> str:
             text = f"kept: {kept}, because an earlier segment has a timestamp {shown_duration(-block.found / 1000)} in the future"
         case "consumer":
             names = ", ".join(block.consumers)
-            text = f"kept: {kept}, because {names} read only the records below offset {shown_number(block.found)}"
+            text = (
+                f"kept: {kept}, because {names} must still read the records from offset {shown_number(block.found)} on"
+            )
         case "min.compaction.lag.ms":
             age, lag = (shown_duration(each / 1000) for each in (block.found, block.limit))
             text = f"not cleaned yet: {kept}, {age} old, min.compaction.lag.ms is {lag}"

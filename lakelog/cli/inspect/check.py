@@ -50,8 +50,8 @@ def check(
     """Check topics and consumers by limits, as a monitoring plugin.
 
     The first line is a summary with performance data. Each further line is a finding: lag of a consumer, an old export,
-    overdue maintenance, little free space, a damaged state, a silent writer and so on. The exit status is 0 (OK), 1
-    (WARNING), 2 (CRITICAL) or 3 (UNKNOWN).
+    overdue maintenance, little free space, a damaged state, an ingest that appends nothing, and so on. The exit status
+    is 0 (OK), 1 (WARNING), 2 (CRITICAL) or 3 (UNKNOWN).
     """
     from lakelog.metrics.judging import judge
     from lakelog.metrics.plugin_output import plugin_lines, unknown_line, worst

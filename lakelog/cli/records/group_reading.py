@@ -4,8 +4,8 @@
     --group G --commit    join the group as its member, and record each position after its records were printed
 
 A position is recorded after the records were written to standard output. A commit writes the positions of all
-partitions and waits for the disk, so there is at most one commit per second, and one at the end of the command, also if
-the command ends with an error or Ctrl-C. If the command is killed, the next command prints the records since the last
+partitions and waits for the disk, so there is at most one commit per second. There is also one commit at the end of the
+command, even after an error or Ctrl-C. If the command is killed, the next command prints the records since the last
 commit again. If another member joins the group later, it fences this command (topic.readers.membership): the command's
 next commit raises FencedError, and the positions of the later member remain.
 """

@@ -55,7 +55,7 @@ _decode = json.JSONDecoder().decode
 _decode_pairs = json.JSONDecoder(object_pairs_hook=list).decode
 _to_base64 = binascii.b2a_base64
 _BARE = b'"key":null,"value":null,"headers":[]'
-"""The part of the line of a record without key, value and headers that shows this."""
+"""How a line shows that its record has no key, no value and no headers."""
 _BASE64_AT_ONCE = 3 * 256 * 1024
 """In bytes; a multiple of 3, so that only the last piece of base64 ends with padding."""
 _HEADERS_AT_ONCE = 10_000
@@ -83,7 +83,7 @@ def parse_lines(
     """Parse some lines of JSON.
 
     Args:
-        lines: the lines, without anything in between.
+        lines: the lines, one after another.
         first_number: the number of the first line, for messages.
         now_ms: the timestamp of records that have none.
         each_names_topic: whether a line must name its topic.

@@ -1,4 +1,4 @@
-"""`lakelog transactions`: lists the transactions that are still open in some partition, and ends them.
+"""`lakelog transactions`: lists the transactions that are still open in a partition, and ends them.
 
 read_committed readers stop before an open transaction. After its timeout, a transaction is aborted by the next
 `finish`, maintenance or `lakelog topics settle`. `abort` does not wait for the timeout. If the record of a

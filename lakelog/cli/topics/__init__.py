@@ -1,1 +1,1 @@
-"""The commands about topics and their root: topics, broker, consumers, state, reassign."""
+"""The commands about topics and their root: topics, broker, consumers, groups, state, reassign."""

@@ -49,7 +49,7 @@ def reassign(
     shift: Annotated[
         int,
         typer.Option(
-            "--shift", metavar="N", help="Number of brokers by which the other replicas are shifted in the first round."
+            "--shift", metavar="N", help="In the first round, shift the other replicas by this number of brokers."
         ),
     ] = 0,
     root: RootOption = None,

@@ -43,7 +43,7 @@ def assign_replicas(
         shift: the shift of the first round. Kafka chooses it at random.
 
     Raises:
-        ConfigError: there is less than one partition or replica; there are more replicas than brokers; an id is given
+        ConfigError: there is no partition or no replica; there are more replicas than brokers; an id is given
             twice; only some of the brokers have a rack; or a rack is given for an id that is not among the brokers.
     """
     _check(partitions, brokers, replication_factor, racks, start_index, shift)

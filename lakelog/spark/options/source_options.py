@@ -41,7 +41,7 @@ _REFUSED = {
     "kafka.interceptor.classes": "Leave this option out: this source has no interceptors.",
 }
 _UNUSED_BITS = {"fetchOffset.numRetries": 32, "fetchOffset.retryIntervalMs": 64, "kafkaConsumer.pollTimeoutMs": 64}
-"""Options of Kafka's source that have no effect here. Their values are checked, as whole numbers of so many bits."""
+"""Options of Kafka's source that have no effect here. Their values must be whole numbers of this many bits."""
 _ISOLATION = "kafka.isolation.level"
 _GROUP = "kafka.group.id"
 _HOLDS_BACK = "holdsBack"

@@ -52,7 +52,7 @@ class UserOptions:
             trimmed: whether spaces around the number are allowed.
 
         Raises:
-            ConfigError: the value is not a whole number of so many bits.
+            ConfigError: the value is not a whole number of this many bits.
         """
         value = self.get(name)
         if value is None:
@@ -65,7 +65,7 @@ class UserOptions:
     def positive(self, name: str, *, bits: int = 64) -> int | None:
         """
         Raises:
-            ConfigError: the value is not a whole number above 0, of so many bits.
+            ConfigError: the value is not a whole number above 0, of this many bits.
         """
         number = self.whole_number(name, bits=bits)
         if number is not None and number <= 0:

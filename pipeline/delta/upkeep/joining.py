@@ -9,7 +9,7 @@ OPTIMIZE has replaced the same files meanwhile, and then each row of these files
 
 The commit is one put-if-absent of the next file of Delta's log, so two writers never make the same version. The writer
 that lost reads the commit that won. If the winner removed a joined file or changed the table's columns, nothing is
-committed. Otherwise the loser takes the version after it.
+committed. Otherwise the writer that lost commits the version after the winner's.
 
 After a crash before the commit, the new files belong to no version, and a later vacuum deletes them.
 """
@@ -109,8 +109,8 @@ def _hinders(commit: bytes, joined: set[str]) -> bool:
 def _written(
     rows: Iterable[pa.RecordBatch], schema: pa.Schema, *, with_statistics: bool
 ) -> tuple[pa.Buffer, dict[str, Any]]:
-    """The bytes of a Parquet file with these rows, and their statistics for Delta's log: the number of rows, and of
-    each column of whole numbers the smallest and the largest value, by which queries skip files."""
+    """The bytes of a Parquet file with these rows, and their statistics for Delta's log: the number of rows, and the
+    smallest and the largest value of each column of whole numbers. Queries use these values to skip files."""
     whole = [each.name for each in schema if pa.types.is_signed_integer(each.type)] if with_statistics else []
     smallest: dict[str, int] = {}
     largest: dict[str, int] = {}

@@ -1,9 +1,9 @@
-"""Decides whether the small files of a table are joined, and which of them. This module is a pure function of sizes.
+"""Decides whether small files of a table are joined, and which files. This module is a pure function of sizes.
 
 A table with many files is slow to open and slow to read. But if each run joined all files, each run would copy the rows
 of all earlier runs again. So a file is joined only if the smaller files together are as large as the file itself. Each
-copy of a row then lands in a file that is at least twice as large, so a row is copied a few times at most. What stays
-is a short list of files, each larger than all smaller ones together.
+copy of a row then lands in a file that is at least twice as large, so a row is copied a few times at most. So the table
+keeps only a few files, each larger than all smaller ones together.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 _ALWAYS_BELOW = 1 << 20
-"""Files below this size are joined in any case, because their copies cost next to nothing."""
+"""Files below this size are joined in any case, because copying them costs almost nothing."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class SmallFileRule:
     """When a table's files are joined.
 
     files: the table has more small files than this number.
-    size: a file with fewer bytes is small. Joined files have up to twice this size.
+    size: a file with fewer bytes than this is small. Joined files have up to twice this size.
     """
 
     files: int

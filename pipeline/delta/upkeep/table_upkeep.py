@@ -1,7 +1,7 @@
 """Keeps one Delta table small, with deltalake and without Spark. Four steps, each of which may be left out or repeated:
 
     1. checkpoint   write a checkpoint of Delta's log, if enough commits follow the last one
-    2. log          delete the log's entries that are older than delta.logRetentionDuration, and before a checkpoint
+    2. log          delete the log's entries that are older than delta.logRetentionDuration and precede a checkpoint
     3. vacuum       delete the files that no version within delta.deletedFileRetentionDuration needs
     4. files        join small files in one commit (OPTIMIZE); no row changes
 
@@ -74,7 +74,7 @@ def keep_table(
 
     Args:
         path: path or URI of the table.
-        has_room: is called with the bytes that are to be copied, and returns whether they may be.
+        has_room: called with a number of bytes; returns whether so many bytes may be copied.
         has_stamps: whether commits of the table have stamps.
 
     Raises:
@@ -113,8 +113,8 @@ def _why_not_writable(table: DeltaTable) -> str | None:
 
 
 def _oldest_needed_commit(path: str, *, has_stamps: bool) -> int | None:
-    """The commit from which the log must stay; None if there is no table. This commit has the stamp of the current
-    rows. If no commit has a stamp, the log must stay from its newest commit on."""
+    """The oldest commit that must stay in the log; None if there is no table. It is the commit with the stamp of the
+    current rows. If no commit has a stamp, it is the newest commit."""
     log = DeltaLog(path)
     if not log.versions or not has_stamps:
         return log.versions[0] if log.versions else None

@@ -54,7 +54,7 @@ def keep_tables(
 
     Args:
         names: the topics. Deleted topics may still have tables of dead letters.
-        has_room: is called with the bytes that are to be copied, and returns whether they may be.
+        has_room: called with a number of bytes; returns whether so many bytes may be copied.
     """
     report = TablesReport()
     for key, has_stamps in dict(_tables(topics, names, report)).items():

@@ -10,7 +10,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from lakelog.delta_options import answered
 from storage_engine.errors import StorageAccessError, StorageError, StorageUnavailableError
-from storage_engine.storage.object_errors import kind_of
+from storage_engine.storage.objects.object_errors import kind_of
 from storage_engine.storage.posix_errors import storage_error
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")

@@ -42,13 +42,14 @@ _KNOWN_PROPERTIES = {
 _HARMLESS = {"delta.enableDeletionVectors": "false", "delta.columnMapping.mode": "none"}
 """Properties that do not change what a writer must do if they have these values."""
 _READ_OPTIONS = ParquetReadOptions(coerce_int96_timestamp_unit="us")
-"""Older tables have timestamps as INT96, which Arrow reads as nanoseconds by default. These end in the year 2262."""
+"""Older tables have timestamps as INT96, which Arrow reads as nanoseconds by default. Nanoseconds end in the year
+2262."""
 _ACTION = "_action"
 _DELETES, _WRITES, _BECOMES_STALE = range(3)
 
 
 def why_not_plain(table: DeltaTable) -> str | None:
-    """What keeps deltalake from writing to the table, as the rest of a sentence; None if deltalake may write to it."""
+    """Why deltalake must not write to the table, as the rest of a sentence; None if deltalake may write to it."""
     protocol, metadata = table.protocol(), table.metadata()
     if protocol.min_reader_version != _READER_VERSION or protocol.min_writer_version > _WRITER_VERSION:
         return (

@@ -56,7 +56,7 @@ class Resolved:
         return Resolved(self._visible, self.plain().cast(to))
 
     def is_of_one_row(self) -> bool:
-        """Whether the expression gives one value for each row, so it is no aggregate, window or generator."""
+        """Whether the expression gives one value for each row, so it is not an aggregate, window or generator."""
         plan = self._plan
         while plan.nodeName() not in _OF_MANY_ROWS:
             if plan.children().isEmpty():

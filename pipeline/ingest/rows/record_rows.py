@@ -5,7 +5,7 @@ The result has the columns that staging expects, for every kind of source:
     key        binary or null        timestamp  bigint, milliseconds; null: the time of the micro-batch
     value      binary or null        partition  int; null: Kafka's partitioner chooses
     headers    array<struct<key string, value binary>> or null
-    refused    tinyint or null: the Refusal (reason) of a row that is a dead letter already
+    refused    tinyint or null: the Refusal (reason) of a row that is already a dead letter
     source     string or null: the row's place in its source, for the dead letters
     topic      string or null: the topic that the row goes to, if there are several topics
     position, position_of_0, ...   the row's position in its source, if positions are stored (source_positions.py)

@@ -35,6 +35,7 @@ class HdfsStorage:
     """
 
     is_durable_when_visible = True
+    reads_at_once = 4
     root = growing = links = folders = view = directory = None
 
     def __init__(self, uri: str) -> None:

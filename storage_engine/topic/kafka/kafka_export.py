@@ -44,14 +44,15 @@ from storage_engine.log.checkpoint import (
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, offset_name
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.indexes.transaction_index import encode_transaction_index
-from storage_engine.log.partition_state import LeaderEpoch, Segment
+from storage_engine.log.partition_state import LeaderEpoch
 from storage_engine.log.producers.producer_snapshot import encode_snapshot
 from storage_engine.log.producers.producer_state import Producers
-from storage_engine.log.segment_reader import read_chunks
+from storage_engine.log.segment_reader import SegmentFile, read_chunks
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.record.crc import check_crcs
 from storage_engine.record.stamping import stamp_leader_epoch
-from storage_engine.storage import Directory, Storage
+from storage_engine.storage import Directory, Readable
+from storage_engine.storage.read_ahead import read_ahead
 from storage_engine.topic.append.transaction_writer import finish_transactions
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.chain.transaction_files import open_producers, read_begun
@@ -141,14 +142,16 @@ def _export_partition(
     interval = topics.config(state).index_interval_bytes
     producers = Producers()
     known = shown_snapshots(topics.storage, state, number)
-    for segment in part.segments:
+    sources = [segment_file(state.topic_id, number, segment) for segment in part.segments]
+    reads = read_ahead(topics.storage, [(source.key, source.size) for source in sources])
+    for segment, source in zip(part.segments, sources, strict=True):
         name = offset_name(segment.base_offset)
         if segment.base_offset in known:
             producers = Producers(known[segment.base_offset])
         files[name + SNAPSHOT] = encode_snapshot(producers.entries())
         log = f"{folder}/{name}{LOG}"
         indexes = _export_segment(
-            topics.storage, state, number, segment, directory, log, producers, interval, keep_epochs, progress
+            reads, source, segment.modified_ms, directory, log, producers, interval, keep_epochs, progress
         )
         files[name + INDEX] = indexes.offset_index_bytes()
         files[name + TIME_INDEX] = indexes.time_index_bytes()
@@ -162,10 +165,9 @@ def _export_partition(
 
 
 def _export_segment(
-    storage: Storage,
-    state: TopicState,
-    number: int,
-    segment: Segment,
+    reads: Readable,
+    file: SegmentFile,
+    modified_ms: int,
     directory: Directory,
     log: str,
     producers: Producers,
@@ -174,10 +176,9 @@ def _export_segment(
     progress: Progress,
 ) -> GrowingSegment:
     """Copy a segment's committed bytes; return its index entries. `producers` is updated to the end of the segment."""
-    file = segment_file(state.topic_id, number, segment)
-    growing = GrowingSegment(segment.base_offset, 0, index_interval_bytes)
+    growing = GrowingSegment(file.base_offset, 0, index_interval_bytes)
     with directory.new_file(log) as copy:
-        for chunk in read_chunks(storage, file):
+        for chunk in read_chunks(reads, file):
             check_crcs(chunk.data, chunk.table, file.key, chunk.position)
             data = chunk.data
             if not keep_epochs:
@@ -188,5 +189,5 @@ def _export_segment(
             producers.replay(chunk.data, chunk.table, file.key, chunk.position)
             progress.advance(size=len(data))
     growing.seal()
-    directory.set_modified(log, segment.modified_ms * 1_000_000)
+    directory.set_modified(log, modified_ms * 1_000_000)
     return growing

@@ -183,7 +183,7 @@ def test_folders_that_this_user_may_not_write_to_are_named(storage, monkeypatch)
     with ProcessPartner(storage.uri) as partner:
         (finding,) = examine_with(storage, "work", partner, [CHECKS["permissions"]], lambda finding: None)
     assert finding.outcome is Outcome.PROBLEM
-    assert "may not write in data/" in finding.found
+    assert "cannot write in data/" in finding.found
 
 
 def test_a_partner_that_dies_ends_the_examination(storage) -> None:

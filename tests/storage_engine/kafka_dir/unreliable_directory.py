@@ -96,6 +96,7 @@ class UnreliableDirectory:
 
     uri = "memory"
     is_durable_when_visible = False
+    reads_at_once = 1
     root = growing = links = folders = view = directory = None
 
     def __init__(self) -> None:

@@ -24,6 +24,10 @@ class PlainStorage:
     def is_durable_when_visible(self) -> bool:
         return self.inner.is_durable_when_visible
 
+    @property
+    def reads_at_once(self) -> int:
+        return self.inner.reads_at_once
+
     def put_new(self, key: str, data) -> None:
         self.inner.put_new(key, data)
 

@@ -50,8 +50,15 @@ from storage_engine.errors import (
     UnsupportedError,
 )
 from storage_engine.storage import TEMPORARY, NewFile, StoredFile, check_key
-from storage_engine.storage.object_errors import PAUSES, is_refused, pause_or_raise, repeated, status_of, storage_error
-from storage_engine.storage.object_store_access import checked_uri, object_store
+from storage_engine.storage.objects.object_errors import (
+    PAUSES,
+    is_refused,
+    pause_or_raise,
+    repeated,
+    status_of,
+    storage_error,
+)
+from storage_engine.storage.objects.object_store_access import checked_uri, object_store
 
 if TYPE_CHECKING:
     from obstore import BufferedWriter, ObjectMeta, PutMode, PutResult, UpdateVersion  # type: ignore[attr-defined]
@@ -73,6 +80,7 @@ class ObjectStorage:
     """The objects under one prefix, without any capability. The protocol Storage states what each verb guarantees."""
 
     is_durable_when_visible = True
+    reads_at_once = 8
     root = growing = links = folders = view = directory = None
 
     def __init__(self, uri: str) -> None:

@@ -1,0 +1,95 @@
+"""Reads files from front to back, while the next pieces of them already arrive.
+
+An object store answers a small read after tens of milliseconds, but answers many reads at the same time. So a reader
+that waits for one segment before it asks for the next one gets a small part of the store's bandwidth. A ReadAhead knows
+the files that its reader will read, in order. It divides them into blocks of 2 MiB, and always has some blocks after
+the reader's position in flight, also in the files after the present one.
+
+A ReadAhead begins with two blocks in flight, and doubles this number with each read until the limit is reached. So a
+reader that stops after a few records has fetched little in vain.
+
+A ReadAhead holds at most `_MOST_BLOCKS` blocks, 16 MiB, and up to Storage.reads_at_once threads. The threads end after the
+ReadAhead is no longer used. Only one thread may use a ReadAhead.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from storage_engine.storage import Readable, Storage
+
+_BLOCK_BYTES = 2 * 1024**2
+_MOST_BLOCKS = 8
+
+
+def read_ahead(storage: Storage, files: Iterable[tuple[str, int]]) -> Readable:
+    """What to read these files from, in this order: a ReadAhead, or the storage itself if it has no use for one.
+
+    Args:
+        files: key and size of each file. Each key occurs once.
+    """
+    if storage.reads_at_once == 1:
+        return storage
+    ahead = ReadAhead(storage, files)
+    return ahead if ahead.blocks > 1 else storage
+
+
+class ReadAhead:
+    """Returns the same bytes and the same errors as the storage, sooner if the files are read in their order."""
+
+    def __init__(self, storage: Storage, files: Iterable[tuple[str, int]]) -> None:
+        """
+        Args:
+            files: as for read_ahead.
+        """
+        self._storage = storage
+        self._keys: list[str] = []
+        self._sizes: dict[str, int] = {}
+        self._first_blocks: list[int] = []
+        """By file, the number of its first block. Blocks are numbered from 0, through all files."""
+        self.blocks = 0
+        for key, size in files:
+            if size:
+                self._keys.append(key)
+                self._sizes[key] = size
+                self._first_blocks.append(self.blocks)
+                self.blocks += -(-size // _BLOCK_BYTES)
+        self._places = dict(zip(self._keys, self._first_blocks, strict=True))
+        self._threads = ThreadPoolExecutor(storage.reads_at_once)
+        self._fetched: dict[int, Future[bytes]] = {}
+        self._window = 1
+
+    def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """Like Storage.read. A range outside of the known files, or larger than all blocks together, is read directly."""
+        first_block = self._places.get(key)
+        if first_block is None or length is None or not 0 < length <= _BLOCK_BYTES * (_MOST_BLOCKS - 1):
+            return self._storage.read(key, start, length)
+        end = start + length
+        if end > self._sizes[key]:
+            return self._storage.read(key, start, length)
+        first, last = first_block + start // _BLOCK_BYTES, first_block + (end - 1) // _BLOCK_BYTES
+        self._fetch(first, last)
+        found = b"".join(self._fetched[number].result() for number in range(first, last + 1))
+        begin = start % _BLOCK_BYTES
+        expected = min((last - first_block + 1) * _BLOCK_BYTES, self._sizes[key]) - (first - first_block) * _BLOCK_BYTES
+        if len(found) != expected:  # the file is shorter than its writer said, or was a moment ago
+            self._fetched.clear()
+            return self._storage.read(key, start, length)
+        return found if len(found) == length else found[begin : begin + length]
+
+    def _fetch(self, first: int, last: int) -> None:
+        """Forget the blocks before the first one that is needed, and ask for the blocks up to some after the last one."""
+        for number in [each for each in self._fetched if not first <= each < first + _MOST_BLOCKS]:
+            self._fetched.pop(number).cancel()
+        self._window = min(2 * self._window, _MOST_BLOCKS)
+        for number in range(first, min(max(last + 1, first + self._window), self.blocks)):
+            if number not in self._fetched:
+                self._fetched[number] = self._threads.submit(self._read_block, number)
+
+    def _read_block(self, number: int) -> bytes:
+        file = bisect_right(self._first_blocks, number) - 1
+        key = self._keys[file]
+        start = (number - self._first_blocks[file]) * _BLOCK_BYTES
+        return self._storage.read(key, start, min(_BLOCK_BYTES, self._sizes[key] - start))
