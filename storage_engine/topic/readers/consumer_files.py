@@ -154,8 +154,8 @@ def read_consumers(
     """The consumers of a topic, in the order of their file names.
 
     Args:
-        read: reads a file of the listing, as read_consumer does. A caller that reads the consumers again and again can keep
-            the consumers whose files have not changed.
+        read: reads a file of the listing, as read_consumer does. A caller that reads the consumers repeatedly can pass
+            a function that remembers the consumers whose files have not changed.
     """
     known: dict[str, Consumer] = {}
     damaged: list[CorruptionError] = []
