@@ -42,7 +42,7 @@ class UnfinishedTransactions:
     ended: Mapping[ControlType, frozenset[int]] = field(default_factory=dict)
 
     def then(self, behind: UnfinishedTransactions) -> UnfinishedTransactions:
-        """The transactions that this part and the next part, taken together, leave open."""
+        """The transactions that are still open after this part and the next part."""
         nobody: frozenset[int] = frozenset()
         return UnfinishedTransactions(
             {

@@ -66,7 +66,7 @@ class OpenDirectory:
     broker_epoch: from .kafka_cleanshutdown; -1 if it is not known.
     recovery_points, log_starts, first_dirty_offsets, high_watermarks: the contents of the checkpoints when the directory
         was opened.
-    found: the partitions that existed then.
+    found: the partitions that existed at that time.
     left_alone: those of them that are not opened.
     aside: folders that a broker set aside; not touched.
     logs: the open logs.

@@ -2,7 +2,7 @@
 
 Kafka's name of a segment is its base offset in 20 digits. Files in log/ have that name. In data/, the name has two more
 parts, so that no name is ever used twice: the version of the topic's state on which the file was planned, and a random
-token:
+token.
 
     00000000000000052110.log                  log/orders-0/
     00000000000000052110.42.9f3ac1d2.log      data/<topic id>/0/

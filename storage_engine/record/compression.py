@@ -80,7 +80,7 @@ MOST_BYTES = 2**31 - 1
 _ZSTD_MAGIC = bytes.fromhex("28b52ffd")
 _ZSTD_BLOCK = 128 * 1024
 _ZSTD_COPIED = 1024**2
-"""For more bytes, the copy that zstandard makes costs more time and memory than the reuse of its contexts saves."""
+"""Above this size, the copy that zstandard makes costs more time and memory than the reuse of its contexts saves."""
 _ZSTD_RLE, _ZSTD_COMPRESSED = 1, 2
 
 _MOST_EXPANSION = {Codec.NONE: 1, Codec.GZIP: 1032, Codec.SNAPPY: 22, Codec.LZ4: 255, LZ4_OF_MAGIC_0: 255}

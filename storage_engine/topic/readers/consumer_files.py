@@ -95,7 +95,7 @@ class Consumer(Frozen):
     samples: tuple[PositionSample, ...] = ()
 
     def is_active(self, now_ms: int) -> bool:
-        """Whether a member reads for this group, as far as its file can show."""
+        """Whether a member reads for this group, according to the group's file."""
         return bool(self.member) and now_ms - self.seen_ms < ACTIVE_MS
 
     def moved(self, state: TopicState, positions: Mapping[int, int], now_ms: int) -> Consumer:
