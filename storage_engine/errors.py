@@ -13,7 +13,7 @@
     │   └── InvalidTimestampError   outside message.timestamp.before/after.max.ms
     ├── NoRootError               the path contains no Lakelog root
     ├── OffsetOutOfRangeError     below the log start offset or above the high watermark
-    ├── InterruptedWorkError      work was broken off, because the program ends
+    ├── InterruptedWorkError      work was stopped, because the program ends
     ├── CorruptionError           committed bytes that are damaged
     ├── StateError                the state of the topic does not allow the change
     │   ├── FencedError             a writer with a newer epoch took over the topic (exit status 3)
@@ -34,7 +34,7 @@
         └── UnsupportedError        the storage lacks the capability for an operation
 
 Each error has its facts as attributes. The message of an error names the place, then the problem, then the remedy. No
-message contains a record's key or value, because more people may read the logs of a program than its data.
+message contains a record's key or value, because a program's logs often have more readers than its data.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class OffsetOutOfRangeError(LogError):
 
 
 class InterruptedWorkError(LogError):
-    """The work was broken off, because the program ends. Nothing was changed."""
+    """The work was stopped, because the program ends. Nothing was changed."""
 
 
 class CorruptionError(LogError):

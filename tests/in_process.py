@@ -1,6 +1,6 @@
 """Runs programs inside this process, which has loaded their modules already, with arguments and standard input.
 
-Their output is read from the standard streams in sys, so a program sees no difference to a process of its own.
+Their output is read from the standard streams in sys, so for a program this is the same as a separate process.
 """
 
 from __future__ import annotations

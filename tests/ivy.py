@@ -1,4 +1,4 @@
-"""Fetches jars from Maven with the Ivy among Spark's jars, for the servers that tests start."""
+"""Fetches jars from Maven with Ivy, which is one of Spark's jars, for the servers that tests start."""
 
 from __future__ import annotations
 

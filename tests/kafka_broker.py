@@ -1,10 +1,10 @@
 """Starts a real Kafka broker for tests and benchmarks that need one. They use it over loopback and stop it.
 
-The distribution is downloaded from Maven at the first use, with the Ivy among Spark's jars, and is stored in .venv. The
-broker is one KRaft node in its own JVM, because Spark's logging conflicts with Kafka's. The JVM has a small heap, and
-the options of the JVMs of tests (java_options.py), which make a start cheap. To measure anything except the start, pass
-other `java_options`. The broker's data is in a temporary directory, which is deleted with the broker. The broker
-can be stopped and started again on this directory, and its partitions can be replaced by other files in between.
+The distribution is downloaded from Maven at the first use, with Ivy, which is one of Spark's jars, and is stored in
+.venv. The broker is one KRaft node in its own JVM, because Spark's logging conflicts with Kafka's. The JVM has a small
+heap and the options in java_options.py, so that it starts fast. To measure anything except the start, pass other
+`java_options`. The broker's data is in a temporary directory, which is deleted with the broker. The broker can be
+stopped and started again on this directory, and its partitions can be replaced by other files in between.
 """
 
 from __future__ import annotations

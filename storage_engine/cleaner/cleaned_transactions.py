@@ -34,15 +34,15 @@ _Rows = npt.NDArray[np.int64]
 class UnfinishedTransactions:
     """The transactions that a part of a log leaves open. Picklable.
 
-    producers: by kind of marker, the producers that have batches after their last marker of this kind.
-    ended: by kind of marker, the producers that have a marker of this kind in the part.
+    producers: for each kind of marker, the producers with batches after their last marker of this kind.
+    ended: for each kind of marker, the producers with a marker of this kind in the part.
     """
 
     producers: Mapping[ControlType, frozenset[int]] = field(default_factory=dict)
     ended: Mapping[ControlType, frozenset[int]] = field(default_factory=dict)
 
     def then(self, behind: UnfinishedTransactions) -> UnfinishedTransactions:
-        """The transactions that this part and the next part, taken together, leave open."""
+        """The transactions that are still open after this part and the next part."""
         nobody: frozenset[int] = frozenset()
         return UnfinishedTransactions(
             {
@@ -62,7 +62,7 @@ class CleanedTransactions:
         Args:
             aborted: all aborted transactions that can have batches in the range, including transactions that end after
                 the range.
-            carried: the transactions that the part of the log before this range leaves open.
+            carried: the transactions that are open where this range begins.
         """
         self._ranges = TransactionRanges(aborted)
         self._entries = {(each.producer_id, each.last_offset): each for each in aborted}

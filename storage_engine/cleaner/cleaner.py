@@ -369,7 +369,7 @@ class _PartitionCleaning:
         """Count the batches whose tombstones or markers are kept after their delete horizon. Also note whether a
         deleted tombstone may be unread by a registered consumer.
 
-        Batches made from messages of magic 0 and 1 have no delete horizon of their own, so they are never counted.
+        Batches made from messages of magic 0 and 1 have no delete horizon yet, so they are never counted.
         """
         task = self._task
         horizons = table.delete_horizons

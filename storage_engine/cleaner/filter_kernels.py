@@ -57,9 +57,9 @@ STAYS_EMPTY = 4
 WANTS_HORIZON = 8
 """The batch has a marker that may be deleted after a delete horizon. If the batch has no horizon, set one."""
 LEGACY = 16
-"""The batch was made from a message of magic 0 or 1 (legacy_conversion.py). Its delete horizon only decides whether its
-tombstones may be deleted. The batch is always written again, spans only the records that are kept, and gets its own
-horizon.
+"""The batch was made from a message of magic 0 or 1 (legacy_conversion.py). The delete horizon that it has before the
+call only decides whether its tombstones may be deleted. The batch is always written again, spans only the records that
+are kept, and gets a new delete horizon if it keeps a tombstone.
 """
 ALL_OUTDATED = 32
 """Delete the batch, because every record of it is outdated."""

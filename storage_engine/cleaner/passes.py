@@ -211,7 +211,9 @@ class _InOneMap:
 
 
 class OutdatedByRuns:
-    """Counts records from the beginning of the range. The caller may ask about one part of the range only."""
+    """Finds the outdated records with several passes over the runs. Ordinals count from the beginning of the range,
+    even if the caller asks about only one part of the range.
+    """
 
     def __init__(self, files: Sequence[RunFile], memory_bytes: int, seed: int, first_asked: int = 0) -> None:
         """

@@ -18,7 +18,7 @@ neighbours becomes one segment only if the merged segment stays within these bou
 The merged segment must also be at least twice as large as the largest of the segments that it replaces. So a byte is
 copied at most log2(segment.bytes / size of the byte's first segment) times during the life of the topic. Neighbouring
 segments that are not merged have different sizes. The active segment and segments below the log start offset are not
-merged. Segments of compacted topics are not merged: compaction already joins small segments, and it would copy a merged
+merged. Segments of compacted topics are not merged: compaction already joins small segments, and would copy a merged
 segment once more.
 
 New files are durable when `merge_segments` returns. Readers use them only after a version of the state names them in
@@ -170,8 +170,8 @@ def merge_segments(storage: Storage, task: MergeTask, progress: Progress = NO_PR
 
 
 def _take_over(growing: GrowingSegment, run: tuple[Segment, ...]) -> None:
-    """Give a merged segment the facts about the timestamps of its run that the state stores. The headers of batches do
-    not contain these facts.
+    """Compute the smallest timestamp and the largest lateness of a merged segment from those of its run. The headers of
+    batches do not contain these two values.
     """
     smallest, largest, lateness = NO_SMALLEST, NO_TIMESTAMP, 0
     for segment in run:

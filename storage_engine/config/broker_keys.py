@@ -68,9 +68,8 @@ class BrokerConfig:
     )  # fmt: skip
     sweep_delay_ms: int = _key(
         "lakelog.sweep.delay.ms", "long", 24 * 3_600_000, unit="ms", minimum=1,
-        doc="A file is deleted at this age if no version of the topic's state contains its name. The plan that"
-        " made the file is based on a version of the state; the age is counted from the time of this version. Kafka has no"
-        " such key.",
+        doc="A file is deleted at this age if no version of the topic's state names the file. Each file is planned on a"
+        " version of the state, and the file's age is counted from the time of that version. Kafka has no such key.",
         cost="Takes effect at the next maintenance. If an append, compaction or import takes longer than this time,"
         " its commit is refused, and the work must be repeated.",
     )  # fmt: skip

@@ -52,13 +52,13 @@ class LogManagerConfig:
 
     flush_interval_messages: int = declared_field(
         "log.flush.interval.messages", "broker", "long", LONG_MAX, minimum=1, sets="flush.messages",
-        doc="Default of flush.messages for all topics.", cost="As for flush.messages.",
+        doc="Default of flush.messages for all topics.", cost="The same as for flush.messages.",
     )  # fmt: skip
     flush_interval_ms: int | None = declared_field(
         "log.flush.interval.ms", "broker", "long", None, unit="ms", minimum=0, sets="flush.ms",
         doc="Default of flush.ms for all topics. If this key is not set, log.flush.scheduler.interval.ms is the"
         " default.",
-        cost="As for flush.ms.",
+        cost="The same as for flush.ms.",
     )  # fmt: skip
     flush_scheduler_interval_ms: int = declared_field(
         "log.flush.scheduler.interval.ms", "broker", "long", LONG_MAX, unit="ms", minimum=1,
@@ -86,7 +86,7 @@ class LogManagerConfig:
     )  # fmt: skip
     initial_task_delay_ms: int = declared_field(
         "log.initial.task.delay.ms", "broker", "long", 30_000, unit="ms", minimum=0,
-        doc="How long after its start `lakelog log-manager` does the first scheduled task. Cleaning does not wait.",
+        doc="How long `lakelog log-manager` waits after its start before the first scheduled task. Cleaning does not wait.",
         cost="Takes effect at the next start.",
     )  # fmt: skip
     cleaner_enable: bool = declared_field(
@@ -105,7 +105,7 @@ class LogManagerConfig:
     )  # fmt: skip
     preallocate: str = declared_field(
         "log.preallocate", "broker", "choice", "false", choices=("false", "true"), sets="preallocate",
-        doc="Default of preallocate for all topics.", cost="As for preallocate.",
+        doc="Default of preallocate for all topics.", cost="The same as for preallocate.",
     )  # fmt: skip
     recovery_threads: int = declared_field(
         "num.recovery.threads.per.data.dir", "broker", "int", 2, minimum=1,

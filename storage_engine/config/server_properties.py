@@ -23,7 +23,9 @@ _NODE_ID, _BROKER_ID = "node.id", "broker.id"
 _TIERED = "remote.log.storage.system.enable"
 _NAMES = (LOG_DIRS, LOG_DIR, METADATA_LOG_DIR, _NODE_ID, _BROKER_ID, _TIERED)
 _OF_ONE_REPLICA = "replica.high.watermark.checkpoint.interval.ms"
-"""A broker's high watermarks are not written here: only the broker's replicas together know them."""
+"""This key has no effect, because Lakelog does not write a broker's high watermarks: only the broker's replicas
+together know them.
+"""
 
 ACTING_KEYS: Final[Mapping[str, ConfigKey]] = {
     **{
@@ -58,7 +60,9 @@ class ServerProperties:
     ignored: tuple[str, ...]
 
     def with_dynamic(self, settings: Mapping[str, str]) -> ServerProperties:
-        """The same, with settings that were changed while the broker ran. They have priority over the file."""
+        """Return the same properties, with settings that were changed while the broker ran. These settings have
+        priority over the file.
+        """
         acting = {key: value for key, value in settings.items() if key in ACTING_KEYS}
         return replace(self, settings={**self.settings, **acting})
 

@@ -170,8 +170,8 @@ class TopicConfig:
     delete_retention_ms: int = _key(
         "delete.retention.ms", "long", 24 * 3_600_000, unit="ms", minimum=0,
         broker=_from("log.cleaner.delete.retention.ms"),
-        doc="How long a tombstone is kept after the first compaction that reads it. A reader that needs more than this"
-        " time from its first to its last record can miss deletions.",
+        doc="How long a tombstone is kept after the first compaction that reads it. A reader that needs longer"
+        " than this to read a whole partition can miss deletions.",
         cost="Takes effect for tombstones that no compaction has read yet. The delete horizon of other tombstones does"
         " not change.",
     )  # fmt: skip

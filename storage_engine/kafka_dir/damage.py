@@ -50,7 +50,7 @@ class DamagedParts:
         Args:
             damages: the damaged parts, in the order of their positions.
             kept: start and end of each intact part.
-            fate: the reason of the cuts, unless settle_tail finds that a cut is a torn tail.
+            fate: the reason for the cuts, unless settle_tail finds that a cut is a torn tail.
         """
         files = self._files
         base, key = files.bases[number], files.key(files.bases[number])

@@ -163,7 +163,7 @@ class LocalLog:
 
     def _sync_closed(self) -> None:
         """Make the closed segments above the recovery point durable. This class syncs each segment that it closes. But
-        after a crash, the log may have closed segments of another program, which that program had not synced.
+        after a crash, the log may have closed segments that another program wrote and did not sync.
         """
         unsynced = [each for each in self.closed if each.end_offset > self.recovery_point]
         for segment in unsynced:

@@ -15,8 +15,8 @@ Damaged bytes are cut out, but never lost (kafka_dir.damage): each cut is saved 
 <base>.<position>.corrupt, and the report names these files. After a crash, a torn tail after all intact batches is
 expected. Damage before intact batches is not expected. Kafka would cut the log off at this damage, and delete all later
 segments. Lakelog cuts out only the damaged bytes and keeps everything after them. The cut leaves a gap in the offsets,
-as compaction does. With the option `truncates`, Lakelog does what Kafka does; only the rest of the damaged segment is
-saved then.
+as compaction does. With the option `truncates`, Lakelog cuts the log off as Kafka does, and saves only the rest of the
+damaged segment.
 
 Every step can be interrupted; the next load repeats the step. Only one thread may load a log, and the log's directory
 must be locked.

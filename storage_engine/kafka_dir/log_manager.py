@@ -13,8 +13,9 @@ directories.
 There is no background thread. kafka_dir.upkeep does the work that is due: flushes, checkpoints, retention, deletions.
 After a crash all logs are loaded as kafka_dir.log_loading describes. Any thread may call any method.
 
-If a broker works in the directories at other times, `choose` decides, after the locks were taken, which logs are opened
-and with which settings. Directories and meta.properties are then not created: only the broker creates them.
+For the directories of a broker, the caller passes the function `choose`. After the locks are taken, this function
+decides which logs are opened, and with which settings. The manager then creates no directory and no meta.properties:
+only the broker creates them.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ class LogManager:
         Args:
             directories: log.dirs.
             topics: overrides of a topic's configuration, by its name.
-            choose: for directories of a broker: called with the locked directories, instead of config and topics.
+            choose: for directories of a broker, instead of config and topics: gets the locked directories and returns
+                the choices.
 
         Raises:
             ConfigError: a topic's overrides are invalid.
@@ -218,8 +220,8 @@ class LogManager:
         )  # fmt: skip
 
     def _high_watermark(self, directory: OpenDirectory, partition: TopicPartition) -> int:
-        """The high watermark that the broker has written; LONG_MAX if it is the end of the log. If the broker wrote high
-        watermarks, but not that of this partition, nothing of the partition is known to be replicated.
+        """The high watermark that the broker has written; LONG_MAX if it is the end of the log. If the broker wrote
+        high watermarks, but none for this partition, no record of the partition is known to be replicated.
         """
         if directory.high_watermarks is None or partition in self._choices.one_copy:
             return LONG_MAX

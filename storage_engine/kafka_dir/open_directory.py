@@ -66,7 +66,7 @@ class OpenDirectory:
     broker_epoch: from .kafka_cleanshutdown; -1 if it is not known.
     recovery_points, log_starts, first_dirty_offsets, high_watermarks: the contents of the checkpoints when the directory
         was opened.
-    found: the partitions that existed then.
+    found: the partitions that existed at that time.
     left_alone: those of them that are not opened.
     aside: folders that a broker set aside; not touched.
     logs: the open logs.
@@ -216,15 +216,16 @@ class OpenDirectory:
 
     @property
     def vouches(self) -> bool:
-        """Whether all logs of the directory are whole at the end. This is not so after a crash if logs were not opened:
-        only the broker recovers them. KRaft always recovers __cluster_metadata, and needs no word about it.
+        """Whether all logs of the directory are whole, so that .kafka_cleanshutdown may be written. After a crash, logs
+        that were not opened may be torn: only the broker recovers them. __cluster_metadata does not count, because
+        KRaft always recovers it.
         """
         unopened = self.left_alone - {CLUSTER_METADATA} or any(name.endswith(FUTURE_FOLDER) for name in self.aside)
         return self.clean or not self.of_broker or not unopened
 
     def close(self, threads: int) -> None:
-        """Close the logs cleanly, write the checkpoints and .kafka_cleanshutdown, unless logs that were not opened may be
-        torn. The lock is kept.
+        """Close the logs cleanly, and write the checkpoints. Also write .kafka_cleanshutdown, unless a log that was not
+        opened may be torn. The lock is kept.
 
         Raises:
             StorageError: the storage refused. The directory then counts as not closed cleanly.

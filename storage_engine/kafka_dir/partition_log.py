@@ -220,9 +220,9 @@ class PartitionLog:
         return self.reader().offset_at(time, isolation)
 
     def locate(self, offset: int) -> BatchPlace | None:
-        """The place of the first batch that ends at or after an offset; None at the log's end (the translation in
-        LocalLog.read). The time grows with the logarithm of the numbers of segments and index entries. A few headers
-        are read.
+        """The place of the first batch that ends at or after an offset; None at the log's end. Kafka's LocalLog.read
+        finds it in the same way. The time grows with the logarithm of the numbers of segments and index entries. A few
+        headers are read.
 
         Raises:
             OffsetOutOfRangeError: the offset is outside the log.

@@ -93,7 +93,7 @@ class TrustedSegments:
         return bool(0 <= relative_offset < following - base and 0 < position < size)
 
     def _needs_no_entry(self, base: int, size: int) -> bool:
-        """Whether the .log is so short that its .index has no entry: no batch begins after index.interval.bytes."""
+        """Whether the .index needs no entry, because no batch begins after the first index.interval.bytes of the .log."""
         interval = self._index_interval_bytes
         if size <= interval:
             return True

@@ -48,10 +48,10 @@ class Segment(NamedTuple):
     smallest_timestamp: a lower bound: no record and no marker in the segment has a smaller timestamp. -1 if a record
         has no timestamp. None if the bound is not known: the headers of foreign batches do not have it, and older
         versions did not store it.
-    largest_lateness_ms: how much lower a record's timestamp can be than a timestamp before it, in milliseconds. If the
-        headers of batches up to an offset have a largest timestamp T, then no record after these batches, and no record
-        of the last of these batches, has a timestamp below T - largest_lateness_ms. None if it is not known, or if a
-        record has no timestamp.
+    largest_lateness_ms: how much lower a record's timestamp can be than a timestamp before it, in milliseconds. Let T
+        be the largest timestamp in the headers of a batch and of all batches before it. Then no record of this batch or
+        of a later batch has a timestamp below T - largest_lateness_ms. None if it is not known, or if a record has no
+        timestamp.
     """
 
     base_offset: Long
@@ -96,9 +96,8 @@ class PartitionState(Frozen):
     listed: the list file with the first segments and leader epochs, null if the document itself has all of them.
     producers: the idempotent and transactional producers at the high watermark, with their open transactions, as in a
         .snapshot.
-    tombstones_end: the offset below which compaction may have removed tombstones. Suppose that a reader stores the
-        latest row of each key, and that its position is lower than this offset. If the reader continues at its
-        position, it can miss deletions.
+    tombstones_end: the offset below which compaction may have removed tombstones. A reader that stores the latest row
+        of each key can miss deletions if it continues at a position below this offset.
     """
 
     log_start_offset: Long = 0

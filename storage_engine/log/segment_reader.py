@@ -102,7 +102,7 @@ def read_chunks(
 
 
 def unfoldable_parts(chunk: Chunk) -> Iterator[Chunk]:
-    """Divide a chunk into parts. The batches of a part, together, decompress to at most as many bytes as one batch may
+    """Divide a chunk into parts. All batches of a part together decompress to at most as many bytes as one batch may
     have.
     """
     most = most_batch_bytes()

@@ -28,7 +28,7 @@ _MOST_OVERHEAD = HEADER_BYTES + 64  # the integers of a record take less than 64
 
 
 class Verdict(IntEnum):
-    """The result for one record. The names are the reasons in the dead letters."""
+    """The result for one record. A dead letter has the name as its reason."""
 
     ADMITTED = 0
     NO_KEY = 1

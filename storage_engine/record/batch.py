@@ -60,8 +60,8 @@ UNKNOWN_SMALLEST = -(2**63)
 value.
 """
 NO_SMALLEST = 2**63 - 1
-"""The value for the smallest timestamp if there is no record. The minimum of this value and another is the other
-value.
+"""The value for the smallest timestamp if there is no record. The minimum of this value and any other timestamp is the
+other timestamp.
 """
 
 _COLUMNS = 14

@@ -16,8 +16,8 @@ without copies. All functions are thread-safe.
               this is faster
 
 The library cramjam implements the codecs. The library zstandard is used for zstd frames that state the size of their
-content. It reuses its contexts. For a batch of 16 KiB, this saves a fifth of the time. The head of the snappy framing
-is the bytes 82 53 4e 41 50 50 59 00, then two int32: the version (1) and the oldest compatible version (1).
+content, because it reuses its contexts. For a batch of 16 KiB, this saves a fifth of the time. The head of the snappy
+framing is the bytes 82 53 4e 41 50 50 59 00, then two int32: the version (1) and the oldest compatible version (1).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ MOST_BYTES = 2**31 - 1
 _ZSTD_MAGIC = bytes.fromhex("28b52ffd")
 _ZSTD_BLOCK = 128 * 1024
 _ZSTD_COPIED = 1024**2
-"""For more bytes, the copy that zstandard makes costs more time and memory than the reuse of its contexts saves."""
+"""Above this size, the copy that zstandard makes costs more time and memory than the reuse of its contexts saves."""
 _ZSTD_RLE, _ZSTD_COMPRESSED = 1, 2
 
 _MOST_EXPANSION = {Codec.NONE: 1, Codec.GZIP: 1032, Codec.SNAPPY: 22, Codec.LZ4: 255, LZ4_OF_MAGIC_0: 255}
@@ -98,7 +98,7 @@ def compress(codec: Codec, data: Bytes) -> bytes:
 
 
 def compress_as_kafka(codec: Codec, data: memoryview, out: memoryview) -> int:
-    """As compress_into, but the result has as many bytes as Kafka's."""
+    """Like compress_into, but the result has as many bytes as Kafka's."""
     if codec is not Codec.ZSTD:
         return compress_into(codec, data, out)
     stream = cramjam.zstd.Compressor(level=_ZSTD_DEFAULT)
@@ -155,8 +155,8 @@ def decompress_into(codec: int, data: memoryview, out: memoryview) -> int | None
         codec: bits 0 to 2 of a batch's attributes, with any value, or LZ4_OF_MAGIC_0.
 
     Returns:
-        The number of bytes written; None if `out` may be too small. A size of decompress_bound is always enough, so
-        callers can start with little memory, and damaged bytes never make them take more than the bound.
+        The number of bytes written; None if `out` may be too small. A size of decompress_bound is always enough. So
+        callers can start with little memory, and never allocate more than this bound for damaged bytes.
 
     Raises:
         ValueError: the codec is unknown, the bytes are damaged, or they decompress to more than MOST_BYTES. The caller
@@ -227,7 +227,7 @@ def _decompress_lz4(data: memoryview, out: memoryview) -> int | None:
 
 
 def _decompress_lz4_of_magic_0(data: memoryview, out: memoryview) -> int | None:
-    """Decompress LZ4 whose head has a wrong checksum: clients of magic 0 computed it over the magic number, too.
+    """Decompress LZ4 whose head has a wrong checksum: clients of magic 0 included the magic number in the checksum.
 
     Kafka's reader ignores this checksum. Forms that Kafka does not write are decompressed by cramjam, which needs the
     correct checksum.

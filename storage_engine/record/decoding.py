@@ -406,7 +406,7 @@ def _check_rows(table: BatchTable, lengths: Int64Array, file: str, file_position
 def unfolding_bounds(data: ByteArray, table: BatchTable) -> Int64Array:
     """Return an upper bound of each batch's decompressed size in bytes; 0 if the batch is not compressed.
 
-    For gzip it is the size in gzip's tail, which is right only if the data is a single gzip member.
+    For gzip, the bound is the size in gzip's tail, which is right only if the data is a single gzip member.
     """
     bounds = np.zeros(len(table), np.int64)
     most = most_batch_bytes()

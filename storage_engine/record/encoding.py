@@ -160,7 +160,7 @@ def seal_batches(data: ByteArray, sizes: Int64Array) -> None:
 
 
 def seal_chosen_batches(data: ByteArray, sizes: Int64Array, chosen: npt.NDArray[np.bool_]) -> None:
-    """As seal_batches, but only for the batches that `chosen` selects."""
+    """Like seal_batches, but only for the batches that `chosen` selects."""
     ends = np.cumsum(sizes)
     starts, ends = (ends - sizes)[chosen], ends[chosen]
     crcs = crc32c_all(data, starts + CRC_START, ends)

@@ -23,7 +23,7 @@ Brokers before 0.11 wrote entries of magic 0 or 1 (record.legacy_records has the
 first two fields, and the magic at the same position. Lakelog reads these entries, but never writes them. A log may
 contain batches of magic 2 and entries of magic 0 and 1.
 
-All other modules, also the kernels, import the positions of a header's fields from this module. Numba compiles the
+All other modules, including the kernels, import the positions of a header's fields from this module. Numba compiles the
 integers of a module as constants. So this module must not import a compiled module.
 """
 

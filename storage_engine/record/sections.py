@@ -17,9 +17,9 @@ from storage_engine.record.record_columns import new_array
 GROUP_BYTES = 2 * 1024**2
 """Batches of about this size are processed together, so that they stay in the processor's cache from step to step."""
 _EXPANSION = 4
-"""The ratio of decompressed to compressed size for which memory is allocated first."""
+"""Memory is first allocated for this ratio of decompressed to compressed size."""
 _LEAST_ROOM = 64 * 1024
-"""The smallest number of bytes that is allocated first for a batch, because memory then grows in large steps."""
+"""At least this many bytes are first allocated for a batch, because memory then grows in large steps."""
 _SMALL_ROOM = 4 * 1024**2
 """In bytes. For a batch that needs more, the whole limit is allocated. The system only uses pages that are written."""
 ROW_BYTES = 67

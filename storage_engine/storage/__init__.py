@@ -144,7 +144,7 @@ class Storage(Readable, Protocol):
 
         Args:
             durable: if False, a power cut may delete the file or damage any part of it, even if the file is old. Use
-                False only for bytes that nobody needs after a power cut, and that their reader checks.
+                False only for bytes that nobody needs after a power cut, and that every reader checks.
         """
 
     def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:

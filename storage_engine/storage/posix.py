@@ -1,9 +1,9 @@
 """Stores files on a local or network file system (POSIX, NFS).
 
-put_new writes a temporary file, syncs it, links it to its final name and syncs the directory. The reason for link(): it
-never overwrites a file, and makes the whole file visible in one step. After an unclear error (a lost NFS reply), the
-link count of the temporary file shows the result: 2 means that the link was made. A crash may leave a temporary file.
-The name of a temporary file begins with `.tmp-`, no listing shows the file, and no document names it.
+put_new writes a temporary file, syncs it, links it to its final name and syncs the directory. put_new uses link(),
+because link() never overwrites a file, and makes the whole file visible in one step. After an unclear error (a lost NFS
+reply), the link count of the temporary file shows the result: 2 means that the link was made. A crash may leave a
+temporary file. The name of a temporary file begins with `.tmp-`, no listing shows the file, and no document names it.
 
 If a mount is unavailable for a moment (EIO, ESTALE, ETIMEDOUT...), the idempotent methods are retried for about a
 second: read, list, entries, delete, sync_names and make_folder. put_new and replace are retried as a whole, each time

@@ -56,7 +56,7 @@ def read_broker_settings(storage: Storage) -> dict[str, str] | None:
         return None
     settings = decode_document(storage, SETTINGS_KEY, data, _WHAT, _REMEDY).get("settings")
     if not isinstance(settings, dict) or not all(isinstance(value, str) for value in settings.values()):
-        raise CorruptionError(SETTINGS_KEY, 0, _WHAT, "no texts by key", _REMEDY)
+        raise CorruptionError(SETTINGS_KEY, 0, _WHAT, "settings that are not text", _REMEDY)
     return normalise_broker_settings(settings, f"{storage.uri}/{SETTINGS_KEY}")
 
 

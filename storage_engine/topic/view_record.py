@@ -6,8 +6,8 @@ Settling deletes all other files from the view, so it must not run on a log/ of 
 
 The record is stored while log/ is empty or missing, before the first file is written there. A folder log/ without the
 record belongs to another program. For example, a topic was created in the directory of a Kafka broker. Settling then
-changes nothing and raises an error. A view that is older than this record is recognised by its meta.properties: in
-contrast to a broker's meta.properties, the file does not begin with a comment.
+changes nothing and raises an error. Older versions of Lakelog wrote no record. Their views are recognised by
+meta.properties: unlike a broker's meta.properties, this file does not begin with a comment.
 """
 
 from __future__ import annotations

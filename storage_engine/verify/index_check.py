@@ -126,8 +126,8 @@ class OffsetIndexCheck:
         return entries.findings
 
     def _find_gap(self, positions: npt.NDArray[np.int64]) -> None:
-        """Report the first place without an entry that every value of index.interval.bytes would put there, if this
-        value explains the other entries.
+        """Report the first missing entry: every value of index.interval.bytes that explains the other entries would put
+        an entry there.
 
         Args:
             positions: of the entries for committed bytes, all of them correct and ascending.
@@ -149,10 +149,10 @@ class OffsetIndexCheck:
         return entries[self.entries.second < size]
 
     def refuse_times(self, relative_offset: int) -> None:
-        """Report that the .timeindex has an entry for a batch, but this index has no entry from which it comes."""
+        """Report a missing entry: the .timeindex has an entry for a batch, but this index has none."""
         row = int(np.searchsorted(self.entries.first, relative_offset))
         self.entries.problem(
-            row * self.entries.size, f"an entry from which the .timeindex has relative offset {relative_offset}", "none"
+            row * self.entries.size, f"an entry for relative offset {relative_offset}, as in the .timeindex", "none"
         )
 
     def interval(self, *, complete: bool) -> IndexInterval:
@@ -242,8 +242,8 @@ class TimeIndexCheck:
 
     @property
     def required(self) -> npt.NDArray[np.int64]:
-        """The entries that come from the entries of the .index, shape (entries, 2). None, if the rules do not say
-        `ahead`.
+        """The entries that come from the entries of the .index, shape (entries, 2). There are none if `ahead` is not
+        set in the rules.
         """
         return np.concatenate(self._required)
 
@@ -372,9 +372,9 @@ class IndexChecks:
         return [*self.unread, *offsets, *times]
 
     def lacking(self, others: IndexChecks, size: int) -> Iterator[Finding]:
-        """Findings if these indexes do not begin with the entries of other indexes for bytes below `size`. The other
-        indexes are under data/. A closing entry of their .timeindex is not compared, because the log may have grown
-        since this entry was written.
+        """Compare these indexes with other indexes of the same .log, which are under data/. Report the first entry of
+        the other indexes, for bytes below `size`, that differs or is missing here. A closing entry of their .timeindex
+        is not compared, because the log may have grown since this entry was written.
 
         Call this only after the last batch, and only if neither set of indexes has findings.
         """

@@ -53,7 +53,7 @@ def check_transaction_index(
     for number, entry in enumerate(indexed):
         expected = by_marker.get((entry.producer_id, entry.last_offset))
         if not base_offset <= entry.last_offset < end_offset:
-            wanted = f"a marker from {base_offset} to {end_offset - 1}"
+            wanted = f"a marker at an offset from {base_offset} to {end_offset - 1}"
         elif exact and expected != entry:
             wanted = _shown(expected) if expected else "no entry: no transaction of this producer was aborted there"
         else:

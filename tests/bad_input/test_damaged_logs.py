@@ -1,4 +1,6 @@
-"""Tests committed bytes that have changed. Operations that need these bytes report their place, and all others succeed."""
+"""Tests committed bytes that have changed. Operations that need these bytes report the place of the damage, and all
+other operations succeed.
+"""
 
 from __future__ import annotations
 

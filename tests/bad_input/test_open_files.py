@@ -1,4 +1,6 @@
-"""Tests more partitions than a process may open files. All records are written, or the error names the limit to raise."""
+"""Tests topics with more partitions than the number of files that a process may open. All records are written, or the
+error names the limit to raise.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the examples of docs/ANALYSTS.md on a smaller export like the demo's."""
+"""Runs the examples of docs/ANALYSTS.md on an export that is like the demo's, but smaller."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Tests that the files and headings to which the pages link exist, and the modules that the pages name, and that the list
-of decisions is complete."""
+"""Tests that the files and headings to which the pages link exist, that the modules that the pages name exist, and that
+the list of decisions is complete.
+"""
 
 from __future__ import annotations
 

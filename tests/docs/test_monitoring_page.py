@@ -1,4 +1,4 @@
-"""Runs the commands of docs/MONITORING.md, and checks its unit of systemd and its scrape settings."""
+"""Runs the commands of docs/MONITORING.md, and checks its systemd unit and its scrape settings."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
     python -m tests.faults [--share 0.1] [--seed 7] [--operation publish ...]
 
-A fault trial is a call of an operation with one of the faults that such a call can have. The whole set is each call
-with each of its faults. The number of possible power cuts is unlimited. Their whole set is a cut after each system call
-of the operation, and, for each kill, after a share of the system calls of the process that continues; each with several
-outcomes.
+A fault trial is a call of an operation with one of the faults that such a call can have. The whole set of fault trials
+has each call with each of its faults. The number of possible power cuts is unlimited. The whole set of power cuts has a
+cut after each system call of the operation. For each kill, the set also has cuts after a share of the system calls of
+the process that continues. Each cut has several outcomes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,14 @@
 """The operations that must survive a fault at any of their calls.
 
-Each operation has a root of its own and describes four things: the contents before it; the actions of a process until
-it fails or dies; the following actions of an operator or of Spark; and the contents that a reader may see meanwhile.
-The naive model lists these contents in advance. A reader must see one of them, never one from before an acknowledged
-change, and at the end the last.
+Each operation has a separate root, and describes four things:
+
+- the contents before the operation;
+- the actions of a process until it fails or dies;
+- the following actions of an operator or of Spark;
+- the contents that a reader may see meanwhile.
+
+The naive model lists these contents in advance. A reader must see one of the listed contents, and never contents from
+before an acknowledged change. At the end, a reader must see the last of the listed contents.
 """
 
 from __future__ import annotations

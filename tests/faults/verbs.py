@@ -1,4 +1,4 @@
-"""A storage whose methods, and those of the files that it opens, can be intercepted."""
+"""A storage whose methods can be intercepted, and also the methods of the files that it opens."""
 
 from __future__ import annotations
 

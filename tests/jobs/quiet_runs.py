@@ -2,10 +2,14 @@
 
     .venv/bin/python -m tests.jobs.quiet_runs --runs 20 --burners 4
 
-A chain is a new root and jobs that run on it one after another. The chains contain a first ingest, an ingest without
-new rows, and ingests from each source that needs no server; exports that append and upsert, with and without new
-records; maintenance with and without work that is due; the demo; and jobs on a root without records. The exit status
-and the summary of each job are checked, too, so that an export that should have new records really has some.
+A chain is a new root and jobs that run on it one after another. The chains contain
+
+- a first ingest, an ingest without new rows, and ingests from each source that needs no server;
+- exports that append and upsert, with and without new records;
+- maintenance with and without work that is due;
+- the demo, and jobs on a root without records.
+
+The exit status and the summary of each job are checked, too. So an export that should have new records really has some.
 
 If a job ends with status 0, each line that is not the job's own is a finding. The chain `failures` checks the opposite:
 a failed task must be printed, and so must the job's single line after SIGTERM.

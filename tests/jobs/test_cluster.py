@@ -1,8 +1,8 @@
-"""Runs jobs and a program of one's own on a standalone cluster whose Python has none of Lakelog's packages.
+"""Runs jobs and a user's own program on a standalone cluster whose Python has none of Lakelog's packages.
 
-A Master and two Workers run from the jars of PySpark, without those that set-up adds, in an environment of their own. All
-that the executors know of Lakelog comes with the archive of `--ship`. To unpack the archive takes the driver and each
-executor some seconds. So one application runs all jobs.
+A Master and two Workers run from the jars of PySpark, without the jars that set-up adds, in a separate environment. The
+executors get Lakelog only from the archive of `--ship`. The driver and each executor need some seconds to unpack the
+archive. So one application runs all jobs.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
 """Compares Kafka's own cleaner with Lakelog's on random logs: `python -m tests.kafka.judge --logs 1000 --seed 7 [--only
 N]`.
 
-Each log is cleaned in three ways, round by round (random_logs): by Kafka on a copy; by Lakelog in place, as `lakelog
-compact --kafka-dir` does; and by Lakelog in a root into which the log was imported, as `lakelog compact --root` does,
-where the view is compared. After each round the three folders must have the same files with the same bytes, and the log
-must be clean up to the same offset. With --retention the result of retention is compared: the segments and the log
-start offset.
+Each log is cleaned in three ways, round by round (random_logs):
+
+- by Kafka on a copy;
+- by Lakelog in place, as `lakelog compact --kafka-dir` does;
+- by Lakelog in a root into which the log was imported, as `lakelog compact --root` does. Here the view is compared.
+
+After each round the three folders must have the same files with the same bytes, and the log must be clean up to the
+same offset. With --retention the result of retention is compared: the segments and the log start offset.
 
 Compressed batches are compared by their header without CRC and length, and by their records, because two versions of a
 compression library can produce different bytes. If a batch has another length for this reason, the positions in the

@@ -4,12 +4,15 @@ A log consists of rounds. Each round has the files of further segments, which ar
 time at which to clean. The last segment of one round is an old segment in the next. So a log is cleaned several times,
 together with the results of earlier cleanings. The same number gives the same log.
 
-The logs vary in: the number of keys; values and tombstones; records without keys, as in a topic that was not compacted
-earlier; headers; a codec for each batch; event times that are out of order, missing or in the future; append times;
-idempotent and transactional producers; interleaved transactions that commit, abort, are empty or stay open; producer
-epochs that increase by themselves and by both kinds of markers; producers that pause until a broker has expired them;
-messages of magic 0 and 1 at the beginning, plain and in wrappers; segments that are small, empty, or have gaps; a log
-start offset inside the log; and all settings that the cleaner reads.
+The logs vary in:
+
+- the number of keys, values, tombstones and headers; records without keys, as in a topic that was not compacted earlier;
+- a codec for each batch; event times that are out of order, missing or in the future; append times;
+- idempotent and transactional producers; interleaved transactions that commit, abort, are empty or stay open; producer
+  epochs that increase by themselves and by both kinds of markers; producers that pause until a broker has expired them;
+- messages of magic 0 and 1 at the beginning, plain and in wrappers;
+- segments that are small, empty, or have gaps; a log start offset inside the log;
+- all settings that the cleaner reads.
 
 Batches are encoded here record by record, independently of the project's encoder. The indexes, snapshots and
 transaction indexes are derived from the batches by the project's code, which other tests compare with a broker's files.

@@ -1,7 +1,7 @@
 """Switches off single rules of cleaning that are easy to get wrong. The judge must notice each missing rule.
 
-`python -m tests.kafka.judge --rules --logs 200` prints the first log that shows each missing rule. With seed 7, among
-logs that show no difference while all rules are on, these are the numbers of the logs:
+`python -m tests.kafka.judge --rules --logs 200` prints the first log that shows each missing rule. With seed 7, the
+logs have these numbers (a log counts only if it shows no difference while all rules are on):
 
     aborted data is deleted in the first compaction 4 · keys of aborted data do not count 4 · a marker is deleted only
     after its transaction 2 · a marker first gets a delete horizon 2 · a tombstone is kept until its horizon 1 · the

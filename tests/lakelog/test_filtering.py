@@ -1,4 +1,6 @@
-"""Topic.read(where=...): the rows are those that a filter of all rows leaves, and what cannot match is not read."""
+"""Tests Topic.read(where=...): it returns the rows that a filter of all rows leaves, and does not read what cannot
+match.
+"""
 
 from __future__ import annotations
 

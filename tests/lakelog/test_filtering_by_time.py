@@ -1,5 +1,6 @@
-"""Topic.read(where=...) with bounds on the timestamp: no row is lost whatever the order of timestamps, and few bytes are
-read if timestamps rise."""
+"""Tests Topic.read(where=...) with bounds on the timestamp: no row is lost in any order of timestamps, and few bytes
+are read if timestamps rise.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topic.follow: a loop gets every record, and after a failure goes on with the record that it worked on."""
+"""Tests Topic.follow: a loop gets every record, and after a failure continues with the record that it was working on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Root.describe, plan and verify: the same facts as the commands, as values."""
+"""Tests Root.describe, plan and verify: they return the facts that the commands print, as values."""
 
 from __future__ import annotations
 

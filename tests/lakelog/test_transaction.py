@@ -1,4 +1,4 @@
-"""Root.transaction: appends to several topics become visible together, or never."""
+"""Tests Root.transaction: appends to several topics become visible together, or never."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Runs simulated processes in turns. Each runs until its next storage call; then a seeded random choice says which is
-next.
+"""Runs simulated processes in turns. Each process runs until its next storage call; then a seeded random choice decides
+which process runs next.
 
     a task        a thread of a simulated process; it runs the project's real code, and only one task runs at a time
     pause()       called by the storage before each effect: other tasks run, the process pauses for long, or it dies

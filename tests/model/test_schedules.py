@@ -1,11 +1,15 @@
 """Runs the protocol with processes that die, pause and race at every storage call, and compares it with a naive model.
 
-Each schedule is made from a number. It has one or two streaming queries, whose drivers die, or are assumed dead and
-come back; single appends; maintenance with its parts in any order (retention, compaction, merging, deletion, pruning,
-sweep); and readers of whole states, of one partition, and by time. A quarter of the schedules tests only the chain of
-versions. The storage is a file system, or an object store that cannot append. Calls fail, replies are lost, and
-processes die in the middle, pause until versions are pruned, or have a twin. Only the newest two versions are kept, so
-even a short pause outlasts a pruning.
+Each schedule is made from a number. A schedule has
+
+- one or two streaming queries, whose drivers die, or are assumed dead and come back;
+- single appends;
+- maintenance with its parts in any order: retention, compaction, merging, deletion, pruning, sweep;
+- readers of whole states, of one partition, and by time.
+
+A quarter of the schedules tests only the chain of versions. The storage is a file system, or an object store that
+cannot append. Calls fail, replies are lost, and processes die in the middle, pause until versions are pruned, or have a
+twin. Only the newest two versions are kept, so even a short pause outlasts a pruning.
 
 truth.py has a function for each invariant. The tested code is the project's own: topic_writer.py, state_chain.py,
 state_swap.py, pruning.py, sweeping.py and reader.py run unchanged, except for a few replaced names (schedules.run).

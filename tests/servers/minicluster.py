@@ -1,8 +1,8 @@
 """Starts a small HDFS for tests: one NameNode and two DataNodes, each in its own JVM, on free ports of loopback.
 
-The jars are fetched from Maven at the first use. Two DataNodes, because with one replica of each block the closing of a
-file takes half a second longer (storage_engine.storage.hdfs). The data is in a temporary directory, which is deleted
-with the cluster. A NameNode that was killed can be started again on its directory and port.
+The jars are fetched from Maven at the first use. There are two DataNodes, because the close of a file takes half a
+second longer if each block has only one replica (storage_engine.storage.hdfs). The data is in a temporary directory,
+which is deleted with the cluster. A NameNode that was killed can be started again on its directory and port.
 """
 
 from __future__ import annotations

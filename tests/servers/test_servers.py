@@ -1,4 +1,6 @@
-"""Tests the servers through Lakelog's own storage: what a commit relies on, and that two roots do not meet."""
+"""Tests the servers through Lakelog's own storage: what a commit relies on, and that a root never shows the files of
+another root.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Cleaning:
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """Break off the compactions that run, and begin no other. Their new files are deleted."""
+        """Stop the running compactions, and begin no other. Their new files are deleted."""
         self._stopping.set()
 
     def clean_next(self, skipped: Container[TopicPartition] = ()) -> TopicPartition | None:
@@ -114,7 +114,7 @@ class Cleaning:
                     progress=_UntilStopped(self._stopping),
                 )
             except InterruptedWorkError:
-                self._reporter.did(place, "compaction was broken off, and nothing changed")
+                self._reporter.did(place, "the compaction was stopped, and nothing changed")
             except StorageFullError as error:
                 self._reporter.failed(error)
             except StorageError:
@@ -158,7 +158,7 @@ class Cleaning:
 
 
 class _UntilStopped:
-    """A Progress that breaks the work off when the program ends."""
+    """A Progress that stops the work when the program ends."""
 
     def __init__(self, stopping: threading.Event) -> None:
         self._stopping = stopping
@@ -167,9 +167,9 @@ class _UntilStopped:
         """Ignore the report."""
 
     def advance(self, records: int = 0, size: int = 0) -> None:  # noqa: ARG002 (as in Progress)
-        """Break the work off if the program ends."""
+        """Stop the work if the program ends."""
         if self._stopping.is_set():
-            raise InterruptedWorkError("compaction", "was broken off, because the program ends")
+            raise InterruptedWorkError("compaction", "was stopped, because the program ends")
 
 
 def _line(cleaned: CleanedPartition) -> str:

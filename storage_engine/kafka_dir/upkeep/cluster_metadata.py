@@ -1,8 +1,8 @@
 """Derives topics, replicas and settings from the records of __cluster_metadata (MetadataBatchLoader, MetadataDelta).
 
-Records of a metadata transaction have an effect when the transaction ends; if it is aborted or still open, they have
-none. A ConfigRecord without a value deletes a setting. When a topic is deleted, its settings are deleted, too. The
-module does no input or output.
+The records of a metadata transaction take effect when the transaction ends. If the transaction is aborted or still
+open, its records have no effect. A ConfigRecord without a value deletes a setting. When a topic is deleted, its
+settings are deleted, too. The module does no input or output.
 """
 
 from __future__ import annotations

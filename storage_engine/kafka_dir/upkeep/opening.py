@@ -36,7 +36,7 @@ _DELAYS = ("log.segment.delete.delay.ms", "file.delete.delay.ms")
 
 @dataclass(frozen=True)
 class Options:
-    """What the user wants, beyond the server.properties.
+    """The user's options, in addition to the server.properties.
 
     given: settings of topics, by topic. They replace those in __cluster_metadata.
     included: the internal topics that are treated like all others.

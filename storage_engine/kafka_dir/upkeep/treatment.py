@@ -1,7 +1,7 @@
 """Decides what may be done with each topic of a broker's log directories. All functions are pure.
 
-A topic's own settings are not in server.properties, but in __cluster_metadata. Without these settings, the defaults could
-delete records that the topic keeps for ever. So the rules are, the first that fits:
+A topic's own settings are not in server.properties, but in __cluster_metadata. Without these settings, the defaults
+could delete records that the topic keeps for ever. So the first of these rules that fits a topic decides:
 
     __cluster_metadata                           not opened: KRaft alone opens its folder
     an internal topic that no option includes    loaded, recovered, flushed; Kafka never tiers these topics

@@ -80,8 +80,8 @@ class Producers:
         return twin
 
     def corrected(self, entries: Iterable[ProducerEntry]) -> Producers:
-        """Return the producers of a snapshot that was made at this point. The snapshot may include batches that were
-        deleted after the snapshot was made.
+        """Return the producers of a snapshot that was made at this point. The snapshot may show more than the replayed
+        batches: it also covers batches that were deleted later.
         """
         twin = Producers(entries)
         twin._with_records = set(self._with_records)

@@ -23,7 +23,7 @@ from storage_engine.record.message_fields import MalformedError, MessageBuffer, 
 
 
 class UndecodableError(ValueError):
-    """The bytes are not what a record of this topic has.
+    """The bytes are not a valid record of this topic.
 
     Args:
         reason: why the bytes cannot be decoded, without contents of the record. This is the message of the error.

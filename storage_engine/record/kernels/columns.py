@@ -55,7 +55,7 @@ class RecordBuffers(NamedTuple):
     header_value: ByteColumn
 
     def plain(self) -> tuple[object, ...]:
-        """The same as plain tuples."""
+        """The same buffers as plain tuples."""
         key, value, header_key, header_value = map(tuple, (self.key, self.value, self.header_key, self.header_value))
         return self.timestamps, key, value, self.header_offsets, header_key, header_value
 

@@ -4,8 +4,8 @@ HDFS is configured as for other programs: core-site.xml and hdfs-site.xml in HAD
 Kerberos ticket. Storage options with names that begin with `dfs.`, `fs.` or `hadoop.` replace the settings of these
 files.
 
-New folders get the permissions of the folder in which they are. So several users can share a root if its folder lets
-each of them write.
+A new folder gets the permissions of its parent folder. So several users can share a root if the root's folder lets each
+of them write.
 
 Every file is first written under a temporary name in its folder, synced and closed, and then renamed. The NameNode
 renames a file as a whole, and only if the new name is free. So other processes see all of a file or nothing, and
@@ -33,7 +33,7 @@ second. This happens nearly always if a block has only one replica, and seldom o
 `dfs.namenode.file.close.num-committed-allowed=1` (a setting of the NameNode) prevents this wait if a block has several
 replicas.
 
-If a DataNode is dead and the NameNode has not noticed yet (ten minutes by default), then each new block that the
-NameNode places first on this DataNode fails: hdfs-native does not ask for another DataNode. Such a put is repeated with
-a new file, and fails after the last attempt. Reads use the other replicas.
+The NameNode notices a dead DataNode after ten minutes by default. Until then, each new block that the NameNode places
+first on this DataNode fails: hdfs-native does not ask for another DataNode. The put is then repeated with a new file.
+If the last attempt fails too, the put fails. Reads use the other replicas.
 """

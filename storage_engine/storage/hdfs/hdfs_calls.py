@@ -81,7 +81,7 @@ class HdfsCalls:
     """The calls to one cluster. Several threads may use one object, and a forked process may use the object of its
     parent.
 
-    replication: how many replicas the blocks of new files get; None: as many as the NameNode has as default.
+    replication: how many replicas the blocks of new files get; None: the NameNode's default.
     """
 
     def __init__(self, uri: str, authority: str, settings: Mapping[str, str]) -> None:
@@ -107,8 +107,8 @@ class HdfsCalls:
         return f"{self._uri.rstrip('/')}/{key}"
 
     def repeated(self, work: Callable[[], _T]) -> _T:
-        """Call `work`, and call it again after a pause if the cluster is unavailable. Do not repeat a call that had to
-        wait until its time limit.
+        """Call `work`, and call it again after a pause if the cluster is unavailable. A call that ran until its time
+        limit is not repeated.
         """
         last = time.monotonic() + self._seconds
         for pause in _PAUSES:
@@ -208,7 +208,7 @@ class HdfsCalls:
             return StorageAccessError(place, problem, "Get a Kerberos ticket with `kinit`, and check core-site.xml.")
         if passing := _PASSING_ERROR.match(text):
             return self.unavailable(
-                key, f"HDFS could not move the bytes of the file: {_first_line(passing[1] or text)}"
+                key, f"HDFS could not transfer the bytes of the file: {_first_line(passing[1] or text)}"
             )
         return StorageError(place, _first_line(text), "HDFS refused the operation.")
 

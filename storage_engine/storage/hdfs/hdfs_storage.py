@@ -22,9 +22,9 @@ _PACKETS = 64
 _NAMES = 1000
 """How many names of a folder are read with one call."""
 _CHECKSUM_BYTES = 512
-"""The size of a block is a multiple of this number. The NameNode may close a file before it has heard from the DataNodes
-of the last block (dfs.namenode.file.close.num-committed-allowed). Until then, hdfs-native takes the file for a file
-without its last block.
+"""The size of a block is a multiple of this number. The NameNode may close a file before it has heard from the
+DataNodes of the last block (dfs.namenode.file.close.num-committed-allowed). Until then, hdfs-native reads the file as
+if its last block did not exist.
 """
 _SETTINGS = ("dfs.", "fs.", "hadoop.")
 
@@ -42,7 +42,7 @@ class HdfsStorage:
         """
         Args:
             uri: NameNode or name service, and folder: hdfs://namenode:8020/logs or hdfs://cluster/logs. The folder is
-                taken as it is, without decoding of `%`. It is created with the first file.
+                used as it is: `%` is not decoded. It is created with the first file.
 
         Raises:
             ConfigError: the URI or a setting is wrong, or the package is missing.

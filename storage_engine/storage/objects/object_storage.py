@@ -6,8 +6,8 @@ no capability.
 **put_new** is a conditional put (`If-None-Match: *` on S3 and Azure, generation 0 on Google). The reply may be lost
 after the store has executed the put, and a store may answer "conflict" (409), which means neither yes nor no. So each
 put carries a random mark in the object's metadata. After every unclear answer, put_new reads the object's metadata: the
-mark shows whether the put succeeded. If there is no object, put_new tries again with the same mark. If that is not
-possible either, the result stays unknown, and the caller gets AmbiguousPutError.
+mark shows whether the put succeeded. If there is no object, put_new tries again with the same mark. If the result is
+still unknown after the last attempt, or if the metadata cannot be read, the caller gets AmbiguousPutError.
 
 Some stores, and proxies in front of stores, ignore the condition. Then two writers could both succeed. So before its
 first put, each process puts one random name twice. The second put must be refused; otherwise the process ends with an
@@ -17,10 +17,10 @@ error.
 reply was lost may reach the store late, perhaps after the next replacement. Then its condition no longer holds, and it
 cannot bring back the older content.
 
-Other requests are repeated by obstore for up to 30 seconds, because their repetition is harmless: data files have
-random names, and are always written with the same bytes. If only the beginning of a reply arrives, obstore repeats
-some reads, but no listing, no deletion, and no read of a missing file. Here these are repeated, too. A listing continues
-after the last key that arrived.
+obstore repeats all other requests for up to 30 seconds. Repeating them is harmless: data files have random names, and
+are always written with the same bytes. If only the beginning of a reply arrives, obstore repeats some reads, but no
+listing, no deletion, and no read of a missing file. This module repeats these requests. A listing continues after the
+last key that arrived.
 
 A file larger than one part (8 MiB) is uploaded in parts. If its writer dies, the store keeps the parts, invisible, until
 a lifecycle rule deletes them. Large reads are divided into parts that are read in parallel.
@@ -73,7 +73,7 @@ _LARGE_READ = 4 * 1024**2
 _READ_PART = 2 * 1024**2
 _READS_AT_ONCE = 4
 _MOST_VERSIONS = 1_000
-"""How many replaced objects a storage remembers, so that the next replacement needs no look at the object."""
+"""How many replaced objects a storage remembers, so that it need not look up an object before the next replacement."""
 
 
 class ObjectStorage:
@@ -143,7 +143,7 @@ class ObjectStorage:
         if put.is_unclear:
             raise self._ambiguous(key, "the store did not answer whether it created the file")
         raise StorageUnavailableError(
-            self._place(key), f"the store answered {len(PAUSES) + 1} times that other requests are in the way (409)",
+            self._place(key), f"the store answered {len(PAUSES) + 1} times that other requests conflict with this one (409)",
             "Repeat the command later.",
         )  # fmt: skip
 

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "abfs": "abfss", "abfss": "abfss"}
-"""The schemes, and the scheme by which each is known in `Storage.uri`."""
+"""By scheme: the scheme that `Storage.uri` has for it."""
 _OPTIONS = {"s3": "aws_", "gs": "google_", "az": "azure_", "abfss": "azure_"}
 _VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")
 _EXTRAS = {"s3": "s3", "gs": "gcs", "az": "azure", "abfss": "azure"}
 _ENDPOINT = "aws_endpoint_url"
 _OVERRIDING = "AWS_ENDPOINT_URL_S3"
-"""obstore prefers this variable to the option of every name."""
+"""obstore prefers this variable to an endpoint in the options, whatever the option's name."""
 _ENDPOINTS = {
     "s3": (_ENDPOINT,),
     "gs": ("google_base_url",),

@@ -6,8 +6,8 @@ bytes and the new batches. The commit names the new file in place of the old fil
 A segment is continued in this way as long as its .log has at most 2 MiB. So at most 2 MiB are written again for each
 partition and micro-batch (docs/decisions/0051 has the figures).
 
-The files of all partitions are written in parallel, because a request to an object store takes long, and many requests
-at once take hardly longer. For the same reason the staged files are read in as few requests as possible.
+The files of all partitions are written in parallel, because a request to an object store takes long, and many parallel
+requests take hardly longer than one. For the same reason the staged files are read in as few requests as possible.
 """
 
 from __future__ import annotations

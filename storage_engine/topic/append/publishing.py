@@ -61,7 +61,7 @@ class Publisher(Protocol):
 
 
 class StagedReads(Protocol):
-    """Reads staged files; a Storage does."""
+    """Reads staged files. Every Storage has this method."""
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes: ...
 

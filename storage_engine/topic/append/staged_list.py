@@ -117,8 +117,8 @@ class StagedBatch:
 
 
 def list_key(batch: BatchIdentity) -> str:
-    """The key of the list of a micro-batch. After its checkpoint was rolled back, a query has several batches with the
-    same number. The hash of the offsets distinguishes these batches.
+    """The key of the list of a micro-batch. If its checkpoint is rolled back, a query has several batches with the same
+    number. The hash of the offsets distinguishes these batches.
     """
     return f"{STAGED_LISTS}/{batch.query}/{batch.batch_id}.{batch.offsets_hash[:_DIGITS]}.json"
 
@@ -246,7 +246,7 @@ def check_list(staged: StagedBatch, topics: Topics, ingest_topics: Collection[st
 
 
 def delete_list(storage: Storage, staged: StagedBatch) -> None:
-    """Delete a list that is no longer needed, after the files that it names."""
+    """Delete a list that is no longer needed: first the files that it names, then the list itself."""
     delete_files(storage, staged)
     storage.delete(staged.key)
 

@@ -48,7 +48,8 @@ class StagedRun:
     position: the position of the first batch in the file.
     sizes, records, max_timestamps, min_timestamps: one number for each batch; int64, shape (batches,).
     producer: the producer of the transaction; None outside of transactions.
-    data: the bytes of the batches, if the file was not written. Such a run is for one process, and needs no request.
+    data: the bytes of the batches, if the file was not written. Such a run cannot leave its process, and reading it
+        needs no request to the storage.
     """
 
     partition: int
@@ -79,7 +80,9 @@ class StagedRun:
 
     @classmethod
     def from_json(cls, text: str) -> StagedRun:
-        """The run in the text of to_json. Texts of earlier versions, in staged lists, have no smallest timestamps."""
+        """The run in a text that to_json returned. Texts of earlier versions, in staged lists, have no smallest
+        timestamps.
+        """
         partition, key, position, *arrays = json.loads(text)
         data = base64.b64decode(arrays.pop()) if isinstance(arrays[-1], str) else None
         sizes, records, max_timestamps, *others = (np.array(array, np.int64) for array in arrays)

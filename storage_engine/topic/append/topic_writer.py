@@ -367,7 +367,7 @@ class TopicWriter:
             if state.is_below_sweep_floor(plan.version):
                 raise ConflictError(
                     f"topic {state.topic}",
-                    "was swept after the plan was made, and the sweep has perhaps deleted the new files",
+                    "was swept after the plan was made, and the sweep may have deleted the new files",
                 )
             now_ms = self._clock.now_ms()
             changed = {}

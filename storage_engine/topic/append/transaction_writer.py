@@ -309,7 +309,7 @@ def abort_transaction(topics: Topics, producer_id: int) -> int:
 
 
 def _on_record(topics: Topics, known: Mapping[int, bool] = {}) -> Decision:
-    """A function that looks up decisions. It also decides to abort a transaction that is past its timeout.
+    """A function that looks up decisions. This function also aborts a transaction that is past its timeout.
 
     Args:
         known: decisions that were read before and are not looked up again. Their records are deleted as soon as all

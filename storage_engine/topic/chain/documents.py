@@ -49,7 +49,9 @@ _LINE_OF_FORMAT_1 = b'{"version":'
 _DIGITS = 64
 _UNDO_SECONDS = 20.0
 ASIDE = "damaged"
-"""The name of the folder, for example in meta/<topic>/, with copies of damaged documents that were replaced."""
+"""The name of a folder beside the documents, for example in meta/<topic>/. It contains copies of damaged documents that
+were replaced.
+"""
 ROOT_FOLDER = "meta/@root"
 ROOT_RECORD = f"{ROOT_FOLDER}/format.json"
 _ROOT_REMEDY = "`lakelog verify --repair` undoes one changed byte. Otherwise restore this file from a backup."

@@ -54,8 +54,8 @@ from storage_engine.topic.chain.segment_lists import list_folder, list_version
 from storage_engine.topic.chain.state_chain import StateChain, version_key
 
 KEPT_VERSIONS = 1000
-"""How many of the newest versions are never deleted. A process that was paused while fewer versions were committed
-still finds its own version.
+"""How many of the newest versions are never deleted. A paused process still finds its own version if fewer versions
+were committed during the pause.
 """
 _EVERY = 25
 _STEPS_A_COMMIT = 3

@@ -3,7 +3,7 @@ storage agree on these versions.
 
     meta/<topic>/00000000000000000042.json     version 42, put once, never changed
     meta/<topic>/segments/<name>.json          older segments of one partition (topic.chain.segment_lists)
-    meta/<topic>/history/<version>.jsonl       the changes of versions, also if deleted (topic.chain.history_file)
+    meta/<topic>/history/<version>.jsonl       the changes of versions, including deleted ones (topic.chain.history_file)
 
 A change writes the whole state as the next version by put-if-absent. A writer that loses the race reads the new
 version, checks that its own change is still valid, and tries again. No process has a lock, so a crashed process leaves
@@ -87,7 +87,7 @@ class StateChain:
         self.topic = topic
 
     def newest(self) -> TopicState:
-        """The newest state of the topic, also if the topic is deleted.
+        """The newest state of the topic, even if the topic is deleted.
 
         Raises:
             UnknownTopicError: there is no chain.
@@ -291,7 +291,7 @@ class StateChain:
         self.storage.sync_names(f"meta/{self.topic}")
 
     def versions(self) -> Iterator[int]:
-        """The numbers of all versions in a listing, in order, also of versions that do not count."""
+        """The numbers of all versions in a listing, in order, including versions that do not count."""
         folder = f"meta/{self.topic}/"
         for file in self.storage.list(folder):
             name = file.key.removeprefix(folder)

@@ -24,8 +24,9 @@ _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
 def contradictions(state: TopicState) -> Iterator[tuple[str, str]]:
-    """Contradictions in a state, each as a pair of the expected and the found text. A state with a contradiction is
-    refused."""
+    """Return the contradictions in a state: for each, what was expected and what was found. A state with a
+    contradiction is refused.
+    """
     if state.written_ms > LAST_MS:
         yield "a time up to the year 9999", f"written_ms {state.written_ms}"
     if state.sweep_floor > state.version:
@@ -71,8 +72,9 @@ def _of_segment(segment: Segment) -> Iterator[tuple[str, str]]:
 
 
 def oddities(state: TopicState) -> Iterator[tuple[str, str]]:
-    """Values that no version of Lakelog writes, each as a pair of the expected and the found text. No reader depends on
-    these values, so a state with such values is used, and only verification reports them."""
+    """Return the values that no version of Lakelog writes: for each, what was expected and what was found. No reader
+    depends on these values, so a state with such values is used, and only verification reports them.
+    """
     if not _ID.fullmatch(state.id):
         yield "an id of 32 hex digits", "another text"
     if not _TOPIC_ID.fullmatch(state.topic_id):

@@ -146,12 +146,12 @@ class RecordedModel(Frozen):
 class TopicState(Frozen):
     """One version of a topic's state.
 
-    id: unique, also among versions with the same number.
+    id: unique, even among versions with the same number.
     parent: the id of the version before; empty in version 0.
     change: what this version did, in one line for people.
     configs: the topic's overrides, by Kafka's key, as strings.
     queries: the last micro-batch of each streaming query that feeds the topic.
-    sinks_expired_ms: the sink_ms of the newest record that was dropped from `queries`; -1 if no record was dropped.
+    sinks_expired_ms: the sink_ms of the newest entry that was deleted from `queries`; -1 if no entry was deleted.
     positions: the highest committed positions, by the name of the source and by source partition.
     dropped: segments whose files are not deleted yet.
     sweep_floor: no later version names a new file whose plan is older than this version (topic.clean.sweeping).

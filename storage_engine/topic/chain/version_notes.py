@@ -1,9 +1,9 @@
 """Reads what the versions of a topic's state say about themselves, from the newest version back to older versions: the
 time, the change in words, and the writer's epoch.
 
-A version that still exists is one small read. Its partitions are not read, so the lists of older segments are not read
-either. A pruned version is a line of a history file (topic.chain.history_file), which has a hundred of them. Reading may
-run during commits and pruning.
+A version that still exists takes one small read. Its partitions are not read, so the lists of older segments are not
+read either. A pruned version is one of the hundred lines of a history file (topic.chain.history_file). Reading may run
+during commits and pruning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class VersionNote(NamedTuple):
 
     written_ms: the time at which the version was written, by its writer's clock.
     change: what the version did, in one line for people.
-    topic_id: the id of the topic; the name has another id before the topic was deleted and created again.
+    topic_id: the id of the topic at this version. A topic that was deleted and created again has another id in older
+        versions.
     """
 
     version: int
@@ -47,7 +48,8 @@ def notes_before(storage: Storage, state: TopicState, most: int) -> Iterator[Ver
     were deleted by hand.
 
     Raises:
-        CorruptionError: a version or a history file is damaged, or a version has another parent than its successor names.
+        CorruptionError: a version or a history file is damaged, or a version does not have the id that the next version
+            names.
     """
     parent = state.parent
     pruned: dict[int, VersionChange] = {}

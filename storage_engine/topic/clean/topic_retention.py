@@ -36,7 +36,7 @@ class RetentionResult:
     """The result of retention for a topic.
 
     state: the state after the commit.
-    plans: the decision on each partition, also if it changes nothing.
+    plans: the decision on each partition, even if it changes nothing.
     removed: the records that were removed.
     """
 

@@ -95,7 +95,7 @@ class Consumer(Frozen):
     samples: tuple[PositionSample, ...] = ()
 
     def is_active(self, now_ms: int) -> bool:
-        """Whether a member reads for this group, as far as its file can show."""
+        """Whether a member reads for this group, according to the group's file."""
         return bool(self.member) and now_ms - self.seen_ms < ACTIVE_MS
 
     def moved(self, state: TopicState, positions: Mapping[int, int], now_ms: int) -> Consumer:
@@ -154,8 +154,8 @@ def read_consumers(
     """The consumers of a topic, in the order of their file names.
 
     Args:
-        read: reads a file of the listing, as read_consumer does. A caller that reads the consumers again and again can keep
-            the consumers whose files have not changed.
+        read: reads a file of the listing, as read_consumer does. A caller that reads the consumers repeatedly can pass
+            a function that remembers the consumers whose files have not changed.
     """
     known: dict[str, Consumer] = {}
     damaged: list[CorruptionError] = []

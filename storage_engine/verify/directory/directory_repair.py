@@ -58,7 +58,7 @@ correct.
 
 
 def repair_directory(found: CheckedDirectory, options: Options, threads: int) -> CheckedDirectory:
-    """Repair the files that can be derived. Returns the result of a check afterwards.
+    """Repair the files that can be derived. Returns the result of a check after the repair.
 
     Args:
         found: the result of a check that was made under the exclusive .lock, which is still locked.

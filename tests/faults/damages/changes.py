@@ -1,9 +1,13 @@
 """Damages a small file, as pure functions of a seed.
 
-A damage changes a bit, a byte, a digit, a field, or the length of a file; replaces its bytes by those of an older
-version, of another topic, or of another file of the same kind; swaps two files; deletes a file; or puts a folder in its
-place. If a damage changes the JSON, the digest is left unchanged, or removed, or removed together with the format
-number that requires it.
+A damage is one of these:
+
+- a bit, a byte, a digit, a field, or the length of a file is changed;
+- the bytes of a file are replaced by those of an older version, of another topic, or of another file of the same kind;
+- two files are swapped, a file is deleted, or a folder is put in the place of a file.
+
+If a damage changes the JSON, the digest is left unchanged, or removed, or removed together with the format number that
+requires it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Copies a topic with a streaming query, and stores its micro-batches as Parquet with another one.
+"""Copies a topic with a streaming query, and stores its micro-batches as Parquet with another streaming query.
 
-The copy reads and writes with format("lakelog"), as a program does that copies one Kafka topic into another. Each query
+The copy reads and writes with format("lakelog"), like a program that copies one Kafka topic into another. Each query
 has a group that holds back cleaning. The second query overwrites a folder per micro-batch, so a repeated micro-batch
 replaces what was written before.
 

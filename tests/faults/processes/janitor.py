@@ -1,4 +1,4 @@
-"""Runs maintenance all the time beside programs that die: applies retention, compacts or merges segments, deletes
+"""Runs maintenance all the time while other programs die: applies retention, compacts or merges segments, deletes
 dropped files, prunes and sweeps.
 
     python -m tests.faults.processes.janitor ROOT TOPIC...

@@ -2,9 +2,9 @@
 
 A record's id is the number of its file times ROWS_BETWEEN, plus the number of its row; its value begins with the id, in
 twelve digits. Spark takes a fixed number of files at a time, in the order of their modification times, with a task for
-each. A micro-batch usually has the files of one such step. If a driver dies after Spark has recorded files and before a
-batch of them exists, the next batch has these files and those of its own step. The checkpoint records the number of
-steps up to each batch. So the last committed batch determines the records that must exist.
+each file. A micro-batch usually has the files of one such step. If a driver dies after Spark has recorded the files of
+a step, but before their batch exists, the next batch has these files and the files of its own step. The checkpoint
+records the number of steps up to each batch. So the last committed batch determines the records that must exist.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Tests messages of commands: about a path that is not a root, about nothing to do, in their help; and safety on
-terminals.
+"""Tests the messages of commands: for a path that is not a root, if nothing is due, and in --help. Also tests that no
+message contains characters on which a terminal acts.
 """
 
 from __future__ import annotations

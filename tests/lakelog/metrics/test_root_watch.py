@@ -1,4 +1,6 @@
-"""Tests what a look at a root finds and costs, also between changes, and with damage."""
+"""Tests what each look at a watched root finds, and how many reads it costs: with changes, without changes, and with
+damage.
+"""
 
 from __future__ import annotations
 

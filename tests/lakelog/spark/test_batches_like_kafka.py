@@ -1,4 +1,6 @@
-"""Batches of the source beside those of Spark's Kafka source: equal rows, schemas, tasks and refusals on the same records."""
+"""Compares batches of the source with those of Spark's Kafka source, on the same records: equal rows, schemas, tasks
+and refusals.
+"""
 
 from __future__ import annotations
 

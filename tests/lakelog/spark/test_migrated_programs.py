@@ -1,4 +1,4 @@
-"""Runs programs that were written for Kafka, and the same programs with format("lakelog") for format("kafka").
+"""Runs programs that were written for Kafka, and the same programs with format("lakelog") instead of format("kafka").
 
 Nothing else in a program is changed. The root comes from the session's spark.lakelog.root.
 """

@@ -1,4 +1,4 @@
-"""What options mean, without Spark: table by table."""
+"""Tests the meaning of the options, without Spark, in tables of cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A stream that has a group records its position as a group; `lakelog groups` shows it and refuses to change it."""
+"""Tests streams that have a group: the group has the stream's position, and `lakelog groups` shows the position but
+refuses to change it.
+"""
 
 from __future__ import annotations
 

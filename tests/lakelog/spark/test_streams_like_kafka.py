@@ -1,4 +1,6 @@
-"""Streams of the source beside those of Spark's Kafka source: equal rows in equal micro-batches, and equal refusals."""
+"""Compares streams of the source with those of Spark's Kafka source: equal rows in equal micro-batches, and equal
+refusals.
+"""
 
 from __future__ import annotations
 

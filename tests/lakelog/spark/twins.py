@@ -1,4 +1,6 @@
-"""The same topics twice, in a Kafka broker and in a root, and the same reads of both: format("kafka") and ours."""
+"""Makes each topic twice, in a Kafka broker and in a root, and reads both in the same way: with format("kafka") and
+format("lakelog").
+"""
 
 from __future__ import annotations
 

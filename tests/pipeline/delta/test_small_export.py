@@ -1,4 +1,6 @@
-"""Tests exports without Spark: which exports they are, that Spark makes the same tables, and that races double nothing."""
+"""Tests exports without Spark: which exports run without Spark, that Spark makes the same tables, and that races write
+no row twice.
+"""
 
 from __future__ import annotations
 

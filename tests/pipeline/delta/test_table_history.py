@@ -1,4 +1,6 @@
-"""Tests what the history of a table has: that which Delta's own DESCRIBE HISTORY has, read from the files of its log."""
+"""Tests that the history of a table, read from the files of the table's log, is the same as in Delta's own DESCRIBE
+HISTORY.
+"""
 
 from __future__ import annotations
 

@@ -492,7 +492,7 @@ def test_dead_datanodes_are_an_error_and_keep_every_byte(storage: HdfsStorage, h
             storage.put_new("a/new", b"new")
     finally:
         hdfs_cluster.start_datanodes()
-    assert caught.value.problem == "HDFS could not move the bytes of the file: All DataNodes failed"
+    assert caught.value.problem == "HDFS could not transfer the bytes of the file: All DataNodes failed"
     deadline = time.monotonic() + 120
     while True:
         try:

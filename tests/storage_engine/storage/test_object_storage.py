@@ -202,7 +202,7 @@ def test_if_the_store_does_not_answer_any_more_the_outcome_is_unknown(
 
 def test_a_store_that_is_away_is_unavailable(proxy: FaultyProxy, behind: Storage) -> None:
     proxy.add(always(Answer(409), "PUT", "/name"))
-    with pytest.raises(StorageUnavailableError, match="other requests are in the way"):
+    with pytest.raises(StorageUnavailableError, match="other requests conflict with this one"):
         behind.put_new("name", b"data")
     with pytest.raises(NotFoundError):
         behind.read("name")

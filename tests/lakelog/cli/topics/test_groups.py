@@ -1,4 +1,6 @@
-"""`lakelog groups`: what tests/kafka/test_groups.py cannot compare with Kafka: members, what is unread, refusals."""
+"""Tests the parts of `lakelog groups` that tests/kafka/test_groups.py cannot compare with Kafka: members, unread
+records, refusals.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes through the sink beside those through Spark's Kafka sink: equal records, and equal refusals."""
+"""Compares writes through the sink with writes through Spark's Kafka sink: equal records, and equal refusals."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     python dying_upkeep.py TABLE STEP
 
-STEP is `name:before` or `name:after`; the names are those in STEPS. The file that joins others is `file`, and the commit
-is `commit`.
+STEP is `name:before` or `name:after`; the names are those in STEPS. `file` is the put of a file that joins others, and
+`commit` is the put of the commit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Tests the upkeep of one table: what stays, what goes, and that exports before, after and beside it lose nothing."""
+"""Tests the upkeep of one table: which files stay, which are deleted, and that exports before, during and after the
+upkeep lose nothing.
+"""
 
 from __future__ import annotations
 

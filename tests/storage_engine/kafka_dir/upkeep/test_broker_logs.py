@@ -302,7 +302,7 @@ def test_a_compaction_is_broken_off_at_the_end_without_a_trace(tmp_path: Path) -
     manager.cleaning.stop()
     directory = manager.opened.logs.open_directories[0]
     manager.cleaning._clean(directory, directory.found[1])
-    assert f"{data}/a-0: compaction was broken off, and nothing changed" in manager.told.lines
+    assert f"{data}/a-0: the compaction was stopped, and nothing changed" in manager.told.lines
     assert manager.cleaning.clean_next() is None
     manager.opened.close()
     assert {name for name in files(data) if name.endswith((".log", ".cleaned", ".swap", ".deleted"))} == before

@@ -1,4 +1,6 @@
-"""Records of queries that write through a sink: kept while the queries are active, and dropped without doubling a batch."""
+"""Tests the entries of queries that write through a sink: an entry is kept while its query is active, and is deleted
+without a batch being appended twice.
+"""
 
 from __future__ import annotations
 

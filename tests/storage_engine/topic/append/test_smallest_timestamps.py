@@ -1,5 +1,4 @@
-"""Tests that the state has the smallest timestamp of each segment, and how far its timestamps go back, whatever wrote the
-segment."""
+"""Tests that the state has each segment's smallest timestamp and largest lateness, whatever wrote the segment."""
 
 from __future__ import annotations
 

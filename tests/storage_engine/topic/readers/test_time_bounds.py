@@ -1,4 +1,6 @@
-"""Tests which offsets the .timeindex excludes by their timestamps, and that no wrong bit excludes too many."""
+"""Tests which offsets the .timeindex excludes by their timestamps, and that a wrong bit never excludes too many
+offsets.
+"""
 
 from __future__ import annotations
 

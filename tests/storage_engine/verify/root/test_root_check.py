@@ -251,10 +251,10 @@ def test_each_damage_to_a_timeindex_of_data_is_found_and_repaired(
 @pytest.mark.parametrize(
     ("damage", "position", "expected", "found"),
     [
-        (lambda data: b"", 0, "an entry from which the .timeindex has relative offset 11", "none"),
+        (lambda data: b"", 0, "an entry for relative offset 11, as in the .timeindex", "none"),
         (lambda data: data[:-8], 32, OFTEN, "no entry for 481 bytes"),
         (lambda data: data[:-1], 32, OFTEN, "no entry for 481 bytes"),
-        (lambda data: data[8:], 0, "an entry from which the .timeindex has relative offset 11", "none"),
+        (lambda data: data[8:], 0, "an entry for relative offset 11, as in the .timeindex", "none"),
         (lambda data: data[:8] + data[24:], 8, OFTEN, "no entry for 962 bytes"),
         (lambda data: data + bytes(8), 40, "no zeros after the last entry", "8 bytes of zeros"),
         (lambda data: data + b"\0\0\0\1", 40, "entries of 8 bytes", "4 bytes of an incomplete entry"),
