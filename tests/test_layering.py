@@ -1,4 +1,4 @@
-"""Tests which package may import which, read from the imports themselves, from the bottom to the top.
+"""Which package may import which, read from the imports themselves, from the bottom to the top.
 
     jobs/  ->  pipeline/  ->  lakelog/  ->  storage_engine/ ;  schemas/ beside
 

@@ -1,4 +1,4 @@
-"""Tests the wheel in a project that has its own packages named jobs, pipeline, schemas and conf."""
+"""The wheel in a project that has its own packages named jobs, pipeline, schemas and conf."""
 
 from __future__ import annotations
 

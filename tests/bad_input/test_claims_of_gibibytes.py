@@ -1,4 +1,4 @@
-"""Tests bytes that claim a size of gibibytes. They must give a typed error, or be processed in pieces, in bounded
+"""Bytes that claim a size of gibibytes. They must give a typed error, or be processed in pieces, in bounded
 memory.
 """
 

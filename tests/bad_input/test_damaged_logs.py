@@ -1,4 +1,4 @@
-"""Tests committed bytes that have changed. Operations that need these bytes report the place of the damage, and all
+"""Committed bytes that have changed. Operations that need these bytes report the place of the damage, and all
 other operations succeed.
 """
 

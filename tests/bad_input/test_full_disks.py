@@ -1,4 +1,4 @@
-"""Tests a full disk. Wherever a write fails, no committed record is lost or repeated, and the same command succeeds
+"""A full disk. Wherever a write fails, no committed record is lost or repeated, and the same command succeeds
 after space was freed.
 """
 

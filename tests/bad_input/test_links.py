@@ -1,4 +1,4 @@
-"""Tests symbolic links in a root. A user's link to another disk works like a directory, and deletions never follow a
+"""Symbolic links in a root. A user's link to another disk works like a directory, and deletions never follow a
 link.
 """
 

@@ -1,4 +1,4 @@
-"""Tests commands and jobs that are started without standard input, standard output or a current directory."""
+"""Commands and jobs that are started without standard input, standard output or a current directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests topics with more partitions than the number of files that a process may open. All records are written, or the
+"""Topics with more partitions than the number of files that a process may open. All records are written, or the
 error names the limit to raise.
 """
 

@@ -1,4 +1,4 @@
-"""Tests invalid settings in every place where settings can be given. The allowed values of each key are tested
+"""Invalid settings in every place where settings can be given. The allowed values of each key are tested
 elsewhere. These tests show what a command or a job does with a hostile or mistyped file.
 """
 

@@ -1,4 +1,4 @@
-"""Tests topics that do not exist, and names that no topic can have. Every command and job reports them and changes
+"""Topics that do not exist, and names that no topic can have. Every command and job reports them and changes
 nothing.
 """
 

@@ -1,4 +1,4 @@
-"""Tests small batches that decompress to very large ones. Every command that would decompress them refuses them, in
+"""Small batches that decompress to very large ones. Every command that would decompress them refuses them, in
 bounded memory and with a remedy.
 """
 

@@ -1,4 +1,4 @@
-"""Tests docs/CLUSTER.md and the files of docs/cluster/: with hadolint, with the schemas of Kubernetes, and against each
+"""Docs/CLUSTER.md and the files of docs/cluster/: with hadolint, with the schemas of Kubernetes, and against each
 other. Images are not built, and pods are not started."""
 
 from __future__ import annotations

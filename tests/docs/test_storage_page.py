@@ -1,4 +1,4 @@
-"""Tests docs/STORAGE.md: the configuration is loaded, and the policy for S3 is compared with the requests of real work."""
+"""Docs/STORAGE.md: the configuration is loaded, and the policy for S3 is compared with the requests of real work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the simulated disk: the outcomes of a power cut for bytes, names and renames, synced or not."""
+"""The simulated disk: the outcomes of a power cut for bytes, names and renames, synced or not."""
 
 from __future__ import annotations
 

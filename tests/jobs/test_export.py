@@ -1,4 +1,4 @@
-"""Tests the export job on its command line: its output, its exit status, and what it does without Spark."""
+"""The export job on its command line: its output, its exit status, and what it does without Spark."""
 
 from __future__ import annotations
 

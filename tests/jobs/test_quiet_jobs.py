@@ -1,4 +1,4 @@
-"""Tests the standard error of jobs: only the jobs' own lines if they end with status 0, otherwise also the failure.
+"""The standard error of jobs: only the jobs' own lines if they end with status 0, otherwise also the failure.
 
 The demo's test checks the same for an ingest, a maintenance and an export with much work.
 """

@@ -1,4 +1,4 @@
-"""Tests `import lakelog`: rows come back complete and unchanged, in every form in which they can be passed."""
+"""`import lakelog`: rows come back complete and unchanged, in every form in which they can be passed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests Topic.read(where=...): it returns the rows that a filter of all rows leaves, and does not read what cannot
+"""Topic.read(where=...): it returns the rows that a filter of all rows leaves, and does not read what cannot
 match.
 """
 

@@ -1,4 +1,4 @@
-"""Tests Topic.read(where=...) with bounds on the timestamp: no row is lost in any order of timestamps, and few bytes
+"""Topic.read(where=...) with bounds on the timestamp: no row is lost in any order of timestamps, and few bytes
 are read if timestamps rise.
 """
 

@@ -1,4 +1,4 @@
-"""Tests Topic.follow: a loop gets every record, and after a failure continues with the record that it was working on."""
+"""Topic.follow: a loop gets every record, and after a failure continues with the record that it was working on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests a root in HDFS: a topic goes through its whole life, and has the same records as a topic in a local root."""
+"""A root in HDFS: a topic goes through its whole life, and has the same records as a topic in a local root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests Root.describe, plan and verify: they return the facts that the commands print, as values."""
+"""Root.describe, plan and verify: they return the facts that the commands print, as values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests Root.transaction: appends to several topics become visible together, or never."""
+"""Root.transaction: appends to several topics become visible together, or never."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the start and the end of any job: settings, report, errors, signals and exit status."""
+"""The start and the end of any job: settings, report, errors, signals and exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests ingest and export with models in a team's own folder, and with models given as columns."""
+"""Ingest and export with models in a team's own folder, and with models given as columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests Spark's Python daemon, with this test in the place of the JVM: a worker is silent after its connection is
+"""Spark's Python daemon, with this test in the place of the JVM: a worker is silent after its connection is
 closed."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests which changes of a model are accepted, and which break older records or their readers."""
+"""Which changes of a model are accepted, and which break older records or their readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the Arrow columns of annotations, and that an annotation without a column type is refused with its path."""
+"""The Arrow columns of annotations, and that an annotation without a column type is refused with its path."""
 
 from __future__ import annotations
 

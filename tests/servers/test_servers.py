@@ -1,4 +1,4 @@
-"""Tests the servers through Lakelog's own storage: what a commit relies on, and that a root never shows the files of
+"""The servers through Lakelog's own storage: what a commit relies on, and that a root never shows the files of
 another root.
 """
 

@@ -1,4 +1,4 @@
-"""Tests the line of a Meter, and its displays: plain lines with a manual clock, and a live line on a
+"""The line of a Meter, and its displays: plain lines with a manual clock, and a live line on a
 pseudo-terminal."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests the formats of numbers, sizes, durations and times."""
+"""The formats of numbers, sizes, durations and times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests an ingest whose disk becomes full: it ends, committed data is not damaged, and it continues when there is
+"""An ingest whose disk becomes full: it ends, committed data is not damaged, and it continues when there is
 space.
 """
 

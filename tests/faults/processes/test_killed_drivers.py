@@ -1,4 +1,4 @@
-"""Tests kill -9 of the driver at random moments, and two drivers on one topic, while a witness reads the topic."""
+"""Kill -9 of the driver at random moments, and two drivers on one topic, while a witness reads the topic."""
 
 from __future__ import annotations
 

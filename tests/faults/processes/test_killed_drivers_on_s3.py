@@ -1,4 +1,4 @@
-"""Tests kill -9 of the driver at random moments on an S3 server whose network and answers are bad.
+"""Kill -9 of the driver at random moments on an S3 server whose network and answers are bad.
 
 The root and the checkpoint are in a bucket. All requests of the drivers, of Spark, of the witness and of the janitor
 pass a proxy, which damages a share of them. A driver may also end by itself, with a typed error about the storage. Then

@@ -1,4 +1,4 @@
-"""Tests speculation, killed and stopped tasks and lost executors on a small cluster, while a witness reads the topic."""
+"""Speculation, killed and stopped tasks and lost executors on a small cluster, while a witness reads the topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests kill -9 of a program whose streams read one topic and write another, while maintenance cleans both topics."""
+"""Kill -9 of a program whose streams read one topic and write another, while maintenance cleans both topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests a driver and a task that are paused in the middle of their work. They continue after other processes have done
+"""A driver and a task that are paused in the middle of their work. They continue after other processes have done
 this work, and must change nothing.
 """
 

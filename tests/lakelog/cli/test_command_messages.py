@@ -1,4 +1,4 @@
-"""Tests the messages of commands: for a path that is not a root, if nothing is due, and in --help. Also tests that no
+"""The messages of commands: for a path that is not a root, if nothing is due, and in --help. Also tests that no
 message contains characters on which a terminal acts.
 """
 

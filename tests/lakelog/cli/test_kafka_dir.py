@@ -1,4 +1,4 @@
-"""Tests `lakelog read` and `lakelog offsets` on a plain Kafka log directory."""
+"""`lakelog read` and `lakelog offsets` on a plain Kafka log directory."""
 
 from __future__ import annotations
 

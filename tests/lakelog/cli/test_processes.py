@@ -1,4 +1,4 @@
-"""Tests lakelog as real processes: closed pipes, several writers at the same time, kill -9."""
+"""Lakelog as real processes: closed pipes, several writers at the same time, kill -9."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the progress display of long commands, as processes with a pseudo-terminal and without."""
+"""The progress display of long commands, as processes with a pseudo-terminal and without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the findings about a good file system, and about file systems whose promises are broken on purpose."""
+"""The findings about a good file system, and about file systems whose promises are broken on purpose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests two hosts that find each other by a file. Here they are two processes that share only the directory."""
+"""Two hosts that find each other by a file. Here they are two processes that share only the directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests dumps against the output of Kafka 4.3.1's own tool for every file under tests/golden."""
+"""Dumps against the output of Kafka 4.3.1's own tool for every file under tests/golden."""
 
 from __future__ import annotations
 

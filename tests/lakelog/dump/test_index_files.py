@@ -1,4 +1,4 @@
-"""Tests dumps of indexes that contradict their .log or have no .log. If Kafka 4.3.1's own tool can print such an index,
+"""Dumps of indexes that contradict their .log or have no .log. If Kafka 4.3.1's own tool can print such an index,
 the outputs are compared."""
 
 from __future__ import annotations

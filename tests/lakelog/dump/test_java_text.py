@@ -1,4 +1,4 @@
-"""Tests bytes that are UTF-8 or not, against the results of new String(bytes, UTF_8) in Java."""
+"""Bytes that are UTF-8 or not, against the results of new String(bytes, UTF_8) in Java."""
 
 from __future__ import annotations
 

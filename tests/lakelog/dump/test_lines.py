@@ -1,4 +1,4 @@
-"""Tests lines for files with unusual names."""
+"""Lines for files with unusual names."""
 
 from __future__ import annotations
 

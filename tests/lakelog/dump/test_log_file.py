@@ -1,4 +1,4 @@
-"""Tests dumps of a damaged .log. If Kafka 4.3.1's own tool can print the same file, the outputs are compared."""
+"""Dumps of a damaged .log. If Kafka 4.3.1's own tool can print the same file, the outputs are compared."""
 
 from __future__ import annotations
 

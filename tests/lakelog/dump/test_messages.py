@@ -1,4 +1,4 @@
-"""Tests dumps of messages of magic 0 and 1: a damaged one, against Kafka 4.3.1's own tool, and messages as JSON."""
+"""Dumps of messages of magic 0 and 1: a damaged one, against Kafka 4.3.1's own tool, and messages as JSON."""
 
 from __future__ import annotations
 

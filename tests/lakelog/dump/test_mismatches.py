@@ -1,4 +1,4 @@
-"""Tests the order in which findings in several files are printed."""
+"""The order in which findings in several files are printed."""
 
 from __future__ import annotations
 

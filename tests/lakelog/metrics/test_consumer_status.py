@@ -1,4 +1,4 @@
-"""Tests each of Burrow's rules, and the three details in which Lakelog differs."""
+"""Each of Burrow's rules, and the three details in which Lakelog differs."""
 
 from __future__ import annotations
 

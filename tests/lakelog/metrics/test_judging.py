@@ -1,4 +1,4 @@
-"""Tests each rule at its limit, from figures that were measured in staged roots."""
+"""Each rule at its limit, from figures that were measured in staged roots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the rules of a file, their mistakes, and that docs/MONITORING.md lists all keys with their defaults."""
+"""The rules of a file, their mistakes, and that docs/MONITORING.md lists all keys with their defaults."""
 
 from __future__ import annotations
 

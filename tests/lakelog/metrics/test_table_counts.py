@@ -1,4 +1,4 @@
-"""Tests the counts of dead letters and stale rows, from Delta tables that deltalake has written."""
+"""The counts of dead letters and stale rows, from Delta tables that deltalake has written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the page in a browser: wide and narrow, light and dark, opened from a file without a network.
+"""The page in a browser: wide and narrow, light and dark, opened from a file without a network.
 
 If there is no Chromium on PATH, these tests are skipped, and a line says so; `make test-browser` fails instead.
 """

@@ -1,4 +1,4 @@
-"""Tests pictures: few shapes for any number of segments, all inside the frame, each with a description."""
+"""Pictures: few shapes for any number of segments, all inside the frame, each with a description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the facts in the report: fates of segments, damage, findings, and that one error does not stop the rest."""
+"""The facts in the report: fates of segments, damage, findings, and that one error does not stop the rest."""
 
 from __future__ import annotations
 

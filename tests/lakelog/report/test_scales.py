@@ -1,4 +1,4 @@
-"""Tests positions in a picture and the marks on its axes, for numbers and times of any size."""
+"""Positions in a picture and the marks on its axes, for numbers and times of any size."""
 
 from __future__ import annotations
 

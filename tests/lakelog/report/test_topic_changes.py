@@ -1,4 +1,4 @@
-"""Tests the changes of the versions, how far back they can be read, and the message if older changes cannot be read."""
+"""The changes of the versions, how far back they can be read, and the message if older changes cannot be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the meaning of the options, without Spark, in tables of cases."""
+"""The meaning of the options, without Spark, in tables of cases."""
 
 from __future__ import annotations
 

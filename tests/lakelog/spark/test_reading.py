@@ -1,4 +1,4 @@
-"""Tests how the lakelog source and exports read transactions, without a Spark session: their plans, and the work of
+"""How the lakelog source and exports read transactions, without a Spark session: their plans, and the work of
 tasks."""
 
 from __future__ import annotations

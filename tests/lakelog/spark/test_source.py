@@ -1,4 +1,4 @@
-"""Tests topics as a source of Spark: batches, streams into another topic, and readers whose records retention
+"""Topics as a source of Spark: batches, streams into another topic, and readers whose records retention
 deletes."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests streams that have a group: the group has the stream's position, and `lakelog groups` shows the position but
+"""Streams that have a group: the group has the stream's position, and `lakelog groups` shows the position but
 refuses to change it.
 """
 

@@ -1,4 +1,4 @@
-"""Tests the progress of Spark's work: the reports of jobs to a display, and the reports of a stream about its
+"""The progress of Spark's work: the reports of jobs to a display, and the reports of a stream about its
 backlog."""
 
 from __future__ import annotations

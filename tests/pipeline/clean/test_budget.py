@@ -1,4 +1,4 @@
-"""Tests which pieces of work may begin in a run with limited minutes and bytes."""
+"""Which pieces of work may begin in a run with limited minutes and bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the cleaning jobs: their changes of a root, their output and their exit status."""
+"""The cleaning jobs: their changes of a root, their output and their exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the compaction of a large partition by several Spark tasks."""
+"""The compaction of a large partition by several Spark tasks."""
 
 from __future__ import annotations
 

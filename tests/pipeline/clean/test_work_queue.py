@@ -1,4 +1,4 @@
-"""Tests the order of the work queue, its pieces, and the tasks that the budget leaves."""
+"""The order of the work queue, its pieces, and the tasks that the budget leaves."""
 
 from __future__ import annotations
 

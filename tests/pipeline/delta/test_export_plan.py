@@ -1,4 +1,4 @@
-"""Tests the plan of an export without Spark: one line for each case of table, log and command line."""
+"""The plan of an export without Spark: one line for each case of table, log and command line."""
 
 from __future__ import annotations
 

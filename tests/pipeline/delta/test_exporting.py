@@ -1,4 +1,4 @@
-"""Tests exports into real Delta tables: each record once, after interrupted, restored and repeated runs."""
+"""Exports into real Delta tables: each record once, after interrupted, restored and repeated runs."""
 
 from __future__ import annotations
 

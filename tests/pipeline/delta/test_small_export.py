@@ -1,4 +1,4 @@
-"""Tests exports without Spark: which exports run without Spark, that Spark makes the same tables, and that races write
+"""Exports without Spark: which exports run without Spark, that Spark makes the same tables, and that races write
 no row twice.
 """
 

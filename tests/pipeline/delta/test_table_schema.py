@@ -1,4 +1,4 @@
-"""Tests the columns of exported tables: which are widened, which are refused, and that a rewrite loses nothing."""
+"""The columns of exported tables: which are widened, which are refused, and that a rewrite loses nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests dead letters and exports without Spark on a real S3 server: races, lost replies, and refused credentials."""
+"""Dead letters and exports without Spark on a real S3 server: races, lost replies, and refused credentials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the staged files of a task, without Spark."""
+"""The staged files of a task, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the comparison of a checkpoint with the states of its topics: which files may be missing, and what is refused."""
+"""The comparison of a checkpoint with the states of its topics: which files may be missing, and what is refused."""
 
 from __future__ import annotations
 

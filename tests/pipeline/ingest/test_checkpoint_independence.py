@@ -1,4 +1,4 @@
-"""Tests checkpoints that are lost, incomplete, rolled back or copied. With positions each row is committed exactly
+"""Checkpoints that are lost, incomplete, rolled back or copied. With positions each row is committed exactly
 once; without positions the checkpoint is refused."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests when a query may take topics over: each rule of a claim alone, and several rules together."""
+"""When a query may take topics over: each rule of a claim alone, and several rules together."""
 
 from __future__ import annotations
 

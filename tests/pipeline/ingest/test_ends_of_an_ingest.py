@@ -1,4 +1,4 @@
-"""Tests the error of an ingest that Spark ended: it names the source and the cause, and does not promise that a restart
+"""The error of an ingest that Spark ended: it names the source and the cause, and does not promise that a restart
 helps."""
 
 from __future__ import annotations

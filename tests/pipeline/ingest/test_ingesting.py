@@ -1,4 +1,4 @@
-"""Tests ingests into real topics with real Spark in this process: records, dead letters and replays."""
+"""Ingests into real topics with real Spark in this process: records, dead letters and replays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests a source's transactions: only committed records are read, unless the settings ask for all records."""
+"""A source's transactions: only committed records are read, unless the settings ask for all records."""
 
 from __future__ import annotations
 

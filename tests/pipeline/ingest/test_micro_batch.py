@@ -1,4 +1,4 @@
-"""Tests a micro-batch whose list exists already, on a storage that fails once: it waits and continues."""
+"""A micro-batch whose list exists already, on a storage that fails once: it waits and continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests one query that feeds several topics: the topic of each row, and crashes between the commits."""
+"""One query that feeds several topics: the topic of each row, and crashes between the commits."""
 
 from __future__ import annotations
 

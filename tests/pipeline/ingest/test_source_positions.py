@@ -1,4 +1,4 @@
-"""Tests the positions of rows in their source: offsets files, and comparison with the committed positions."""
+"""The positions of rows in their source: offsets files, and comparison with the committed positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests publishing by a Spark job: the same bytes as by the driver, and the files that a failed task leaves."""
+"""Publishing by a Spark job: the same bytes as by the driver, and the files that a failed task leaves."""
 
 from __future__ import annotations
 

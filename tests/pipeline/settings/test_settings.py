@@ -1,4 +1,4 @@
-"""Tests the settings from file, environment and command line, and the error of each kind of mistake."""
+"""The settings from file, environment and command line, and the error of each kind of mistake."""
 
 from __future__ import annotations
 

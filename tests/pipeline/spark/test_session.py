@@ -1,4 +1,4 @@
-"""Tests the settings of the Spark session, and what PySpark prints for an error that it raises."""
+"""The settings of the Spark session, and what PySpark prints for an error that it raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the settings of S3A that follow from the storage options and the environment."""
+"""The settings of S3A that follow from the storage options and the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests what compaction does to the batches of transactions, rule by rule, on handmade logs."""
+"""What compaction does to the batches of transactions, rule by rule, on handmade logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests compaction of messages of magic 0 and 1: which messages are kept, and in which batches of magic 2.
+"""Compaction of messages of magic 0 and 1: which messages are kept, and in which batches of magic 2.
 
 tests/kafka/judge.py --legacy compares such compactions with Kafka's own cleaner, byte for byte.
 """

@@ -1,4 +1,4 @@
-"""Tests which range compaction works on, whether it is due, and which segments are grouped."""
+"""Which range compaction works on, whether it is due, and which segments are grouped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the throttle with a simulated clock, which advances only when the throttle sleeps or the test sets it."""
+"""The throttle with a simulated clock, which advances only when the throttle sleeps or the test sets it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests Kafka's keys: their defaults, precedence, bounds and error messages."""
+"""Kafka's keys: their defaults, precedence, bounds and error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests compaction of a plain Kafka directory: the same files as from Kafka's cleaner, and the recovery after a kill."""
+"""Compaction of a plain Kafka directory: the same files as from Kafka's cleaner, and the recovery after a kill."""
 
 from __future__ import annotations
 

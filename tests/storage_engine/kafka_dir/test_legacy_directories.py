@@ -1,4 +1,4 @@
-"""Tests logs of magic 0 and 1, and one that also has magic 2. Kafka's own classes wrote them, and a 4.3.1 broker served
+"""Logs of magic 0 and 1, and one that also has magic 2. Kafka's own classes wrote them, and a 4.3.1 broker served
 and indexed them.
 """
 

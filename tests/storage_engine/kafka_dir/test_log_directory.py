@@ -1,4 +1,4 @@
-"""Tests reading plain Kafka log directories that a 4.3.1 broker wrote."""
+"""Reading plain Kafka log directories that a 4.3.1 broker wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests loading a log after a crash and after damage: which bytes are kept, cut out and saved, and which files are
+"""Loading a log after a crash and after damage: which bytes are kept, cut out and saved, and which files are
 derived.
 """
 

@@ -1,4 +1,4 @@
-"""Tests Kafka log directories that are open for writing: loading, refusals, offline directories, schedules, closing."""
+"""Kafka log directories that are open for writing: loading, refusals, offline directories, schedules, closing."""
 
 from __future__ import annotations
 

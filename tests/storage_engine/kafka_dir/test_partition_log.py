@@ -1,4 +1,4 @@
-"""Tests the files that appends write, with different topic settings."""
+"""The files that appends write, with different topic settings."""
 
 from __future__ import annotations
 

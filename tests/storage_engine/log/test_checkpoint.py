@@ -1,4 +1,4 @@
-"""Tests the codecs of Kafka's checkpoint files with bytes that a 4.3.1 broker wrote."""
+"""The codecs of Kafka's checkpoint files with bytes that a 4.3.1 broker wrote."""
 
 import pytest
 

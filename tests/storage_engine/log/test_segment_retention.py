@@ -1,4 +1,4 @@
-"""Tests which segments retention deletes, by which rule, and which conditions prevent it."""
+"""Which segments retention deletes, by which rule, and which conditions prevent it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests records, lookups and indexes on segments that a Kafka 4.3.1 broker wrote."""
+"""Records, lookups and indexes on segments that a Kafka 4.3.1 broker wrote."""
 
 from __future__ import annotations
 

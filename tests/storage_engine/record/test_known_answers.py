@@ -1,4 +1,4 @@
-"""Tests CRC-32C and murmur2 with published vectors and against another implementation."""
+"""CRC-32C and murmur2 with published vectors and against another implementation."""
 
 from __future__ import annotations
 

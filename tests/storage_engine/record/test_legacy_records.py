@@ -1,4 +1,4 @@
-"""Tests messages of magic 0 and 1: the rules for wrapper messages, bytes of other writers, and damaged bytes."""
+"""Messages of magic 0 and 1: the rules for wrapper messages, bytes of other writers, and damaged bytes."""
 
 from __future__ import annotations
 

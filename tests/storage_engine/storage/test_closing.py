@@ -1,4 +1,4 @@
-"""Tests the close of a file if the operating system reports an error, as NFS does, but frees the descriptor."""
+"""The close of a file if the operating system reports an error, as NFS does, but frees the descriptor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests PosixStorage on a mount that fails briefly or permanently: which calls are retried, and the final error.
+"""PosixStorage on a mount that fails briefly or permanently: which calls are retried, and the final error.
 
 The calls of the operating system are patched to fail as on network mounts, before or after the real call.
 """

@@ -1,4 +1,4 @@
-"""Tests HdfsStorage on a real NameNode and DataNodes: each verb, races, killed writers, and a cluster that fails."""
+"""HdfsStorage on a real NameNode and DataNodes: each verb, races, killed writers, and a cluster that fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests a file system that allows no more hard links of a file, or no more folders in a folder."""
+"""A file system that allows no more hard links of a file, or no more folders in a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests ObjectStorage against a real S3 server, directly and through a proxy that loses, delays and falsifies requests."""
+"""ObjectStorage against a real S3 server, directly and through a proxy that loses, delays and falsifies requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the backup in docs/OPERATIONS.md: a root is copied beside a running writer, first the states and then their
+"""The backup in docs/OPERATIONS.md: a root is copied beside a running writer, first the states and then their
 files."""
 
 from __future__ import annotations

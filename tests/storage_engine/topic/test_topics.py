@@ -1,4 +1,4 @@
-"""Tests the topics of a root: create, list, find, alter, delete, and use a deleted topic's name again."""
+"""The topics of a root: create, list, find, alter, delete, and use a deleted topic's name again."""
 
 from __future__ import annotations
 

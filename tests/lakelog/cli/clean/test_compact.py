@@ -1,4 +1,4 @@
-"""Tests `lakelog compact` on topics of a root and on plain Kafka directories."""
+"""`lakelog compact` on topics of a root and on plain Kafka directories."""
 
 from __future__ import annotations
 

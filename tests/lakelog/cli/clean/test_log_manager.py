@@ -1,4 +1,4 @@
-"""Tests `lakelog log-manager`: what it prints, its mistakes, and its processes that are stopped and killed."""
+"""`lakelog log-manager`: what it prints, its mistakes, and its processes that are stopped and killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests `lakelog merge` on topics of a root."""
+"""`lakelog merge` on topics of a root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests `lakelog plan` and the output of --dry-run."""
+"""`lakelog plan` and the output of --dry-run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests `lakelog check`: its exit statuses, and that the output is one line for each finding."""
+"""`lakelog check`: its exit statuses, and that the output is one line for each finding."""
 
 from __future__ import annotations
 

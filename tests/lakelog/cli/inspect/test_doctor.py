@@ -1,4 +1,4 @@
-"""Tests `lakelog doctor`: its output and exit status, and that it leaves no files, even if it is interrupted."""
+"""`lakelog doctor`: its output and exit status, and that it leaves no files, even if it is interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests `lakelog dump`."""
+"""`lakelog dump`."""
 
 from __future__ import annotations
 

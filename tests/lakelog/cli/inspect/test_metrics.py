@@ -1,4 +1,4 @@
-"""Tests `lakelog metrics`: printed, in a file, and by HTTP as Prometheus reads them."""
+"""`lakelog metrics`: printed, in a file, and by HTTP as Prometheus reads them."""
 
 from __future__ import annotations
 

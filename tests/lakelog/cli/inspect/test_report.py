@@ -1,4 +1,4 @@
-"""Tests `lakelog report`: the file, the printed summary, and mistakes in the options."""
+"""`lakelog report`: the file, the printed summary, and mistakes in the options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests `lakelog verify`: its output and exit status."""
+"""`lakelog verify`: its output and exit status."""
 
 from __future__ import annotations
 

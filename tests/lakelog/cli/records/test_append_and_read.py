@@ -1,4 +1,4 @@
-"""Tests `lakelog append`, `lakelog read` and `lakelog offsets` together."""
+"""`lakelog append`, `lakelog read` and `lakelog offsets` together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests `lakelog delete-records` on topics of a root."""
+"""`lakelog delete-records` on topics of a root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests `lakelog read --group`: positions move only with --commit, and only after the records were printed."""
+"""`lakelog read --group`: positions move only with --commit, and only after the records were printed."""
 
 from __future__ import annotations
 

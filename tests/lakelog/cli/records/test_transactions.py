@@ -1,4 +1,4 @@
-"""Tests transactions on the command line: what read and offsets show of them, and listing, aborting and finishing them."""
+"""Transactions on the command line: what read and offsets show of them, and listing, aborting and finishing them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests `lakelog broker`, and that every command uses the broker settings that are stored in the root."""
+"""`lakelog broker`, and that every command uses the broker settings that are stored in the root."""
 
 from __future__ import annotations
 

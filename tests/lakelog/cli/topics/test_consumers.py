@@ -1,4 +1,4 @@
-"""Tests `lakelog consumers`, and what other commands print about consumers."""
+"""`lakelog consumers`, and what other commands print about consumers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the parts of `lakelog groups` that tests/kafka/test_groups.py cannot compare with Kafka: members, unread
+"""The parts of `lakelog groups` that tests/kafka/test_groups.py cannot compare with Kafka: members, unread
 records, refusals.
 """
 

@@ -1,4 +1,4 @@
-"""Tests `lakelog topics import` and `lakelog topics export`."""
+"""`lakelog topics import` and `lakelog topics export`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests `lakelog topics reassign`."""
+"""`lakelog topics reassign`."""
 
 from __future__ import annotations
 

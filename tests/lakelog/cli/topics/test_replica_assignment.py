@@ -1,4 +1,4 @@
-"""Tests replica assignments against the results of Kafka's AdminUtils.assignReplicasToBrokers for the same arguments."""
+"""Replica assignments against the results of Kafka's AdminUtils.assignReplicasToBrokers for the same arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests `lakelog state`: the history of a state, and its maintenance without Spark."""
+"""`lakelog state`: the history of a state, and its maintenance without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests `lakelog topics`, and the common parts of all commands: roots, settings files, mistakes."""
+"""`lakelog topics`, and the common parts of all commands: roots, settings files, mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests which files are joined."""
+"""Which files are joined."""
 
 from __future__ import annotations
 

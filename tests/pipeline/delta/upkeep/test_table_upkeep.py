@@ -1,4 +1,4 @@
-"""Tests the upkeep of one table: which files stay, which are deleted, and that exports before, during and after the
+"""The upkeep of one table: which files stay, which are deleted, and that exports before, during and after the
 upkeep lose nothing.
 """
 

@@ -1,4 +1,4 @@
-"""Tests which tables maintenance keeps small, and what it reports."""
+"""Which tables maintenance keeps small, and what it reports."""
 
 from __future__ import annotations
 

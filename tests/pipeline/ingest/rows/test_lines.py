@@ -1,4 +1,4 @@
-"""Tests `_line`, the unchanged line of a file, and the count of fields that are dropped if no expression names
+"""`_line`, the unchanged line of a file, and the count of fields that are dropped if no expression names
 `_line`."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests rows that become dead letters, because they do not fit the schema or an expression fails. The ingest
+"""Rows that become dead letters, because they do not fit the schema or an expression fails. The ingest
 continues."""
 
 from __future__ import annotations

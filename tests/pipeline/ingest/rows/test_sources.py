@@ -1,4 +1,4 @@
-"""Tests the settings files in conf/, with other paths and ports: the records are those of the source, also after a
+"""The settings files in conf/, with other paths and ports: the records are those of the source, also after a
 second run."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests ingest.validate: a value that does not fit the topic's model becomes a dead letter, and never a record of the
+"""Ingest.validate: a value that does not fit the topic's model becomes a dead letter, and never a record of the
 topic."""
 
 from __future__ import annotations

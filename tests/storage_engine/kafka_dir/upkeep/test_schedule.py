@@ -1,4 +1,4 @@
-"""Tests which tasks are due at which time."""
+"""Which tasks are due at which time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests which topics of a broker's directories are opened, retained and compacted."""
+"""Which topics of a broker's directories are opened, retained and compacted."""
 
 from __future__ import annotations
 

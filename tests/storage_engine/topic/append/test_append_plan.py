@@ -1,4 +1,4 @@
-"""Tests the plans of appends: the segments and positions of batches, and Kafka's conditions for a segment roll."""
+"""The plans of appends: the segments and positions of batches, and Kafka's conditions for a segment roll."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests appends from staging to commit: each is committed exactly once, with other writers and with every failure."""
+"""Appends from staging to commit: each is committed exactly once, with other writers and with every failure."""
 
 from __future__ import annotations
 

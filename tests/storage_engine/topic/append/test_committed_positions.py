@@ -1,4 +1,4 @@
-"""Tests a source's positions in a topic's state: accepted and refused batches, and the separation of two sources."""
+"""A source's positions in a topic's state: accepted and refused batches, and the separation of two sources."""
 
 from __future__ import annotations
 

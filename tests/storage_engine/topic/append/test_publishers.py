@@ -1,4 +1,4 @@
-"""Tests the publishers: the files that they write, the file names, and the files that remain after an error."""
+"""The publishers: the files that they write, the file names, and the files that remain after an error."""
 
 from __future__ import annotations
 

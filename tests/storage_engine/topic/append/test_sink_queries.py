@@ -1,4 +1,4 @@
-"""Tests the entries of queries that write through a sink: an entry is kept while its query is active, and is deleted
+"""The entries of queries that write through a sink: an entry is kept while its query is active, and is deleted
 without a batch being appended twice.
 """
 

@@ -1,4 +1,4 @@
-"""Tests the list of staged runs of a micro-batch for several topics: crashes, lost replies, parallel attempts."""
+"""The list of staged runs of a micro-batch for several topics: crashes, lost replies, parallel attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests transactions over several topics: readers of committed records see all of a transaction or nothing, also after
+"""Transactions over several topics: readers of committed records see all of a transaction or nothing, also after
 a crash at any call."""
 
 from __future__ import annotations

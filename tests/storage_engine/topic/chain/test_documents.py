@@ -1,4 +1,4 @@
-"""Tests documents with a digest: which documents are accepted, which are damage, and the correction of one changed
+"""Documents with a digest: which documents are accepted, which are damage, and the correction of one changed
 byte."""
 
 from __future__ import annotations

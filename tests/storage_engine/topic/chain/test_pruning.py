@@ -1,4 +1,4 @@
-"""Tests pruning, interrupted at any call and beside other processes: the newest version and the whole history remain,
+"""Pruning, interrupted at any call and beside other processes: the newest version and the whole history remain,
 and no wrong version becomes a parent."""
 
 from __future__ import annotations

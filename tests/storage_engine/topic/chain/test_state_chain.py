@@ -1,4 +1,4 @@
-"""Tests the state chain with several processes: races, holes, lost replies, cold starts and list files."""
+"""The state chain with several processes: races, holes, lost replies, cold starts and list files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests cleaning plans: their content, that they are applied exactly, and the changes after which they are refused."""
+"""Cleaning plans: their content, that they are applied exactly, and the changes after which they are refused."""
 
 from __future__ import annotations
 

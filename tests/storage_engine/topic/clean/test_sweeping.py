@@ -1,4 +1,4 @@
-"""Tests sweeping: the files that a sweep deletes, the files that must remain, and commits that come after the sweep."""
+"""Sweeping: the files that a sweep deletes, the files that must remain, and commits that come after the sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests retention, compaction and deletion beside writers, readers and other cleaners, and after crashes."""
+"""Retention, compaction and deletion beside writers, readers and other cleaners, and after crashes."""
 
 from __future__ import annotations
 

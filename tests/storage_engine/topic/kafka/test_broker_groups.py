@@ -1,4 +1,4 @@
-"""Tests which offsets of a broker's groups become positions, and the file that gives positions back."""
+"""Which offsets of a broker's groups become positions, and the file that gives positions back."""
 
 from __future__ import annotations
 

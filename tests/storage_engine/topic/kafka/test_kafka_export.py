@@ -1,4 +1,4 @@
-"""Tests exports: topics become complete Kafka log directories, or nothing. tests/kafka starts a broker on such
+"""Exports: topics become complete Kafka log directories, or nothing. tests/kafka starts a broker on such
 directories."""
 
 from __future__ import annotations

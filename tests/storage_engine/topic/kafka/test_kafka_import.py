@@ -1,4 +1,4 @@
-"""Tests imports: Kafka log directories become topics, also directories of crashed brokers and damaged ones."""
+"""Imports: Kafka log directories become topics, also directories of crashed brokers and damaged ones."""
 
 from __future__ import annotations
 

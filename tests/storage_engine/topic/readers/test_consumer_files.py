@@ -1,4 +1,4 @@
-"""Tests registered consumers: their files, and their effect on retention, delete-records and history."""
+"""Registered consumers: their files, and their effect on retention, delete-records and history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests groups: only one member at a time commits, and a new member continues at the last commit."""
+"""Groups: only one member at a time commits, and a new member continues at the last commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests which offsets the .timeindex excludes by their timestamps, and that a wrong bit never excludes too many
+"""Which offsets the .timeindex excludes by their timestamps, and that a wrong bit never excludes too many
 offsets.
 """
 

@@ -1,4 +1,4 @@
-"""Tests the check of a root: each damage to the chain, the files under data/ or the view is found at its place."""
+"""The check of a root: each damage to the chain, the files under data/ or the view is found at its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests which documents of a topic `verify --repair` restores, the sources that it reports, and what it leaves
+"""Which documents of a topic `verify --repair` restores, the sources that it reports, and what it leaves
 unchanged.
 """
 
