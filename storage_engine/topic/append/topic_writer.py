@@ -31,6 +31,7 @@ from storage_engine.errors import (
     BatchRefusedError,
     ConflictError,
     FencedError,
+    NotFoundError,
     StateError,
     UnknownTopicError,
     WriterRefusedError,
@@ -292,7 +293,11 @@ class TopicWriter:
                 check_not_swept(self._storage, itertools.chain.from_iterable(runs.values()), state.sweep_floor)
                 now_ms = self._clock.now_ms()
                 plan = plan_append(state, self.config, runs, publisher.open_segments(), now_ms, self._jitter)
-            plan = publisher.publish(plan, self.phases)
+            try:
+                plan = publisher.publish(plan, self.phases)
+            except NotFoundError:
+                self._chain.newest()  # is an error if all versions are gone, for example because a mount is away
+                raise
             try:
                 with self.phases.phase("commit"):
                     committed = self._commit(plan, batch, advance, state)
