@@ -10,7 +10,7 @@ of them write.
 Every file is first written under a temporary name in its folder, synced and closed, and then renamed. The NameNode
 renames a file as a whole, and only if the new name is free. So other processes see all of a file or nothing, and
 exactly one of several writers gets a name. A writer that dies leaves a file with a temporary name. No listing shows the
-file, so no sweep deletes the file.
+file; a sweep deletes it after `lakelog.sweep.delay.ms`.
 
 The reply of a rename may be lost, and hdfs-native itself repeats a call after a lost connection. So put_new decides
 after every error of a rename: it deletes the temporary file. If the NameNode says that it deleted the file, the rename

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import Buffer
 
 from storage_engine.errors import ConfigError, NotFoundError
-from storage_engine.storage import TEMPORARY, StoredFile, check_key
+from storage_engine.storage import TEMPORARY, FolderEntry, StoredFile, check_key
 from storage_engine.storage.hdfs.hdfs_calls import HdfsCalls
 from storage_engine.storage.hdfs.hdfs_files import HdfsNewFile, TemporaryFile
 from storage_engine.storage.storage_options import storage_options
@@ -30,13 +31,13 @@ _SETTINGS = ("dfs.", "fs.", "hadoop.")
 
 
 class HdfsStorage:
-    """The files below a folder of HDFS, without any capability. The protocol Storage states what each verb guarantees.
-    Several threads may use one object.
+    """The files below a folder of HDFS, with the capability `folders`. The protocol Storage states what each verb
+    guarantees. Several threads may use one object.
     """
 
     is_durable_when_visible = True
     reads_at_once = 4
-    root = growing = links = folders = view = directory = None
+    root = growing = links = view = directory = None
 
     def __init__(self, uri: str) -> None:
         """
@@ -51,6 +52,7 @@ class HdfsStorage:
         self.uri = f"hdfs://{authority}{self._folder or '/'}"
         settings = {name: value for name, value in storage_options().items() if name.startswith(_SETTINGS)}
         self._calls = HdfsCalls(self.uri, authority, settings)
+        self.folders = self
 
     def put_new(self, key: str, data: Buffer) -> None:
         path, content = self._path(key), bytes(data)
@@ -130,6 +132,28 @@ class HdfsStorage:
             found += some
         return [(entry.path.rpartition("/")[2], entry) for entry in found if entry.path != path]
 
+    def entries(self, folder: str) -> Sequence[FolderEntry]:
+        path = self._path(folder) if folder else self._folder or "/"
+        try:
+            found = self._calls.repeated(lambda: self._entries(folder, path))
+        except NotFoundError:
+            return []
+        return [
+            FolderEntry(name, each.isdir, each.length, each.modification_time * 1_000_000, _file_id(each.path))
+            for name, each in found
+        ]
+
+    def is_empty_folder(self) -> bool:
+        try:
+            return not self._calls.repeated(lambda: self._entries("", self._folder or "/"))
+        except NotFoundError:
+            return False
+
+    def remove_folder(self, folder: str) -> None:
+        key = folder.rstrip("/")
+        path = self._path(key)
+        self._calls.repeated(lambda: self._calls.call(key, lambda client: client.delete(path, recursive=True)))
+
     def delete(self, key: str) -> None:
         path = self._path(key)
         self._calls.repeated(lambda: self._calls.call(key, lambda client: client.delete(path)))
@@ -146,6 +170,11 @@ class HdfsStorage:
     def _path(self, key: str) -> str:
         check_key(key)
         return f"{self._folder}/{key}"
+
+
+def _file_id(path: str) -> tuple[int, int]:
+    """What identifies a file. A file of HDFS has one name, so its path does."""
+    return 0, zlib.crc32(path.encode())
 
 
 def _parsed(uri: str) -> tuple[str, str]:

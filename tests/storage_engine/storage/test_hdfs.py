@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from storage_engine.clock import SystemClock
+from storage_engine.config import BrokerConfig
 from storage_engine.errors import (
     AlreadyExistsError,
     AmbiguousPutError,
@@ -33,7 +35,12 @@ from storage_engine.storage.hdfs.hdfs_storage import HdfsStorage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.storage.storage_opening import open_storage
 from storage_engine.storage.storage_options import VARIABLE
+from storage_engine.topic.append.appending import append_records
+from storage_engine.topic.clean.sweeping import sweep_topic
+from storage_engine.topic.readers.reader import PartitionReader
+from storage_engine.topic.topics import Topics
 from tests.servers.cut_connection import CutConnection
+from tests.storage_engine.record_tables import Row, to_table
 
 if TYPE_CHECKING:
     from tests.servers.minicluster import HdfsCluster
@@ -375,6 +382,43 @@ def test_killed_writer_leaves_no_file_under_its_name(storage: HdfsStorage) -> No
     with storage.new_file("a/b") as file:
         file.write(b"of another writer")
     assert storage.read("a/b") == b"of another writer"
+
+
+def test_sweep_deletes_what_a_killed_writer_left(storage: HdfsStorage) -> None:
+    broker = BrokerConfig(sweep_delay_ms=0)
+    topics = Topics(storage, broker, SystemClock())
+    state = topics.create("t", 1, {})
+    config = topics.config(state)
+    append_records(storage, topics.chain("t"), config, topics.clock, to_table([Row(b"k", b"v")]), None)
+    folder = f"data/{state.topic_id}/0"
+    before = all_names(storage, folder)
+    writer = _process(_DYING_WRITER.replace("a/b", f"{folder}/b"), storage.uri)
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "written\n"
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.communicate()
+    assert len(all_names(storage, folder)) == len(before) + 1
+    assert sweep_topic(storage, topics.chain("t"), broker).files == 1
+    assert all_names(storage, folder) == before
+    (records,) = PartitionReader(storage, topics.chain("t"), 0).read(0)
+    assert records["value"].to_pylist() == [b"v"]
+
+
+def test_folders_and_all_their_names_are_listed_and_removed(storage: HdfsStorage) -> None:
+    assert not storage.is_empty_folder()
+    storage.put_new("a/b/file", b"12345")
+    storage.put_new("a/other", b"1")
+    (folder, file) = sorted(storage.entries("a"), key=lambda entry: entry.name)
+    assert (folder.name, folder.is_folder) == ("b", True)
+    assert (file.name, file.is_folder, file.size) == ("other", False, 1)
+    assert abs(file.modified_ms - time.time() * 1000) < 600_000
+    assert [entry.name for entry in storage.entries("")] == ["a"]
+    assert list(storage.entries("missing")) == []
+    storage.remove_folder("a/b")
+    storage.remove_folder("a/b")
+    assert sizes(storage, "a/") == [("a/other", 1)]
+    storage.remove_folder("a")
+    assert storage.is_empty_folder()
 
 
 def _process(program: str, *arguments: str) -> subprocess.Popen[str]:
