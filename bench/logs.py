@@ -3,9 +3,9 @@
 Verifying is what `lakelog verify --kafka-dir` does with a partition: it checks the header, offsets and CRC of every
 batch, and compares both indexes with the batches. Recovering is PartitionLog.open after a crash, without indexes: it
 checks all batches and rebuilds the indexes. Opening is PartitionLog.open after an orderly stop: it reads the ends of
-each segment's files. A look-up is PartitionLog.locate: it finds the segment by bisection, then the position in the
-segment's .index, and then the batch, as a consumer's fetch does before it reads. All files are in the page cache, and
-only one thread works. The work never has to wait, so the measured time is processor time (user and system). Other
+each segment's files. A look-up is PartitionLog.locate, the first part of a consumer's fetch: it finds the segment by
+bisection, then a position in the segment's .index, and then the batch. All files are in the page cache, and only one
+thread works. The work never has to wait, so the measured time is processor time (user and system). Other
 processes on the machine do not increase this time.
 """
 
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def checked_per_second(root: Path, batch_bytes: int) -> dict[str, float]:
-    """GB of a log that are verified per second, and GB that are recovered per second."""
+    """How many GB of a log are verified per second, and how many are recovered per second."""
     folder = root / NAME.folder
     folder.mkdir(parents=True)
     chunks = [data.copy() for data, _ in encoded("uncompressed", 100, batch_bytes)]

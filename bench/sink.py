@@ -57,9 +57,10 @@ def main() -> None:
         "Each peer is a separate Spark with all cores; in each round, the peers take turns. The first two rows give the"
         f" time to write {ROWS:,} rows with a value of {VALUE_BYTES} incompressible bytes to a topic of two partitions:"
         f" the median of {ROUNDS} rounds, after {WARM_UP} rounds to warm up. The sink writes the rows with"
-        f' df.write.format("lakelog"), and the ingest with its foreachBatch. The driver has {DRIVER_MEMORY}. Both read'
-        " the same Parquet input, which Spark does not cache. Both times end with the commit. The time of the sink"
-        " begins with the definition of the input, and the time of the ingest includes the start of its stream. The"
+        f' df.write.format("lakelog"), and the ingest writes them with its foreachBatch.'
+        f" The driver has {DRIVER_MEMORY}. Both read the same Parquet input, which Spark does not cache."
+        " Both times end with the commit. The time of the sink begins with the definition of the input,"
+        " and the time of the ingest includes the start of its stream. The"
         " last two rows give the time from the end of one micro-batch to the end of the next. The sink writes with"
         f' writeStream.format("lakelog"). Each micro-batch has {RECORDS:,} records with a key, and a value of'
         f" {commits.VALUE_BYTES} bytes, and the topic has {commits.PARTITIONS} partitions. After one round to warm up,"

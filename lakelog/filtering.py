@@ -37,7 +37,7 @@ _EXACT_ENOUGH = 1_000
 """The search for a bound by offset stops at this precision. So at most this many offsets before the first offset that
 can match are read, too."""
 _LARGEST_MS = (2**63 - 1) // 1_000
-"""The largest time, in milliseconds, that the column timestamp can contain. The column has microseconds."""
+"""The largest time, in milliseconds, that the column `timestamp` can contain. The column has microseconds."""
 _TIME = ROWS.field("timestamp").type
 _NO_ROWS = pa.schema([field.with_nullable(True) for field in ROWS])
 _FORMAT = ds.IpcFileFormat()

@@ -157,7 +157,7 @@ def _to_append(batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
     _check_names("columns", batch.schema.names)
     twice = {name for name in batch.schema.names if batch.schema.names.count(name) > 1}
     if twice:
-        raise _refused(f"column {min(twice)}", "occurs twice")
+        raise _refused(f"column `{min(twice)}`", "occurs twice")
     return to_append({name: batch[name] for name in batch.schema.names}, batch.num_rows, now_ms)
 
 
@@ -165,7 +165,7 @@ def to_append(columns: Mapping[str, pa.Array], rows: int, now_ms: int) -> pa.Rec
     """Columns as the engine appends them (record.record_columns.TO_APPEND). Columns with other names are ignored.
 
     Args:
-        columns: the column value, and the columns key, headers and timestamp if they exist. Each has `rows` rows.
+        columns: the column `value`, and the columns `key`, `headers` and `timestamp` if they exist. Each has `rows` rows.
         now_ms: the timestamp of records that have none.
 
     Raises:
@@ -192,11 +192,11 @@ def _binary(column: pa.Array | None, name: str, rows: int) -> pa.Array:
     kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary,
              pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)  # fmt: skip
     if not any(kind(column.type) for kind in kinds):
-        raise _refused(f"column {name}", f"expected bytes or text, found {column.type}")
+        raise _refused(f"column `{name}`", f"expected bytes or text, found {column.type}")
     try:
         return column.cast(pa.binary())
     except pa.ArrowException:
-        raise _refused(f"column {name}", "found more than 2 GiB in one record") from None
+        raise _refused(f"column `{name}`", "found more than 2 GiB in one record") from None
 
 
 def _header_column(column: pa.Array | None, rows: int) -> pa.Array:
@@ -206,7 +206,7 @@ def _header_column(column: pa.Array | None, rows: int) -> pa.Array:
         return column.cast(HEADERS)
     except pa.ArrowException:
         problem = f"expected {HEADERS}, a name for each header, found {column.type}"
-        raise _refused("column headers", problem) from None
+        raise _refused("column `headers`", problem) from None
 
 
 def _timestamps(column: pa.Array) -> pa.Array:
@@ -214,9 +214,9 @@ def _timestamps(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_timestamp(kind):
         if kind.tz is None:
-            raise _refused("column timestamp", "found times without a zone", "Give the times a zone, such as UTC.")
+            raise _refused("column `timestamp`", "found times without a zone", "Give the times a zone, such as UTC.")
         milliseconds = pc.floor_temporal(column, unit="millisecond") if kind.unit in ("us", "ns") else column
         return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
     if pa.types.is_signed_integer(kind) or pa.types.is_null(kind):  # milliseconds
         return column.cast(pa.int64())
-    raise _refused("column timestamp", f"expected times or whole milliseconds, found {kind}")
+    raise _refused("column `timestamp`", f"expected times or whole milliseconds, found {kind}")

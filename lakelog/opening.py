@@ -1,8 +1,9 @@
 """Opens a root: decides which storage its path names, and which broker settings apply there.
 
 The command-line tool and `lakelog.open` open roots with `open_topics`. A job first reads all its settings, and then uses
-`topics_under`. A settings file has the same meaning in all of them: its section `broker` applies in this process. If a
-root has no stored broker settings yet, this section is stored when the first topic of the root is created.
+`topics_under`. A settings file means the same for the tool, for `lakelog.open` and for a job: its section `broker` applies
+in this process. If a root has no stored broker settings yet, this section is stored when the first topic of the root is
+created.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def _model_in_module(module_name: str, class_name: str, folders: tuple[str, ...]
         )
     if not _is_model(found):
         raise UnknownSchemaError(
-            f"{class_name} of the module {module_name} ({place}) is not a pydantic model of an object",
+            f"{class_name} of the module {module_name} ({place}) is not a pydantic model with fields",
             "Name a class that derives from pydantic.BaseModel, and not from RootModel.",
         )
     return found

@@ -116,7 +116,8 @@ def current_archive(folder: Path, level: int) -> Path:
     """
     if sys.platform != "linux":
         sys.exit(
-            f"lakelog: the archive for executors is built on Linux, and this is {sys.platform}: build it on a cluster host"
+            f"lakelog: the archive for executors must be built on Linux, but this machine runs {sys.platform}: build the"
+            " archive on a cluster host"
         )
     name = f"lakelog-{distribution('lakelog').version}-cp{sys.version_info.major}{sys.version_info.minor}"
     archive = folder / f"{name}-{sysconfig.get_platform()}.tar.gz"

@@ -7,7 +7,7 @@
 
 A test names its root by a local path, for example `tmp_path / "root"`. `root_at` returns the root that belongs to this
 path: the path itself, or a place in the server of this run. `storage_at` opens this root. Processes that a test starts
-find the same root, because this place is in their environment.
+find the same root, because an environment variable contains the place of all roots.
 
 A test that depends on local files has the marker `posix` with the reason: @pytest.mark.posix("reads the view").
 `make test-stores` leaves out these tests, and also tests that use neither function, because such tests would only do

@@ -35,7 +35,7 @@
     dump.py             print the files of a log, as Kafka's dump tool does
     report.py           write an HTML page that shows the topics of a root
     metrics.py          give the figures of a root to Prometheus
-    check.py            judge a root by limits, as a monitoring plugin
+    check.py            compare the figures of a root with limits, as a monitoring plugin
 
 Results go to standard output. An error goes to standard error as one line. The exit status is an ExitStatus. A command
 imports its modules only when it runs. So listing topics does not wait until numba has loaded the kernels.

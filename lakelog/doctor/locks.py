@@ -38,7 +38,7 @@ def locking(workspace: Workspace) -> Result:
                 f"a shared lock is granted to {workspace.partner.name} while this side has an exclusive lock"
             )
     return ok(
-        "several processes can have a shared lock, and an exclusive lock excludes all other locks, in both directions"
+        "several processes can have a shared lock; a process that has an exclusive lock is the only process with a lock"
     )
 
 

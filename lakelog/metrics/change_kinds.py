@@ -1,7 +1,7 @@
 """Finds the times of a topic's last changes, by kind: append, retention, compaction, ...
 
-The state of a topic stores its changes as lines for people. This module knows the beginnings of these lines. A line that
-it does not know counts as OTHER.
+The history of a topic describes each change in one line of text. This module recognises the kind of a change by the
+beginning of its line. A change with any other line counts as OTHER.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Follows all topics of a root, and makes the figures of the root.
 
-Most looks take the short way: for each topic one read and one listing (lakelog.metrics.topic_watch), and for the root one
-listing of meta/ and the checkpoints of log/. Every five minutes, and after the folders in meta/ have changed, a look
-takes the long way: it reads each topic as a job does when it starts, including the witnesses. So a damaged state is
-found within five minutes. A topic that cannot be read is named with its error, and all other topics are still measured.
+Most looks are short: one read and one listing for each topic (lakelog.metrics.topic_watch), and for the root one listing
+of meta/ and a read of the checkpoints in log/. Every five minutes, and after the folders in meta/ have changed, a long
+look reads each topic as a job does when it starts, including the witnesses. So a damaged state is found within five
+minutes. A topic that cannot be read is named with its error, and all other topics are still measured.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from storage_engine.topic.view_record import VIEW
 from storage_engine.topic.witnesses import ShownOffsets, shown_offsets
 
 LONG_WAY_MS = 300_000
-"""The time between two looks that take the long way."""
+"""The time between two long looks."""
 
 
 class RootWatch:

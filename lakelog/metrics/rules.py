@@ -69,7 +69,8 @@ class TopicRules(Section):
     consumer_status: bool = Field(
         default=True,
         alias="consumer.status",
-        description="Whether the status of consumers is checked: WARN is a warning; STOP, STALL and REWIND are critical.",
+        description="Whether the status of each consumer is checked. The status WARN gives a warning. The statuses STOP,"
+        " STALL and REWIND are critical.",
     )
     maintenance_age_seconds: _Limit = _limit(
         "maintenance.age.seconds", 10_800, 86_400,

@@ -1,10 +1,10 @@
 """Follows one topic, and makes its figures.
 
 Usually nothing has changed since the last look. Then a look at the state is one read, which finds that the next version
-does not exist. After a change, each new version is read. When a look takes the long way (lakelog.metrics.root_watch),
-RootWatch passes a state that was read as a job reads it when it starts. Only such a read notices two cases: the newest
-version was damaged after it was read, or so many versions were committed between two looks that some are deleted
-already.
+does not exist. After a change, each new version is read. For a long look (lakelog.metrics.root_watch), RootWatch reads
+the state in the same way as a job that starts, and passes the state to TopicWatch. Only a long look notices two cases:
+the newest version was damaged after the last look had read it, or so many versions were committed between two looks
+that some are deleted already.
 """
 
 from __future__ import annotations

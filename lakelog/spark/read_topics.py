@@ -31,8 +31,8 @@ from storage_engine.topic.witnesses import lost_chain, newest_state, shown_offse
 from storage_engine.topic_name import check_topic_name
 
 _EARLIEST_LOCAL, _LATEST_TIERED = -4, -5
-"""Times that ask Kafka for the earliest offset on a broker's disk, and for the latest offset in its tiered storage. Here
-the former is the log start offset, and the latter does not exist."""
+"""Times that ask Kafka for the earliest offset on a broker's disk, and for the latest offset in its tiered storage. In
+Lakelog, the earliest offset on disk is the log start offset, and there is no tiered storage."""
 
 States = Mapping[str, TopicState]
 """The newest state of each topic of a read, by name."""

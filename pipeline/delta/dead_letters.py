@@ -13,8 +13,8 @@ Each table begins with the columns `reason` (one or two words, for grouping), `d
 the record) and `topic`. The columns of the row's origin follow. The last columns are key, value and headers as bytes,
 so the row can be sent again.
 
-Dead letters are written before the commit of the run that found them. If a run is killed between these two steps, the
-next run repeats its work, and must not write the dead letters twice. So each append has Delta's guard: an application
+A run first writes its dead letters, and then commits. If the run is killed between these two steps, the next run finds
+the same dead letters again, and must not write them a second time. So each append has Delta's guard: an application
 id and a version. Delta skips an append if the same application id has already committed the same version, or a higher
 version. The caller chooses a version that is the same in the repeated run, such as the id of a micro-batch.
 

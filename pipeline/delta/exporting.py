@@ -43,8 +43,8 @@ partition from its start, and deletes rows whose keys have no record.
 A run can also begin at offsets that are lower than the table's positions. An append then replaces the rows from those
 offsets on, in one commit. An upsert reads the records again and makes each row as a complete export would.
 
-Records are never collected on the driver. Two exports of one table may run at the same time, because Delta refuses the
-commit of one of them.
+Records are never collected on the driver. Two exports of one table may run at the same time: Delta accepts the commit of
+one of them, and refuses the commit of the other.
 """
 
 from __future__ import annotations

@@ -71,10 +71,10 @@ class SourceSettings(Section):
     schema_: Text | None = Field(
         default=None,
         alias="schema",
-        description="Columns of the source's rows: the name of a model in schemas/, module:Class for another pydantic model,"
-        " or columns in Spark's DDL. Default: the schema of the topic. For kafka and lakelog, the schema describes the JSON in"
-        " the column value, and expressions can use the parsed value as the column event. Sources with their own columns, such"
-        " as rate and delta, need no schema.",
+        description="Columns of the source's rows. Give the name of a model in schemas/, or `module:Class` for another"
+        " pydantic model, or columns in Spark's DDL. Default: the schema of the topic. For kafka and lakelog, the schema"
+        " describes the JSON in the column `value`, and expressions can use the parsed value as the column `event`. Sources"
+        " with their own columns, such as rate and delta, need no schema.",
     )
     options: Annotated[
         Mapping[str, str], Noun("a section of names and values"), AfterValidator(distinct_options)
@@ -267,7 +267,7 @@ class SchemaSettings(Section):
 
     path: Annotated[tuple[Location, ...], Noun("a list of folders"), BeforeValidator(listed)] = Field(
         default=(),
-        description="Folders that hold modules with event models, for a `schema:` of the form module:Class. Give a list, or"
+        description="Folders that hold modules with event models, for a `schema:` of the form `module:Class`. Give a list, or"
         " paths separated by commas. A relative path begins at the current directory. Python searches these folders after"
         " PYTHONPATH and the installed packages. Each host that runs executors needs these folders, too.",
     )
@@ -314,7 +314,7 @@ class Settings(Section):
     broker: InstanceOf[BrokerConfig] = Field(description="Kafka's broker keys: settings of all topics.")
     topics: Mapping[str, InstanceOf[TopicDefinition]] = Field(description="Topics by name, with Kafka's topic keys.")
     schemas: SchemaSettings = Field(
-        default=SchemaSettings(), description="Your own event models. A topic refers to a model as module:Class."
+        default=SchemaSettings(), description="Your own event models. A topic refers to a model as `module:Class`."
     )
     storage: StorageSettings = Field(
         default=StorageSettings(), description="Access to a root that is not a local directory."
@@ -429,7 +429,7 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
 
 TOPIC_ENTRY: Final[Mapping[str, str]] = {
     "partitions": "Number of partitions. Default: the broker's num.partitions.",
-    "schema": "The event model that decodes the values: the name of a model in schemas/, module:Class for your own"
+    "schema": "The event model that decodes the values. Give the name of a model in schemas/, or `module:Class` for your own"
     " pydantic model, or columns in Spark's DDL such as `id BIGINT NOT NULL, name STRING`. Default: none.",
 }
 """The keys of a topic that are not Kafka's."""

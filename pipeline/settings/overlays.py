@@ -2,10 +2,12 @@
 
 All settings are known, so a variable or a --set is looked up in the list of all settings. The path of a --set is
 compared with the path of each setting. The path of a setting is its keys, joined by dots. A key can contain dots, so a
-path cannot simply be split. For a variable, the path of each setting is written in capitals, and every character except
-A-Z and 0-9 becomes _. A variable matches a setting if its name is LAKELOG_ followed by this result. If a path matches
-two topics, the topic with the longer name is chosen. LAKELOG_STORAGE_OPTIONS is not a setting: it contains all storage
-options, and the engine reads it (storage_engine.storage.storage_options).
+path cannot simply be split.
+
+The name of a variable is LAKELOG_ and the path of a setting in another form: in capitals, with _ in place of each
+character that is neither A-Z nor 0-9. If a path matches two topics, the topic with the longer name is chosen.
+LAKELOG_STORAGE_OPTIONS is not a setting: it contains all storage options, and the engine reads it
+(storage_engine.storage.storage_options).
 """
 
 from __future__ import annotations

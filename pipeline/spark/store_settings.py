@@ -105,7 +105,9 @@ def open_stores(context: SparkContext) -> None:
 
 
 def require_file_system(spark: SparkSession, uri: str) -> None:
-    """Check that Spark itself can open files at a URI. Streams need this for their checkpoints, and Delta for its tables.
+    """Check that Spark itself can open files at a URI.
+
+    Streams need this for their checkpoints, and Delta needs it for its tables.
 
     Raises:
         ConfigError: Spark has no file system for the scheme of the URI.

@@ -72,8 +72,8 @@ class LogManagerConfig:
     )  # fmt: skip
     flush_start_offset_checkpoint_interval_ms: int = declared_field(
         "log.flush.start.offset.checkpoint.interval.ms", "broker", "int", 60_000, unit="ms", minimum=0,
-        doc="How often the log start offsets are written. After a crash, records become visible again if they were"
-        " deleted after the log start offsets were last written.",
+        doc="How often the log start offsets are written. If records are deleted after such a write, and the"
+        " process crashes before the next write, these records become visible again.",
         cost=_AT_NEXT_TURN,
     )  # fmt: skip
     high_watermark_checkpoint_interval_ms: int = declared_field(

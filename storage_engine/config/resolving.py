@@ -1,7 +1,8 @@
 """Resolves the value of each key: from a topic's overrides, else the broker's settings, else Kafka's defaults.
 
-This module also encodes settings as text: a topic's overrides are stored in its state, and the broker's settings in the
-root. If several of the broker's keys set the same value, this module decides which key is used. All functions are pure.
+This module also encodes settings as text: a topic's overrides are stored in the topic's state, and the broker's
+settings are stored in the root. If several of the broker's keys set the same value, this module decides which key is
+used. All functions are pure.
 """
 
 from __future__ import annotations

@@ -73,7 +73,8 @@ class TopicConfig:
     )  # fmt: skip
     index_interval_bytes: int = _key(
         "index.interval.bytes", "int", 4096, unit="bytes", minimum=0, broker=_from("log.index.interval.bytes"),
-        doc="Bytes of the .log between two index entries. A lookup scans the batch headers in about this number of bytes.",
+        doc="Bytes of the .log between two index entries. A lookup starts at an index entry, and scans batch headers"
+        " over about this number of bytes.",
         cost=_AT_NEXT_BATCH + " Smaller values make larger indexes.",
     )  # fmt: skip
     retention_ms: int = _key(
@@ -185,8 +186,8 @@ class TopicConfig:
 
     cleaner_clean_expired_horizons: bool = _key(
         "cleaner.clean.expired.horizons", "boolean", False, broker=_from("log.cleaner.clean.expired.horizons"),
-        doc="Whether a partition is compacted as soon as the delete horizon of a tombstone or a transaction marker has"
-        " passed. If not, the tombstone or marker is deleted when the partition is next compacted for another reason."
+        doc="true: a partition is compacted as soon as one of its tombstones or transaction markers passes its delete"
+        " horizon. false: the tombstone or marker is deleted when the partition is next compacted for another reason."
         " Kafka has no such key.",
         cost=AT_NEXT_CLEANING + " Partitions without new records are rewritten one more time.",
     )  # fmt: skip

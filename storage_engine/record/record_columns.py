@@ -104,12 +104,12 @@ def record_buffers(records: pa.RecordBatch) -> RecordBuffers:
             is_views or found.equals(field.type) or (field.name == "headers" and _is_headers(found))
         ):
             raise InvalidRecordError(
-                f"column {field.name}",
+                f"column `{field.name}`",
                 f"expected {field.type}, found {found or 'none'}",
                 "Cast the column before the append.",
             )
     if records["timestamp"].null_count:
-        raise InvalidRecordError("column timestamp", f"{records['timestamp'].null_count} values are null")
+        raise InvalidRecordError("column `timestamp`", f"{records['timestamp'].null_count} values are null")
     headers = records["headers"]
     header_offsets, header_key, header_value = _NO_OFFSETS, _NO_COLUMN, _NO_COLUMN
     if len(headers.flatten()):
@@ -141,7 +141,7 @@ def _header_buffers(headers: pa.ListArray) -> tuple[Int32Array, ByteColumn, Byte
     np.cumsum(lengths, out=offsets[1:])
     key, value = flat.flatten()
     if key.null_count:
-        raise InvalidRecordError("column headers", f"{key.null_count} headers have no name")
+        raise InvalidRecordError("column `headers`", f"{key.null_count} headers have no name")
     return offsets, byte_column(key), byte_column(value)
 
 

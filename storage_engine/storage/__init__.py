@@ -106,7 +106,7 @@ class Storage(Readable, Protocol):
 
     @property
     def reads_at_once(self) -> int:
-        """How many reads to have in flight to use the storage's bandwidth. 1 if the operating system reads ahead."""
+        """How many reads at the same time use the storage's bandwidth well. 1 if the operating system reads ahead."""
 
     @property
     def root(self) -> Path | None: ...

@@ -2,10 +2,10 @@
 
 An object store answers a small read after tens of milliseconds, but answers many reads at the same time. So a reader
 that waits for one segment before it asks for the next one gets a small part of the store's bandwidth. A ReadAhead knows
-the files that its reader will read, in order. It divides them into blocks of 2 MiB, and always has some blocks after
-the reader's position in flight, also in the files after the present one.
+the files that its reader will read, in order. It divides the files into blocks of 2 MiB, and always requests some blocks
+before the reader needs them, also blocks of the next files.
 
-A ReadAhead begins with two blocks in flight, and doubles this number with each read until the limit is reached. So a
+A ReadAhead first requests two blocks at the same time, and doubles this number with each read up to the limit. So a
 reader that stops after a few records has fetched little in vain.
 
 A ReadAhead holds at most `_MOST_BLOCKS` blocks, 16 MiB, and up to Storage.reads_at_once threads. The threads end after the

@@ -268,7 +268,7 @@ class Topics:
         return self.chain(name).commit(change, "altered")
 
     def delete(self, name: str) -> TopicState:
-        """Delete a topic. Its records are deleted with this version, its files after file.delete.delay.ms."""
+        """Delete a topic. The new version deletes the records; the files are deleted after file.delete.delay.ms."""
 
         def change(state: TopicState) -> TopicState:
             self._check_not_deleted(state)

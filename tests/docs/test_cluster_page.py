@@ -1,5 +1,5 @@
-"""Docs/CLUSTER.md and the files of docs/cluster/: with hadolint, with the schemas of Kubernetes, and against each
-other. Images are not built, and pods are not started."""
+"""Checks the page docs/CLUSTER.md and the files of docs/cluster/ with hadolint, with the schemas of Kubernetes, and
+against each other. Images are not built, and pods are not started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Docs/STORAGE.md: the configuration is loaded, and the policy for S3 is compared with the requests of real work."""
+"""The page docs/STORAGE.md: its configuration is loaded, and its policy for S3 is compared with real requests."""
 
 from __future__ import annotations
 

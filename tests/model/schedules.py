@@ -1,4 +1,4 @@
-"""Makes one schedule from one number: the processes, the faults, and the checks at the end."""
+"""Derives a schedule from a seed: the processes, the faults, and the checks at the end."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The true contents of a topic, determined by a naive model that watches the disk, and a function for each invariant.
 
-The model shares no code with the engine. It reads each version of the state as JSON when it is put, and each record
-batch byte by byte. From the versions that continue the chain it makes the list of all records ever committed. Every
-reply to a writer and every result of a reader is compared with this list.
+The model shares no code with the engine. When a process puts a version of the state, the model parses the version as
+JSON. The model decodes each record batch byte by byte. From the versions that continue the chain, it makes the list of
+all records ever committed. Every reply to a writer and every result of a reader is compared with this list.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def check(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
-    """Check topics and consumers by limits, as a monitoring plugin.
+    """Compare the figures of topics and consumers with limits, as a monitoring plugin.
 
     The first line is a summary with performance data. Each further line is a finding: lag of a consumer, an old export,
     overdue maintenance, little free space, a damaged state, an ingest that appends nothing, and so on. The exit status

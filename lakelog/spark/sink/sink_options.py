@@ -123,7 +123,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
     """
     found = {field.name: field.dataType for field in schema.fields}
     if "value" not in found:
-        raise ConfigError("column value", "is missing", "Select the values of the records under this name.")
+        raise ConfigError("column `value`", "is missing", "Select the values of the records under this name.")
     if options.topic is None and "topic" not in found:
         raise ConfigError("option topic", "is missing, and the rows have no such column", "Give one of the two.")
     for name, types in _TYPES.items():
@@ -132,7 +132,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         if not any(_is_same(found[name], kind) for kind in types):
             expected = " or ".join(kind.simpleString() for kind in types)
             raise ConfigError(
-                f"column {name}", f"expected {expected}, found {found[name].simpleString()}", "Cast the column."
+                f"column `{name}`", f"expected {expected}, found {found[name].simpleString()}", "Cast the column."
             )
 
 
@@ -145,7 +145,7 @@ def check_types(schema: StructType) -> None:
     for field in schema.fields:
         if not _is_stored(field.dataType):
             raise ConfigError(
-                f"column {field.name}", f"found {field.dataType.simpleString()}, which a batch write does not support",
+                f"column `{field.name}`", f"found {field.dataType.simpleString()}, which a batch write does not support",
                 "Leave out the column, or cast the column.",
             )  # fmt: skip
 

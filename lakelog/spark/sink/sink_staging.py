@@ -115,7 +115,7 @@ class _TopicStaging:
             row = int(wrong[0])
             raise InvalidRecordError(
                 place(row), f"names partition {partitions[row]}, but the topic has only {len(self.state.partitions)} partitions",
-                "Name an existing partition, or use NULL in the column partition.",
+                "Name an existing partition, or use NULL in the column `partition`.",
             )  # fmt: skip
         encoding = Encoding.of(self.config, now_ms, DEFAULT_BATCH_BYTES, self.compression)
         stage_records(self.writer, records, partitions, encoding)
@@ -149,7 +149,7 @@ def _by_topic(
     if names.null_count:
         row = int(np.flatnonzero(names.is_null().to_numpy(zero_copy_only=False))[0])
         raise InvalidRecordError(
-            f"row {first_row + row} of task {task}", "the column topic is null",
+            f"row {first_row + row} of task {task}", "the column `topic` is null",
             "Fill the column, or give the option topic, which is used for all rows.",
         )  # fmt: skip
     coded = names.dictionary_encode()

@@ -1,8 +1,8 @@
 """Exports a small increment without Spark, in about two seconds.
 
 The result is the same as that of `pipeline.delta.exporting`: the same rows and dead letters, and a stamp of the same
-form in the same commit. Both ways may be used for one table in any order, and at the same time. The plan, the guard, the
-share of dead letters and the check after the commit are the same code.
+form in the same commit. Exports with and without Spark may write to one table in any order, and at the same time. For
+both, the plan, the guard, the share of dead letters and the check after the commit are the same code.
 
 `export_without_spark` returns None, without having written anything, if Spark must make the export:
 

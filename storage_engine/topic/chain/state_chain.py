@@ -12,11 +12,12 @@ nothing to release.
 Pruning deletes old versions and leaves a hole in the chain. A process that was paused for a long time may put its
 version into that hole. The following rule, which needs no clock, makes this harmless: **a version counts only if a
 later check finds that its predecessor still exists, and that the field `parent` of the version is the id of this
-predecessor.** A writer makes this check after its put, and a reader after its read. To know that a version is the
-newest, a process first finds that the next version does not exist, and then that the version itself still exists. A put
-whose reply was lost looks like a lost race; the id in the file shows whether the put succeeded. If a writer was paused
-between its put and its check, pruning may have deleted the version before the writer's version, and perhaps the
-writer's version too. Then the history shows whether the writer's version is part of the chain.
+predecessor.** A writer makes this check after it puts a version, and a reader makes it after it reads a version. To know
+that a version is the newest, a process first finds that the next version does not exist, and then that the version
+itself still exists. A put whose reply was lost looks like a lost race; the id in the file shows whether the put
+succeeded. If a writer was paused between its put and its check, pruning may have deleted the version before the
+writer's version, and perhaps the writer's version too. Then the history shows whether the writer's version is part of
+the chain.
 
 Version 0 is never deleted. Without version 0, a process that was paused while it created the topic could begin the
 chain a second time. But an unchanged version 0 would still be a valid parent. A paused process could then put a version

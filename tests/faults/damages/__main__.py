@@ -9,10 +9,10 @@ error.
     commands.py      the operations through `lakelog`
     trials.py        the comparison
 
-For each damage, one small file is changed in a copy of the root that consists of hard links. Then each operation runs
-on a copy of its own, and its result is compared with that on the undamaged root, record by record. `verify` must find
-every damage to meta/ and staging/. After `verify --repair` the same records must be returned, or fewer records and a
-report about them, but never a record that was not committed.
+Each damage changes one small file in a copy of the root (the files of the copy are hard links). Then each operation runs
+on its own copy of this damaged root. The result is compared, record by record, with the result on the undamaged root.
+`verify` must find every damage to meta/ and staging/. After `verify --repair` the same records must be returned, or fewer
+records and a report about them, but never a record that was not committed.
 
 A damage is a pure function of its seed. The program prints a table by kind of file and of damage, and each wrong
 result.

@@ -1,4 +1,4 @@
-"""Lakelog as real processes: closed pipes, several writers at the same time, kill -9."""
+"""The command `lakelog` as real processes: closed pipes, several writers at the same time, kill -9."""
 
 from __future__ import annotations
 

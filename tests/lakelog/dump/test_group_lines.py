@@ -1,4 +1,4 @@
-"""`lakelog dump --offsets-decoder` against the output of Kafka 4.3.1's own tool.
+"""`lakelog dump --offsets-decoder`, compared with the output of Kafka 4.3.1's own tool.
 
 tests/golden/groups has the topic __consumer_offsets of a broker 4.3.1, with groups of every kind. Its topic every-type has
 random records of every type in every version, and damaged records. scripts/make_golden_groups.py makes the folder.

@@ -1,4 +1,4 @@
-"""Bytes that are UTF-8 or not, against the results of new String(bytes, UTF_8) in Java."""
+"""Bytes as text, whether they are UTF-8 or not: the same text as from new String(bytes, UTF_8) in Java."""
 
 from __future__ import annotations
 

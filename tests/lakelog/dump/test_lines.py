@@ -1,4 +1,4 @@
-"""Lines for files with unusual names."""
+"""The lines of a dump for files with unusual names."""
 
 from __future__ import annotations
 

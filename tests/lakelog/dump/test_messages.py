@@ -1,4 +1,4 @@
-"""Dumps of messages of magic 0 and 1: a damaged one, against Kafka 4.3.1's own tool, and messages as JSON."""
+"""Dumps of messages of magic 0 and 1: a damaged message, compared with Kafka 4.3.1's own tool, and JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Counts the requests of a micro-batch on an S3 server, from the call of foreachBatch to the commit.
 
-A request to an object store takes tens of milliseconds, so the number of requests that wait for one another decides the
-latency of a micro-batch, and the number of all requests its price.
+A request to an object store takes tens of milliseconds. So the latency of a micro-batch depends on how many requests
+wait for one another, and the price of a micro-batch depends on the number of all its requests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which records compaction keeps and deletes, against a model that works record by record."""
+"""Which records compaction keeps and deletes, compared with a model that works record by record."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Logs of magic 0 and 1, and one that also has magic 2. Kafka's own classes wrote them, and a 4.3.1 broker served
-and indexed them.
+"""Logs of magic 0 and 1, and a log that also has magic 2. Kafka's own classes wrote these logs, and a 4.3.1 broker
+served and indexed them.
 """
 
 from __future__ import annotations

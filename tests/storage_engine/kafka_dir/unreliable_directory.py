@@ -1,4 +1,4 @@
-"""A Directory in memory whose power can be cut: unsynced data may be lost completely or in part, or become zeros.
+"""A Directory in memory that simulates power cuts: unsynced data may be lost, completely or in part, or become zeros.
 
 Of the unsynced bytes, a prefix of the writes survives, and the last surviving write may be torn or zeros. Of the
 unsynced changes of names, a prefix survives. All other unsynced data is lost.

@@ -1,4 +1,4 @@
-"""Tests that encoded records are decoded unchanged, by this project and by other implementations in both directions."""
+"""Tests that records are decoded unchanged: our records by us and by other implementations, and theirs by us."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def test_a_null_list_of_headers_is_an_empty_one() -> None:
 def test_a_column_of_another_shape_is_refused(column, values) -> None:
     table = to_table([Row(b"k", b"v")])
     columns = {name: values if name == column else table[name] for name in table.schema.names}
-    with pytest.raises(InvalidRecordError, match=f"column {column}"):
+    with pytest.raises(InvalidRecordError, match=f"column `{column}`"):
         encode_records(pa.RecordBatch.from_pydict(columns), NO_LIMIT)
 
 

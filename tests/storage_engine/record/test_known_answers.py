@@ -1,4 +1,4 @@
-"""CRC-32C and murmur2 with published vectors and against another implementation."""
+"""CRC-32C and murmur2, compared with published vectors and with another implementation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The close of a file if the operating system reports an error, as NFS does, but frees the descriptor."""
+"""Closing a file when the operating system reports an error, as on NFS, but still frees the descriptor."""
 
 from __future__ import annotations
 

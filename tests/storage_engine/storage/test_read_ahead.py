@@ -1,4 +1,4 @@
-"""Reading ahead: the same bytes and the same errors as from the storage itself, with several reads in flight."""
+"""Reading ahead: the same bytes and the same errors as from the storage itself, with several reads at the same time."""
 
 from __future__ import annotations
 

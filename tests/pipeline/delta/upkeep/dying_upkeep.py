@@ -1,8 +1,8 @@
-"""Runs the upkeep of a table in a process that ends at once at one storage step:
+"""Runs the upkeep of a table, and dies directly before or after one of its steps:
 
     python dying_upkeep.py TABLE STEP
 
-STEP is `name:before` or `name:after`; the names are those in STEPS. `file` is the put of a file that joins others, and
+STEP is `name:before` or `name:after`, with a name from STEPS. `file` is the put of a file that joins others, and
 `commit` is the put of the commit.
 """
 

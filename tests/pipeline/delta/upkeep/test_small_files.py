@@ -1,4 +1,4 @@
-"""Which files are joined."""
+"""Which small files of a Delta table are joined."""
 
 from __future__ import annotations
 

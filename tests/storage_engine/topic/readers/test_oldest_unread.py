@@ -1,4 +1,4 @@
-"""Tests that the first unread record is found without reading the rest, and is the same that counting finds."""
+"""Tests that the first unread record is found without reading the rest, and that counting finds the same record."""
 
 from __future__ import annotations
 
