@@ -30,6 +30,7 @@ from types import ModuleType
 from unittest.mock import patch
 
 import pytest
+from typing_extensions import Buffer
 
 from storage_engine.errors import NotFoundError
 from storage_engine.storage import Storage, StoredFile
@@ -107,6 +108,31 @@ def local(storage: Storage) -> PosixStorage:
     """A storage that is certainly local, for a test with the marker `posix`."""
     assert isinstance(storage, PosixStorage)
     return storage
+
+
+class StoreFile:
+    """A file in a store, with the methods of a path that tests use to look at files and to damage them."""
+
+    def __init__(self, storage: Storage, key: str) -> None:
+        self._storage = storage
+        self._key = key
+
+    def __str__(self) -> str:
+        return f"{self._storage.uri}/{self._key}"
+
+    def read_bytes(self) -> bytes:
+        return self._storage.read(self._key)
+
+    def write_bytes(self, data: Buffer) -> None:
+        self._storage.replace(self._key, data)
+
+    def unlink(self) -> None:
+        self._storage.delete(self._key)
+
+
+def file_in(storage: Storage, key: str) -> Path | StoreFile:
+    """A file of a root: a path if the root is local."""
+    return storage.root / key if storage.root is not None else StoreFile(storage, key)
 
 
 def exists(storage: Storage, key: str) -> bool:
