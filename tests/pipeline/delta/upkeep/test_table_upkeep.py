@@ -29,11 +29,13 @@ from pipeline.delta.upkeep.joining import join_files
 from pipeline.delta.upkeep.small_files import SmallFileRule
 from pipeline.delta.upkeep.table_upkeep import TableUpkeep, keep_table
 from storage_engine.errors import ConflictError
+from tests.delta_tables import is_table, table_at
 from tests.pipeline.delta.order_log import Log, rows
 from tests.pipeline.delta.order_log import run_small as small
 from tests.pipeline.delta.order_models import schema_of
 from tests.pipeline.delta.test_small_export import EVERYTHING, Everything, by_offset, schema_text
 from tests.pipeline.delta.upkeep.dying_upkeep import KILLED, STEPS
+from tests.stores import root_at
 
 RULE = SmallFileRule(15, 32 << 20)
 ALL = SmallFileRule(1, 32 << 20)
@@ -76,8 +78,8 @@ def assert_as_at_once(log: Log, export: Export) -> None:
     whole = at_once(log, export)
     assert by_offset(export.table) == by_offset(whole.table)
     assert schema_text(export.table) == schema_text(whole.table)
-    if not deltalake.DeltaTable.is_deltatable(whole.dead_letters):
-        assert not deltalake.DeltaTable.is_deltatable(export.dead_letters)
+    if not is_table(whole.dead_letters):
+        assert not is_table(export.dead_letters)
         return
     letters, expected = (
         sorted(
@@ -90,11 +92,11 @@ def assert_as_at_once(log: Log, export: Export) -> None:
 
 
 def set_properties(table: str, properties: dict[str, str]) -> None:
-    deltalake.DeltaTable(table).alter.set_table_properties(properties)
+    table_at(table).alter.set_table_properties(properties)
 
 
 def live_files(table: str) -> int:
-    return len(deltalake.DeltaTable(table).file_uris())
+    return len(table_at(table).file_uris())
 
 
 def names_in(folder: str) -> list[str]:
@@ -174,7 +176,7 @@ def test_position_and_guard_are_those_of_the_last_export(log: Log, upsert: Expor
     assert kept(export.table, ALL).made == 1
     after = read_head(export.table)
     assert after == replace(before, version=before.version + 1)
-    table = deltalake.DeltaTable(export.table)
+    table = table_at(export.table)
     assert table.transaction_version(before.newest.app_id) == before.newest.version
     assert "userMetadata" not in table.history(1)[0]
     export_each(log, export, 1)
@@ -185,14 +187,14 @@ def test_position_and_guard_are_those_of_the_last_export(log: Log, upsert: Expor
 def test_a_restore_to_a_version_before_the_upkeep_continues_there(log: Log, upsert: Export, mode: ExportMode) -> None:
     export = replace(upsert, mode=mode)
     export_each(log, export, 12)
-    version = deltalake.DeltaTable(export.table).version()
+    version = table_at(export.table).version()
     before = by_offset(export.table)
     export_each(log, export, 12)
     for _ in range(2):
         age(export.table)  # the time of the removal counts, not the age of a file
         kept(export.table, ALL)
         export_each(log, export, 3)
-    deltalake.DeltaTable(export.table).restore(version)
+    table_at(export.table).restore(version)
     kept(export.table, ALL)
     assert by_offset(export.table) == before
     assert small(log, export) is not None
@@ -228,10 +230,10 @@ def test_old_entries_of_the_log_go_but_not_the_position(log: Log, append: Export
     age(f"{append.table}/_delta_log")
     export_each(log, append, 1)
     kept(append.table)
-    table = deltalake.DeltaTable(append.table)
+    table = table_at(append.table)
     names = names_in(f"{append.table}/_delta_log")
     assert names[0].startswith(f"{24:020d}.checkpoint")
-    assert len(deltalake.DeltaTable(append.table, version=24).to_pyarrow_table()) < len(table.to_pyarrow_table())
+    assert len(table_at(append.table, version=24).to_pyarrow_table()) < len(table.to_pyarrow_table())
     assert_as_at_once(log, append)
 
 
@@ -245,7 +247,7 @@ def test_commits_and_checkpoints_of_others_do_not_expire_the_position(
     assert before is not None
     for days in range(12):
         set_properties(export.table, {"delta.logRetentionDuration": f"interval {days + 1} days"})
-    deltalake.DeltaTable(export.table).create_checkpoint()
+    table_at(export.table).create_checkpoint()
     age(f"{export.table}/_delta_log")
     for _ in range(2):
         assert kept(export.table).checkpoint is None
@@ -315,7 +317,7 @@ def test_a_table_of_a_newer_protocol_is_left_alone(log: Log, append: Export, pro
 
 def test_rows_with_timestamps_of_the_older_kind_are_not_written_again(tmp_path: Path) -> None:
     """deltalake would turn these timestamps into nanoseconds, which end in the year 2262."""
-    path = str(tmp_path / "table")
+    path = root_at(tmp_path / "table")
     schema = pa.schema([("at", pa.timestamp("us", tz="UTC"))])
     table = deltalake.DeltaTable.create(path, schema)
     moment = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
@@ -328,7 +330,7 @@ def test_rows_with_timestamps_of_the_older_kind_are_not_written_again(tmp_path: 
     done = keep_table(path, RULE, has_stamps=False)
     assert done == TableUpkeep(checkpoint=20, left_alone="has files with timestamps of type INT96")
     assert rows(path) == [{"at": moment}] * 20
-    assert deltalake.DeltaTable(path).version() == 20
+    assert table_at(path).version() == 20
 
 
 # --- Races and kills --------------------------------------------------------------------------------------------------
@@ -414,7 +416,7 @@ def test_an_upkeep_that_is_overtaken_repeats(
                     patch.setattr(table_upkeep, "join_files", join_files)
                     kept(append.table, ALL)
             elif way == "deltalake":
-                deltalake.DeltaTable(append.table).optimize.compact()
+                table_at(append.table).optimize.compact()
             export_each(log, append, 2)
         return join_files(*arguments)
 
