@@ -7,7 +7,6 @@
     rows/                 reads the rows of the source, and makes records of them
     micro_batch.py        stages one micro-batch, and commits it on each topic
     storage_retry.py      waits for a storage that is full or unreachable
-    stop_request.py       handles SIGTERM and Ctrl-C
 
 This module joins these parts. The module watches the stream until the stream ends, is stopped, fails or is fenced. A
 stream is fenced if another ingest has taken over one of its topics.
@@ -34,11 +33,11 @@ from pipeline.ingest.rows.dropped_fields import DroppedFields
 from pipeline.ingest.rows.record_rows import record_rows
 from pipeline.ingest.rows.source_rows import SourceRows, reads_files, shown_source, source_rows
 from pipeline.ingest.source_positions import PositionedSource
-from pipeline.ingest.stop_request import StopRequest
 from pipeline.ingest.storage_retry import StorageRetry
 from pipeline.settings import Settings
 from pipeline.spark.failures import SPARK_ERRORS, failure_reason, missing_python, stream_reason
 from pipeline.spark.session import start_python_daemon
+from pipeline.stop_request import StopRequest
 from pipeline.topic_model import changed_model, record_model, topic_schema
 from schemas.event_schema import EventSchema
 from storage_engine.errors import ConfigError, LogError, StorageError, TopicExistsError

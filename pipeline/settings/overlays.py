@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from pipeline.settings.export_settings import ExportSettings
 from pipeline.settings.model import SECTIONS, TOPIC_ENTRY, section_in
 from pipeline.settings.section import Section
 from storage_engine.config import ALIASES, BROKER_KEYS, TOPIC_KEYS, nearest
@@ -35,6 +36,8 @@ def known_paths(document: Document) -> list[KeyPath]:
     paths += (("topics", topic, key) for topic in document.section(("topics",)) for key in _TOPIC_KEYS)
     for name, section in SECTIONS.items():
         paths += _paths_in(section, (name,))
+    for export in document.section(("exports",)):
+        paths += _paths_in(ExportSettings, ("exports", export))
     return paths + [(*_OPTIONS, option) for option in document.section(_OPTIONS)]
 
 
@@ -117,6 +120,9 @@ def _resolve(document: Document, dotted: str) -> KeyPath | None:
     option = dotted.removeprefix(".".join(STORAGE_OPTIONS) + ".")
     if option not in (dotted, ""):
         return (*STORAGE_OPTIONS, option)
+    if section == "exports":
+        export, _, key = rest.partition(".")
+        return ("exports", export, key) if key else None
     if section == "topics":
         keys = [key for key in _TOPIC_KEYS if rest.endswith(f".{key}") and rest != f".{key}"]
         if keys:

@@ -146,7 +146,7 @@ def _topic_key(key: str, value: object, place: str) -> ConfigKey:
 
 def _check_new_topics(settings: Settings, described: set[str]) -> None:
     """Refuse a topic that only --set names: the name is probably mistyped. A topic that a section names is accepted."""
-    named = {settings.export.topic} if settings.export else set()
+    named = {export.topic for export in (settings.export, *settings.exports.values()) if export}
     named.update(settings.ingest.ingest_topics if settings.ingest else ())
     for job in (settings.retention, settings.compaction, settings.maintenance):
         named.update(job.topics or ())
@@ -170,7 +170,7 @@ def _first_mistake(document: Document, error: ValidationError) -> ConfigError:
     if found["type"] == "mistake":
         return ConfigError(place, found["ctx"]["problem"], found["ctx"]["remedy"])
     section: type[Section] | None = Settings
-    for key in path[:-1]:
+    for key in path[:-1] if path[:1] != ("exports",) else ("exports", *path[2:-1]):
         around = section.fields_by_key().get(key) if section else None
         section = section_in(around.annotation) if around else None
     fields = section.fields_by_key() if section else {}

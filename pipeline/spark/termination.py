@@ -3,7 +3,7 @@
 The first signal runs the registered endings (such as the stop of Spark) in a separate thread, and raises Terminated in
 the main thread. So a main thread that waits for Spark, directly or through other threads, soon continues. Later signals
 are ignored until the process has ended, because the command `timeout` sends two signals. While the stream of an ingest
-runs, the ingest handles the signals itself (pipeline/ingest/stop_request.py).
+runs, the ingest handles the signals itself (pipeline/stop_request.py).
 """
 
 from __future__ import annotations

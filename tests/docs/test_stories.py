@@ -185,7 +185,7 @@ def test_the_jobs_that_airflow_is_shown_to_start_end_well(machine: Machine) -> N
 
 
 def test_the_settings_of_several_topics_are_what_spark_can_run(spark: SparkSession, machine: Machine) -> None:
-    (block,) = blocks(OPERATIONS, "yaml")
+    (block, _) = blocks(OPERATIONS, "yaml")
     file = machine.folder / "router.yaml"
     file.write_text(machine.local(block.text))
     settings = load_settings(file)
@@ -195,6 +195,22 @@ def test_the_settings_of_several_topics_are_what_spark_can_run(spark: SparkSessi
     rows = record_rows(source_rows(spark, settings), settings, configs)
     assert rows.isStreaming
     assert rows.columns == ["key", "value", "refused", "source", "topic"]
+
+
+def test_several_exports_make_their_tables(machine: Machine) -> None:
+    (_, block) = blocks(OPERATIONS, "yaml")
+    (machine.folder / "exports.yaml").write_text(machine.local(block.text))
+    ended = machine.run(
+        "./spark-submit.sh export --conf exports.yaml --set exports.order-history.trigger=available-now --json"
+    )
+    assert ended.status == 0
+    assert [row["export"] for row in json.loads(ended.out)["rows"]] == ["orders", "order-history"]
+    columns = ["id", "amount", "at"]
+    tables = (machine.folder / "mnt/shared/lakelog/tables" / name for name in ("orders", "order_history"))
+    newest, history = (DeltaTable(table).to_pyarrow_table().select(columns).to_pylist() for table in tables)
+    expected = orders(0, ORDERS).select(columns).to_pylist()
+    assert sorted(history, key=lambda row: str(row["id"])) == expected
+    assert sorted(newest, key=lambda row: str(row["id"])) == expected
 
 
 def test_a_model_of_ones_own_from_a_file_to_a_table(spark: SparkSession, machine: Machine) -> None:

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.export import export
-from pipeline.delta.export_request import add_export_options
+from pipeline.export.export_request import add_export_options
 from pipeline.job import run_job
 from tests.lakelog.cli.conftest import Lakelog, lakelog, line
 

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.export import export
-from pipeline.delta.export_request import add_export_options
+from pipeline.export.export_request import add_export_options
 from pipeline.job import run_job
 from tests.pipeline.ingest.ingest_runs import run_ingest
 

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.export import export
-from pipeline.delta.export_request import add_export_options
+from pipeline.export.export_request import add_export_options
 from pipeline.ingest.ingesting import Ingest
 from pipeline.job import run_job
 from pipeline.settings import load_settings

@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 from pipeline.delta.dead_letters import INGEST_DEAD_LETTERS, append_staged_dead_letters
 from pipeline.ingest.ingesting import Ingest
 from pipeline.ingest.micro_batch import IngestResult
-from pipeline.ingest.stop_request import StopRequest
 from pipeline.ingest.storage_retry import StorageRetry
 from pipeline.settings import load_settings
+from pipeline.stop_request import StopRequest
 from storage_engine.errors import (
     AmbiguousPutError,
     FencedError,

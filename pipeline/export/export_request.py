@@ -19,8 +19,24 @@ if TYPE_CHECKING:
     from storage_engine.topic.chain.topic_state import TopicState
 
 
+OPTIONS_OF_ONE_EXPORT = {
+    "--from-offset": "from_offset",
+    "--from-timestamp": "from_timestamp",
+    "--replay": "replay",
+    "--accept-schema": "accept_schema",
+    "--accept-dead-letters": "accept_dead_letters",
+}
+"""The options that are for one run of one export, with their names in the parsed command line."""
+
+
 def add_export_options(parser: argparse.ArgumentParser) -> None:
     """The options of the job `export`."""
+    parser.add_argument(
+        "--only",
+        metavar="NAME",
+        action="append",
+        help="run only this export of the section `exports`; the option may be given several times",
+    )
     parser.add_argument(
         "--from-offset",
         metavar="P:N",
