@@ -28,6 +28,7 @@ from rich.table import Table
 
 from lakelog.opening import topics_under
 from lakelog.terminal.progress_display import NoDisplay, ProgressDisplay, display_on_stderr
+from lakelog.terminal.progress_file import ProgressFile
 from lakelog.terminal.text import new_console, shown_line
 from pipeline.settings import Settings, load_settings
 from pipeline.spark.termination import TERMINATION, Terminated
@@ -168,7 +169,10 @@ def run_job(
                 _stored_broker_settings,
                 makes_topics=makes_topics,
             )
-            context = JobContext.of(name, settings, arguments, display_on_stderr())
+            display: ProgressDisplay = display_on_stderr()
+            if arguments.progress_json is not None:
+                display = ProgressFile(display, arguments.progress_json, name)
+            context = JobContext.of(name, settings, arguments, display)
             report = show_changes(context, main(context))
     except Terminated as ended:
         say(f"{name}: {ended}; nothing that was committed is lost")
@@ -210,6 +214,12 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
         "--root", metavar="URI", help="directory or URI of all topics; overrides LAKELOG_ROOT and the file"
     )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON line")
+    parser.add_argument(
+        "--progress-json",
+        type=Path,
+        metavar="FILE",
+        help="append the progress of the work to this file, as lines of JSON",
+    )
     return parser
 
 
