@@ -79,7 +79,7 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
         raise ConfigError(
             context.settings.place_of("export.headers"),
             f"headers are exported only in append mode, but {asked_by} asks for upsert",
-            "Leave out export.headers, or set export.mode to append.",
+            f"Leave out {context.settings.export_section}.headers, or set {context.settings.export_section}.mode to append.",
         )
     root = context.storage.uri
     return Export(
@@ -90,6 +90,7 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
         table=f"{root}/{wanted.table}",
         dead_letters=f"{root}/{export_dead_letters_key(state.topic)}",
         asked_by=asked_by,
+        section=context.settings.export_section,
         headers=wanted.headers,
     )
 

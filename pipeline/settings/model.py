@@ -316,7 +316,7 @@ class Settings(Section):
     _name: str = PrivateAttr(default="settings")
     _places: dict[str, str] = PrivateAttr(default_factory=dict)
     _broker_settings: BrokerSettings = PrivateAttr(default_factory=BrokerSettings)
-    _export_path: str = PrivateAttr(default="export")
+    _export_section: str = PrivateAttr(default="export")
 
     @model_validator(mode="after")
     def _export_once(self) -> Self:
@@ -339,7 +339,7 @@ class Settings(Section):
         For a setting that is not given, the place is the name of the settings and the path.
         """
         if path.startswith("export."):
-            path = path.replace("export", self._export_path, 1)
+            path = path.replace("export", self._export_section, 1)
         return self._places.get(path, f"{self._name}, {path}")
 
     def remember_places(self, name: str, places: Iterator[tuple[str, str]]) -> None:
@@ -371,8 +371,13 @@ class Settings(Section):
     def with_export(self, name: str) -> Settings:
         """The settings with one of the exports of the section `exports` as their only export."""
         chosen = self.model_copy(update={"export": self.exports[name], "exports": {}})
-        chosen._export_path = f"exports.{name}"  # noqa: SLF001 - a copy of this object
+        chosen._export_section = f"exports.{name}"  # noqa: SLF001 - a copy of this object
         return chosen
+
+    @property
+    def export_section(self) -> str:
+        """The section that declares `export`: export, or exports and a name."""
+        return self._export_section
 
     def required_export(self) -> ExportSettings:
         """The section `export`.

@@ -152,7 +152,10 @@ def test_an_export_that_fails_stops_no_other(place: Place, run: Callable[..., An
     assert place.tables() == TABLES | {"newest": [], "history": []}
     assert [row["table version"] for row in result["rows"]] == [None, None, 1]
     assert [line.split(":")[0] for line in result["failures"]] == ["newest", "history"]
-    assert "cannot be decoded" in result["failures"][0]
+    assert "and exports.newest.max.dead.letter.share allows 5.0% (" in result["failures"][0]
+    assert (
+        'once with --only newest --accept-dead-letters "0:1,1:5"; or raise exports.newest.max.' in result["failures"][0]
+    )
     assert [line for line in told if "failed" in line] == [f"export: failed: {line}" for line in result["failures"]]
 
     status, result, told = run("--set", "exports.newest.max.dead.letter.share=1", "--only", "newest")
