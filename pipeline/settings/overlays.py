@@ -27,6 +27,7 @@ PREFIX = "LAKELOG_"
 STORAGE_OPTIONS: KeyPath = ("storage", "options")
 """The path of the storage options. Their values may be passwords, so no message contains them."""
 _OPTIONS: KeyPath = ("ingest", "source", "options")
+_KEY = re.compile(r"[\w.-]*")
 _TOPIC_KEYS = (*TOPIC_ENTRY, *TOPIC_KEYS, *ALIASES)
 
 
@@ -92,12 +93,19 @@ def apply_arguments(document: Document, arguments: Sequence[str]) -> None:
         place = f"--set {dotted}"
         if not equals or not dotted:
             raise UsageError(
-                "--set", f"expected KEY=VALUE; found {argument!r}", "For example ingest.batch.size=500000."
+                "--set", f"expected KEY=VALUE; found {_only_key(argument)}", "For example ingest.batch.size=500000."
             )
         path = _resolve(document, dotted)
         if path is None:
             raise _no_setting(document, dotted, place)
         document.put(path, value, place)
+
+
+def _only_key(argument: str) -> str:
+    """The part of an argument that can be a key. The rest may be a password, as in `storage.options.x: password`."""
+    found = _KEY.match(argument)
+    key = found[0] if found else ""
+    return repr(key) if key == argument else f"{key!r} and other text"
 
 
 def _resolve(document: Document, dotted: str) -> KeyPath | None:

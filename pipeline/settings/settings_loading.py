@@ -29,7 +29,14 @@ from storage_engine.config import (
     topic_config,
     topic_key,
 )
-from storage_engine.config.settings_document import Document, KeyPath, read_broker, read_broker_section, read_document
+from storage_engine.config.settings_document import (
+    Document,
+    KeyPath,
+    read_broker,
+    read_broker_section,
+    read_document,
+    section_kind,
+)
 from storage_engine.errors import ConfigError, InvalidTopicNameError, UsageError
 from storage_engine.topic.broker_settings import BrokerSettings
 from storage_engine.topic_name import check_topic_name
@@ -188,4 +195,6 @@ def _first_mistake(document: Document, error: ValidationError) -> ConfigError:
     expected = noun(field) if field else "text"
     if path[:2] == STORAGE_OPTIONS:
         return ConfigError(place, f"expected {expected}; the value is not shown, because it may be a password")
+    if field and section_in(field.annotation):  # the value may be the password of an option inside the section
+        return ConfigError(place, f"expected {expected}; found {section_kind(found['input'])}")
     return ConfigError(place, f"expected {expected}; found {shown(found['input'])}")
