@@ -25,7 +25,7 @@ def check_login(spark: SparkSession, line: str, place: str) -> None:
     Raises:
         ConfigError: Kafka does not understand the line. The error does not contain any part of the line.
     """
-    jvm = spark._jvm
+    jvm = spark._jvm  # noqa: SLF001 - the only way to a class of the JVM
     assert jvm is not None, "the session runs in this process"
     kafka = jvm.org.apache.kafka.common
     if not isinstance(kafka.security.JaasContext, JavaClass):

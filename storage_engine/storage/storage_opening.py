@@ -42,7 +42,9 @@ def open_storage(uri: str) -> Storage:
         return HdfsStorage(uri)
     if ":" in host.rpartition("@")[0]:
         raise ConfigError(
-            "root", "the URI contains a user and a password", "Write the URI without them (docs/STORAGE.md, Credentials)."
+            "root",
+            "the URI contains a user and a password",
+            "Write the URI without them (docs/STORAGE.md, Credentials).",
         )
     if is_object_store(scheme):
         return ObjectStorage(uri)

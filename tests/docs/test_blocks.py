@@ -28,6 +28,7 @@ COVERED = {
     ("docs/OPERATIONS.md", "python"): "test_stories.py",
     ("docs/OPERATIONS.md", "sh"): "test_stories.py",
     ("docs/OPERATIONS.md", "yaml"): "test_stories.py",
+    ("docs/SECURITY.md", "sh"): "security/test_security_page.py",
     ("docs/SOURCES.md", "json"): "test_stories.py",
     ("docs/SOURCES.md", "python"): "test_stories.py",
     ("docs/SOURCES.md", "sh"): "test_stories.py",
