@@ -784,7 +784,7 @@ def entry(version: int, operation: str, restored: str | None = None, positions: 
 def test_position_is_that_of_the_rows_and_the_guard_is_above_that_of_every_stamp(
     history: list[Commit], position: int | None, guard: int
 ) -> None:
-    head = find_head(history, history[-1].version, lambda _: True)
+    head = find_head(history, lambda: history[-1].version, lambda _: True)
     assert (head.current.positions[0] if head.current else None) == position
     assert head.next_guard == guard
 
