@@ -45,7 +45,9 @@ class Checkpoint:
             self.write(f"commits/{batch}", "v1\n{}")
 
     def write(self, name: str, text: str) -> None:
-        self.storage.replace(f"cp/{name}", text.encode())
+        self.storage.delete(f"cp/{name}")
+        with self.storage.new_file(f"cp/{name}", durable=False) as file:
+            file.write(text.encode())
 
     def lose(self, *names: str) -> None:
         for name in names:
