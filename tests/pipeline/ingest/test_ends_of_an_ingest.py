@@ -16,8 +16,9 @@ from pyspark.sql import SparkSession
 from pipeline.ingest.ingesting import Ingest, IngestError
 from pipeline.settings import load_settings
 from storage_engine.errors import ConfigError
+from tests.checkpoints import completed_batches
 from tests.pipeline.ingest.ingest_runs import append_values, dead_letters_of, run_ingest, topics_of
-from tests.stores import files_below, root_at, storage_at
+from tests.stores import root_at, storage_at
 
 
 def settings(folder: Path, schema: str | None = None, **source: object) -> Path:
@@ -117,6 +118,5 @@ def test_an_ingest_that_was_asked_to_stop_ends_after_its_stream(
     assert spark._jvm
     threads = [thread.getName() for thread in spark._jvm.Thread.getAllStackTraces().keySet()]
     assert [name for name in threads if name.startswith("stream execution thread for ingest t ")] == []
-    commits = "checkpoints/ingest/t/commits/"
-    names = {key.removeprefix(commits) for key in files_below(storage_at(tmp_path / "root"), commits)}
-    assert {name for name in names if name[:1].isdecimal()} == {str(number) for number in range(result.batches)}
+    noted = completed_batches(storage_at(tmp_path / "root"), "checkpoints/ingest/t")
+    assert noted == set(range(result.batches))
