@@ -30,6 +30,7 @@ from types import ModuleType
 from unittest.mock import patch
 
 import pytest
+from typing_extensions import Buffer
 
 from storage_engine.errors import NotFoundError
 from storage_engine.storage import Storage, StoredFile
@@ -38,7 +39,8 @@ from storage_engine.storage.storage_opening import open_storage
 from storage_engine.storage.storage_options import VARIABLE
 from tests.servers.object_server import ObjectServer
 
-STORE = os.environ.get("LAKELOG_TEST_STORE", "posix")
+_STORE = "LAKELOG_TEST_STORE"
+STORE = os.environ.get(_STORE, "posix")
 STORES = ("posix", "s3", "azure", "hdfs")
 _BUCKET = "TEST_STORE_BUCKET"
 """The environment variable with the URI of the place that contains the roots: a bucket, or a folder of HDFS."""
@@ -109,6 +111,31 @@ def local(storage: Storage) -> PosixStorage:
     return storage
 
 
+class StoreFile:
+    """A file in a store, with the methods of a path that tests use to look at files and to damage them."""
+
+    def __init__(self, storage: Storage, key: str) -> None:
+        self._storage = storage
+        self._key = key
+
+    def __str__(self) -> str:
+        return f"{self._storage.uri}/{self._key}"
+
+    def read_bytes(self) -> bytes:
+        return self._storage.read(self._key)
+
+    def write_bytes(self, data: Buffer) -> None:
+        self._storage.replace(self._key, data)
+
+    def unlink(self) -> None:
+        self._storage.delete(self._key)
+
+
+def file_in(storage: Storage, key: str) -> Path | StoreFile:
+    """A file of a root: a path if the root is local."""
+    return storage.root / key if storage.root is not None else StoreFile(storage, key)
+
+
 def exists(storage: Storage, key: str) -> bool:
     """Whether there is a file with this key."""
     try:
@@ -141,6 +168,12 @@ def serving_store() -> Iterator[ObjectServer | None]:
 def environment(server: ObjectServer, bucket: str) -> Mapping[str, str]:
     """The environment of a client of this server."""
     return {VARIABLE: json.dumps(server.config), _BUCKET: server.uri_of(bucket)}
+
+
+def job_environment() -> dict[str, str]:
+    """The environment of a job that a test starts in a process. A job refuses variables with the prefix LAKELOG_ that are
+    no settings."""
+    return {name: value for name, value in os.environ.items() if name != _STORE}
 
 
 def new_bucket(server: ObjectServer) -> str:
