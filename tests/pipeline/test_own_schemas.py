@@ -83,14 +83,8 @@ def test_ingest_and_export_use_a_schema_of_ones_own(
 def test_a_wrong_name_ends_the_job_before_spark_starts(tmp_path: Path, setting: str) -> None:
     conf = tmp_path / "conf.yaml"
     conf.write_text(CONF.replace("SCHEMA", "flight").replace("FOLDER", "models").replace("SOURCE", str(tmp_path)))
-    wanted = [
-        "--conf",
-        str(conf),
-        "--root",
-        root_at(tmp_path / "root"),
-        "--set",
-        f"{setting}=shop_of_none.events:Order",
-    ]
+    root = tmp_path / "root"
+    wanted = ["--conf", str(conf), "--root", root_at(root), "--set", f"{setting}=shop_of_none.events:Order"]
     environment = os.environ | {"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)}  # no Java: Spark could not start
     found = subprocess.run(
         [sys.executable, "-m", "jobs.ingest", *wanted], env=environment, capture_output=True, text=True, check=False
@@ -101,4 +95,4 @@ def test_a_wrong_name_ends_the_job_before_spark_starts(tmp_path: Path, setting: 
     assert line.startswith(f"ingest: --set {setting}")
     assert "there is no module shop_of_none: it is not installed, and not in " in line
     assert str(Path("models").resolve()) in line
-    assert is_untouched(storage_at(tmp_path / "root"))
+    assert is_untouched(storage_at(root))
