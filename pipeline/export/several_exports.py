@@ -15,9 +15,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from lakelog.terminal.log_lines import LogLines
 from pipeline.export.export_request import OPTIONS_OF_ONE_EXPORT
 from pipeline.export.one_export import export_topic
-from pipeline.job import JobContext, JobReport, Value, say
+from pipeline.job import JobContext, JobReport, Value
 from pipeline.settings.values import AVAILABLE_NOW, interval_ms
 from pipeline.stop_request import StopRequest
 from storage_engine.config import nearest
@@ -86,16 +87,17 @@ class ExportRuns:
             self.warnings += report.warnings
             return
         for warning in report.warnings:
-            say(f"{self.label}: warning: {warning}")
+            self.lines.warning(warning)
         if numbers.get("records"):
-            say(
-                f"{self.label}: {counted(numbers['records'], 'record')}, {counted(written, 'row')} written, table version"
+            self.lines.info(
+                f"{counted(numbers['records'], 'record')}, {counted(written, 'row')} written, table version"
                 f" {report.summary['table version']} ({shown_duration(seconds)})"
             )
 
     @property
-    def label(self) -> str:
-        return f"{self.context.name} {self.name}"
+    def lines(self) -> LogLines:
+        """Prints the lines of this export."""
+        return replace(self.context.lines, name=self.name)
 
     def row(self) -> dict[str, Value]:
         """The row of the export in the job's report."""
@@ -189,7 +191,7 @@ def _run_in_turn(exports: Sequence[ExportRuns]) -> None:
                     each.run()
                     if each.failure is not None and each.due is not None:
                         pause = shown_duration(max(0.0, each.due - time.monotonic()))
-                        say(f"{each.label}: failed: {each.failure}; next attempt in {pause}")
+                        each.lines.failed(f"{each.failure}; next attempt in {pause}")
             due = [each.due for each in exports if each.due is not None]
             if not due or (is_first_round and all(each.failure for each in exports)):
                 return
