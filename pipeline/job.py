@@ -61,6 +61,7 @@ class JobContext:
     topics: the topics under the root of the settings.
     arguments: the parsed command line, with the job's own options.
     display: shows the progress of long work.
+    part: the name of the export to which the job's lines belong; empty for lines of the whole job.
     """
 
     name: str
@@ -68,6 +69,7 @@ class JobContext:
     topics: Topics
     arguments: argparse.Namespace = field(default_factory=argparse.Namespace)
     display: ProgressDisplay = field(default_factory=NoDisplay)
+    part: str = ""
 
     @classmethod
     def of(
@@ -87,7 +89,7 @@ class JobContext:
     @property
     def lines(self) -> LogLines:
         """Prints the job's lines on standard error."""
-        return _lines(self.name, self.arguments)
+        return replace(_lines(self.name, self.arguments), name=self.part)
 
     @property
     def storage(self) -> Storage:

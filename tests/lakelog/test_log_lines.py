@@ -42,6 +42,7 @@ def run(main, *options: str, root: str = "/nowhere") -> int:
 
 def report(context: JobContext) -> JobReport:
     context.lines.info("step 1")
+    context.lines.waiting("waiting for the storage")
     return JobReport({"records": 1}, failures=[f"{HOSTILE}: broken"], warnings=["odd"])
 
 
@@ -50,6 +51,7 @@ def test_lines_of_a_job_are_objects_and_its_result_stays_the_same(capsys: pytest
     printed = capsys.readouterr()
     assert parsed(printed.err) == [
         {"job": "job", "level": "info", "message": "step 1"},
+        {"job": "job", "level": "warning", "message": "waiting for the storage"},
         {"job": "job", "level": "warning", "message": "odd"},
         {"job": "job", "level": "error", "message": f"{HOSTILE}: broken"},
     ]
@@ -63,7 +65,7 @@ def test_lines_of_a_job_are_objects_and_its_result_stays_the_same(capsys: pytest
 def test_lines_are_text_unless_json_is_asked_for(options: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(report, *options) == 4
     assert capsys.readouterr().err == (
-        "job: step 1\njob: warning: odd\njob: failed: topic \\x1b[2J\\u202e\\x0at: broken\n"
+        "job: step 1\njob: waiting for the storage\njob: warning: odd\njob: failed: topic \\x1b[2J\\u202e\\x0at: broken\n"
     )
 
 
