@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from pipeline.export.export_request import OPTIONS_OF_ONE_EXPORT
 from pipeline.export.one_export import export_topic
-from pipeline.job import JobContext, JobReport, Value, say
+from pipeline.job import JobContext, JobReport, Value
 from pipeline.settings.values import AVAILABLE_NOW, interval_ms
 from pipeline.spark.jvm_process import is_jvm_dead
 from pipeline.stop_request import StopRequest
@@ -90,24 +90,19 @@ class ExportRuns:
         for warning in report.warnings:
             if warning not in self.warnings and len(self.warnings) < _MOST_WARNINGS:
                 self.warnings[warning] = None
-                self._say(f"warning: {warning}")
-        if numbers.get("records"):
-            self._say(
+                if self.interval_seconds is not None:
+                    self.context.lines.warning(warning)
+        if numbers.get("records") and self.interval_seconds is not None:
+            self.context.lines.info(
                 f"{counted(numbers['records'], 'record')}, {counted(written, 'row')} written, table version"
                 f" {report.summary['table version']} ({shown_duration(seconds)})"
             )
 
-    def _say(self, line: str) -> None:
-        """Print a line about a run, if this run is not the only one."""
-        if self.interval_seconds is not None:
-            say(f"{self.context.name}: {line}")
-
     def say_failure(self) -> None:
         """Print the problem of the last run, if there is a next run."""
         if self.problem is not None and self.due is not None:
-            self._say(
-                f"failed: {self.problem}; next attempt in {shown_duration(max(0.0, self.due - time.monotonic()))}"
-            )
+            pause = shown_duration(max(0.0, self.due - time.monotonic()))
+            self.context.lines.failed(f"{self.problem}; next attempt in {pause}")
 
     @property
     def problem(self) -> str | None:
@@ -204,7 +199,7 @@ def _runs_of(name: str, context: JobContext) -> ExportRuns:
     if trigger != AVAILABLE_NOW and not any(arguments.get(each) for each in OPTIONS_OF_ONE_EXPORT.values()):
         interval = max(_SHORTEST_SECONDS, (interval_ms(trigger) or 0) / 1000)
     if interval is not None or context.settings.export_section != "export":
-        context = replace(context, name=f"{context.name} {name}")
+        context = replace(context, part=name)
     return ExportRuns(name, context, interval, time.monotonic())
 
 
