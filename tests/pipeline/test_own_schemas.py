@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from jobs.export import export
 from pipeline.export.export_request import add_export_options
 from pipeline.job import run_job
-from tests.delta_tables import rows_of_table
 from tests.pipeline.ingest.ingest_runs import run_ingest
+from tests.roots.delta_tables import rows_of_table
 from tests.stores import is_untouched, root_at, storage_at
 
 EVENTS = """

@@ -23,9 +23,9 @@ from storage_engine.errors import ConflictError
 from storage_engine.storage import Storage, StoredFile
 from storage_engine.topic.chain.topic_state import RecordedField, TopicState
 from storage_engine.topic.topics import Topics
-from tests.delta_tables import open_table
 from tests.pipeline.delta.order_models import schema_of
 from tests.pipeline.ingest.ingest_runs import append_values, records_of, run_ingest, topics_of
+from tests.roots.delta_tables import open_table
 from tests.stores import files_below, root_at, storage_at
 
 CONF = """

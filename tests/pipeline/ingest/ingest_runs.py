@@ -22,7 +22,7 @@ from storage_engine.record.record_columns import TO_APPEND
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
-from tests.delta_tables import rows_of_table
+from tests.roots.delta_tables import rows_of_table
 from tests.stores import root_at, storage_at
 
 

@@ -19,9 +19,9 @@ from storage_engine.config import BrokerConfig
 from storage_engine.errors import CheckpointError, ConfigError, OffsetOutOfRangeError, WriterRefusedError
 from storage_engine.topic.append.topic_writer import Committed, TopicWriter
 from storage_engine.topic.clean.topic_retention import retain_topic
-from tests.checkpoints import lose
 from tests.kafka_broker import KafkaBroker
 from tests.pipeline.ingest.ingest_runs import append_values, dead_letters_of, records_of, topics_of
+from tests.roots.checkpoints import lose
 from tests.stores import delete_folder, files_below, root_at, storage_at
 
 CONF = Path(__file__).resolve().parents[3] / "conf"

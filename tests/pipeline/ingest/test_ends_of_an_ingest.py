@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from pipeline.ingest.ingesting import Ingest, IngestError
 from pipeline.settings import load_settings
 from storage_engine.errors import ConfigError
-from tests.checkpoints import completed_batches
 from tests.pipeline.ingest.ingest_runs import append_values, dead_letters_of, run_ingest, topics_of
+from tests.roots.checkpoints import completed_batches
 from tests.stores import root_at, storage_at
 
 

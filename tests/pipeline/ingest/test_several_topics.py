@@ -29,8 +29,8 @@ from storage_engine.errors import (
 )
 from storage_engine.topic.append.staged_list import list_key
 from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter, take_over
-from tests.delta_tables import rows_of_table
 from tests.pipeline.ingest.ingest_runs import PowerCutError, cut, dead_letters_of, records_of, topics_of
+from tests.roots.delta_tables import rows_of_table
 from tests.stores import root_at, storage_at
 
 SETTINGS = """

@@ -11,8 +11,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.checkpoints import completed_batches, lose
 from tests.lakelog.spark.twins import BIG, FORMATS, LAKELOG, Twins, rows_of
+from tests.roots.checkpoints import completed_batches, lose
 from tests.stores import files_below, root_at, storage_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]

@@ -28,9 +28,9 @@ from pyspark.sql import SparkSession
 
 from lakelog import cli
 from lakelog.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS
-from tests.delta_tables import rows_of_table
 from tests.kafka_broker import KafkaBroker
 from tests.pipeline.ingest.ingest_runs import append_values, dead_letters_of, run_ingest, topics_of
+from tests.roots.delta_tables import rows_of_table
 from tests.stores import root_at, storage_at
 
 Row = dict[str, Any]
