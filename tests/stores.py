@@ -11,7 +11,8 @@ find the same root, because an environment variable contains the place of all ro
 
 A test that depends on local files has the marker `posix` with the reason: @pytest.mark.posix("reads the view").
 `make test-stores` leaves out these tests, and also tests that use neither function, because such tests would only do
-the same again.
+the same again. Spark has no file system for Azure here, so a run with roots in Azure also leaves out the tests with
+the fixture or the marker `spark`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from types import ModuleType
 from unittest.mock import patch
 
 import pytest
+from typing_extensions import Buffer
 
 from storage_engine.errors import NotFoundError
 from storage_engine.storage import Storage, StoredFile
@@ -37,7 +39,8 @@ from storage_engine.storage.storage_opening import open_storage
 from storage_engine.storage.storage_options import VARIABLE
 from tests.servers.object_server import ObjectServer
 
-STORE = os.environ.get("LAKELOG_TEST_STORE", "posix")
+_STORE = "LAKELOG_TEST_STORE"
+STORE = os.environ.get(_STORE, "posix")
 STORES = ("posix", "s3", "azure", "hdfs")
 _BUCKET = "TEST_STORE_BUCKET"
 """The environment variable with the URI of the place that contains the roots: a bucket, or a folder of HDFS."""
@@ -45,7 +48,7 @@ _BUCKET = "TEST_STORE_BUCKET"
 
 def root_at(path: Path | str) -> str:
     """The URI of the root that belongs to an absolute local path."""
-    return f"{os.environ[_BUCKET]}{path}" if STORE != "posix" else str(path)
+    return f"{os.environ[_BUCKET]}{path}" if STORE != "posix" or _BUCKET in os.environ else str(path)
 
 
 def storage_at(path: Path | str) -> Storage:
@@ -75,10 +78,62 @@ def _files(storage: Storage) -> list[StoredFile]:
     return [file for folder in ("data/", "meta/", "staging/") for file in storage.list(folder)]
 
 
+def files_below(storage: Storage, folder: str) -> list[str]:
+    """The keys of all files in a folder, also of files that no listing shows. `folder` ends with `/`."""
+    if storage.folders is None:
+        return [file.key for file in storage.list(folder)]
+    found = []
+    for entry in storage.folders.entries(folder):
+        key = f"{folder}{entry.name}"
+        found += files_below(storage, f"{key}/") if entry.is_folder else [key]
+    return found
+
+
+def is_untouched(storage: Storage) -> bool:
+    """Whether there is no file of this root, and no folder."""
+    if storage.folders is not None:
+        return not storage.folders.entries("") and not storage.folders.is_empty_folder()
+    return not any(files_below(storage, folder) for folder in ("data/", "meta/", "staging/", "checkpoints/", "tables/"))
+
+
+def delete_folder(storage: Storage, folder: str) -> None:
+    """Delete a folder with all its files."""
+    if storage.folders is not None:
+        storage.folders.remove_folder(folder)
+        return
+    for key in files_below(storage, folder):
+        storage.delete(key)
+
+
 def local(storage: Storage) -> PosixStorage:
     """A storage that is certainly local, for a test with the marker `posix`."""
     assert isinstance(storage, PosixStorage)
     return storage
+
+
+class StoreFile:
+    """A file in a store, with the methods of a path that tests use to look at files and to damage them."""
+
+    def __init__(self, storage: Storage, key: str) -> None:
+        self._storage = storage
+        self._key = key
+
+    def __str__(self) -> str:
+        return f"{self._storage.uri}/{self._key}"
+
+    def read_bytes(self) -> bytes:
+        return self._storage.read(self._key)
+
+    def write_bytes(self, data: Buffer) -> None:
+        self._storage.replace(self._key, data)
+
+    def unlink(self) -> None:
+        self._storage.delete(self._key)
+
+
+def file_in(storage: Storage, key: str) -> Path | StoreFile:
+    """A file of a root: a path if the root is local."""
+    return storage.root / key if storage.root is not None else StoreFile(storage, key)
 
 
 def exists(storage: Storage, key: str) -> bool:
@@ -98,21 +153,29 @@ def serving_store() -> Iterator[ObjectServer | None]:
     """
     if STORE not in STORES:
         raise pytest.UsageError(f"LAKELOG_TEST_STORE is {STORE!r}, expected one of {', '.join(STORES)}")
-    if STORE == "posix":
-        yield None
-    elif STORE == "hdfs":
-        from tests.servers.minicluster import HdfsCluster
-
-        with HdfsCluster() as cluster, patch.dict(os.environ, {_BUCKET: f"{cluster.uri}roots"}):
+    with patch.dict(os.environ):
+        os.environ.pop("LAKELOG_TEST_STORE", None)  # jobs refuse variables that begin like their settings
+        if STORE == "posix":
             yield None
-    else:
-        with _object_server() as server, patch.dict(os.environ, environment(server, new_bucket(server))):
-            yield server
+        elif STORE == "hdfs":
+            from tests.servers.minicluster import HdfsCluster
+
+            with HdfsCluster() as cluster, patch.dict(os.environ, {_BUCKET: f"{cluster.uri}roots"}):
+                yield None
+        else:
+            with _object_server() as server, patch.dict(os.environ, environment(server, new_bucket(server))):
+                yield server
 
 
 def environment(server: ObjectServer, bucket: str) -> Mapping[str, str]:
     """The environment of a client of this server."""
     return {VARIABLE: json.dumps(server.config), _BUCKET: server.uri_of(bucket)}
+
+
+def job_environment() -> dict[str, str]:
+    """The environment of a job that a test starts in a process. A job refuses variables with the prefix LAKELOG_ that are
+    no settings."""
+    return {name: value for name, value in os.environ.items() if name != _STORE}
 
 
 def new_bucket(server: ObjectServer) -> str:
@@ -129,14 +192,20 @@ def _object_server() -> AbstractContextManager[ObjectServer]:
 
 
 def choose_tests(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Skip the tests that need local files, and return the tests that are independent of LAKELOG_TEST_STORE."""
+    """Skip the tests that need local files. Returns the tests that are independent of LAKELOG_TEST_STORE, or that cannot
+    run on this store."""
     if STORE == "posix":
         return []
     for item in items:
         marker = item.get_closest_marker("posix")
         if marker is not None:
             item.add_marker(pytest.mark.skip(reason=f"needs local files: {marker.args[0]}"))
-    return [item for item in items if isinstance(item, pytest.Function) and not _uses_stores(item)]
+    functions = [item for item in items if isinstance(item, pytest.Function)]
+    return [item for item in functions if not _uses_stores(item) or (STORE == "azure" and _needs_spark(item))]
+
+
+def _needs_spark(test: pytest.Function) -> bool:
+    return "spark" in test.fixturenames or test.get_closest_marker("spark") is not None
 
 
 def _uses_stores(test: pytest.Function) -> bool:

@@ -64,7 +64,7 @@ ABOVE = {
     "pipeline.topic_model": "schemas pipeline.settings",
     "pipeline.stop_request": "",
     "pipeline.delta": "schemas lakelog.dead_letter_tables lakelog.delta_options lakelog.rows lakelog.spark"
-    " pipeline.settings pipeline.spark pipeline.job pipeline.topic_model",
+    " pipeline.settings pipeline.spark pipeline.job",
     "pipeline.export": "lakelog.dead_letter_tables lakelog.spark pipeline.settings pipeline.spark pipeline.job"
     " pipeline.topic_model pipeline.stop_request pipeline.delta",
     "pipeline.ingest": "schemas lakelog.dead_letter_tables lakelog.spark pipeline.settings pipeline.spark"

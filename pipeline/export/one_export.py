@@ -15,7 +15,7 @@ from pipeline.delta.export_plan import Export, ExportBounds, ExportPlan, ExportR
 from pipeline.delta.table_history import plan_from_history
 from pipeline.export.export_report import export_report, export_warnings, gap_warnings, replay_report
 from pipeline.export.export_request import bounds_of, offset_ranges, wanted_export
-from pipeline.job import JobContext, JobReport, say
+from pipeline.job import JobContext, JobReport
 from pipeline.topic_model import changed_model, record_model
 from storage_engine.errors import LogError
 from storage_engine.topic.chain.transaction_files import newest_decided
@@ -129,7 +129,7 @@ def _with_spark(
             register,
             bounds,
             context.settings.required_export().max_dead_letter_share,
-            lambda line: say(f"{context.name}: {line}"),
+            context.lines.info,
         )
 
 
@@ -162,7 +162,7 @@ def _replay(
             newest = context.topics.state(state.topic)
             return {number: part.log_start_offset for number, part in enumerate(newest.partitions)}
 
-        result = replay(spark, target, ranges, read, log_starts, lambda line: say(f"{context.name}: {line}"))
+        result = replay(spark, target, ranges, read, log_starts, context.lines.info)
     warnings = []
     try:
         if accepted is not None:

@@ -87,10 +87,12 @@ class Ingest:
         accept_new_checkpoint: bool = False,
         accept_schema: bool = False,
         meter: Meter | None = None,
+        report_wait: Callable[[str], None] | None = None,
     ) -> None:
         """
         Args:
             report: receives a line after each micro-batch.
+            report_wait: receives a line before each pause, if the storage is full or unreachable; by default `report`.
             take_over_others: replace the topic's recorded writer if the writer is another query.
             accept_new_checkpoint: accept a checkpoint that would be refused as new, copied or rolled back, and drop the
                 recorded batches and positions of earlier queries.
@@ -103,6 +105,7 @@ class Ingest:
         self._ingest = settings.required_ingest()
         self._topics = topics
         self._report = report
+        self._report_wait = report_wait or report
         self._take_over_others = take_over_others
         self._accept_new_checkpoint = accept_new_checkpoint
         self._accept_schema = accept_schema
@@ -142,7 +145,7 @@ class Ingest:
         result = IngestResult(query_id, {name: TopicResult(each.epoch) for name, each in self._ingest_topics.items()})
         result.dropped_fields = DroppedFields.of(self._settings, planned.read)
         result.notes += [note for topic in planned.topics for note in topic.notes] + left
-        storage_retry = StorageRetry(self._ingest.storage_retry_timeout_ms, self._stop.wait, self._report)
+        storage_retry = StorageRetry(self._ingest.storage_retry_timeout_ms, self._stop.wait, self._report_wait)
         self._batches = MicroBatches(
             self._topics,
             self._ingest,

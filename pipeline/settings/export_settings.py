@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
@@ -59,12 +60,17 @@ def _export_name(name: str) -> str:
 
 
 def _each_table_once(exports: Mapping[str, ExportSettings]) -> Mapping[str, ExportSettings]:
-    names: dict[str, str] = {}
-    for name, export in exports.items():
-        other = names.setdefault(export.table, name)
-        if other != name:
+    """Refuse two exports with one table, or with a table inside the folder of another one."""
+    for (name, export), (other_name, other) in itertools.permutations(exports.items(), 2):
+        if export.table == other.table:
             raise mistake(
-                f"the exports {other} and {name} have the same table, {export.table}", "Give each export its own table."
+                f"the exports {name} and {other_name} have the same table, {export.table}",
+                "Give each export its own table.",
+            )
+        if export.table.startswith(f"{other.table}/"):
+            raise mistake(
+                f"the table of the export {name}, {export.table}, is inside the table of {other_name}",
+                "Give each export its own folder.",
             )
     return exports
 

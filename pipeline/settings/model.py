@@ -386,7 +386,7 @@ class Settings(Section):
             ConfigError: the section is missing.
         """
         if self.export is None:
-            raise self._no_section("export", "topic")
+            raise self._no_section("export", "topic, or add exports by name in the section exports")
         return self.export
 
     def source_schema(self) -> str | None:

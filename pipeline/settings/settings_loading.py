@@ -177,6 +177,8 @@ def _first_mistake(document: Document, error: ValidationError) -> ConfigError:
     if found["type"] == "mistake":
         return ConfigError(place, found["ctx"]["problem"], found["ctx"]["remedy"])
     section: type[Section] | None = Settings
+    if path[:1] == ("exports",) and len(path) == 2:
+        return ConfigError(place, f"expected a section with the keys of an export; found {shown(found['input'])}")
     for key in path[:-1] if path[:1] != ("exports",) else ("exports", *path[2:-1]):
         around = section.fields_by_key().get(key) if section else None
         section = section_in(around.annotation) if around else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.export import export
 from pipeline.export.export_request import add_export_options
 from pipeline.job import run_job
+from storage_engine.storage import Storage
 from tests.lakelog.cli.conftest import Lakelog, lakelog, line
+from tests.roots.delta_tables import open_table
+from tests.stores import files_below, job_environment, root_at, storage_at
 
 __all__ = ["lakelog"]
 
@@ -36,7 +37,7 @@ def run_export(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..
     """Runs the job on the root of `lakelog`: exit status, what --json printed, and what the operator was told."""
 
     def run(*arguments: str) -> Ended:
-        argv = ["--root", str(tmp_path / "root"), "--json", "--set", "topics.t.schema=flight", *arguments]
+        argv = ["--root", root_at(tmp_path / "root"), "--json", "--set", "topics.t.schema=flight", *arguments]
         capfd.readouterr()
         status = run_job("export", "", export, add_export_options, ["--set", "export.topic=t", *argv], {})
         said = capfd.readouterr()
@@ -54,16 +55,21 @@ def append(lakelog: Lakelog, *values: dict[str, Any] | None) -> None:
     assert lakelog("append", "--topic", "t", stdin=lines).status == 0
 
 
+def all_files(storage: Storage) -> dict[str, bytes]:
+    folders = ("data/", "meta/", "staging/", "tables/", "log/")
+    return {key: storage.read(key) for folder in folders for key in files_below(storage, folder)}
+
+
 def without_spark(root: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """The job in a process that cannot import Spark: exit status and result."""
     program = (
         "import runpy, sys; sys.modules['pyspark'] = None; sys.argv[0] = 'export';"
         f" sys.path.insert(0, {str(PROJECT)!r}); runpy.run_path({str(PROJECT / 'jobs' / 'export.py')!r}, run_name='__main__')"
     )
-    settings = ["--set", "export.topic=t", "--set", "topics.t.schema=flight", "--root", str(root), "--json"]
+    settings = ["--set", "export.topic=t", "--set", "topics.t.schema=flight", "--root", root_at(root), "--json"]
     done = subprocess.run(
         [sys.executable, "-c", program, *settings, *arguments],
-        capture_output=True, text=True, check=False, cwd=root, env=os.environ,
+        capture_output=True, text=True, check=False, cwd=root.parent, env=job_environment(),
     )  # fmt: skip
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
@@ -73,7 +79,7 @@ def without_spark(root: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 def test_an_append_from_its_first_run_to_one_with_nothing_new(
     spark: SparkSession, tmp_path: Path, lakelog: Lakelog, run_export: Callable[..., Ended]
 ) -> None:
-    root = tmp_path / "root"
+    root, storage = tmp_path / "root", storage_at(tmp_path / "root")
     lakelog("topics", "create", "t", "--partitions", "1")
     append(lakelog, FLIGHT, FLIGHT)
     status, result = without_spark(root)
@@ -96,28 +102,28 @@ def test_an_append_from_its_first_run_to_one_with_nothing_new(
     status, result, told = run_export("--set", "export.spark.records=0")  # Spark continues the table
     assert (status, told, result["rows appended"]) == (0, "", 1)
     append(lakelog, RENAMED, None)
-    files = {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    files = all_files(storage)
     status, _, told = run_export()
     assert status == 1
     assert told == (
-        f"export: {root}/tables/t: 1 of 1 records to export and 0 of the 3 records before them cannot be decoded: 25.0%, and"
-        " export.max.dead.letter.share allows 5.0% (1 undecodable, missing at carrier; in partition 0 offsets 3 to 3 (1))."
-        " Nothing was exported. Choose: fix the model in schemas/ or the producer, and start again; accept these dead"
+        f"export: {storage.uri}/tables/t: 1 of 1 records to export and 0 of the 3 records before them cannot be decoded:"
+        " 25.0%, and export.max.dead.letter.share allows 5.0% (1 undecodable, missing at carrier; in partition 0 offsets 3"
+        " to 3 (1)). Nothing was exported. Choose: fix the model in schemas/ or the producer, and start again; accept these dead"
         ' letters once with --accept-dead-letters "0:5"; or raise export.max.dead.letter.share.\n'
     )
-    assert {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()} == files
+    assert all_files(storage) == files
     status, result, told = run_export("--accept-dead-letters", "0:5")
     assert (status, result["rows appended"], result["dead letters"]) == (0, 0, 2)
     assert result["dead letters by reason"] == {"no value": 1, "undecodable": 1}
     assert told == (
-        f"export: warning: 2 records could not be decoded and became dead letters in {root}/tables/dead_letters/export/t;"
+        f"export: warning: 2 records could not be decoded and became dead letters in {storage.uri}/tables/dead_letters/export/t;"
         " `lakelog report` counts them by reason\n"
     )
 
     # Whatever is not right is found without Spark, too, in the same words.
     status, result = without_spark(root, "--set", "export.mode=upsert")
     problem = (
-        f"{root}/tables/t: was exported in append mode; the mode in --set export.mode is now upsert."
+        f"{storage.uri}/tables/t: was exported in append mode; the mode in --set export.mode is now upsert."
         " Export to another table, or move this table away."
     )
     assert (status, result["error"]) == (1, problem)
@@ -131,8 +137,8 @@ def test_an_append_from_its_first_run_to_one_with_nothing_new(
 
     status, result, _ = run_export("--from-timestamp", "1969-12-31T23:59:59.999", "--accept-dead-letters", "0:5")
     assert (status, result["rows appended"], result["dead letters"]) == (0, 3, 2)
-    assert sorted(DeltaTable(root / "tables/t").to_pyarrow_table()["_offset"].to_pylist()) == [0, 1, 2]
-    assert len(DeltaTable(root / "tables/dead_letters/export/t").to_pyarrow_table()) == 2
+    assert sorted(open_table(storage, "tables/t").to_pyarrow_table()["_offset"].to_pylist()) == [0, 1, 2]
+    assert len(open_table(storage, "tables/dead_letters/export/t").to_pyarrow_table()) == 2
     status, result, _ = run_export("--replay")
     del result["seconds"]
     assert result == {

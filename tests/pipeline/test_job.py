@@ -15,9 +15,9 @@ from pipeline.job import JobContext, JobReport, run_job
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig, TopicConfig
 from storage_engine.errors import FencedError
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.broker_settings import SETTINGS_KEY, put_broker_settings, read_broker_settings
 from storage_engine.topic.topics import Topics
+from tests.stores import root_at, storage_at
 
 PROJECT = Path(__file__).resolve().parents[2]
 REPORT = JobReport(
@@ -164,6 +164,7 @@ def test_ctrl_c_is_status_130(capsys: pytest.CaptureFixture[str]) -> None:
     assert "interrupted" in capsys.readouterr().err
 
 
+@pytest.mark.posix("reads the view")
 def test_a_changed_topic_is_shown_in_the_view(tmp_path: Path) -> None:
     def create(context: JobContext) -> JobReport:
         context.topics.create("t", 2, {})
@@ -173,6 +174,7 @@ def test_a_changed_topic_is_shown_in_the_view(tmp_path: Path) -> None:
     assert sorted(folder.name for folder in (tmp_path / "log").glob("t-*")) == ["t-0", "t-1"]
 
 
+@pytest.mark.posix("makes a file in the place of the view")
 def test_a_view_that_cannot_be_made_is_a_failure_of_done_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,9 +199,9 @@ def test_what_the_first_job_was_told_of_the_broker_holds_for_all_that_follow(
     file, root = tmp_path / "first.yaml", tmp_path / "root"
     file.write_text("broker: {log.retention.ms: 5000, num.partitions: 3}\ntopics: {t: {}}\n")
     options = ("--conf", str(file), "--set", "broker.num.partitions=2")
-    assert run(create, *options, root=str(root), makes_topics=True) == 0
+    assert run(create, *options, root=root_at(root), makes_topics=True) == 0
     kept = {"log.retention.ms": "5000", "num.partitions": "3"}
-    assert read_broker_settings(PosixStorage(root)) == kept, "what --set says is for one run"
+    assert read_broker_settings(storage_at(root)) == kept, "what --set says is for one run"
     assert (
         "job: warning: --set broker.num.partitions: num.partitions=2 is used in this run only"
         in capsys.readouterr().err
@@ -214,23 +216,23 @@ def test_what_the_first_job_was_told_of_the_broker_holds_for_all_that_follow(
     told_nothing_else = tmp_path / "second.yaml"
     told_nothing_else.write_text("topics: {u: {}}\n")
     capsys.readouterr()
-    assert run(look, "--conf", str(told_nothing_else), root=str(root)) == 0
+    assert run(look, "--conf", str(told_nothing_else), root=root_at(root)) == 0
     expected = BrokerConfig.from_mapping(kept)
     assert seen == [(expected, 3, expected.topic_defaults)]
     assert capsys.readouterr().err == ""
-    assert len(Topics(PosixStorage(root), BrokerConfig(), SystemClock()).state("t").partitions) == 2
+    assert len(Topics(storage_at(root), BrokerConfig(), SystemClock()).state("t").partitions) == 2
 
-    assert run(look, "--conf", str(told_nothing_else), "--set", "broker.log.retention.hours=1", root=str(root)) == 0
+    assert run(look, "--conf", str(told_nothing_else), "--set", "broker.log.retention.hours=1", root=root_at(root)) == 0
     assert seen[1][0] == BrokerConfig.from_mapping({"log.retention.hours": 1, "num.partitions": 3})
     assert capsys.readouterr().err == (
         "job: warning: --set broker.log.retention.hours: log.retention.hours=1 is used in this run only. The root has"
         " log.retention.ms=5000; `lakelog broker alter --config log.retention.hours=1` stores this value in the root\n"
     )
-    assert read_broker_settings(PosixStorage(root)) == kept
+    assert read_broker_settings(storage_at(root)) == kept
 
 
 def test_an_ingest_into_an_older_root_lets_it_keep_the_section_and_other_jobs_do_not(tmp_path: Path) -> None:
-    file, storage = tmp_path / "conf.yaml", PosixStorage(tmp_path / "root")
+    file, storage = tmp_path / "conf.yaml", storage_at(tmp_path / "root")
     file.write_text("broker: {log.retention.ms: 5000}\ntopics: {t: {}}\n")
     Topics(storage, BrokerConfig(), SystemClock()).create("t", 1, {})
     assert run(create, "--conf", str(file), root=storage.uri) == 0
@@ -242,7 +244,7 @@ def test_an_ingest_into_an_older_root_lets_it_keep_the_section_and_other_jobs_do
 def test_two_first_jobs_that_are_told_different_things_do_not_both_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, storage = tmp_path / "conf.yaml", PosixStorage(tmp_path / "root")
+    file, storage = tmp_path / "conf.yaml", storage_at(tmp_path / "root")
     file.write_text("broker: {log.retention.ms: 5000}\ntopics: {t: {}}\n")
 
     def late(context: JobContext) -> JobReport:
@@ -255,7 +257,7 @@ def test_two_first_jobs_that_are_told_different_things_do_not_both_go_on(
 
 
 def test_a_damaged_document_of_the_broker_ends_every_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    storage = PosixStorage(tmp_path)
+    storage = storage_at(tmp_path)
     put_broker_settings(storage, {"log.retention.ms": "5000"})
     storage.replace(SETTINGS_KEY, storage.read(SETTINGS_KEY).replace(b"5000", b"5001"))
     assert run(lambda _: REPORT, root=storage.uri) == 1

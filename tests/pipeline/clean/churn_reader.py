@@ -25,7 +25,7 @@ from typing import Any
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.log.partition_state import PartitionState
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.readers.consumer_files import put_positions
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
@@ -35,7 +35,7 @@ class ChurnReader:
     """What one of them has read so far."""
 
     def __init__(self, root: str, topic: str, way: str) -> None:
-        self._topics = Topics(PosixStorage(root), BrokerConfig(), SystemClock())
+        self._topics = Topics(open_storage(root), BrokerConfig(), SystemClock())
         self._topic = topic
         self._way = way
         self._chain = self._topics.chain(topic)

@@ -22,7 +22,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.export import export
@@ -31,6 +30,8 @@ from pipeline.job import run_job
 from storage_engine.topic.chain.history_reader import HistoryReader
 from tests.faults.processes.programs import Program
 from tests.pipeline.ingest.ingest_runs import run_ingest, topics_of
+from tests.roots.delta_tables import rows_of_table
+from tests.stores import root_at, storage_at
 
 SECONDS = 60 * float(os.environ.get("CHURN_MINUTES", "0.15"))
 TOPIC = "churn"
@@ -93,7 +94,7 @@ class Churn:
         self.conf = folder / "churn.yaml"
         source = folder / "source"
         source.mkdir()
-        self.conf.write_text(SETTINGS.format(root=self.root, source=source))
+        self.conf.write_text(SETTINGS.format(root=root_at(self.root), source=source))
         self.source = Source(source, seed=7)
         self.runs = {"ingest": 0, "maintenance": 0, "export": 0}
 
@@ -156,7 +157,7 @@ def test_nothing_is_missed_or_doubled_while_everything_is_at_work(spark: SparkSe
     seen = {way: reader.end() for way, reader in readers.items()}
 
     wanted = {key: number for key, number in churn.source.latest.items() if number is not None}
-    table = DeltaTable(str(churn.root / "tables" / TOPIC)).to_pyarrow_table().to_pylist()
+    table = rows_of_table(storage_at(churn.root), f"tables/{TOPIC}")
     assert sorted((row["_key"].decode(), int(row["value"][:12])) for row in table) == sorted(wanted.items())
     assert seen["following"]["latest"] == churn.source.latest
     assert all(each["passes"] > 1 and each["records"] for each in seen.values())
@@ -171,7 +172,7 @@ def test_nothing_is_missed_or_doubled_while_everything_is_at_work(spark: SparkSe
 
 @contextmanager
 def reading(folder: Path, root: Path, way: str) -> Iterator[Program]:
-    program = Program(folder, "tests.pipeline.clean.churn_reader", str(root), TOPIC, way)
+    program = Program(folder, "tests.pipeline.clean.churn_reader", root_at(root), TOPIC, way)
     try:
         program.wait_for("reading")
         yield program

@@ -15,6 +15,7 @@ from storage_engine.topic.clean.state_swap import Failure
 from storage_engine.topic.clean.topic_compaction import swap_cleaned
 from tests.storage_engine.cleaner.test_cleaner import Log, put
 from tests.storage_engine.cleaner.test_passes import task_of
+from tests.stores import file_in
 
 
 def test_a_partition_is_compacted_in_parts_or_stays_whole(spark: SparkSession, tmp_path: Path) -> None:
@@ -33,7 +34,7 @@ def test_a_partition_is_compacted_in_parts_or_stays_whole(spark: SparkSession, t
 
     log.append(*(put(f"key {number}", "new") for number in range(200)))
     log.append(put("end"))
-    path = log.storage.path(log.first_file())
+    path = file_in(log.storage, log.first_file())
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
     path.write_bytes(data)

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pipeline.delta.export_plan import Export, ExportMode
 from tests.pipeline.delta.order_log import Log
 from tests.pipeline.delta.order_models import Order, schema_of
+from tests.stores import root_at
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def log(spark: SparkSession, request: pytest.FixtureRequest) -> Log:
 
 @pytest.fixture
 def upsert(tmp_path: Path) -> Export:
-    tables = str(tmp_path / "orders"), str(tmp_path / "dead_letters")
+    tables = root_at(tmp_path / "orders"), root_at(tmp_path / "dead_letters")
     return Export("orders", "AAAAAAAAAAAAAAAAAAAAAA", ExportMode.UPSERT, schema_of(Order), *tables)
 
 

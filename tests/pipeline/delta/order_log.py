@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
 
-import deltalake
 import pyarrow as pa
 import pytest
 from pyarrow.dataset import ParquetReadOptions
@@ -22,6 +21,7 @@ from pipeline.delta.table_schema import Notify
 from pipeline.delta.without_spark import small_export
 from pipeline.delta.without_spark.small_export import ReadBatches, export_without_spark
 from pipeline.settings.job_keys import DEFAULT_SPARK_RECORDS
+from tests.roots.delta_tables import table_at
 
 KAFKA_ROWS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT, "
@@ -105,7 +105,7 @@ def run_small(
 
 def rows(path: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = (
-        deltalake.DeltaTable(path).to_pyarrow_dataset(parquet_read_options=_READ_OPTIONS).to_table().to_pylist()
+        table_at(path).to_pyarrow_dataset(parquet_read_options=_READ_OPTIONS).to_table().to_pylist()
     )
     return found
 

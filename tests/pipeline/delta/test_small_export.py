@@ -13,7 +13,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
-import deltalake
 import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
@@ -28,6 +27,8 @@ from storage_engine.errors import ConflictError, StorageError
 from tests.pipeline.delta.order_log import Log, rows, run
 from tests.pipeline.delta.order_log import run_small as small
 from tests.pipeline.delta.order_models import WideOrder, schema_of
+from tests.roots.delta_tables import commit_file, is_table, table_at
+from tests.stores import root_at
 
 
 class Part(EventModel):
@@ -58,7 +59,7 @@ EVERYTHING = (
 
 
 def schema_text(path: str) -> str:
-    return deltalake.DeltaTable(path).schema().to_json()
+    return table_at(path).schema().to_json()
 
 
 def by_offset(path: str) -> list[dict[str, Any]]:
@@ -74,7 +75,7 @@ def test_both_ways_make_the_same_table_of_each_type(log: Log, upsert: Export, tm
     log.add(b"latest", EVERYTHING, timestamp=253402300798)
     log.add(b"early", EVERYTHING, timestamp=-1)
     done = small(log, export)
-    other = replace(export, table=str(tmp_path / "by Spark"), dead_letters=str(tmp_path / "their dead letters"))
+    other = replace(export, table=root_at(tmp_path / "by Spark"), dead_letters=root_at(tmp_path / "their dead letters"))
     log.with_spark = True
     by_spark = run(log, other)
     assert done is not None
@@ -127,7 +128,7 @@ def test_what_a_plain_table_is(spark: SparkSession, log: Log, append: Export, tm
     log.add(b"a", 1)
     exports = {}
     for name, change in NOT_PLAIN.items():
-        exports[name] = replace(append, table=str(tmp_path / name))
+        exports[name] = replace(append, table=root_at(tmp_path / name))
         assert small(log, exports[name]) is not None
         change(spark, exports[name].table)
     log.add(b"b", 2)
@@ -172,7 +173,7 @@ def test_what_is_not_small(log: Log, append: Export, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(small_export, "_MOST_BYTES", 100)
         assert small(log, append) is None
-    assert not deltalake.DeltaTable.is_deltatable(append.table)
+    assert not is_table(append.table)
     assert small(log, append, spark_records=5) is not None
     wide = replace(append, schema=schema_of(WideOrder))
     log.add(b"k", 9)
@@ -258,12 +259,12 @@ def test_a_restore_in_between_is_told(log: Log, upsert: Export, mode: ExportMode
     log.add(b"b", 3)
 
     def read_while_the_table_is_restored(*arguments: Mapping[int, int]) -> Any:
-        deltalake.DeltaTable(export.table).restore(1)
+        table_at(export.table).restore(1)
         return log.read_batches(*arguments)
 
     with pytest.raises(ConflictError):
         small(log, export, read=read_while_the_table_is_restored)
-    table = deltalake.DeltaTable(export.table)
+    table = table_at(export.table)
     if table.history(1)[0]["operation"] != "RESTORE":
         table.restore(table.version() - 1)
     small(log, export)
@@ -291,7 +292,7 @@ def test_a_table_that_cannot_be_read_is_named(log: Log, append: Export) -> None:
     log.add(b"a", 1)
     small(log, append)
     log.add(b"a", 2)
-    commit = Path(append.table) / "_delta_log" / f"{1:020d}.json"
+    commit = commit_file(append.table, 1)
     whole = commit.read_bytes()
     commit.write_bytes(whole.replace(b'"add"', b'"odd"').replace(b'"txn"', b'"txn":3,"x"'))
     with pytest.raises(StorageError, match="Nothing was exported"):

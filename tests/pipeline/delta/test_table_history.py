@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
-import deltalake
 import pytest
 from delta.tables import DeltaTable
 
 from pipeline.delta.export_plan import Export, ExportRefusedError
 from pipeline.delta.table_history import Commit, DeltaLog
+from storage_engine.storage.storage_opening import open_storage
 from tests.pipeline.delta.order_log import Log, run
+from tests.roots.delta_tables import commit_file, table_at
 
 
 def in_spark(log: Log, table: str) -> list[Commit]:
@@ -50,7 +50,7 @@ def test_the_history_is_that_of_spark(log: Log, upsert: Export) -> None:
         log.add(b"a", number)
         log.add(b"b", number)
         run(log, upsert)
-    table = deltalake.DeltaTable(upsert.table)
+    table = table_at(upsert.table)
     table.optimize.compact()
     table.alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"})
     DeltaTable.forPath(log.spark, upsert.table).restoreToVersion(1)
@@ -64,9 +64,9 @@ def test_the_history_is_that_of_spark(log: Log, upsert: Export) -> None:
 def test_commits_that_delta_has_deleted_end_the_history(log: Log, append: Export) -> None:
     log.add(b"a", 1)
     run(log, append)
-    deltalake.DeltaTable(append.table).create_checkpoint()
+    table_at(append.table).create_checkpoint()
     listed = DeltaLog(append.table)
-    (Path(append.table) / "_delta_log" / f"{0:020}.json").unlink()
+    commit_file(append.table, 0).unlink()
     assert [each.version for each in listed.commits()] == [1]
     log.add(b"b", 2)
     assert run(log, append).positions_before == {0: 1}
@@ -76,12 +76,13 @@ def test_commits_that_delta_has_deleted_end_the_history(log: Log, append: Export
 def test_a_commit_that_is_none_is_refused_and_named(log: Log, append: Export) -> None:
     log.add(b"a", 1)
     run(log, append)
-    commit = Path(append.table) / "_delta_log" / f"{1:020}.json"
+    commit = commit_file(append.table, 1)
     commit.write_bytes(commit.read_bytes()[:-20])
     with pytest.raises(ExportRefusedError, match=rf"{commit}: is not a commit of a Delta table\. Restore the file"):
         run(log, append)
-    (commit.parent / f"{1:020}.checkpoint.parquet").touch()
-    for each in commit.parent.glob("*.json"):
-        each.unlink()
+    storage = open_storage(append.table)
+    storage.replace(f"_delta_log/{1:020}.checkpoint.parquet", b"")
+    for version in (0, 1):
+        commit_file(append.table, version).unlink()
     with pytest.raises(ExportRefusedError, match=r"has no commit in _delta_log/\. Restore the table"):
         run(log, append)

@@ -38,6 +38,7 @@ from pipeline.delta.table_schema import column_changes
 from storage_engine.errors import ConflictError
 from tests.pipeline.delta.order_log import Killed, Log, killed_in, rows, run
 from tests.pipeline.delta.order_models import Trip, WideOrder, WideTrip, schema_of
+from tests.roots.delta_tables import table_at
 
 
 def wide(export: Export) -> Export:
@@ -49,11 +50,11 @@ def contents(path: str) -> list[dict[str, Any]]:
 
 
 def column_types(path: str) -> dict[str, str]:
-    return {each.name: str(each.type) for each in deltalake.DeltaTable(path).schema().fields}
+    return {each.name: str(each.type) for each in table_at(path).schema().fields}
 
 
 def version(path: str) -> int:
-    return deltalake.DeltaTable(path).version()
+    return table_at(path).version()
 
 
 def made_at_once(log: Log, export: Export) -> Export:
@@ -153,7 +154,7 @@ def test_a_wider_model_makes_the_table_that_a_pass_with_it_makes(log: Log, upser
     by_spark = [sorted(map(str, read.load(path).select(*columns).collect())) for path in (export.table, at_once.table)]
     assert by_spark[0] == by_spark[1]
     assert '{"comment":"in miles"}' in read.load(export.table).schema.json()
-    assert deltalake.DeltaTable(export.table).metadata().configuration["team"] == "analysts"
+    assert table_at(export.table).metadata().configuration["team"] == "analysts"
 
 
 def test_a_partitioned_table_stays_partitioned_and_keeps_the_order_of_its_columns(log: Log, append: Export) -> None:
@@ -172,7 +173,7 @@ def test_a_partitioned_table_stays_partitioned_and_keeps_the_order_of_its_column
     assert list(column_types(append.table).items())[:3] == [
         ("day", 'PrimitiveType("string")'), ("colour", 'PrimitiveType("string")'), ("number", 'PrimitiveType("double")')
     ]  # fmt: skip
-    assert deltalake.DeltaTable(append.table).metadata().partition_columns == ["colour"]
+    assert table_at(append.table).metadata().partition_columns == ["colour"]
 
 
 def test_restore_brings_the_old_type_back_and_the_next_export_widens_again(log: Log, append: Export) -> None:
@@ -295,7 +296,7 @@ def test_of_two_exports_at_once_one_widens_the_table(log: Log, append: Export) -
     with pytest.raises(ConflictError, match="another export"):
         run(log, wide(append), notify=let_another_export_run)
     assert contents(append.table) == contents(made_at_once(log, wide(append)).table)
-    operations = [each["operation"] for each in deltalake.DeltaTable(append.table).history()]
+    operations = [each["operation"] for each in table_at(append.table).history()]
     assert operations == ["WRITE"] * 3 + ["CREATE TABLE"]  # from the newest: b, the rewrite, a, columns
 
 
@@ -362,7 +363,7 @@ def commit_while_rewriting(log: Log, export: Export, folder: Path, change: Chang
     def commit_in_the_middle() -> None:
         try:
             slots.await_a_job()
-            change(deltalake.DeltaTable(export.table))
+            change(table_at(export.table))
         except BaseException as error:  # noqa: BLE001 - the slots are freed whatever happens
             failed.append(error)
         finally:
@@ -413,7 +414,7 @@ def test_what_another_writer_commits_just_before_the_rewrite_is_read_by_it(log: 
         log.add(key, number)
     run(log, upsert)
     log.add(b"d", 3)
-    run(log, wide(upsert), notify=lambda _: delete(deltalake.DeltaTable(upsert.table)))
+    run(log, wide(upsert), notify=lambda _: delete(table_at(upsert.table)))
     assert [(row["_key"], row["number"]) for row in contents(upsert.table)] == [(b"a", 0.0), (b"c", 2.0), (b"d", 3.0)]
 
 
@@ -431,7 +432,7 @@ def test_a_rewrite_that_meets_numbers_added_since_they_were_looked_at_commits_no
 
     def let_another_writer_commit(line: str) -> None:
         told.append(line)
-        insert_too_large(deltalake.DeltaTable(upsert.table))
+        insert_too_large(table_at(upsert.table))
 
     refused = "column number is bigint, and the schema now says double, but {} would lose digits"
     with pytest.raises(TableSchemaError, match=refused.format("rows of another writer")):
@@ -456,7 +457,7 @@ def test_a_rewrite_that_looked_at_other_columns_says_so(
 
     def let_another_writer_commit(name: str) -> str:
         if told and version(upsert.table) == before:
-            add_column(deltalake.DeltaTable(upsert.table))
+            add_column(table_at(upsert.table))
         return quoted(name)
 
     monkeypatch.setattr(table_schema, "quoted", let_another_writer_commit)

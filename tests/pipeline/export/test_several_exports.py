@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 import lakelog
 from jobs.export import export
 from lakelog import Root
+from pipeline.delta.table_history import DeltaLog
 from pipeline.export.export_request import add_export_options
 from pipeline.job import run_job
 
@@ -181,6 +182,10 @@ def test_an_export_that_fails_stops_no_other(place: Place, run: Callable[..., An
             "the exports newest and visits have the same table, tables/newest.",
         ),
         (["--set", "exports.new.mode=append"], "the key exports.new.topic is missing"),
+        (
+            ["--set", "exports.visits.table=tables/newest/inner"],
+            "is inside the table of newest. Give each",
+        ),
         (["--set", "exports.visits.trigger=often"], "expected a trigger; found 'often'"),
     ],
 )
@@ -191,6 +196,31 @@ def test_a_wrong_request_is_refused_and_nothing_is_exported(
     assert status == 2
     assert problem in result["error"]
     assert place.tables() == {"newest": [], "history": [], "visits": []}
+
+
+@pytest.mark.parametrize("hint", ["right", "missing", "damaged"])
+def test_a_table_that_was_restored_to_before_its_checkpoint_is_continued(
+    place: Place, run: Callable[..., Any], hint: str
+) -> None:
+    """The history from the last checkpoint on does not contain the stamp of the restored rows."""
+    for number in range(12):
+        place.visit(f"/{number}")
+        assert run("--only", "visits")[0] == 0
+    path = place.root / "tables/visits"
+    table = DeltaTable(path)
+    table.create_checkpoint()
+    last = path / "_delta_log/_last_checkpoint"
+    assert [commit.version for commit in DeltaLog(str(path)).commits()] == list(range(12, -1, -1))
+    if hint == "missing":
+        last.unlink()
+    elif hint == "damaged":
+        last.write_text("{")
+    for _ in range(2):
+        DeltaTable(path).restore(4)
+        place.visit("/after")
+        assert run("--only", "visits")[0] == 0
+    expected = ["/", *(f"/{number}" for number in range(12)), "/after", "/after"]
+    assert place.tables()["visits"] == sorted((page, 0, offset) for offset, page in enumerate(expected))
 
 
 def test_a_wrong_mode_is_named_by_its_place(place: Place, run: Callable[..., Any]) -> None:
@@ -277,6 +307,66 @@ def test_a_killed_job_is_continued_and_no_row_is_missing_or_doubled(tmp_path: Pa
         "newest": [("a", 3), ("b", 3), ("c", 3)],
         "history": history,
         "visits": [(f"/{number}", 0, number) for number in range(5)],
+    }
+
+
+def test_without_a_trigger_a_signal_ends_the_job_as_other_jobs(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.create()
+    model = tmp_path / "slow_orders.py"
+    model.write_text("import pathlib, time\npathlib.Path(__file__).with_suffix('.begun').touch()\ntime.sleep(600)\n")
+    settings = place.conf.read_text().replace('"id STRING NOT NULL, amount BIGINT NOT NULL"', '"slow_orders:Order"')
+    place.conf.write_text(f"{settings}schemas: {{path: {tmp_path}}}\n")
+    with running(place) as process:
+        until(model.with_suffix(".begun").exists, process)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, out) == (143, "")
+    assert err == "export: ended by SIGTERM; nothing that was committed is lost\n"
+    assert place.tables() == {"newest": [], "history": [], "visits": []}
+
+
+def test_whatever_a_model_raises_is_told_without_the_value_and_stops_no_other(
+    place: Place, run: Callable[..., Any]
+) -> None:
+    folder = place.conf.parent
+    (folder / "raising.py").write_text(
+        "import pydantic\nfrom schemas.event_model import EventModel\n"
+        "class Order(EventModel):\n    id: str\n    amount: int\n"
+        "    @pydantic.field_validator('amount')\n    def check(cls, value):\n        raise KeyError(f'secret {value}')\n"
+    )
+    (folder / "leaving.py").write_text("import sys\nsys.exit(3)\n")
+    settings = place.conf.read_text() + f"schemas: {{path: {folder}}}\n"
+    for model, problem in [
+        ("raising:Order", "KeyError in the model"),
+        ("leaving:Order", "cannot be imported: SystemExit: 3"),
+    ]:
+        place.conf.write_text(settings.replace('"id STRING NOT NULL, amount BIGINT NOT NULL"', f'"{model}"'))
+        status, result, told = run()
+        assert status == 4
+        assert [line.partition(":")[0] for line in result["failures"]] == ["newest", "history"]
+        assert all(problem in line for line in result["failures"]), result["failures"]
+        assert "secret" not in json.dumps(result) + "".join(told)
+        assert place.tables() == TABLES | {"newest": [], "history": []}
+
+
+def test_two_jobs_on_the_same_tables_do_the_work_once_and_none_ends(tmp_path: Path) -> None:
+    place = Place(tmp_path, "1 second")
+    place.create()
+    with running(place) as process, running(place) as other:
+        for number in range(6):
+            place.order("a", number)
+            place.visit(f"/{number}")
+            until(partial(place.has_rows, "history", number + 1), process)
+            until(partial(place.has_rows, "visits", number + 1), other)
+        for each in (process, other):
+            each.send_signal(signal.SIGTERM)
+            each.communicate(timeout=PATIENCE_SECONDS)
+            assert each.returncode in (0, 4), "4: the last run met a commit of the other job"
+    assert place.tables() == {
+        "newest": [("a", 5)],
+        "history": [("a", number, 1, number) for number in range(6)],
+        "visits": [(f"/{number}", 0, number) for number in range(6)],
     }
 
 

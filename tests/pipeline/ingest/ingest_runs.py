@@ -1,4 +1,7 @@
-"""Runs ingests in this process for tests, and reads the resulting records and dead letters."""
+"""Runs ingests in this process for tests, and reads the resulting records and dead letters.
+
+A root is named by a local path, as in tests.stores.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from lakelog.dead_letter_tables import ingest_dead_letters_key
@@ -17,14 +19,15 @@ from pipeline.settings import load_settings
 from storage_engine.clock import ManualClock, SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.record.record_columns import TO_APPEND
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
+from tests.roots.delta_tables import rows_of_table
+from tests.stores import root_at, storage_at
 
 
 def topics_of(root: Path) -> Topics:
-    return Topics(PosixStorage(root), BrokerConfig(), SystemClock())
+    return Topics(storage_at(root), BrokerConfig(), SystemClock())
 
 
 def append_values(root: Path, topic: str, *values: str | None, partition: int | None = None, age_ms: int = 0) -> None:
@@ -44,7 +47,7 @@ def append_values(root: Path, topic: str, *values: str | None, partition: int | 
 
 
 def run_ingest(spark: SparkSession, conf: Path, root: Path, *overrides: str) -> IngestResult:
-    settings = load_settings(conf, overrides, str(root))
+    settings = load_settings(conf, overrides, root_at(root))
     return Ingest(spark, settings, topics_of(root), report=lambda _: None).run()
 
 
@@ -61,10 +64,7 @@ def records_of(root: Path, topic: str) -> list[dict[str, Any]]:
 
 def dead_letters_of(root: Path, topic: str) -> list[dict[str, Any]]:
     """In the order in which the rows came."""
-    path = root / ingest_dead_letters_key(topic)
-    if not path.exists():
-        return []
-    letters: list[dict[str, Any]] = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    letters = rows_of_table(storage_at(root), ingest_dead_letters_key(topic))
     return sorted(letters, key=lambda letter: (letter["batch_id"], letter["task"], letter["row"]))
 
 

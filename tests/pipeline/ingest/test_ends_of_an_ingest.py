@@ -17,6 +17,8 @@ from pipeline.ingest.ingesting import Ingest, IngestError
 from pipeline.settings import load_settings
 from storage_engine.errors import ConfigError
 from tests.pipeline.ingest.ingest_runs import append_values, dead_letters_of, run_ingest, topics_of
+from tests.roots.checkpoints import completed_batches
+from tests.stores import root_at, storage_at
 
 
 def settings(folder: Path, schema: str | None = None, **source: object) -> Path:
@@ -34,7 +36,7 @@ def test_a_stream_that_cannot_start_names_its_topics_and_promises_nothing(spark:
     for _ in range(2):
         with pytest.raises(IngestError, match=r"option endingOffsets: is given for a stream") as ended:
             run_ingest(spark, conf, tmp_path / "root")
-        assert ended.value.place == f"ingest of t from lakelog, subscribe events, at {tmp_path}/root"
+        assert ended.value.place == f"ingest of t from lakelog, subscribe events, at {root_at(tmp_path / 'root')}"
         assert ended.value.remedy.startswith(
             "Nothing that was committed is lost. Fix the cause, and start the ingest again"
         )
@@ -125,12 +127,12 @@ def test_an_ingest_that_was_asked_to_stop_ends_after_its_stream(
     stop = Ingest._stop_after_this
     monkeypatch.setattr(Ingest, "_stop_after_this", stop_and_dawdle)
     conf = settings(tmp_path, format="rate", value="cast(value as string)")
-    wanted = load_settings(conf, ["ingest.trigger=1 second"], str(tmp_path / "root"))
+    wanted = load_settings(conf, ["ingest.trigger=1 second"], root_at(tmp_path / "root"))
 
     result = Ingest(spark, wanted, topics_of(tmp_path / "root"), ask).run()
 
     assert spark._jvm
     threads = [thread.getName() for thread in spark._jvm.Thread.getAllStackTraces().keySet()]
     assert [name for name in threads if name.startswith("stream execution thread for ingest t ")] == []
-    noted = {path.name for path in (tmp_path / "root/checkpoints/ingest/t/commits").glob("[0-9]*")}
-    assert noted == {str(number) for number in range(result.batches)}
+    noted = completed_batches(storage_at(tmp_path / "root"), "checkpoints/ingest/t")
+    assert noted == set(range(result.batches))

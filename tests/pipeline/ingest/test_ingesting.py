@@ -26,6 +26,8 @@ from storage_engine.topic.append.topic_writer import TopicWriter, take_over
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.pipeline.ingest.ingest_runs import PowerCutError, cut
+from tests.roots.checkpoints import lose
+from tests.stores import files_below, is_untouched, local, storage_at
 
 SETTINGS = """
 root: {root}
@@ -52,7 +54,7 @@ class Root:
         self.folder = folder
         self.source = folder / "source"
         self.source.mkdir()
-        self.storage = PosixStorage(folder / "root")
+        self.storage = storage_at(folder / "root")
         self.policy = "delete"
         self.has_headers = True
         self.lines: list[str] = []
@@ -73,7 +75,7 @@ class Root:
         file = self.folder / "settings.yaml"
         file.write_text(
             SETTINGS.format(
-                root=self.storage.root, source=self.source, schema=SCHEMA, policy=self.policy,
+                root=self.storage.uri, source=self.source, schema=SCHEMA, policy=self.policy,
                 headers=HEADERS if self.has_headers else "",
             )
         )  # fmt: skip
@@ -93,17 +95,14 @@ class Root:
         return found
 
     def forget(self, *files: str) -> None:
-        """Take files out of the checkpoint, each with the checksum that Hadoop keeps beside it."""
-        for file in files:
-            path = self.storage.root / "checkpoints/ingest/events" / file
-            path.unlink()
-            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        """Take files out of the checkpoint."""
+        lose(self.storage, "checkpoints/ingest/events", *files)
 
     def dead_letters(self) -> list[dict[str, Any]]:
-        path = self.storage.root / ingest_dead_letters_key("events")
-        if not path.exists():
+        key = ingest_dead_letters_key("events")
+        if not files_below(self.storage, f"{key}/"):
             return []
-        rows = self.spark.read.format("delta").load(str(path)).orderBy("batch_id", "row").collect()
+        rows = self.spark.read.format("delta").load(f"{self.storage.uri}/{key}").orderBy("batch_id", "row").collect()
         return [row.asDict() for row in rows]
 
 
@@ -225,7 +224,7 @@ def test_rows_of_any_size_arrive_whole_and_in_order(root: Root) -> None:
     assert [len(values[n]) for n in (39, 40, 130)] == [3, 20_000, 900_000]
     (letter,) = root.dead_letters()
     assert (letter["row"], len(letter["value"])) == (31, 1_500_000)
-    assert not list((root.storage.root / "staging").rglob("*.*"))
+    assert files_below(root.storage, "staging/") == []
 
 
 def test_a_batch_that_spark_replays_after_our_commit_is_skipped_with_its_dead_letters(root: Root) -> None:
@@ -241,6 +240,7 @@ def test_a_batch_that_spark_replays_after_our_commit_is_skipped_with_its_dead_le
     assert len(root.dead_letters()) == 1
 
 
+@pytest.mark.posix("patches the creation of local files")
 def test_a_batch_whose_commit_was_lost_is_made_again_and_its_dead_letters_are_not(root: Root) -> None:
     root.policy = "compact"
     root.write([row(n) for n in range(10)] + [row(10, k=None)])
@@ -291,6 +291,7 @@ def test_a_row_is_a_record_or_a_dead_letter_also_where_a_replay_would_judge_it_o
     assert list(root.storage.list("staging/")) == []
 
 
+@pytest.mark.posix("notes the calls of fsync")
 def test_what_a_list_names_is_durable_before_the_list_and_a_batch_without_dead_letters_has_none(
     root: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,7 +309,7 @@ def test_what_a_list_names_is_durable_before_the_list_and_a_batch_without_dead_l
     def put_list(storage: Any, listed: StagedBatch) -> StagedBatch:
         files = {run.key for topic in listed.topics for run in topic.runs}
         files |= {key.rpartition("/")[0] for key in files}
-        unsynced.append({key for key in files if str(root.storage.path(key)) not in synced})
+        unsynced.append({key for key in files if str(local(root.storage).path(key)) not in synced})
         return staged_list.put_list(storage, listed)
 
     monkeypatch.setattr(os, "fsync", fsync)
@@ -335,8 +336,9 @@ def test_who_is_taken_over_while_it_stages_writes_no_dead_letters(root: Root, mo
     assert (len(root.records()), len(root.dead_letters())) == (1, 1)
 
 
+@pytest.mark.posix("needs the folder log/")
 def test_a_log_folder_that_is_somebody_elses_is_refused_before_the_first_batch_and_left_alone(root: Root) -> None:
-    stranger = root.storage.root / "log/messages"
+    stranger = local(root.storage).root / "log/messages"
     stranger.parent.mkdir(parents=True)
     stranger.write_text("of the system")
     root.write([row(0)])
@@ -419,7 +421,7 @@ def test_a_wrong_expression_or_source_names_the_setting(root: Root, override: st
     with pytest.raises(ConfigError, match=message) as refused:
         root.ingest(override)
     assert override.split("=", maxsplit=1)[0].rsplit(".", 1)[0] in refused.value.place
-    assert not root.storage.root.exists(), "nothing was made before the settings were checked"
+    assert is_untouched(root.storage), "nothing was made before the settings were checked"
 
 
 def test_zstd_and_1_mib_values_come_back_as_they_went_in(root: Root) -> None:

@@ -14,7 +14,6 @@ from storage_engine.config import BrokerConfig
 from storage_engine.errors import CorruptionError
 from storage_engine.log.filenames import data_key
 from storage_engine.record.batch import scan_batches
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.clean.topic_compaction import (
     CompactionResult,
@@ -26,6 +25,7 @@ from storage_engine.topic.clean.topic_compaction import (
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_rows, to_table
+from tests.stores import file_in, storage_at
 
 START = 1_700_000_000_000
 HORIZON = 1000
@@ -36,7 +36,7 @@ class Log:
 
     def __init__(self, root, partitions: int = 1, **configs: str) -> None:
         self.clock = ManualClock(START)
-        self.storage = PosixStorage(root)
+        self.storage = storage_at(root)
         self.broker = BrokerConfig()
         self.topics = Topics(self.storage, self.broker, self.clock)
         wanted = {"cleanup.policy": "compact", "delete.retention.ms": str(HORIZON)}
@@ -172,7 +172,7 @@ def test_damage_leaves_its_partition_as_it_was_and_stops_no_other(tmp_path) -> N
     for partition in range(2):
         log.append(put("a", "1"), put("a", "2"), partition=partition)
         log.append(put("b"), partition=partition)
-    path = log.storage.path(log.first_file())
+    path = file_in(log.storage, log.first_file())
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
     path.write_bytes(data)

@@ -18,6 +18,7 @@ from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_folder
 from storage_engine.topic.clean.topic_compaction import cleaning_tasks
 from tests.storage_engine.cleaner.test_cleaner import HORIZON, START, Log, put
 from tests.storage_engine.record_tables import Row
+from tests.stores import file_in
 
 KIBIBYTE = 1024
 MEBIBYTE = 1024**2
@@ -112,7 +113,7 @@ def test_damage_is_found_in_passes_too(tmp_path, memory: int) -> None:
     log = Log(tmp_path)
     log.append(*(put(f"key {number}") for number in range(500)))
     log.append(put("end"))
-    path = log.storage.path(log.first_file())
+    path = file_in(log.storage, log.first_file())
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
     path.write_bytes(data)

@@ -11,6 +11,7 @@ from storage_engine.verify.directory.directory_check import CheckedDirectory, ch
 from storage_engine.verify.directory.directory_repair import repair_directory
 from storage_engine.verify.findings import Finding, problems
 from storage_engine.verify.segment_check import Options
+from tests.stores import StoreFile
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 ALL = sorted(path.parent.name for path in GOLDEN.glob("*/data"))
@@ -42,13 +43,13 @@ def contents(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
-def overwrite(path: Path, position: int, data: bytes) -> None:
+def overwrite(path: Path | StoreFile, position: int, data: bytes) -> None:
     """Write over some bytes of a file."""
     content = bytearray(path.read_bytes())
     content[position : position + len(data)] = data
     path.write_bytes(content)
 
 
-def flip(path: Path, position: int, bit: int = 1) -> None:
+def flip(path: Path | StoreFile, position: int, bit: int = 1) -> None:
     """Change one bit of a file."""
     overwrite(path, position, bytes([path.read_bytes()[position] ^ bit]))

@@ -17,20 +17,23 @@ from deltalake import DeltaTable
 
 from pipeline.delta.upkeep.small_files import SmallFileRule
 from pipeline.delta.upkeep.table_upkeep import keep_table
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage
+from storage_engine.storage.storage_opening import open_storage
 
 STEPS: dict[str, tuple[type, str]] = {
     "checkpoint": (DeltaTable, "create_checkpoint"),
     "expiry": (DeltaTable, "cleanup_metadata"),
-    "deletion": (PosixStorage, "delete"),
-    "file": (PosixStorage, "put_new"),
-    "commit": (PosixStorage, "put_new"),
+    "deletion": (Storage, "delete"),
+    "file": (Storage, "put_new"),
+    "commit": (Storage, "put_new"),
 }
+"""The methods of the library and of the table's storage, by step."""
 KILLED = 9
 
 
-def die_at(step: str, *, after: bool) -> None:
+def die_at(step: str, storage: type, *, after: bool) -> None:
     owner, method = STEPS[step]
+    owner = storage if owner is Storage else owner
     whole: Callable[..., Any] = getattr(owner, method)
 
     def dying(self: Any, *arguments: Any) -> Any:
@@ -47,5 +50,5 @@ def die_at(step: str, *, after: bool) -> None:
 if __name__ == "__main__":
     table, step = sys.argv[1:]
     name, _, moment = step.partition(":")
-    die_at(name, after=moment == "after")
+    die_at(name, type(open_storage(table)), after=moment == "after")
     keep_table(table, SmallFileRule(1, 32 << 20))

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ import pytest
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.kafka_dir.log_directory import LogDirectory
+from storage_engine.log.filenames import data_folder, data_key
 from storage_engine.record.batch import scan_batches
 from storage_engine.record.record_columns import TO_APPEND
 from storage_engine.storage import FolderEntry
@@ -33,17 +34,19 @@ from storage_engine.verify.root.root_repair import repair_root
 from storage_engine.verify.segment_check import Options
 from tests.storage_engine.topic.chain.signed_documents import change_fields
 from tests.storage_engine.verify.directories import GOLDEN, contents, flip
+from tests.stores import StoreFile, file_in, storage_at
 
 NOW_MS = 1_700_000_000_000
 
 
 class Root:
-    """A root with a topic `t` of two partitions, a topic `u` that was deleted, and a settled view."""
+    """A root with a topic `t` of two partitions, a topic `u` that was deleted, and a settled view, if it has a view."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.storage = storage_at(path)
         self.clock = ManualClock(NOW_MS)
-        self.topics = Topics(PosixStorage(path), BrokerConfig(), self.clock)
+        self.topics = Topics(self.storage, BrokerConfig(), self.clock)
         for name in ("t", "u"):
             self.topics.create(name, 2, {"segment.bytes": 8000, "index.interval.bytes": 300, "max.message.bytes": 500})
             for count in (40, 60, 60, 60, 60, 60, 60):
@@ -76,17 +79,27 @@ class Root:
         repair_root(self.topics, check_root(self.topics, None, None, Options(), threads=1))
         return self.problems()
 
-    def file(self, suffix: str, number: int = 0) -> Path:
-        """The newest segment but one of a partition, under data/."""
-        return sorted((self.path / f"data/{self.topics.state('t').topic_id}/{number}").glob(f"*{suffix}"))[-2]
+    def file(self, suffix: str, number: int = 0, topic: str = "t", segment: int = -2) -> Path | StoreFile:
+        """A file of a segment under data/: of the newest segment but one, if nothing else is said."""
+        state = self.topics.state(topic)
+        name = state.partitions[number].segments[segment].name
+        return file_in(self.storage, data_key(state.topic_id, number, name, suffix))
 
-    def change_state(self, version: int, change: dict[str, object]) -> Path:
+    def contents(self) -> dict[str, bytes]:
+        """All files of the root by key, also the view if there is one."""
+        if self.storage.root is not None:
+            return contents(self.storage.root)
+        return {
+            file.key: self.storage.read(file.key) for folder in ("data/", "meta/") for file in self.storage.list(folder)
+        }
+
+    def change_state(self, version: int, change: dict[str, object]) -> Path | StoreFile:
         """Write other values into the first partition of a version."""
         key = f"meta/t/{version:020d}.json"
-        partitions = json.loads((self.path / key).read_bytes())["partitions"]
+        partitions = json.loads(self.storage.read(key))["partitions"]
         partitions[0] |= change
-        change_fields(PosixStorage(self.path), key, partitions=partitions)
-        return self.path / key
+        change_fields(self.storage, key, partitions=partitions)
+        return file_in(self.storage, key)
 
 
 @pytest.fixture
@@ -96,7 +109,8 @@ def root(tmp_path) -> Root:
 
 def test_a_root_has_no_problem_and_what_did_not_commit_is_only_noted(root) -> None:
     assert problems(check_root(root.topics, None, None, Options(deep=True), 2).findings) == []
-    (root.file(".log").parent / "00000000000000000999.9.abcd.log").write_bytes(b"left over")
+    folder = data_folder(root.topics.state("t").topic_id, 0)
+    file_in(root.storage, f"{folder}00000000000000000999.9.abcd.log").write_bytes(b"left over")
     found = check_root(root.topics, "t", 0, Options(), 1).findings
     assert {each.kind for each in found} == {Kind.LEFT_OVER}
     assert all(each.is_note for each in found)
@@ -106,6 +120,13 @@ def test_repair_takes_no_entry_of_an_index_on_trust(root) -> None:
     index = root.file(".index")
     flip(index, 15)  # the position of the second entry, by one: it still lies between the first and the third
     assert [(each.kind, each.file) for each in root.problems()] == [(Kind.INDEX, str(index))]
+    assert root.repaired() == []
+
+
+@pytest.mark.posix("looks at the view")
+def test_repair_takes_no_entry_of_an_index_of_the_view_on_trust(root) -> None:
+    index = root.file(".index")
+    flip(index, 15)
     shown = root.path / "log/t-0" / f"{index.name.partition('.')[0]}.index"
     shown.unlink()
     settle(root.topics)
@@ -117,7 +138,8 @@ def test_an_index_may_be_of_another_interval_than_the_topic_has_now(root) -> Non
     for interval in (500, 100):
         root.topics.alter("t", configs={"index.interval.bytes": interval})
         root.append("t", 60)
-        assert {each.kind for each in root.problems()} == {Kind.VIEW}, "what was appended is not shown yet"
+        unsettled = set() if root.storage.view is None else {Kind.VIEW}
+        assert {each.kind for each in root.problems()} == unsettled, "what was appended is not shown yet"
         settle(root.topics)
         assert root.problems() == []
     flip(root.file(".index"), 15)
@@ -129,7 +151,7 @@ def test_zeros_in_the_place_of_a_first_entry_do_not_pass_for_the_first_batch(roo
     root.topics.create("v", 1, {"index.interval.bytes": 100, "max.message.bytes": 180})
     root.append("v", 10)
     settle(root.topics)
-    index = next((root.path / f"data/{root.topics.state('v').topic_id}/0").glob("*.index"))
+    index = root.file(".index", topic="v", segment=-1)
     data = index.read_bytes()
     assert len(data) >= 16
     index.write_bytes(bytes(8) + data[8:])
@@ -137,6 +159,7 @@ def test_zeros_in_the_place_of_a_first_entry_do_not_pass_for_the_first_batch(roo
     assert root.repaired() == []
 
 
+@pytest.mark.posix("damages the view")
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_an_index_of_the_view_that_lacks_entries_is_found(root, suffix: str) -> None:
     shown = max((root.path / "log/t-0").glob(f"*{suffix}"), key=lambda file: file.stat().st_size)
@@ -150,7 +173,9 @@ def test_an_index_of_the_view_that_lacks_entries_is_found(root, suffix: str) -> 
     assert shown.read_bytes() == whole
 
 
-def test_transactions_committed_aborted_and_open_are_no_problem_and_damage_to_what_tells_of_them_is(root) -> None:
+@pytest.fixture
+def transacted(root) -> Iterator[Root]:
+    """The root, with a committed transaction, an aborted transaction and an open transaction."""
     for end in (TransactionWriter.commit, TransactionWriter.abort):
         transaction = TransactionWriter(root.topics)
         transaction.append("t", root.records(30))
@@ -158,23 +183,32 @@ def test_transactions_committed_aborted_and_open_are_no_problem_and_damage_to_wh
     still_open = TransactionWriter(root.topics)
     still_open.append("t", root.records(30))
     settle(root.topics)
-    assert root.problems() == []
+    yield root
+    still_open.abort()
+
+
+def test_transactions_are_no_problem_and_a_state_that_says_nothing_of_them_is(transacted) -> None:
+    assert transacted.problems() == []
+    state = transacted.topics.state("t")
+    transacted.change_state(state.version, {"producers": []})
+    found = transacted.problems()
+    assert any(each.kind is Kind.STATE and "producers" in each.expected for each in found)
+
+
+@pytest.mark.posix("damages the view")
+def test_damage_to_the_files_of_the_view_that_say_something_of_transactions_is_found(transacted) -> None:
+    root = transacted
     index = next((root.path / "log/t-0").glob("*.txnindex"))
     snapshot = max((root.path / "log/t-0").glob("*.snapshot"))
     flip(index, 9)
     flip(snapshot, 15)
     assert {(each.kind, each.file) for each in root.problems()} == {(Kind.VIEW, str(index)), (Kind.VIEW, str(snapshot))}
     assert root.repaired() == []
-    state = root.topics.state("t")
-    root.change_state(state.version, {"producers": []})
-    found = root.problems()
-    assert any(each.kind is Kind.STATE and "producers" in each.expected for each in found)
-    still_open.abort()
 
 
 @pytest.mark.parametrize("name", ["txn", "compact.before2", "delrec", "legacy"])
 def test_what_was_imported_from_a_broker_has_no_problem(name: str, tmp_path) -> None:
-    topics = Topics(PosixStorage(tmp_path), BrokerConfig(), ManualClock(NOW_MS))
+    topics = Topics(storage_at(tmp_path), BrokerConfig(), ManualClock(NOW_MS))
     directory = LogDirectory(GOLDEN / name / "data")
     for topic in topics_in(directory):
         import_topic(topics, directory, topic)
@@ -184,11 +218,12 @@ def test_what_was_imported_from_a_broker_has_no_problem(name: str, tmp_path) -> 
 
 def test_a_changed_missing_or_short_file_of_data_is_found(root) -> None:
     log = root.file(".log")
-    position = int(scan_batches(np.fromfile(log, np.uint8), log.name).positions[-1])
+    data = np.frombuffer(log.read_bytes(), np.uint8)
+    position = int(scan_batches(data, str(log)).positions[-1])
     flip(log, position + 70)
     assert [(each.kind, each.file, each.position) for each in root.problems()] == [(Kind.CORRUPT, str(log), position)]
     flip(log, position + 70)
-    os.truncate(log, position + 10)
+    log.write_bytes(log.read_bytes()[: position + 10])
     assert (Kind.CORRUPT, str(log), position + 10) in [
         (each.kind, each.file, each.position) for each in root.problems()
     ]
@@ -241,11 +276,11 @@ def test_each_damage_to_a_timeindex_of_data_is_found_and_repaired(
     root, damage: Callable[[bytes], bytes], position: int, expected: str, found: str
 ) -> None:
     times = root.file(".timeindex")
-    before = contents(root.path)
+    before = root.contents()
     times.write_bytes(damage(times.read_bytes()))
     assert root.problems() == [Finding(Kind.INDEX, str(times), position, expected, found, DERIVABLE)]
     assert root.repaired() == []
-    assert contents(root.path) == before
+    assert root.contents() == before
 
 
 @pytest.mark.parametrize(
@@ -268,11 +303,11 @@ def test_each_damage_to_an_index_of_data_is_found_and_repaired(
     root, damage: Callable[[bytes], bytes], position: int, expected: str, found: str
 ) -> None:
     index = root.file(".index")
-    before = contents(root.path)
+    before = root.contents()
     index.write_bytes(damage(index.read_bytes()))
     assert root.problems() == [Finding(Kind.INDEX, str(index), position, expected, found, DERIVABLE)]
     assert root.repaired() == []
-    assert contents(root.path) == before
+    assert root.contents() == before
 
 
 def test_entries_for_bytes_that_did_not_commit_are_no_problem(root) -> None:
@@ -292,12 +327,10 @@ def test_a_timeindex_of_data_may_have_its_closing_entry_or_not(root) -> None:
     root.topics.create("v", 1, {"max.message.bytes": 180})
     root.append("v", 10)
     settle(root.topics)
-    index, times = (
-        next((root.path / f"data/{root.topics.state('v').topic_id}/0").glob(f"*{suffix}"))
-        for suffix in (".index", ".timeindex")
-    )
-    assert (index.read_bytes(), times.read_bytes()) == (b"", b"")
-    for closing in (struct.pack(">qi", NOW_MS + 9, 9), struct.pack(">qi", NOW_MS + 3, 3), b""):
+    index, times = (root.file(suffix, topic="v", segment=-1) for suffix in (".index", ".timeindex"))
+    closed = struct.pack(">qi", NOW_MS + 9, 9)
+    assert (index.read_bytes(), times.read_bytes()) == (b"", b"" if root.storage.growing is not None else closed)
+    for closing in (closed, struct.pack(">qi", NOW_MS + 3, 3), b""):
         times.write_bytes(closing)
         assert root.problems() == []
     closing = struct.pack(">qi", NOW_MS + 9, 8)
@@ -305,7 +338,7 @@ def test_a_timeindex_of_data_may_have_its_closing_entry_or_not(root) -> None:
     found = f"timestamp and relative offset {NOW_MS + 9} and 8"
     assert root.problems() == [Finding(Kind.INDEX, str(times), 0, RISES, found, DERIVABLE)]
     assert root.repaired() == []
-    assert (index.read_bytes(), times.read_bytes()) == (b"", struct.pack(">qi", NOW_MS + 9, 9))
+    assert (index.read_bytes(), times.read_bytes()) == (b"", closed)
 
 
 @pytest.mark.parametrize(
@@ -325,24 +358,24 @@ def test_a_version_that_contradicts_itself_or_the_one_before_is_found(root, chan
 
 
 def test_a_version_that_does_not_parse_and_a_hole_are_found(root) -> None:
-    first, second = (root.path / f"meta/u/{version:020d}.json" for version in (1, 2))
+    first, second = (file_in(root.storage, f"meta/u/{version:020d}.json") for version in (1, 2))
     first.write_bytes(b"{")
     assert [(each.kind, each.file) for each in root.problems()] == [(Kind.STATE, str(first))]
     second.unlink()
     found = [(each.kind, each.file) for each in root.problems()]
-    assert found == [(Kind.STATE, str(first)), (Kind.STATE, str(root.path / f"meta/u/{3:020d}.json"))]
+    assert found == [(Kind.STATE, str(first)), (Kind.STATE, str(file_in(root.storage, f"meta/u/{3:020d}.json")))]
 
 
 def test_a_pruned_chain_is_whole_and_damaged_history_is_found(root, monkeypatch) -> None:
     monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 4)
     chain = root.topics.chain("t")
-    stray = root.path / f"meta/t/{1:020d}.json"
+    stray = file_in(root.storage, f"meta/t/{1:020d}.json")
     put_late = stray.read_bytes()
     assert prune(root.topics.storage, chain, keep=2).versions > 2
     assert root.problems() == []
     stray.write_bytes(put_late)
     assert root.problems() == [], "it was put into the hole, and does not count"
-    rolled_up = root.path / "meta/t/history" / f"{4:020d}.jsonl"
+    rolled_up = file_in(root.storage, f"meta/t/history/{4:020d}.jsonl")
     rolled_up.write_bytes(rolled_up.read_bytes().replace(b'"version":5', b'"version":6'))
     assert [(each.kind, each.file) for each in root.problems()] == [(Kind.STATE, str(rolled_up))]
     rolled_up.unlink()
@@ -359,6 +392,7 @@ def test_a_state_that_its_files_contradict_is_found(root) -> None:
     assert ["the largest timestamp" in each.expected for each in found] == [True]
 
 
+@pytest.mark.posix("damages the view")
 def test_a_view_that_shows_something_else_is_found_and_made_exact(root) -> None:
     log = root.path / "log"
     whole = contents(log)
@@ -382,6 +416,7 @@ def test_a_view_that_shows_something_else_is_found_and_made_exact(root) -> None:
     assert contents(log) == whole
 
 
+@pytest.mark.posix("damages the view")
 def test_folders_in_the_view_where_files_belong_are_found_and_removed(root) -> None:
     names = (f"t-0/{0:020d}.index", "t-0/leader-epoch-checkpoint", "t-0/more", "replication-offset-checkpoint")
     places = [root.path / "log" / name for name in names]
@@ -393,6 +428,7 @@ def test_folders_in_the_view_where_files_belong_are_found_and_removed(root) -> N
     assert root.repaired() == []
 
 
+@pytest.mark.posix("makes a folder")
 def test_a_folder_in_the_place_of_an_index_of_data_is_found_and_the_index_derived(root) -> None:
     index = root.file(".index")
     whole = index.read_bytes()
@@ -404,6 +440,7 @@ def test_a_folder_in_the_place_of_an_index_of_data_is_found_and_the_index_derive
     assert index.read_bytes() == whole
 
 
+@pytest.mark.posix("makes a folder")
 def test_a_folder_in_the_place_of_a_document_is_found(root) -> None:
     place = root.path / "meta/@root/format.json"
     place.unlink()
@@ -419,6 +456,7 @@ def test_a_topic_that_is_called_like_a_document_has_no_problem(root) -> None:
     assert root.problems() == []
 
 
+@pytest.mark.posix("damages the view")
 @pytest.mark.parametrize(
     "name",
     ["t-0/leader-epoch-checkpoint", "t-0/{:020d}.snapshot", "t-0/{:020d}.index", "t-0", "meta.properties",
@@ -440,6 +478,7 @@ def test_what_cannot_be_read_in_the_view_hides_no_damage_and_is_made_again(root,
     assert contents(log).keys() == whole.keys()
 
 
+@pytest.mark.posix("replaces a folder by a file")
 def test_a_partition_that_cannot_be_read_is_a_finding_among_others(root) -> None:
     folder = root.file(".log").parent
     shutil.rmtree(folder)
@@ -465,6 +504,7 @@ class Busy(PosixStorage):
         return super().entries(folder)
 
 
+@pytest.mark.posix("acts when the view is listed")
 @pytest.mark.parametrize("topic", ["t", "a"])
 def test_a_writer_that_commits_and_settles_during_the_check_makes_no_problem(root, topic: str) -> None:
     def act() -> None:
@@ -487,6 +527,7 @@ def test_a_writer_that_commits_and_settles_during_the_check_makes_no_problem(roo
     assert [(each.kind, each.file) for each in problems(found)] == [(Kind.INDEX, str(index))]
 
 
+@pytest.mark.posix("acts when the view is listed")
 def test_a_topic_that_is_deleted_during_the_check_makes_no_problem(root) -> None:
     def act() -> None:
         root.topics.delete("t")

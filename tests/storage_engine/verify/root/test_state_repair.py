@@ -12,7 +12,7 @@ import pytest
 
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import CorruptionError, FencedError
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage
 from storage_engine.topic.append.staged_list import StagedBatch, pending_lists, put_list
 from storage_engine.topic.append.topic_writer import BatchIdentity
 from storage_engine.topic.chain import history_file
@@ -33,12 +33,15 @@ from storage_engine.verify.root.state_repair import repair_documents
 from storage_engine.verify.segment_check import Options
 from tests.storage_engine.topic.append.test_appending import CLOCK, Query, append, contents, new_topic, rows
 from tests.storage_engine.topic.chain.test_pruning import grow
+from tests.stores import file_in, local, storage_at
+
+BY_VIEW = pytest.mark.posix("the view proves what is restored")
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> PosixStorage:
-    """A topic with twelve records in three versions after the first, and a settled view."""
-    storage = PosixStorage(tmp_path / "root")
+def storage(tmp_path: Path) -> Storage:
+    """A topic with twelve records in three versions after the first, and a settled view, if the storage has a view."""
+    storage = storage_at(tmp_path / "root")
     topics = new_topic(storage)
     append(topics, rows(*range(8)))
     append(topics, rows(8, 9))
@@ -47,22 +50,22 @@ def storage(tmp_path: Path) -> PosixStorage:
     return storage
 
 
-def another(storage: PosixStorage) -> Topics:
+def another(storage: Storage) -> Topics:
     return Topics(storage, BrokerConfig(), CLOCK)
 
 
-def damage(storage: PosixStorage, key: str, change: Callable[[bytes], bytes] = lambda data: data[:90]) -> bytes:
+def damage(storage: Storage, key: str, change: Callable[[bytes], bytes] = lambda data: data[:90]) -> bytes:
     """Damage a document beyond one byte; returns what it was."""
     data = storage.read(key)
-    storage.path(key).write_bytes(change(data))
+    file_in(storage, key).write_bytes(change(data))
     return data
 
 
-def problems_of(storage: PosixStorage) -> list[str]:
+def problems_of(storage: Storage) -> list[str]:
     return [str(found) for found in problems(check_root(another(storage), None, None, Options(), threads=1).findings)]
 
 
-def is_whole(storage: PosixStorage, *keys: int) -> None:
+def is_whole(storage: Storage, *keys: int) -> None:
     assert [row.key for row in contents(another(storage))] == [b"k%d" % number for number in keys or range(12)]
     settle(another(storage))
     assert problems_of(storage) == []
@@ -70,7 +73,7 @@ def is_whole(storage: PosixStorage, *keys: int) -> None:
     assert contents(another(storage))[-1].key == b"k99"
 
 
-def test_a_changed_byte_of_any_document_is_undone(storage: PosixStorage) -> None:
+def test_a_changed_byte_of_any_document_is_undone(storage: Storage) -> None:
     chance = random.Random(7)
     for version in range(4):
         key = version_key("t", version)
@@ -79,7 +82,7 @@ def test_a_changed_byte_of_any_document_is_undone(storage: PosixStorage) -> None
             position = chance.randrange(len(whole))
             changed = bytearray(whole)
             changed[position] ^= chance.randrange(1, 256)
-            storage.path(key).write_bytes(changed)
+            file_in(storage, key).write_bytes(changed)
             assert [error.file for error in damaged_documents(storage)] == [key]
             done = repair_documents(another(storage))
             assert done == [Restored(key, f"the byte at position {position}", "the digest of the document")]
@@ -87,7 +90,8 @@ def test_a_changed_byte_of_any_document_is_undone(storage: PosixStorage) -> None
     is_whole(storage)
 
 
-def test_a_newest_version_comes_back_from_the_one_before_and_the_view(storage: PosixStorage) -> None:
+@BY_VIEW
+def test_a_newest_version_comes_back_from_the_one_before_and_the_view(storage: Storage) -> None:
     key = version_key("t", 3)
     old = damage(storage, key)
     with pytest.raises(CorruptionError, match=key):
@@ -95,11 +99,12 @@ def test_a_newest_version_comes_back_from_the_one_before_and_the_view(storage: P
     (done,) = repair_documents(another(storage))
     assert (done.file, done.is_loss) == (key, True)
     assert done.source == "version 2, and 2 records that log/ shows as committed"
-    assert [path.read_bytes() for path in (storage.root / "meta/t/damaged").iterdir()] == [old[:90]]
+    assert [path.read_bytes() for path in (local(storage).root / "meta/t/damaged").iterdir()] == [old[:90]]
     is_whole(storage)
 
 
-def test_deleted_versions_come_back_from_the_view(storage: PosixStorage) -> None:
+@BY_VIEW
+def test_deleted_versions_come_back_from_the_view(storage: Storage) -> None:
     for version in (3, 2):
         storage.delete(version_key("t", version))
     (done,) = repair_documents(another(storage))
@@ -107,8 +112,9 @@ def test_deleted_versions_come_back_from_the_view(storage: PosixStorage) -> None
     is_whole(storage)
 
 
-def test_without_a_view_the_version_before_counts_and_its_lost_bytes_stay_hidden(storage: PosixStorage) -> None:
-    storage.remove_folder("log")
+def test_without_a_view_the_version_before_counts_and_its_lost_bytes_stay_hidden(storage: Storage) -> None:
+    if storage.folders is not None:
+        storage.folders.remove_folder("log")
     damage(storage, version_key("t", 3))
     (done,) = repair_documents(another(storage))
     assert done.source == "version 2"
@@ -117,7 +123,8 @@ def test_without_a_view_the_version_before_counts_and_its_lost_bytes_stay_hidden
     is_whole(storage, *range(10))
 
 
-def test_bytes_beyond_what_the_view_shows_are_never_made_visible(storage: PosixStorage) -> None:
+@BY_VIEW
+def test_bytes_beyond_what_the_view_shows_are_never_made_visible(storage: Storage) -> None:
     query = Query(another(storage))
     shown = query.batch(0, rows(12)).state
     settle(another(storage))
@@ -130,22 +137,24 @@ def test_bytes_beyond_what_the_view_shows_are_never_made_visible(storage: PosixS
     is_whole(storage, *range(13))
 
 
-def test_records_whose_bytes_are_damaged_do_not_come_back_and_the_view_stays(storage: PosixStorage) -> None:
-    log = max(storage.root.glob("data/*/0/*.log"))
+@BY_VIEW
+def test_records_whose_bytes_are_damaged_do_not_come_back_and_the_view_stays(storage: Storage) -> None:
+    log = max(local(storage).root.glob("data/*/0/*.log"))
     with log.open("r+b") as file:
         file.seek(-3, 2)
         file.write(b"\xff")
-    before = sorted(path.name for path in storage.root.glob("log/**/*"))
+    before = sorted(path.name for path in local(storage).root.glob("log/**/*"))
     damage(storage, version_key("t", 3))
     assert repair_documents(another(storage)) == []
     with pytest.raises(CorruptionError):
         settle(another(storage))
-    assert sorted(path.name for path in storage.root.glob("log/**/*")) == before
+    assert sorted(path.name for path in local(storage).root.glob("log/**/*")) == before
     with pytest.raises(CorruptionError):
         contents(another(storage))
 
 
-def test_a_start_offset_that_the_view_shows_comes_back(storage: PosixStorage) -> None:
+@BY_VIEW
+def test_a_start_offset_that_the_view_shows_comes_back(storage: Storage) -> None:
     delete_records(another(storage).chain("t"), 0, 5)
     settle(another(storage))
     damage(storage, version_key("t", 4))
@@ -153,8 +162,10 @@ def test_a_start_offset_that_the_view_shows_comes_back(storage: PosixStorage) ->
     is_whole(storage, *range(5, 12))
 
 
-@pytest.mark.parametrize("versions", [(1,), (2,), (1, 2), (0,), (2, 3), (1, 2, 3)])
-def test_versions_that_others_follow_and_several_newest_ones_come_back(storage: PosixStorage, versions) -> None:
+@pytest.mark.parametrize(
+    "versions", [(1,), (2,), (1, 2), (0,), pytest.param((2, 3), marks=BY_VIEW), pytest.param((1, 2, 3), marks=BY_VIEW)]
+)
+def test_versions_that_others_follow_and_several_newest_ones_come_back(storage: Storage, versions) -> None:
     for version in versions:
         damage(storage, version_key("t", version))
     assert sorted(done.file for done in repair_documents(another(storage))) == [
@@ -163,7 +174,8 @@ def test_versions_that_others_follow_and_several_newest_ones_come_back(storage: 
     is_whole(storage)
 
 
-def test_a_query_is_told_that_nobody_knows_its_last_batch(storage: PosixStorage) -> None:
+@BY_VIEW
+def test_a_query_is_told_that_nobody_knows_its_last_batch(storage: Storage) -> None:
     query = Query(another(storage))
     query.batch(0, rows(12, 13), "0" * 63)
     query.batch(1, rows(14), "0" * 63)
@@ -177,7 +189,7 @@ def test_a_query_is_told_that_nobody_knows_its_last_batch(storage: PosixStorage)
     is_whole(storage, *range(15))
 
 
-def test_a_writer_that_still_runs_is_fenced_where_its_last_batch_is_lost(storage: PosixStorage) -> None:
+def test_a_writer_that_still_runs_is_fenced_where_its_last_batch_is_lost(storage: Storage) -> None:
     query = Query(another(storage))
     query.batch(0, rows(12), "0" * 63)
     settle(another(storage))
@@ -191,7 +203,7 @@ def test_a_writer_that_still_runs_is_fenced_where_its_last_batch_is_lost(storage
     is_whole(storage, *range(13))
 
 
-def test_a_writer_that_still_knows_the_lost_version_brings_all_of_it_back(storage: PosixStorage) -> None:
+def test_a_writer_that_still_knows_the_lost_version_brings_all_of_it_back(storage: Storage) -> None:
     """The version keeps its id where that can be read, so what the writer puts next follows it."""
     query = Query(another(storage))
     query.batch(0, rows(12), "0" * 63)
@@ -203,8 +215,9 @@ def test_a_writer_that_still_knows_the_lost_version_brings_all_of_it_back(storag
     is_whole(storage, *range(15))
 
 
+@pytest.mark.posix("acts when the view is read")
 def test_a_writer_that_puts_the_next_version_while_a_repair_is_under_way_is_followed(
-    storage: PosixStorage, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = Query(another(storage))
     query.batch(0, rows(12), "0" * 63)
@@ -212,7 +225,7 @@ def test_a_writer_that_puts_the_next_version_while_a_repair_is_under_way_is_foll
     newest = query.batch(1, rows(13), "0" * 63).state
     damage(storage, version_key("t", newest.version), lambda data: data[:-200])
 
-    def meanwhile(storage: PosixStorage) -> ShownOffsets:
+    def meanwhile(storage: Storage) -> ShownOffsets:
         monkeypatch.setattr(proven_state, "shown_offsets", shown_offsets)
         chain = another(storage).chain("t")
         chain._seen = newest  # as a process has it that read the version before it was damaged
@@ -226,8 +239,9 @@ def test_a_writer_that_puts_the_next_version_while_a_repair_is_under_way_is_foll
     is_whole(storage, *range(14))
 
 
+@BY_VIEW
 def test_versions_that_history_knows_come_back_and_the_topic_goes_on(
-    storage: PosixStorage, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
     prune(storage, another(storage).chain("t"))
@@ -238,9 +252,9 @@ def test_versions_that_history_knows_come_back_and_the_topic_goes_on(
     is_whole(storage)
 
 
-@pytest.mark.parametrize("version", range(4))
+@pytest.mark.parametrize("version", [0, 1, 2, pytest.param(3, marks=BY_VIEW)])
 def test_a_root_of_format_1_is_repaired_in_its_own_format(tmp_path: Path, version: int) -> None:
-    storage = PosixStorage(tmp_path / "root")
+    storage = storage_at(tmp_path / "root")
     topics = new_topic(storage)
     for number in range(3):
         append(topics, rows(number))
@@ -259,7 +273,7 @@ def test_a_root_of_format_1_is_repaired_in_its_own_format(tmp_path: Path, versio
 
 
 def test_a_list_of_segments_comes_back_from_the_version_before_it(tmp_path: Path) -> None:
-    storage = PosixStorage(tmp_path / "root")
+    storage = storage_at(tmp_path / "root")
     chain = StateChain(storage, "t", CLOCK)
     new_topic(storage)
     for _ in range(80):
@@ -273,7 +287,7 @@ def test_a_list_of_segments_comes_back_from_the_version_before_it(tmp_path: Path
     assert StateChain(storage, "t", CLOCK).newest() == chain.newest()
 
 
-def test_history_comes_back_from_its_versions(storage: PosixStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_comes_back_from_its_versions(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
     prune(storage, another(storage).chain("t"))
     key = history_key("t", 2)
@@ -283,7 +297,7 @@ def test_history_comes_back_from_its_versions(storage: PosixStorage, monkeypatch
     is_whole(storage)
 
 
-def test_the_retired_first_version_comes_back(storage: PosixStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_retired_first_version_comes_back(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
     append(another(storage), rows(12, 13))
     prune(storage, another(storage).chain("t"), keep=2)
@@ -295,7 +309,8 @@ def test_the_retired_first_version_comes_back(storage: PosixStorage, monkeypatch
     is_whole(storage, *range(14))
 
 
-def test_partitions_that_lost_versions_had_added_come_back(storage: PosixStorage) -> None:
+@BY_VIEW
+def test_partitions_that_lost_versions_had_added_come_back(storage: Storage) -> None:
     topics = another(storage)
     topics.alter("t", partitions=3)
     append(topics, rows(50, 51), partition=2)
@@ -311,7 +326,8 @@ def test_partitions_that_lost_versions_had_added_come_back(storage: PosixStorage
     assert problems_of(storage) == []
 
 
-def test_deleted_records_stay_deleted_where_the_version_that_did_it_is_lost(storage: PosixStorage) -> None:
+@BY_VIEW
+def test_deleted_records_stay_deleted_where_the_version_that_did_it_is_lost(storage: Storage) -> None:
     delete_records(another(storage).chain("t"), 0, 5)
     settle(another(storage))
     storage.delete(version_key("t", 4))
@@ -322,7 +338,7 @@ def test_deleted_records_stay_deleted_where_the_version_that_did_it_is_lost(stor
     is_whole(storage, *range(5, 12))
 
 
-def test_the_roots_own_record_comes_back_before_what_is_judged_by_it(storage: PosixStorage) -> None:
+def test_the_roots_own_record_comes_back_before_what_is_judged_by_it(storage: Storage) -> None:
     put_positions(storage, another(storage).state("t"), "audit", "reader", {0: 0}, 7, holds_back=True)
     (consumer,) = [file.key for file in storage.list("meta/t/groups/")]
     for key in (ROOT_RECORD, consumer):
@@ -332,7 +348,7 @@ def test_the_roots_own_record_comes_back_before_what_is_judged_by_it(storage: Po
     is_whole(storage)
 
 
-def test_a_repaired_list_stops_no_sweep(storage: PosixStorage) -> None:
+def test_a_repaired_list_stops_no_sweep(storage: Storage) -> None:
     put_list(storage, StagedBatch(BatchIdentity("q", 0, "0" * 64), ()))
     (listed,) = [file.key for file in storage.list("staging/batches/")]
     before = damage(storage, listed, lambda data: data.replace(b'"', b"?", 1))

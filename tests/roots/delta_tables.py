@@ -1,0 +1,40 @@
+"""Opens Delta tables of tests, on the kind of storage that has the roots (tests.stores)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from lakelog.delta_options import delta_options
+from storage_engine.storage import Storage
+from storage_engine.storage.storage_opening import open_storage
+from tests.stores import StoreFile, file_in
+
+
+def table_at(uri: str, version: int | None = None) -> DeltaTable:
+    """The table at a path or URI."""
+    return DeltaTable(uri, version=version, storage_options=delta_options())
+
+
+def is_table(uri: str) -> bool:
+    return bool(DeltaTable.is_deltatable(uri, storage_options=delta_options()))
+
+
+def commit_file(uri: str, version: int) -> Path | StoreFile:
+    """The file of a commit of the table at a path or URI."""
+    return file_in(open_storage(uri), f"_delta_log/{version:020}.json")
+
+
+def open_table(storage: Storage, key: str) -> DeltaTable:
+    """A table below a root."""
+    return table_at(f"{storage.uri}/{key}")
+
+
+def rows_of_table(storage: Storage, key: str) -> list[dict[str, Any]]:
+    """All rows; none if there is no table."""
+    if not is_table(f"{storage.uri}/{key}"):
+        return []
+    rows: list[dict[str, Any]] = open_table(storage, key).to_pyarrow_table().to_pylist()
+    return rows
