@@ -14,13 +14,13 @@ from pathlib import Path
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import ExitStatus
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.broker_settings import read_broker_settings
 from storage_engine.topic.topics import Topics
 from tests.java_options import JAVA_OPTIONS
 from tests.jobs.noise import noise, printed
 from tests.storage_engine.record_tables import Row, to_table
+from tests.stores import job_environment, root_at, storage_at
 
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE = 300
@@ -48,7 +48,7 @@ def started(job: str, conf: Path, *options: str) -> subprocess.Popen[str]:
     """A job and its processes, which are a group of their own."""
     return subprocess.Popen(
         [PROJECT / "spark-submit.sh", job, "--conf", conf, *options],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=PROJECT, env=os.environ | JAVA_OPTIONS,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=PROJECT, env=job_environment() | JAVA_OPTIONS,
         start_new_session=True,
     )  # fmt: skip
 
@@ -58,7 +58,7 @@ def written(folder: Path, form: str) -> Path:
     source = folder / "source"
     source.mkdir()
     conf = folder / "orders.yaml"
-    conf.write_text(CONF.format(root=folder / "root", form=form, source=source))
+    conf.write_text(CONF.format(root=root_at(folder / "root"), form=form, source=source))
     return conf
 
 
@@ -70,7 +70,7 @@ def test_an_ingest_that_ends_before_python_has_started_prints_no_error(tmp_path:
     assert ended.returncode == ExitStatus.DONE, ended.stderr
     assert noise(ended.stderr) == []
     assert "batches 0, records 0" in ended.stdout
-    assert read_broker_settings(PosixStorage(tmp_path / "root")) == {"log.retention.hours": "24"}
+    assert read_broker_settings(storage_at(tmp_path / "root")) == {"log.retention.hours": "24"}
 
 
 def test_a_line_that_only_begins_like_a_job_s_is_noise() -> None:
@@ -98,7 +98,7 @@ def test_a_task_that_fails_is_printed_with_what_failed_in_it(tmp_path: Path) -> 
 
 def test_sigterm_to_all_processes_of_an_export_in_the_middle_of_a_task_is_one_line(tmp_path: Path) -> None:
     conf = written(tmp_path, "json")
-    topics = Topics(PosixStorage(tmp_path / "root"), BrokerConfig(), SystemClock())
+    topics = Topics(storage_at(tmp_path / "root"), BrokerConfig(), SystemClock())
     state = topics.create("orders", 2, {})
     rows = [Row(b"k%d" % number, b"v") for number in range(10)]
     append_records(topics.storage, topics.chain("orders"), topics.config(state), topics.clock, to_table(rows), None)

@@ -20,7 +20,9 @@ from pipeline.delta.dead_letters import (
     append_dead_letters,
     append_staged_dead_letters,
 )
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage
+from tests.roots.delta_tables import rows_of_table, table_at
+from tests.stores import root_at, storage_at
 
 LETTER: dict[str, object] = {
     "reason": "no key",
@@ -41,11 +43,11 @@ UNDECODABLE = ("undecodable", None, "t", 0, 5, None, b"k", b"v", None, None, Non
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> PosixStorage:
-    return PosixStorage(tmp_path)
+def storage(tmp_path: Path) -> Storage:
+    return storage_at(tmp_path)
 
 
-def staged(storage: PosixStorage, *letters: dict[str, object]) -> str:
+def staged(storage: Storage, *letters: dict[str, object]) -> str:
     buffer = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(list(letters), INGEST_DEAD_LETTERS), buffer)
     key = f"staging/{len(list(storage.list('staging/')))}.parquet"
@@ -53,19 +55,19 @@ def staged(storage: PosixStorage, *letters: dict[str, object]) -> str:
     return key
 
 
-def rows(storage: PosixStorage) -> list[Any]:
-    return list(deltalake.DeltaTable(storage.path("table")).to_pyarrow_table().to_pylist())
+def rows(storage: Storage) -> list[Any]:
+    return rows_of_table(storage, "table")
 
 
-def test_staged_rows_of_all_tasks_arrive_whole_and_spark_reads_them(spark: SparkSession, storage: PosixStorage) -> None:
+def test_staged_rows_of_all_tasks_arrive_whole_and_spark_reads_them(spark: SparkSession, storage: Storage) -> None:
     second = LETTER | {"task": 2}
     append_staged_dead_letters(storage, [staged(storage, LETTER), staged(storage, second)], "table", "q", 3)
     assert sorted(rows(storage), key=lambda row: str(row["task"])) == [LETTER, second]
-    found = spark.read.format("delta").load(str(storage.path("table"))).where("task = 2").collect()
+    found = spark.read.format("delta").load(f"{storage.uri}/table").where("task = 2").collect()
     assert [bytes(row["value"]) for row in found] == [LETTER["value"]]
 
 
-def test_repeated_batch_finds_its_dead_letters_there(storage: PosixStorage) -> None:
+def test_repeated_batch_finds_its_dead_letters_there(storage: Storage) -> None:
     file = staged(storage, LETTER)
     for batch_id in (3, 3, 4, 3, 4):
         append_staged_dead_letters(storage, [file], "table", "q", batch_id)
@@ -74,9 +76,9 @@ def test_repeated_batch_finds_its_dead_letters_there(storage: PosixStorage) -> N
     assert len(rows(storage)) == 3
 
 
-def test_spark_and_the_driver_keep_to_the_same_guard(spark: SparkSession, storage: PosixStorage) -> None:
+def test_spark_and_the_driver_keep_to_the_same_guard(spark: SparkSession, storage: Storage) -> None:
     append_staged_dead_letters(storage, [staged(storage, LETTER)], "table", "q", 3)
-    table = str(storage.path("table"))
+    table = f"{storage.uri}/table"
     same = spark.createDataFrame([tuple(LETTER.values())], spark_struct(INGEST_DEAD_LETTERS))
     append_dead_letters(same, table, "q", 3)
     assert len(rows(storage)) == 1
@@ -85,7 +87,7 @@ def test_spark_and_the_driver_keep_to_the_same_guard(spark: SparkSession, storag
     assert len(rows(storage)) == 2
 
 
-def test_two_drivers_with_one_batch_add_it_once(storage: PosixStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_drivers_with_one_batch_add_it_once(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     file = staged(storage, LETTER)
     append_staged_dead_letters(storage, [file], "table", "q", 2)
     write = deltalake.write_deltalake
@@ -101,14 +103,14 @@ def test_two_drivers_with_one_batch_add_it_once(storage: PosixStorage, monkeypat
 
 
 def test_plain_readers_can_read_the_table(spark: SparkSession, tmp_path: Path) -> None:
-    table = str(tmp_path / "table")
+    table = root_at(tmp_path / "table")
     append_dead_letters(
         spark.createDataFrame([UNDECODABLE], spark_struct(EXPORT_DEAD_LETTERS)),
         table,
         "a",
         0,
     )
-    protocol = deltalake.DeltaTable(table).protocol()
+    protocol = table_at(table).protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
 
 
