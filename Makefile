@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format test test-browser test-prometheus test-stores fuzz soak judge bench sources demo-s3 demo-hdfs dist docs lock clean
+.PHONY: help venv lint format test test-airflow test-browser test-prometheus test-stores fuzz soak judge bench sources demo-s3 demo-hdfs dist docs lock clean
 
 SETUP := . scripts/setup.sh
 VENV_PYTHON := .venv/bin/python
@@ -40,6 +40,9 @@ test-stores: ## run the tests of stores, then all tests with roots on S3, then A
 test-browser: ## run the tests that open Chromium; fail if Chromium is missing (`make test` skips these tests)
 	@$(SETUP); found=$$(command -v chromium chromium-browser google-chrome google-chrome-stable | head -n 1 || true); \
 	    CHROMIUM=$${CHROMIUM:-$${found:-chromium}} $(VENV_PYTHON) -m pytest -m browser
+
+test-airflow: ## load the DAG of deploy/ with Airflow, whose Python AIRFLOW_PYTHON names (`make test` skips this test)
+	@$(SETUP); AIRFLOW_PYTHON=$${AIRFLOW_PYTHON:?name the Python of an Airflow 3} $(VENV_PYTHON) -m pytest -m airflow
 
 test-prometheus: ## run the tests that start Prometheus; fail if Prometheus is missing (`make test` skips these tests)
 	@$(SETUP); PROMETHEUS=$${PROMETHEUS:-prometheus} $(VENV_PYTHON) -m pytest -m prometheus

@@ -147,6 +147,13 @@ def _settings(section: type[Section], prefix: str, keys: Iterable[str] | None = 
     return rows
 
 
+_EXPORTS = f"""## Section: `exports`
+
+{Settings.model_fields["exports"].description} For example, `exports.flights.mode` is the mode of the export `flights`, and
+`--set exports.flights.mode=append` changes it. [OPERATIONS.md](OPERATIONS.md#exports) has an example.
+"""
+
+
 def render() -> str:
     """The text of docs/CONFIGURATION.md."""
     columns = ("Key", "Value", "Default", "Meaning")
@@ -162,6 +169,8 @@ def render() -> str:
     for name, section in SECTIONS.items():
         parts.append(f"## Section: `{name}`\n\n{Settings.model_fields[name].description}\n")
         parts.append(table(columns, _settings(section, f"{name}.")))
+        if name == "export":
+            parts.append(_EXPORTS)
     parts.append(_DIRECTORIES)
     directory_keys = (*DIRECTORY_TOPIC_KEYS.values(), *DIRECTORY_BROKER_KEYS.values())
     parts.append(table(broker_columns, (_broker_key(key) for key in directory_keys)))

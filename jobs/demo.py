@@ -16,7 +16,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pipeline.job import JobContext, JobReport, run_job, say
+from pipeline.job import JobContext, JobReport, run_job
 
 CONF = Path(__file__).resolve().parent.parent / "conf" / "flights.yaml"
 _SOURCE = "source"
@@ -27,7 +27,7 @@ def demo(context: JobContext) -> JobReport:
     """Run the steps in one Spark session and report the results."""
     storage = context.storage
     source = f"{storage.uri}/{_SOURCE}"
-    _say(f"writing a year of flights to {source}")
+    context.lines.info(f"writing a year of flights to {source}")
     # Import PySpark before the second thread starts. Its modules import one another, which is not safe in two threads.
     import pipeline.spark.session  # noqa: F401
 
@@ -50,13 +50,13 @@ def demo(context: JobContext) -> JobReport:
     context = dataclasses.replace(context, settings=with_source(context.settings, source))
     wanted = context.settings.required_export()
 
-    _say("ingest: twelve files, one micro-batch each")
+    context.lines.info("ingest: twelve files, one micro-batch each")
     ingested = ingest(context)
     before = LogSize.of(context.topics.state(wanted.topic))
-    _say("maintenance: retention and compaction")
+    context.lines.info("maintenance: retention and compaction")
     maintained = maintenance(context)
     state = context.topics.state(wanted.topic)
-    _say("export: the latest flight of each aircraft into Delta")
+    context.lines.info("export: the latest flight of each aircraft into Delta")
     exported = export(context)
 
     root = storage.uri
@@ -76,10 +76,6 @@ def demo(context: JobContext) -> JobReport:
         changed_topics=[wanted.topic],
         closing=next_steps(storage, wanted.topic, wanted.table),
     )
-
-
-def _say(step: str) -> None:
-    say(f"demo: {step}")
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

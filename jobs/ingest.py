@@ -14,11 +14,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from dataclasses import replace
 
 from pipeline.ingest.ingesting import Ingest
 from pipeline.ingest.micro_batch import IngestResult
 from pipeline.ingest.rows.source_rows import isolation
-from pipeline.job import JobContext, JobReport, Value, run_job, say
+from pipeline.job import JobContext, JobReport, Value, run_job
 from pipeline.spark.failures import spark_failures
 from pipeline.spark.store_settings import require_file_system
 from pipeline.topic_model import check_schemas
@@ -27,7 +28,8 @@ from storage_engine.phases import shown_shares
 
 def ingest(context: JobContext) -> JobReport:
     """Run the stream to its end and report the result."""
-    name = f"ingest {context.settings.required_ingest().name}"
+    lines = replace(context.lines, job="ingest", name=context.settings.required_ingest().name)
+    name = f"ingest {lines.name}"
     check_schemas(context.settings)
     spark = context.spark
     require_file_system(spark, context.storage.uri)
@@ -36,7 +38,8 @@ def ingest(context: JobContext) -> JobReport:
             spark,
             context.settings,
             context.topics,
-            report=lambda line: say(f"{name}: {line}"),
+            report=lines.info,
+            report_wait=lines.waiting,
             take_over_others=context.arguments.take_over,
             accept_new_checkpoint=context.arguments.accept_new_checkpoint,
             accept_schema=vars(context.arguments).get("accept_schema", False),

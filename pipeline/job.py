@@ -5,7 +5,7 @@
 A job is a function from a JobContext to a JobReport. `run_job` calls this function. At the end, `run_job` updates log/
 (the view of the root as a Kafka log directory) for the topics that the job changed. Then `run_job` prints the report on
 standard output, as a short table, or with --json as one line of JSON. Errors and the progress of long work are printed
-on standard error.
+on standard error, with --log-format json as lines of JSON.
 
 The exit status is one of storage_engine.errors.ExitStatus, or 130 after Ctrl-C, or 143 after SIGTERM.
 """
@@ -27,7 +27,9 @@ from rich import box
 from rich.table import Table
 
 from lakelog.opening import topics_under
+from lakelog.terminal.log_lines import LogFormat, LogLines
 from lakelog.terminal.progress_display import NoDisplay, ProgressDisplay, display_on_stderr
+from lakelog.terminal.progress_file import ProgressFile
 from lakelog.terminal.text import new_console, shown_line
 from pipeline.settings import Settings, load_settings
 from pipeline.spark.termination import TERMINATION, Terminated
@@ -59,6 +61,7 @@ class JobContext:
     topics: the topics under the root of the settings.
     arguments: the parsed command line, with the job's own options.
     display: shows the progress of long work.
+    part: the name of the export to which the job's lines belong; empty for lines of the whole job.
     """
 
     name: str
@@ -66,6 +69,7 @@ class JobContext:
     topics: Topics
     arguments: argparse.Namespace = field(default_factory=argparse.Namespace)
     display: ProgressDisplay = field(default_factory=NoDisplay)
+    part: str = ""
 
     @classmethod
     def of(
@@ -77,11 +81,15 @@ class JobContext:
     ) -> JobContext:
         """Open the root of the settings. Standard error names each broker setting that differs from the root's."""
 
-        def warn(difference: str) -> None:
-            say(f"{name}: warning: {difference}")
-
+        given = arguments or argparse.Namespace()
+        warn = _lines(name, given).warning
         topics = topics_under(open_storage(settings.root), settings.broker, settings.broker_settings, warn)
-        return cls(name, settings, topics, arguments or argparse.Namespace(), display or NoDisplay())
+        return cls(name, settings, topics, given, display or NoDisplay())
+
+    @property
+    def lines(self) -> LogLines:
+        """Prints the job's lines on standard error."""
+        return replace(_lines(self.name, self.arguments), name=self.part)
 
     @property
     def storage(self) -> Storage:
@@ -157,7 +165,7 @@ def run_job(
         arguments = parser.parse_args(argv)
     except SystemExit as ended:  # argparse has printed its message; 0 after --help
         return ended.code if isinstance(ended.code, int) else ExitStatus.USAGE
-    started = time.monotonic()
+    started, lines = time.monotonic(), _lines(name, arguments)
     try:
         with TERMINATION.listening():
             settings = load_settings(
@@ -168,18 +176,21 @@ def run_job(
                 _stored_broker_settings,
                 makes_topics=makes_topics,
             )
-            context = JobContext.of(name, settings, arguments, display_on_stderr())
+            display: ProgressDisplay = display_on_stderr(lines)
+            if arguments.progress_json is not None:
+                display = ProgressFile(display, arguments.progress_json, name)
+            context = JobContext.of(name, settings, arguments, display)
             report = show_changes(context, main(context))
     except Terminated as ended:
-        say(f"{name}: {ended}; nothing that was committed is lost")
+        lines.info(f"{ended}; nothing that was committed is lost")
         TERMINATION.await_endings()
         return ended.exit_status
     except LogError as error:
-        say(f"{name}: {error}")
+        lines.error(str(error))
         if arguments.json:
             print_json({"job": name, "exit_status": int(error.exit_status), "error": str(error)})
         return error.exit_status
-    print_report(name, report, time.monotonic() - started, as_json=arguments.json)
+    print_report(lines, report, time.monotonic() - started, as_json=arguments.json)
     return report.exit_status
 
 
@@ -188,6 +199,10 @@ def _stored_broker_settings(settings: Settings) -> Mapping[str, str] | None:
     given = {name.lower(): value for name, value in settings.storage.options.items()}
     set_storage_options(storage_options() | given)
     return read_broker_settings(open_storage(settings.root))
+
+
+def _lines(name: str, arguments: argparse.Namespace) -> LogLines:
+    return LogLines(name, LogFormat(vars(arguments).get("log_format", LogFormat.TEXT)))
 
 
 def _parser(name: str, description: str) -> argparse.ArgumentParser:
@@ -210,6 +225,18 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
         "--root", metavar="URI", help="directory or URI of all topics; overrides LAKELOG_ROOT and the file"
     )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON line")
+    parser.add_argument(
+        "--progress-json",
+        type=Path,
+        metavar="FILE",
+        help="append the progress of the work to this file, as lines of JSON",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=[each.value for each in LogFormat],
+        default=LogFormat.TEXT.value,
+        help="the form of the job's lines on standard error; json: each line is a JSON object",
+    )
     return parser
 
 
@@ -229,11 +256,13 @@ def show_changes(context: JobContext, report: JobReport) -> JobReport:
     return report
 
 
-def print_report(name: str, report: JobReport, seconds: float, *, as_json: bool = False) -> None:
+def print_report(lines: LogLines, report: JobReport, seconds: float, *, as_json: bool = False) -> None:
     """Print the result on standard output, and failures and warnings on standard error."""
-    for kind, lines in (("warning", report.warnings), ("failed", report.failures)):
-        for line in lines:
-            say(f"{name}: {kind}: {line}")
+    name = lines.job
+    for warning in report.warnings:
+        lines.warning(warning)
+    for failure in report.failures:
+        lines.failed(failure)
     if as_json:
         print_json(
             {"job": name, "exit_status": int(report.exit_status), "seconds": round(seconds, 3)}
@@ -256,11 +285,6 @@ def print_report(name: str, report: JobReport, seconds: float, *, as_json: bool 
     print(shown_line(f"{name}: {_facts(report.summary) or 'nothing to do'} ({shown_duration(seconds)})"))
     for line in report.closing:
         print(shown_line(line))
-
-
-def say(line: str) -> None:
-    """Print one line on standard error."""
-    print(shown_line(line), file=sys.stderr)
 
 
 def print_json(document: Mapping[str, object]) -> None:

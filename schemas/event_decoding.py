@@ -55,6 +55,8 @@ def decode_values(model: type[BaseModel], values: pa.BinaryArray) -> DecodedValu
                 event = validate(value).__dict__
             except ValidationError as error:
                 reasons[row] = _reason(error)
+            except Exception as error:  # noqa: BLE001 - a validator is the user's own code; its text may contain the value
+                reasons[row] = f"{type(error).__name__} in the model"
         events.append(event)
     try:
         columns = [_column(field, events) for field in schema]

@@ -171,11 +171,11 @@ def _imported(name: str, folders: tuple[str, ...]) -> ModuleType:
                 "Add the folder that contains the module to PYTHONPATH or to the setting schemas.path.",
             ) from error
         raise _broken(name, error) from error
-    except Exception as error:  # the module is the user's own code
+    except (Exception, SystemExit) as error:  # the module is the user's own code
         raise _broken(name, error) from error
 
 
-def _broken(name: str, error: Exception) -> UnknownSchemaError:
+def _broken(name: str, error: BaseException) -> UnknownSchemaError:
     problem = f"the module {name} cannot be imported: {type(error).__name__}: {error}"
     return UnknownSchemaError(problem, f"`python -c 'import {name}'` shows where the error is.")
 

@@ -120,13 +120,36 @@ class Meter:
                 parts.append(f"{shown_number(round(records_per_s))} records/s")
             if bytes_per_s:
                 parts.append(f"{shown_size(bytes_per_s)}/s")
-            done, expected = self._measure()
-            rate = records_per_s if self.expected_size is None else bytes_per_s
-            if rate and expected is not None and expected > done:
-                parts.append(f"{shown_duration((expected - done) / rate)} left")
+            left = self._seconds_left()
+            if left:
+                parts.append(f"{shown_duration(left)} left")
             if self._note:
                 parts.append(self._note)
             return f"{self.work}: {', '.join(parts) or 'begun'}"
+
+    def facts(self) -> dict[str, str | int | float | None]:
+        """All reports by name. Rates are per second; what is not known is None."""
+        with self._lock:
+            records_per_s, bytes_per_s = self._rates()
+            left = self._seconds_left()
+            return {
+                "work": self.work,
+                "records": self.records,
+                "expected_records": self.expected_records,
+                "bytes": self.size,
+                "expected_bytes": self.expected_size,
+                "records_per_second": round(records_per_s),
+                "bytes_per_second": round(bytes_per_s),
+                "seconds_left": None if left is None else round(left),
+                "note": self._note,
+            }
+
+    def _seconds_left(self) -> float | None:
+        """The time that the remaining work takes at the present rate; None if that is not known."""
+        done, expected = self._measure()
+        records_per_s, bytes_per_s = self._rates()
+        rate = records_per_s if self.expected_size is None else bytes_per_s
+        return (expected - done) / rate if rate and expected is not None and expected >= done else None
 
     def _measure(self) -> tuple[int, int | None]:
         """The amounts done and expected: bytes if the total is known in bytes, else records."""

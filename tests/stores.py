@@ -48,7 +48,7 @@ _BUCKET = "TEST_STORE_BUCKET"
 
 def root_at(path: Path | str) -> str:
     """The URI of the root that belongs to an absolute local path."""
-    return f"{os.environ[_BUCKET]}{path}" if STORE != "posix" else str(path)
+    return f"{os.environ[_BUCKET]}{path}" if STORE != "posix" or _BUCKET in os.environ else str(path)
 
 
 def storage_at(path: Path | str) -> Storage:
@@ -153,16 +153,18 @@ def serving_store() -> Iterator[ObjectServer | None]:
     """
     if STORE not in STORES:
         raise pytest.UsageError(f"LAKELOG_TEST_STORE is {STORE!r}, expected one of {', '.join(STORES)}")
-    if STORE == "posix":
-        yield None
-    elif STORE == "hdfs":
-        from tests.servers.minicluster import HdfsCluster
-
-        with HdfsCluster() as cluster, patch.dict(os.environ, {_BUCKET: f"{cluster.uri}roots"}):
+    with patch.dict(os.environ):
+        os.environ.pop("LAKELOG_TEST_STORE", None)  # jobs refuse variables that begin like their settings
+        if STORE == "posix":
             yield None
-    else:
-        with _object_server() as server, patch.dict(os.environ, environment(server, new_bucket(server))):
-            yield server
+        elif STORE == "hdfs":
+            from tests.servers.minicluster import HdfsCluster
+
+            with HdfsCluster() as cluster, patch.dict(os.environ, {_BUCKET: f"{cluster.uri}roots"}):
+                yield None
+        else:
+            with _object_server() as server, patch.dict(os.environ, environment(server, new_bucket(server))):
+                yield server
 
 
 def environment(server: ObjectServer, bucket: str) -> Mapping[str, str]:

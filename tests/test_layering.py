@@ -62,14 +62,18 @@ ABOVE = {
     "pipeline.spark": "lakelog.spark",
     "pipeline.job": "lakelog.terminal lakelog.opening lakelog.cli.clean pipeline.settings pipeline.spark",
     "pipeline.topic_model": "schemas pipeline.settings",
+    "pipeline.stop_request": "",
     "pipeline.delta": "schemas lakelog.dead_letter_tables lakelog.delta_options lakelog.rows lakelog.spark"
-    " pipeline.settings pipeline.spark pipeline.job pipeline.topic_model",
+    " pipeline.settings pipeline.spark pipeline.job",
+    "pipeline.export": "lakelog.dead_letter_tables lakelog.spark pipeline.settings pipeline.spark pipeline.job"
+    " pipeline.topic_model pipeline.stop_request pipeline.delta",
     "pipeline.ingest": "schemas lakelog.dead_letter_tables lakelog.spark pipeline.settings pipeline.spark"
-    " pipeline.topic_model pipeline.delta",
+    " pipeline.topic_model pipeline.stop_request pipeline.delta",
     "pipeline.clean": "lakelog.inspection lakelog.spark lakelog.cli.clean pipeline.settings pipeline.spark pipeline.job",
     "pipeline": "lakelog.dead_letter_tables lakelog.delta_options lakelog.spark pipeline.settings pipeline.spark"
     " pipeline.delta pipeline.ingest",
-    "jobs": "lakelog.dead_letter_tables lakelog.spark pipeline.spark pipeline.job pipeline.topic_model pipeline.delta"
+    "jobs": "lakelog.dead_letter_tables pipeline.spark pipeline.job pipeline.topic_model pipeline.delta"
+    " pipeline.export"
     " pipeline.ingest pipeline.clean pipeline",
 }
 ROOMS = [f"storage_engine.{name}".rstrip(".") for name in ENGINE] + list(ABOVE)

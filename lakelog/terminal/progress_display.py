@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from lakelog.terminal.log_lines import LogFormat, LogLines
 from lakelog.terminal.text import new_console, shown_line
 from storage_engine.clock import Clock, SystemClock
 from storage_engine.progress import Meter
@@ -86,9 +87,10 @@ def _rendered(meter: Meter) -> RenderableType:
 class _LineMeter(Meter):
     """Writes a line of progress if the last line is ten seconds old and there is progress to report."""
 
-    def __init__(self, work: str, stream: TextIO, clock: Clock) -> None:
+    def __init__(self, work: str, stream: TextIO, clock: Clock, shown: Callable[[str], str]) -> None:
         super().__init__(work, clock)
         self._stream = stream
+        self._shown = shown
         self._printed_ms = clock.now_ms()
 
     def advance(self, records: int = 0, size: int = 0) -> None:
@@ -98,23 +100,34 @@ class _LineMeter(Meter):
             if now_ms - self._printed_ms >= _LINE_EVERY_MS and (self.records or self.size or self.share is not None):
                 self._printed_ms = now_ms
                 with suppress(OSError):  # the work continues even if standard error is closed
-                    print(shown_line(self.line), file=self._stream, flush=True)
+                    print(f"{self._shown(self.line)}\n", end="", file=self._stream, flush=True)
 
 
 class PlainDisplay:
     """Plain lines to a file or a pipe."""
 
-    def __init__(self, stream: TextIO, clock: Clock) -> None:
+    def __init__(self, stream: TextIO, clock: Clock, shown: Callable[[str], str] = shown_line) -> None:
+        """
+        Args:
+            shown: makes a printed line of a line of progress.
+        """
         self._stream = stream
         self._clock = clock
+        self._shown = shown
 
     @contextmanager
     def work(self, name: str, *, plain_lines: bool = True) -> Iterator[Meter]:
-        yield _LineMeter(name, self._stream, self._clock) if plain_lines else Meter(name, self._clock)
+        yield _LineMeter(name, self._stream, self._clock, self._shown) if plain_lines else Meter(name, self._clock)
 
 
-def display_on_stderr() -> ProgressDisplay:
-    """The display that is suitable for standard error: a terminal, or a file or pipe."""
+def display_on_stderr(lines: LogLines | None = None) -> ProgressDisplay:
+    """The display that is suitable for standard error: a terminal, or a file or pipe.
+
+    Args:
+        lines: the lines of the job. If they are JSON, progress is also lines of JSON, even on a terminal.
+    """
+    if lines is not None and lines.form is LogFormat.JSON:
+        return PlainDisplay(sys.stderr, SystemClock(), lines.progress)
     if sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
         return LiveDisplay(sys.stderr, SystemClock())
     return PlainDisplay(sys.stderr, SystemClock())

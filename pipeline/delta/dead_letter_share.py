@@ -106,6 +106,7 @@ def is_too_much(recent: Recent, records: int, dead_letters: int, max_share: floa
 
 def too_many_dead_letters(
     table: str,
+    section: str,
     records: int,
     recent: Recent,
     max_share: float,
@@ -116,6 +117,7 @@ def too_many_dead_letters(
     """The error for the operator, with reasons, counts, offsets and the choices.
 
     Args:
+        section: the section of the settings that declares the export: `export`, or `exports.` and a name.
         records: number of records of the increment, without tombstones.
         reasons, places: the reasons and partitions of all dead letters of the increment.
         end: the end offsets of the increment, by partition.
@@ -128,14 +130,15 @@ def too_many_dead_letters(
         f"partition {each.partition} offsets {each.first_offset} to {each.last_offset} ({each.count:,})"
         for each in places
     ]
+    only = f"--only {name} " if (name := section.partition(".")[2]) else ""
     offsets = ",".join(f"{partition}:{offset}" for partition, offset in sorted(end.items()))
     return TooManyDeadLettersError(
         table,
         f"{dead:,} of {records:,} records to export{before} cannot be decoded: {share:.1%}, and"
-        f" export.max.dead.letter.share allows {max_share:.1%} ({_listed(whys, 'reasons')}; in"
+        f" {section}.max.dead.letter.share allows {max_share:.1%} ({_listed(whys, 'reasons')}; in"
         f" {_listed(wheres, 'partitions')})",
         "Nothing was exported. Choose: fix the model in schemas/ or the producer, and start again; accept these dead"
-        f' letters once with --accept-dead-letters "{offsets}"; or raise export.max.dead.letter.share.',
+        f' letters once with {only}--accept-dead-letters "{offsets}"; or raise {section}.max.dead.letter.share.',
     )
 
 

@@ -54,6 +54,8 @@ class Export:
     """Path or URI of the Delta table of records that could not be decoded."""
     asked_by: str = "the settings"
     """The setting or topic that determines the mode, for messages."""
+    section: str = "export"
+    """The section of the settings that declares the export, for messages."""
     headers: bool = False
     """Whether the rows of an append contain the headers of the records."""
 

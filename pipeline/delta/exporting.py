@@ -208,7 +208,7 @@ def _too_many(
     by_reason = bad.groupBy("_reason", "_detail").count().orderBy(F.desc("count"), "_reason", "_detail").limit(_MOST)
     places = bad.groupBy("_partition").agg(F.min("_offset"), F.max("_offset"), F.count("*")).orderBy("_partition")
     return too_many_dead_letters(
-        export.table, counts.decodable, plan.recent, max_share,
+        export.table, export.section, counts.decodable, plan.recent, max_share,
         [ReasonCount(*row) for row in by_reason.collect()],
         [Place(*row) for row in places.collect()],
         plan.to_read[1],

@@ -71,7 +71,11 @@ class Commit:
 
 
 class DeltaLog:
-    """The commits in the log of one table. The log is listed once, when this object is created."""
+    """The commits in the log of one table, up to the newest commit at the time when this object is created.
+
+    At first, only the files from the last checkpoint on are listed. In a table with many commits, the commits that a run
+    needs are nearly always among them. The whole log is listed only if older commits are needed.
+    """
 
     def __init__(self, table: str) -> None:
         """List the log of the table at a path or URI.
@@ -81,15 +85,45 @@ class DeltaLog:
         """
         self._table = table
         self._storage: Storage = open_storage(table)
-        files = list(self._storage.list(_FOLDER))
+        self._recent: list[int] = []
+        if checkpoint := self._last_checkpoint():
+            self._recent = self._list(f"{_FOLDER}{checkpoint:020d}")
+        self._all = None if self._recent else self._list()
+        self._recent = self._recent or self._all or []
+
+    @property
+    def versions(self) -> list[int]:
+        """All versions in the log, the newest first; empty if there is no table."""
+        if self._all is None:
+            self._all = [version for version in self._list() if version <= self._recent[0]]
+        return self._all
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no table."""
+        return not self._recent
+
+    def _list(self, after: str = "") -> list[int]:
+        """The versions in the part of the log after a key, the newest first."""
+        files = list(self._storage.list(_FOLDER, after))
         keys = [file.key for file in files]
-        self.versions = sorted((int(found[1]) for key in keys if (found := _COMMIT.fullmatch(key))), reverse=True)
-        """The newest version first; empty if there is no table."""
+        versions = sorted((int(found[1]) for key in keys if (found := _COMMIT.fullmatch(key))), reverse=True)
         # On S3, Spark marks each folder with an empty object. Its name has no dot. The marks alone are no table.
-        if not self.versions and any(file.size or "." in file.key.rpartition("/")[2] for file in files):
+        if not versions and not after and any(file.size or "." in file.key.rpartition("/")[2] for file in files):
             raise ExportRefusedError(
-                table, f"has no commit in {_FOLDER}", "Restore the table from a backup, or export to another table."
+                self._table,
+                f"has no commit in {_FOLDER}",
+                "Restore the table from a backup, or export to another table.",
             )
+        return versions
+
+    def _last_checkpoint(self) -> int:
+        """The version of the last checkpoint, as its file says; 0 if it is not known."""
+        try:
+            version = json.loads(self._storage.read(f"{_FOLDER}_last_checkpoint"))["version"]
+        except (NotFoundError, ValueError, TypeError, KeyError):
+            return 0
+        return version if isinstance(version, int) and version > 0 else 0
 
     def commits(self) -> Iterator[Commit]:
         """The commits, the newest first. The history ends at a commit that Delta has deleted meanwhile.
@@ -97,7 +131,7 @@ class DeltaLog:
         Raises:
             ExportRefusedError: a commit cannot be parsed.
         """
-        for version in self.versions:
+        for version in self._newest_first():
             try:
                 content = self._storage.read(f"{_FOLDER}{version:020d}.json")
             except NotFoundError:
@@ -110,6 +144,12 @@ class DeltaLog:
                     "is not a commit of a Delta table",
                     "Restore the file from a backup, or export to another table.",
                 ) from error
+
+    def _newest_first(self) -> Iterator[int]:
+        yield from self._recent
+        for version in self.versions:
+            if version < self._recent[-1]:
+                yield version
 
 
 def _parsed(version: int, content: bytes) -> Commit:
@@ -146,18 +186,20 @@ def read_head(table: str, table_id: str | None = None) -> TableHead | None:
         NewerTableError: a newer Lakelog exported to the table.
     """
     log = DeltaLog(table)
-    if not log.versions:
+    if log.is_empty:
         return None
-    return find_head(log.commits(), log.versions[-1], lambda stamp: table_id is None or stamp.table_id == table_id)
+    return find_head(
+        log.commits(), lambda: log.versions[-1], lambda stamp: table_id is None or stamp.table_id == table_id
+    )
 
 
-def find_head(commits: Iterable[Commit], oldest: int, counts: Callable[[Stamp], bool]) -> TableHead:
+def find_head(commits: Iterable[Commit], oldest: Callable[[], int], counts: Callable[[Stamp], bool]) -> TableHead:
     """Find the head in a history, newest commit first. Commits before the current stamp are not read.
 
     A RESTORE to a timestamp does not record the restored version, so the position of the rows is then unknown.
 
     Args:
-        oldest: the oldest version of the history.
+        oldest: returns the oldest version of the history. Called only if no stamp counts.
         counts: returns whether a stamp counts. Other stamps are ignored.
     """
     newest = current = version = table_id = None
@@ -168,10 +210,8 @@ def find_head(commits: Iterable[Commit], oldest: int, counts: Callable[[Stamp], 
         if version is None:
             version = counted_to = commit.version
             is_new = version == 0 and not commit.adds_files
-            # If old history was deleted, an earlier guard may be as high as the table's version.
-            guard = 0 if oldest == 0 else version + 1
         table_id = table_id or commit.table_id
-        stamp = Stamp.from_json(commit.user_metadata)
+        stamp = _stamp_of(commit)
         if stamp is not None and counts(stamp):
             if newest is None:
                 newest, guard = stamp, commit.version + 1
@@ -182,7 +222,20 @@ def find_head(commits: Iterable[Commit], oldest: int, counts: Callable[[Stamp], 
             restored = commit.parameters.get("version")
             counted_to = None if restored is None else int(restored)
     assert version is not None, "the history of a table has a commit"
+    if newest is None and oldest() > 0:
+        guard = version + 1  # old history was deleted, and an earlier guard may be as high as the table's version
     return TableHead(version, current, newest, guard, table_id or (newest.table_id if newest else None), is_new)
+
+
+def _stamp_of(commit: Commit) -> Stamp | None:
+    try:
+        return Stamp.from_json(commit.user_metadata)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ExportRefusedError(
+            f"commit {commit.version} of the table",
+            "has a stamp of Lakelog that cannot be read",
+            "Restore the commit from a backup, or export to another table.",
+        ) from error
 
 
 def plan_from_history(

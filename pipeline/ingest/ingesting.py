@@ -7,7 +7,6 @@
     rows/                 reads the rows of the source, and makes records of them
     micro_batch.py        stages one micro-batch, and commits it on each topic
     storage_retry.py      waits for a storage that is full or unreachable
-    stop_request.py       handles SIGTERM and Ctrl-C
 
 This module joins these parts. The module watches the stream until the stream ends, is stopped, fails or is fenced. A
 stream is fenced if another ingest has taken over one of its topics.
@@ -34,11 +33,11 @@ from pipeline.ingest.rows.dropped_fields import DroppedFields
 from pipeline.ingest.rows.record_rows import record_rows
 from pipeline.ingest.rows.source_rows import SourceRows, reads_files, shown_source, source_rows
 from pipeline.ingest.source_positions import PositionedSource
-from pipeline.ingest.stop_request import StopRequest
 from pipeline.ingest.storage_retry import StorageRetry
 from pipeline.settings import Settings
 from pipeline.spark.failures import SPARK_ERRORS, failure_reason, missing_python, stream_reason
 from pipeline.spark.session import start_python_daemon
+from pipeline.stop_request import StopRequest
 from pipeline.topic_model import changed_model, record_model, topic_schema
 from schemas.event_schema import EventSchema
 from storage_engine.errors import ConfigError, LogError, StorageError, TopicExistsError
@@ -88,10 +87,12 @@ class Ingest:
         accept_new_checkpoint: bool = False,
         accept_schema: bool = False,
         meter: Meter | None = None,
+        report_wait: Callable[[str], None] | None = None,
     ) -> None:
         """
         Args:
             report: receives a line after each micro-batch.
+            report_wait: receives a line before each pause, if the storage is full or unreachable; by default `report`.
             take_over_others: replace the topic's recorded writer if the writer is another query.
             accept_new_checkpoint: accept a checkpoint that would be refused as new, copied or rolled back, and drop the
                 recorded batches and positions of earlier queries.
@@ -104,6 +105,7 @@ class Ingest:
         self._ingest = settings.required_ingest()
         self._topics = topics
         self._report = report
+        self._report_wait = report_wait or report
         self._take_over_others = take_over_others
         self._accept_new_checkpoint = accept_new_checkpoint
         self._accept_schema = accept_schema
@@ -143,7 +145,7 @@ class Ingest:
         result = IngestResult(query_id, {name: TopicResult(each.epoch) for name, each in self._ingest_topics.items()})
         result.dropped_fields = DroppedFields.of(self._settings, planned.read)
         result.notes += [note for topic in planned.topics for note in topic.notes] + left
-        storage_retry = StorageRetry(self._ingest.storage_retry_timeout_ms, self._stop.wait, self._report)
+        storage_retry = StorageRetry(self._ingest.storage_retry_timeout_ms, self._stop.wait, self._report_wait)
         self._batches = MicroBatches(
             self._topics,
             self._ingest,

@@ -2,14 +2,15 @@
 
 storage_engine/config/settings_document.py parses the YAML file. `lakelog --conf` uses the same parser.
 
+export_settings.py   declares the settings of exports
 overlays.py          finds the setting to which a LAKELOG_ variable or a --set refers
 model.py             declares the settings, with their documentation
 values.py            defines the types of the values, with their checks
 settings_loading.py  merges the four sources; each error names the place of the mistake
 """
 
+from pipeline.settings.export_settings import ExportSettings
 from pipeline.settings.model import (
-    ExportSettings,
     IngestSettings,
     JobTopics,
     Settings,

@@ -19,22 +19,19 @@ from pydantic import (
     model_validator,
 )
 
+from pipeline.settings.export_settings import Exports, ExportSettings
 from pipeline.settings.job_keys import (
     BATCH_SIZE,
     COMPRESSION_TYPE,
     DEFAULT_BATCH_BYTES,
     DEFAULT_CODEC,
-    DEFAULT_MAX_SHARE,
     DEFAULT_PUBLISH_SPARK_BYTES,
     DEFAULT_SMALL_BYTES,
     DEFAULT_SMALL_FILES,
-    DEFAULT_SPARK_RECORDS,
     DEFAULT_STORAGE_RETRY_MS,
-    MAX_DEAD_LETTER_SHARE,
     PUBLISH_SPARK_BYTES,
     SMALL_BYTES,
     SMALL_FILES,
-    SPARK_RECORDS,
     STORAGE_RETRY_TIMEOUT,
 )
 from pipeline.settings.section import Section
@@ -44,7 +41,6 @@ from pipeline.settings.values import (
     Location,
     Noun,
     Sql,
-    Table,
     Text,
     TopicName,
     Trigger,
@@ -207,33 +203,6 @@ class IngestSettings(Section):
         return None if self.trigger == AVAILABLE_NOW else self.trigger
 
 
-class ExportSettings(Section):
-    """The job `export`: brings a Delta table up to date with a topic, incrementally and exactly once."""
-
-    topic: TopicName = Field(description="Topic to export.")
-    table: Table = Field(
-        default_factory=lambda fields: f"tables/{fields.get('topic', '')}",
-        validate_default=True,
-        description="Directory of the Delta table. Default: tables/ and the name of the topic.",
-    )
-    mode: Annotated[Literal["upsert", "append"], Noun("upsert or append")] | None = Field(
-        default=None,
-        description="upsert: a row has the latest value of its key, and a tombstone deletes the row. append: every record"
-        " becomes a row. Default: upsert if the topic's cleanup.policy contains compact, otherwise append.",
-    )
-    headers: Annotated[bool, Noun("true or false")] = Field(
-        default=False,
-        description="Whether the table has a column _headers with the records' headers. Only append mode allows this. Rows that"
-        " were exported without this column contain null there.",
-    )
-    max_dead_letter_share: Annotated[float, Noun("a number"), by_key(MAX_DEAD_LETTER_SHARE)] = Field(
-        default=DEFAULT_MAX_SHARE, alias="max.dead.letter.share", description=MAX_DEAD_LETTER_SHARE.doc
-    )
-    spark_records: Annotated[int, Noun("a whole number"), by_key(SPARK_RECORDS)] = Field(
-        default=DEFAULT_SPARK_RECORDS, alias="spark.records", description=SPARK_RECORDS.doc
-    )
-
-
 class JobTopics(Section):
     """The topics that a job works on."""
 
@@ -326,6 +295,11 @@ class Settings(Section):
     export: ExportSettings | None = Field(
         default=None, description="Brings a Delta table up to date with a topic, incrementally and exactly once."
     )
+    exports: Exports = Field(
+        default={},
+        description="Several exports of one job, by name. Each has the keys of `export`. An export that fails does not stop the"
+        " others.",
+    )
     retention: JobTopics = Field(
         default=JobTopics(),
         description="Deletes old segments by age, size and start offset. The keys of each topic set the limits.",
@@ -342,6 +316,13 @@ class Settings(Section):
     _name: str = PrivateAttr(default="settings")
     _places: dict[str, str] = PrivateAttr(default_factory=dict)
     _broker_settings: BrokerSettings = PrivateAttr(default_factory=BrokerSettings)
+    _export_section: str = PrivateAttr(default="export")
+
+    @model_validator(mode="after")
+    def _export_once(self) -> Self:
+        if self.export is not None and self.exports:
+            raise mistake("found both sections, export and exports", "Move the export into the section exports.")
+        return self
 
     @property
     def broker_settings(self) -> BrokerSettings:
@@ -357,6 +338,8 @@ class Settings(Section):
 
         For a setting that is not given, the place is the name of the settings and the path.
         """
+        if path.startswith("export."):
+            path = path.replace("export", self._export_section, 1)
         return self._places.get(path, f"{self._name}, {path}")
 
     def remember_places(self, name: str, places: Iterator[tuple[str, str]]) -> None:
@@ -385,6 +368,17 @@ class Settings(Section):
             raise self._no_section("ingest", "the keys topic, source and value")
         return self.ingest
 
+    def with_export(self, name: str) -> Settings:
+        """The settings with one of the exports of the section `exports` as their only export."""
+        chosen = self.model_copy(update={"export": self.exports[name], "exports": {}})
+        chosen._export_section = f"exports.{name}"  # noqa: SLF001 - a copy of this object
+        return chosen
+
+    @property
+    def export_section(self) -> str:
+        """The section that declares `export`: export, or exports and a name."""
+        return self._export_section
+
     def required_export(self) -> ExportSettings:
         """The section `export`.
 
@@ -392,7 +386,7 @@ class Settings(Section):
             ConfigError: the section is missing.
         """
         if self.export is None:
-            raise self._no_section("export", "topic")
+            raise self._no_section("export", "topic, or add exports by name in the section exports")
         return self.export
 
     def source_schema(self) -> str | None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from pipeline.settings.export_settings import ExportSettings
 from pipeline.settings.model import SECTIONS, TOPIC_ENTRY, section_in
 from pipeline.settings.section import Section
 from storage_engine.config import ALIASES, BROKER_KEYS, TOPIC_KEYS, nearest
@@ -26,6 +27,7 @@ PREFIX = "LAKELOG_"
 STORAGE_OPTIONS: KeyPath = ("storage", "options")
 """The path of the storage options. Their values may be passwords, so no message contains them."""
 _OPTIONS: KeyPath = ("ingest", "source", "options")
+_KEY = re.compile(r"[\w.-]*")
 _TOPIC_KEYS = (*TOPIC_ENTRY, *TOPIC_KEYS, *ALIASES)
 
 
@@ -35,6 +37,8 @@ def known_paths(document: Document) -> list[KeyPath]:
     paths += (("topics", topic, key) for topic in document.section(("topics",)) for key in _TOPIC_KEYS)
     for name, section in SECTIONS.items():
         paths += _paths_in(section, (name,))
+    for export in document.section(("exports",)):
+        paths += _paths_in(ExportSettings, ("exports", export))
     return paths + [(*_OPTIONS, option) for option in document.section(_OPTIONS)]
 
 
@@ -89,12 +93,19 @@ def apply_arguments(document: Document, arguments: Sequence[str]) -> None:
         place = f"--set {dotted}"
         if not equals or not dotted:
             raise UsageError(
-                "--set", f"expected KEY=VALUE; found {argument!r}", "For example ingest.batch.size=500000."
+                "--set", f"expected KEY=VALUE; found {_only_key(argument)}", "For example ingest.batch.size=500000."
             )
         path = _resolve(document, dotted)
         if path is None:
             raise _no_setting(document, dotted, place)
         document.put(path, value, place)
+
+
+def _only_key(argument: str) -> str:
+    """The part of an argument that can be a key. The rest may be a password, as in `storage.options.x: password`."""
+    found = _KEY.match(argument)
+    key = found[0] if found else ""
+    return repr(key) if key == argument else f"{key!r} and other text"
 
 
 def _resolve(document: Document, dotted: str) -> KeyPath | None:
@@ -117,6 +128,9 @@ def _resolve(document: Document, dotted: str) -> KeyPath | None:
     option = dotted.removeprefix(".".join(STORAGE_OPTIONS) + ".")
     if option not in (dotted, ""):
         return (*STORAGE_OPTIONS, option)
+    if section == "exports":
+        export, _, key = rest.partition(".")
+        return ("exports", export, key) if key else None
     if section == "topics":
         keys = [key for key in _TOPIC_KEYS if rest.endswith(f".{key}") and rest != f".{key}"]
         if keys:

@@ -29,7 +29,14 @@ from storage_engine.config import (
     topic_config,
     topic_key,
 )
-from storage_engine.config.settings_document import Document, KeyPath, read_broker, read_broker_section, read_document
+from storage_engine.config.settings_document import (
+    Document,
+    KeyPath,
+    read_broker,
+    read_broker_section,
+    read_document,
+    section_kind,
+)
 from storage_engine.errors import ConfigError, InvalidTopicNameError, UsageError
 from storage_engine.topic.broker_settings import BrokerSettings
 from storage_engine.topic_name import check_topic_name
@@ -146,7 +153,7 @@ def _topic_key(key: str, value: object, place: str) -> ConfigKey:
 
 def _check_new_topics(settings: Settings, described: set[str]) -> None:
     """Refuse a topic that only --set names: the name is probably mistyped. A topic that a section names is accepted."""
-    named = {settings.export.topic} if settings.export else set()
+    named = {export.topic for export in (settings.export, *settings.exports.values()) if export}
     named.update(settings.ingest.ingest_topics if settings.ingest else ())
     for job in (settings.retention, settings.compaction, settings.maintenance):
         named.update(job.topics or ())
@@ -170,7 +177,9 @@ def _first_mistake(document: Document, error: ValidationError) -> ConfigError:
     if found["type"] == "mistake":
         return ConfigError(place, found["ctx"]["problem"], found["ctx"]["remedy"])
     section: type[Section] | None = Settings
-    for key in path[:-1]:
+    if path[:1] == ("exports",) and len(path) == 2:
+        return ConfigError(place, f"expected a section with the keys of an export; found {shown(found['input'])}")
+    for key in path[:-1] if path[:1] != ("exports",) else ("exports", *path[2:-1]):
         around = section.fields_by_key().get(key) if section else None
         section = section_in(around.annotation) if around else None
     fields = section.fields_by_key() if section else {}
@@ -188,4 +197,6 @@ def _first_mistake(document: Document, error: ValidationError) -> ConfigError:
     expected = noun(field) if field else "text"
     if path[:2] == STORAGE_OPTIONS:
         return ConfigError(place, f"expected {expected}; the value is not shown, because it may be a password")
+    if field and section_in(field.annotation):  # the value may be the password of an option inside the section
+        return ConfigError(place, f"expected {expected}; found {section_kind(found['input'])}")
     return ConfigError(place, f"expected {expected}; found {shown(found['input'])}")

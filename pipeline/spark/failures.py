@@ -36,7 +36,7 @@ _NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
 _PYTHON_DID_NOT_START = "at org.apache.spark.api.python.PythonWorkerFactory."
 _STREAM_FAILED = re.compile(r"^\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
 _OF_KAFKA = ("org.apache.kafka.", "kafka.")
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_QUOTED = re.compile(r"['\"].*['\"]", re.DOTALL)
 _FILE = re.compile(r"while reading file (\S+?)\.?(?:\s|$)")
 
 
@@ -100,8 +100,15 @@ def stream_reason(error: BaseException) -> str:
         cause = cause.getCause()
     if not name.startswith(_OF_KAFKA) and "kafka" not in reason.lower():
         return reason
-    innermost = " ".join(_QUOTED.sub("...", said).split()).rstrip(".")
+    innermost = without_quoted(said)
     return reason if not innermost or innermost in reason else f"{reason}: {innermost}"
+
+
+def without_quoted(text: str) -> str:
+    """A message in one line, without the text from its first to its last quotation mark. The quoted value may itself
+    contain quotation marks, so nothing between the two is kept.
+    """
+    return " ".join(_QUOTED.sub("...", text).split()).rstrip(".")
 
 
 def raised_in_query(error: BaseException, text: str) -> bool:

@@ -65,6 +65,8 @@ executor has died, which is pointless within one process. Without these settings
 own heartbeats for two minutes. The driver then removed itself from its list of executors, could not register again, and
 printed a stack trace every ten seconds until its end. Spark requires that the timeout is longer than the interval."""
 
+_UMASK = "spark.hadoop.fs.permissions.umask-mode"
+
 _CONTEXT_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """PySpark's loggers that print an error as kilobytes of JSON before PySpark raises it, if the error has a place in the code."""
 
@@ -74,7 +76,7 @@ def spark_session(app_name: str) -> SparkSession:
 
     Cluster managers and Spark's UI show `app_name`, unless the user's spark-submit options name the application. The
     settings come from the spark-submit options, then from conf/spark-defaults.conf or the user's SPARK_CONF_DIR. This
-    function sets only what these sources leave open (`local_settings`).
+    function sets only what these sources leave open (`local_settings`, `umask_setting`).
     """
     _prepare_environment()
     with TERMINATION.held_back():  # a JVM that starts prints an error if its Python ends meanwhile
@@ -83,7 +85,8 @@ def spark_session(app_name: str) -> SparkSession:
             builder = builder.appName(app_name)
         if SparkContext._active_spark_context is None:  # noqa: SLF001 - any public call would create one
             _start_jvm()
-            for key, value in local_settings(dict(SparkConf().getAll())).items():
+            given = dict(SparkConf().getAll())
+            for key, value in {**local_settings(given), **umask_setting(given)}.items():
                 builder = builder.config(key, value)
         session = builder.getOrCreate()
     open_stores(session.sparkContext)
@@ -104,6 +107,19 @@ def local_settings(given: Mapping[str, str]) -> dict[str, str]:
     if not (master == "local" or master.startswith("local[")) or not _LOCAL_SETTINGS.keys().isdisjoint(given):
         return {}
     return _LOCAL_SETTINGS
+
+
+def umask_setting(given: Mapping[str, str]) -> dict[str, str]:
+    """The setting that gives Spark's files the umask of this process; empty if the user gives this setting.
+
+    Hadoop does not use the umask of its process, but a setting, by default 022. Without this function, Spark's files in a
+    private root would be readable for everybody, and in a root of a group only their owner could write them.
+    """
+    if _UMASK in given:
+        return {}
+    umask = os.umask(0o077)  # the umask can only be read by setting it
+    os.umask(umask)
+    return {_UMASK: f"{umask:03o}"}
 
 
 def _start_jvm() -> None:

@@ -3,7 +3,7 @@
 The first signal runs the registered endings (such as the stop of Spark) in a separate thread, and raises Terminated in
 the main thread. So a main thread that waits for Spark, directly or through other threads, soon continues. Later signals
 are ignored until the process has ended, because the command `timeout` sends two signals. While the stream of an ingest
-runs, the ingest handles the signals itself (pipeline/ingest/stop_request.py).
+runs, the ingest handles the signals itself (pipeline/stop_request.py).
 """
 
 from __future__ import annotations
@@ -81,16 +81,17 @@ class Termination:
         """Delay signals that arrive during the block until the block ends.
 
         The block is the start of Spark. There PySpark installs its own handler of Ctrl-C, which cancels jobs over a
-        connection on which the main thread may be waiting for a reply. After the block, the handler of this class is
-        installed again.
+        connection on which the main thread may be waiting for a reply. After the block, the handler from before the block
+        is installed again.
         """
+        before = signal.getsignal(signal.SIGINT)
         self._is_held_back = True
         try:
             yield
         finally:
             self._is_held_back = False
             if self._is_listening and threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGINT, self._ask)
+                signal.signal(signal.SIGINT, before)
         if self._asked is not None and self._thread is None:
             self._end(self._asked)
 

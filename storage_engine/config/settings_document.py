@@ -23,6 +23,7 @@ KeyPath = tuple[str, ...]
 _MOST_VALUES = 100_000
 """Limit for one file, after aliases are expanded. A few lines with nested aliases can expand to billions of values."""
 
+_NAME = re.compile(r"'[^'<][^']+'")
 _NO_CHARACTER = re.compile(r"[\0\ud800-\udfff]")
 """NUL, which no path can have, and surrogates, which UTF-8 cannot encode. Python uses surrogates for undecodable
 bytes.
@@ -77,7 +78,7 @@ class Document:
             if value is None:
                 return {}
             if not isinstance(value, Mapping):
-                raise ConfigError(self.place(path[:length]), f"expected a section of keys; found {shown(value)}")
+                raise ConfigError(self.place(path[:length]), f"expected a section of keys; found {section_kind(value)}")
         return value if isinstance(value, Mapping) else {}
 
     def put(self, path: KeyPath, value: object, place: str) -> None:
@@ -132,7 +133,7 @@ def read_document(file: Path) -> Document:
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         context = f"{error.context}, " if error.context else ""
-        raise ConfigError(f"{file}{line}", f"is not YAML: {context}{error.problem}") from None
+        raise ConfigError(f"{file}{line}", f"is not YAML: {_without_names(f'{context}{error.problem}')}") from None
     except yaml.YAMLError as error:
         raise ConfigError(str(file), f"is not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
@@ -211,8 +212,20 @@ def _value(node: yaml.Node, path: KeyPath, around: tuple[int, ...], document: Do
         _check_text(node.value, document.place(path))
         return None if node.tag == _NULL else node.value
     raise ConfigError(
-        document.place(path), f"the YAML tag {node.tag} has no meaning here", "Write the value without a tag."
+        document.place(path), "a YAML tag (!name) has no meaning here", "Write the value without a tag, or in quotes."
     )
+
+
+def section_kind(value: object) -> str:
+    """The value of a section in words. The value itself may be a password at the place of the section."""
+    return "text" if isinstance(value, str) else shown(value)
+
+
+def _without_names(problem: str) -> str:
+    """PyYAML's description of a mistake, without the names of aliases and tags: a password that is not in quotes and
+    begins with `*`, `&` or `!` looks like such a name. Single characters, and kinds of tokens such as '<scalar>', stay.
+    """
+    return _NAME.sub("...", problem)
 
 
 def _check_text(text: str, place: str) -> None:

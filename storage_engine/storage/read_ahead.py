@@ -8,20 +8,23 @@ before the reader needs them, also blocks of the next files.
 A ReadAhead first requests two blocks at the same time, and doubles this number with each read up to the limit. So a
 reader that stops after a few records has fetched little in vain.
 
-A ReadAhead holds at most `_MOST_BLOCKS` blocks, 16 MiB, and up to Storage.reads_at_once threads. The threads end after the
-ReadAhead is no longer used. Only one thread may use a ReadAhead.
+Each block is read by a thread of its own, which ends with the read. So an abandoned ReadAhead leaves no thread, and a
+process that ends does not wait for a storage that does not answer. At most Storage.reads_at_once blocks are held or in
+flight, or as many as one read needs. Only one thread may use a ReadAhead.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from threading import Thread
 
 from storage_engine.storage import Readable, Storage
 
 _BLOCK_BYTES = 2 * 1024**2
-_MOST_BLOCKS = 8
+_LARGEST_READ = 8 * _BLOCK_BYTES
+"""A longer range is read directly."""
 
 
 def read_ahead(storage: Storage, files: Iterable[tuple[str, int]]) -> Readable:
@@ -37,7 +40,10 @@ def read_ahead(storage: Storage, files: Iterable[tuple[str, int]]) -> Readable:
 
 
 class ReadAhead:
-    """Returns the same bytes and the same errors as the storage, sooner if the files are read in their order."""
+    """Returns the same bytes and raises the same errors as the storage, and sooner if the files are read in their order.
+    A block is read before it is needed, so an error may be older than the call that raises it. After an error, the block
+    is read again.
+    """
 
     def __init__(self, storage: Storage, files: Iterable[tuple[str, int]]) -> None:
         """
@@ -57,21 +63,21 @@ class ReadAhead:
                 self._first_blocks.append(self.blocks)
                 self.blocks += -(-size // _BLOCK_BYTES)
         self._places = dict(zip(self._keys, self._first_blocks, strict=True))
-        self._threads = ThreadPoolExecutor(storage.reads_at_once)
         self._fetched: dict[int, Future[bytes]] = {}
         self._window = 1
+        self._most = storage.reads_at_once
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """Like Storage.read. A range outside of the known files, or larger than all blocks together, is read directly."""
+        """Like Storage.read. A range outside of the known files, or a very long range, is read directly."""
         first_block = self._places.get(key)
-        if first_block is None or length is None or not 0 < length <= _BLOCK_BYTES * (_MOST_BLOCKS - 1):
+        if first_block is None or length is None or not 0 < length <= _LARGEST_READ:
             return self._storage.read(key, start, length)
         end = start + length
         if end > self._sizes[key]:
             return self._storage.read(key, start, length)
         first, last = first_block + start // _BLOCK_BYTES, first_block + (end - 1) // _BLOCK_BYTES
         self._fetch(first, last)
-        found = b"".join(self._fetched[number].result() for number in range(first, last + 1))
+        found = b"".join(self._block(number) for number in range(first, last + 1))
         begin = start % _BLOCK_BYTES
         expected = min((last - first_block + 1) * _BLOCK_BYTES, self._sizes[key]) - (first - first_block) * _BLOCK_BYTES
         if len(found) != expected:  # the file is shorter than its writer said, or was a moment ago
@@ -79,17 +85,28 @@ class ReadAhead:
             return self._storage.read(key, start, length)
         return found if len(found) == length else found[begin : begin + length]
 
+    def _block(self, number: int) -> bytes:
+        try:
+            return self._fetched[number].result()
+        except BaseException:
+            del self._fetched[number]
+            raise
+
     def _fetch(self, first: int, last: int) -> None:
         """Forget the blocks before the first one that is needed, and ask for the blocks up to some after the last one."""
-        for number in [each for each in self._fetched if not first <= each < first + _MOST_BLOCKS]:
-            self._fetched.pop(number).cancel()
-        self._window = min(2 * self._window, _MOST_BLOCKS)
+        for number in [each for each in self._fetched if not first <= each <= last + self._most]:
+            del self._fetched[number]
+        self._window = min(2 * self._window, self._most)
         for number in range(first, min(max(last + 1, first + self._window), self.blocks)):
             if number not in self._fetched:
-                self._fetched[number] = self._threads.submit(self._read_block, number)
+                self._fetched[number] = block = Future[bytes]()
+                Thread(target=self._read_block, args=(number, block), name="read-ahead", daemon=True).start()
 
-    def _read_block(self, number: int) -> bytes:
+    def _read_block(self, number: int, block: Future[bytes]) -> None:
         file = bisect_right(self._first_blocks, number) - 1
         key = self._keys[file]
         start = (number - self._first_blocks[file]) * _BLOCK_BYTES
-        return self._storage.read(key, start, min(_BLOCK_BYTES, self._sizes[key] - start))
+        try:
+            block.set_result(self._storage.read(key, start, min(_BLOCK_BYTES, self._sizes[key] - start)))
+        except BaseException as error:  # noqa: BLE001 - raised by the reader
+            block.set_exception(error)

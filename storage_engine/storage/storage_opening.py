@@ -40,6 +40,12 @@ def open_storage(uri: str) -> Storage:
         return PosixStorage(_usable(unquote(path), place))
     if scheme == "hdfs":
         return HdfsStorage(uri)
+    if ":" in host.rpartition("@")[0]:
+        raise ConfigError(
+            "root",
+            "the URI contains a user and a password",
+            "Write the URI without them (docs/STORAGE.md, Credentials).",
+        )
     if is_object_store(scheme):
         return ObjectStorage(uri)
     if scheme and "://" in uri:

@@ -1,8 +1,8 @@
 """Runs the commands of a page as a reader would. Absolute paths of the page become paths in one folder of the test.
 
 `lakelog` and the jobs run in this process, which has loaded Spark and the kernels already, through the same entry
-points as separate processes. `jq` is replaced by the library of the same name. All other commands except systemctl are
-the machine's programs.
+points as separate processes. `jq` is replaced by the library of the same name. All other commands except systemctl and
+kubectl are the machine's programs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from lakelog import cli
 from tests.docs.pages import PROJECT
 from tests.in_process import Ended, run_in_process
 
-ELSEWHERE = re.compile(r"(?<![\w.])/(?=(?:backup|data|etc/lakelog|mnt|opt/lakelog|var/lib|var/log)\b)")
+ELSEWHERE = re.compile(
+    r"(?<![\w.])/(?=(?:backup|data|etc/(?:cron|kafka|lakelog|systemd)|mnt|opt/lakelog|var/lib|var/log)\b)"
+)
 """Where a path of the pages begins that is absolute."""
 SPARK_OPTIONS = {"--master", "--conf"}
 
@@ -35,9 +37,10 @@ class Machine:
         self.folder = folder
         self._programs = folder / "bin"
         self._programs.mkdir()
-        systemctl = self._programs / "systemctl"  # tells which units a page names; there is no systemd to ask
-        systemctl.write_text(f'#!/bin/sh\necho "$@" >> {folder}/systemctl.log\n')
-        systemctl.chmod(0o755)
+        for name in ("systemctl", "kubectl"):  # tells what a page names; there is no systemd and no cluster to ask
+            program = self._programs / name
+            program.write_text(f'#!/bin/sh\necho "$@" >> {folder}/{name}.log\n')
+            program.chmod(0o755)
 
     def local(self, text: str) -> str:
         """A page's text with the paths of this machine."""
@@ -79,7 +82,7 @@ class Machine:
 
     def _program(self, words: Sequence[str], given: bytes) -> Ended:
         name, *arguments = words
-        if name == "lakelog":
+        if Path(name).name == "lakelog":
             arguments = [path for word in arguments for path in _expanded(word)]
             return run_in_process(cli.main, ["lakelog", *arguments], given)
         if name.endswith("spark-submit.sh"):
@@ -110,7 +113,7 @@ def _expanded(word: str) -> list[str]:
 
 
 def _is_ours(program: str) -> bool:
-    return program in {"lakelog", "echo", "jq"} or program.endswith("spark-submit.sh")
+    return Path(program).name in {"lakelog", "echo", "jq"} or program.endswith("spark-submit.sh")
 
 
 def _jq(arguments: Sequence[str], given: bytes) -> Ended:

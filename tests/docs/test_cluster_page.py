@@ -1,5 +1,5 @@
-"""Checks the page docs/CLUSTER.md and the files of docs/cluster/ with hadolint, with the schemas of Kubernetes, and
-against each other. Images are not built, and pods are not started."""
+"""Checks the page docs/CLUSTER.md, the files of docs/cluster/ with hadolint, and the manifests of an ingest with executors
+against each other. Images are not built, and pods are not started. tests/deploy checks the other manifests."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pyspark
-import yaml
 
 from pipeline.settings import load_settings
 from scripts.executor_archive import PROJECT as PACKAGES
+from tests.deploy.schedules import manifests
 from tests.docs.pages import PROJECT, blocks, commands, text_of
 
 PAGE = "docs/CLUSTER.md"
@@ -35,8 +34,8 @@ EXECUTOR = {
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """The manifests by kind; each kind occurs once."""
-    found = [document for document in yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text()) if document]
+    """The manifests of an ingest with executors by kind; each kind occurs once."""
+    found = manifests("volume.yaml", "settings.yaml", "ingest-with-executors.yaml")
     assert len({document["kind"] for document in found}) == len(found)
     return {document["kind"]: document for document in found}
 
@@ -64,10 +63,8 @@ def test_the_commands_name_what_is_there() -> None:
     assert set(re.findall(r"lakelog-(\d[\d.]*\d)-", text_of(PAGE))) == {version("lakelog")}
 
 
-def test_manifests_have_the_schemas_of_kubernetes_and_belong_together(tmp_path: Path) -> None:
+def test_manifests_of_an_ingest_with_executors_belong_together(tmp_path: Path) -> None:
     found = documents()
-    for document in found.values():
-        kubernetes_validate.validate(document, "1.37", strict=True)
     pod = found["Job"]["spec"]["template"]
     (driver,) = pod["spec"]["containers"]
     at = driver["args"].index("--")

@@ -13,11 +13,11 @@ from tests.docs.pages import PROJECT
 
 DECISIONS = PROJECT / "docs" / "decisions"
 PACKAGES = ("jobs", "lakelog", "pipeline", "schemas", "storage_engine")
-EVERY_PAGE = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
+EVERY_PAGE = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md")), PROJECT / "deploy/README.md"]
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
 _MODULE = re.compile(r"(?<![\w./])((?:[a-z_]\w*/)*\w+\.py)\b")
 ENGINE = PROJECT / "storage_engine"
-NAMES = {path.name for folder in (*PACKAGES, "bench", "tests") for path in (PROJECT / folder).rglob("*.py")}
+NAMES = {path.name for folder in (*PACKAGES, "bench", "deploy", "tests") for path in (PROJECT / folder).rglob("*.py")}
 
 
 def anchors(page: Path) -> set[str]:

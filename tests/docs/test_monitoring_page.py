@@ -1,8 +1,7 @@
-"""Runs the commands of docs/MONITORING.md, and checks its systemd unit and its scrape settings."""
+"""Runs the commands of docs/MONITORING.md, and checks that its scrape settings name the service of systemd."""
 
 from __future__ import annotations
 
-import configparser
 import re
 import shlex
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.deploy.schedules import exec_start
 from tests.docs.commands import Machine
 from tests.docs.pages import blocks, commands
 
@@ -67,12 +67,7 @@ def run_service(machine: Machine, command: str) -> None:
 
 
 def test_the_unit_of_systemd_starts_what_the_scrape_settings_name(machine: Machine) -> None:
-    (unit_block,) = [block for block in blocks(MONITORING, "ini") if "--listen" in block.text]
-    unit = configparser.ConfigParser(interpolation=None, strict=True)
-    unit.optionxform = str  # type: ignore[assignment, method-assign]
-    unit.read_string(unit_block.text)
-    assert [*unit] == ["DEFAULT", "Unit", "Service", "Install"]
-    command = unit["Service"]["ExecStart"]
+    command = exec_start("lakelog-metrics.service")
     run_service(machine, command)
     (scrape_block,) = [block for block in blocks(MONITORING, "yaml") if "scrape_configs" in block.text]
     (job,) = yaml.safe_load(scrape_block.text)["scrape_configs"]

@@ -7,7 +7,6 @@ end of its source.
 from __future__ import annotations
 
 import ast
-import configparser
 import json
 import os
 import re
@@ -25,7 +24,8 @@ from pipeline.ingest.rows.record_rows import record_rows
 from pipeline.ingest.rows.source_rows import source_rows
 from pipeline.settings import load_settings
 from storage_engine.config import topic_config
-from tests.docs.commands import Machine
+from tests.deploy.schedules import cron_entries, exec_start, manifests
+from tests.docs.commands import Machine, run_job
 from tests.docs.pages import PROJECT, Block, blocks, commands, text_of
 from tests.java_options import JAVA_OPTIONS
 from tests.sample_orders import as_json, orders
@@ -115,11 +115,9 @@ def test_the_commands_of_lakelog_run_one_after_another(tmp_path: Path, monkeypat
 
 
 def test_operations_from_schedules_to_a_handover(machine: Machine) -> None:
-    for block in blocks(OPERATIONS, "cron"):
-        for line in commands(block):
-            schedule = re.fullmatch(r"((?:[\d*/,-]+\s+){5})(\S.*)", line)
-            assert schedule is not None, line
-            assert machine.run(schedule[2]).status == 0, line
+    for entry in cron_entries():
+        if "--json" in entry.command:
+            assert machine.run(entry.command).status == 0, entry
     runs = [json.loads(line) for line in (machine.folder / "var/log/lakelog/jobs.jsonl").read_text().splitlines()]
     assert [(run["job"], run["exit_status"], run.get("dead letters")) for run in runs] == [
         ("maintenance", 0, None),
@@ -151,41 +149,38 @@ def described(machine: Machine, root: str) -> object:
     return {key: document[key] for key in ("topic", "partitions", "writer")}
 
 
-def test_units_of_systemd_start_jobs_that_end_well_and_print_what_the_page_shows(machine: Machine) -> None:
-    printed = []
-    for block in blocks(OPERATIONS, "ini"):
-        unit = configparser.ConfigParser(interpolation=None, strict=True)
-        unit.optionxform = str  # type: ignore[assignment, method-assign]
-        unit.read_string(block.text)
-        assert {*unit} - {"DEFAULT"} <= {"Unit", "Service", "Timer", "Install"}, block
-        if "Service" in unit:
-            command = unit["Service"]["ExecStart"].replace("%i", "orders")
-            ended = machine.run(command if command.endswith("--json") else f"{command} --json")
-            assert ended.status == 0, ended
-            printed.append(json.loads(ended.out))
-    assert [(each["job"], each["exit_status"]) for each in printed] == [("ingest", 0), ("maintenance", 0)]
+def test_the_ingest_of_systemd_prints_what_the_page_shows(machine: Machine) -> None:
+    ended = machine.run(f"{exec_start('lakelog-ingest@.service', 'orders')} --json")
+    assert ended.status == 0, ended
+    printed = json.loads(ended.out)
     (shown,) = blocks(OPERATIONS, "json")
     example = json.loads(shown.text)
-    assert [(key, type(value)) for key, value in printed[0].items()] == [
+    assert [(key, type(value)) for key, value in printed.items()] == [
         (key, type(value)) for key, value in example.items()
     ]
     assert sum(example["dead letters by reason"].values()) == example["dead letters"]
 
 
-def test_the_jobs_that_airflow_is_shown_to_start_end_well(machine: Machine) -> None:
-    (block,) = [block for block in blocks(OPERATIONS, "python") if "airflow" in block.text]
-    tree = ast.parse(block.text)
-    compile(tree, str(block), "exec")
-    (command,) = [node.value.value for node in tree.body if isinstance(node, ast.Assign)]  # type: ignore[attr-defined]
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "JOB.format"]
-    jobs = [ast.literal_eval(call.args[0]) for call in calls]
-    assert sorted(jobs) == ["export", "maintenance"]
-    for job in jobs:
-        assert machine.run(command.format(job)).status == 0, job
+def test_the_ingest_of_kubernetes_reads_its_settings_and_prints_lines_of_json(machine: Machine) -> None:
+    (deployment,) = manifests("ingest.yaml")
+    (config_map,) = manifests("settings.yaml")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    settings = config_map["data"]["orders.yaml"].replace("/mnt/shared", str(machine.folder / "kubernetes"))
+    (machine.folder / "kubernetes.yaml").write_text(settings)
+    landing = machine.folder / "kubernetes/landing/orders"
+    landing.mkdir(parents=True)
+    (landing / "1.json").write_text("".join(f"{line}\n" for line in as_json(orders(0, ORDERS))))
+    words = ["kubernetes.yaml" if word == "/etc/lakelog/orders.yaml" else word for word in container["args"]]
+    ended = run_job(*words)
+    result = json.loads(ended.out)
+    assert (ended.status, result["topic"], result["records"]) == (0, "orders", ORDERS)
+    (line,) = [json.loads(line) for line in ended.err.splitlines()]
+    assert (line["job"], line["name"], line["level"]) == ("ingest", "orders", "info")
+    assert line["message"].startswith("batch 0: 500 records in ")
 
 
 def test_the_settings_of_several_topics_are_what_spark_can_run(spark: SparkSession, machine: Machine) -> None:
-    (block,) = blocks(OPERATIONS, "yaml")
+    (block, _) = blocks(OPERATIONS, "yaml")
     file = machine.folder / "router.yaml"
     file.write_text(machine.local(block.text))
     settings = load_settings(file)
@@ -195,6 +190,22 @@ def test_the_settings_of_several_topics_are_what_spark_can_run(spark: SparkSessi
     rows = record_rows(source_rows(spark, settings), settings, configs)
     assert rows.isStreaming
     assert rows.columns == ["key", "value", "refused", "source", "topic"]
+
+
+def test_several_exports_make_their_tables(machine: Machine) -> None:
+    (_, block) = blocks(OPERATIONS, "yaml")
+    (machine.folder / "exports.yaml").write_text(machine.local(block.text))
+    ended = machine.run(
+        "./spark-submit.sh export --conf exports.yaml --set exports.order-history.trigger=available-now --json"
+    )
+    assert ended.status == 0
+    assert [row["export"] for row in json.loads(ended.out)["rows"]] == ["orders", "order-history"]
+    columns = ["id", "amount", "at"]
+    tables = (machine.folder / "mnt/shared/lakelog/tables" / name for name in ("orders", "order_history"))
+    newest, history = (DeltaTable(table).to_pyarrow_table().select(columns).to_pylist() for table in tables)
+    expected = orders(0, ORDERS).select(columns).to_pylist()
+    assert sorted(history, key=lambda row: str(row["id"])) == expected
+    assert sorted(newest, key=lambda row: str(row["id"])) == expected
 
 
 def test_a_model_of_ones_own_from_a_file_to_a_table(spark: SparkSession, machine: Machine) -> None:

@@ -116,6 +116,7 @@ class Cluster:
         """Run ./spark-submit.sh with these arguments and the options of the cluster."""
         options = ["--master", self.master, "--conf", "spark.executor.memory=512m", "--conf", "spark.cores.max=2"]
         options += ["--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir=file://{self.events}"]
+        options += ["--conf", "spark.eventLog.compress=false"]  # a search finds no text in compressed events
         return subprocess.run(
             [HOME / "spark-submit.sh", *arguments, "--", *options],
             cwd=self.folder, env=os.environ | JAVA_OPTIONS | {"SPARK_LOCAL_IP": "127.0.0.1"} | environment,

@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.export import export
-from pipeline.delta.export_request import add_export_options
+from pipeline.export.export_request import add_export_options
 from pipeline.job import run_job
 from storage_engine.storage import Storage
-from tests.delta_tables import open_table
 from tests.lakelog.cli.conftest import Lakelog, lakelog, line
+from tests.roots.delta_tables import open_table
 from tests.stores import files_below, job_environment, root_at, storage_at
 
 __all__ = ["lakelog"]

@@ -10,14 +10,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import deltalake
 import pytest
 from pyspark.sql import SparkSession
 
 from jobs.export import export
-from pipeline.delta.export_request import add_export_options
+from pipeline.export.export_request import add_export_options
 from pipeline.job import run_job
 from tests.pipeline.ingest.ingest_runs import run_ingest
+from tests.roots.delta_tables import rows_of_table
+from tests.stores import is_untouched, root_at, storage_at
 
 EVENTS = """
 from datetime import datetime
@@ -69,9 +70,9 @@ def test_ingest_and_export_use_a_schema_of_ones_own(
 
     result = run_ingest(spark, conf, root)
     assert (result.records, dict(result.dead_letters)) == (2, {"invalid": 1}), "the repository of c has no name"
-    assert run_job("export", "", export, add_export_options, ["--conf", str(conf), "--root", str(root)], {}) == 0
+    assert run_job("export", "", export, add_export_options, ["--conf", str(conf), "--root", root_at(root)], {}) == 0
     assert all(line.startswith("export events: ") for line in capsys.readouterr().err.splitlines()), "progress only"
-    rows = deltalake.DeltaTable(str(root / "tables" / "events")).to_pyarrow_table().to_pylist()
+    rows = rows_of_table(storage_at(root), "tables/events")
     assert sorted(({name: row[name] for name in ("id", "at", "repository", "stars")} for row in rows), key=str) == [
         {"id": "a", "at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "repository": {"name": "kafka"}, "stars": 3},
         {"id": "b", "at": datetime(2026, 1, 2, 3, 4, 6, tzinfo=UTC), "repository": {"name": "spark"}, "stars": None},
@@ -82,7 +83,8 @@ def test_ingest_and_export_use_a_schema_of_ones_own(
 def test_a_wrong_name_ends_the_job_before_spark_starts(tmp_path: Path, setting: str) -> None:
     conf = tmp_path / "conf.yaml"
     conf.write_text(CONF.replace("SCHEMA", "flight").replace("FOLDER", "models").replace("SOURCE", str(tmp_path)))
-    wanted = ["--conf", str(conf), "--root", str(tmp_path / "root"), "--set", f"{setting}=shop_of_none.events:Order"]
+    root = tmp_path / "root"
+    wanted = ["--conf", str(conf), "--root", root_at(root), "--set", f"{setting}=shop_of_none.events:Order"]
     environment = os.environ | {"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)}  # no Java: Spark could not start
     found = subprocess.run(
         [sys.executable, "-m", "jobs.ingest", *wanted], env=environment, capture_output=True, text=True, check=False
@@ -93,4 +95,4 @@ def test_a_wrong_name_ends_the_job_before_spark_starts(tmp_path: Path, setting: 
     assert line.startswith(f"ingest: --set {setting}")
     assert "there is no module shop_of_none: it is not installed, and not in " in line
     assert str(Path("models").resolve()) in line
-    assert not (tmp_path / "root").exists()
+    assert is_untouched(storage_at(root))

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.export import export
-from pipeline.delta.export_request import add_export_options
+from pipeline.export.export_request import add_export_options
 from pipeline.ingest.ingesting import Ingest
 from pipeline.job import run_job
 from pipeline.settings import load_settings
@@ -20,15 +19,14 @@ from pipeline.topic_model import SchemaChangedError, changed_model, record_model
 from schemas.comparing import fingerprint, model_fields
 from schemas.event_model import EventModel
 from schemas.flight import Flight
-from storage_engine.clock import SystemClock
-from storage_engine.config import BrokerConfig
 from storage_engine.errors import ConflictError
-from storage_engine.storage import StoredFile
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage, StoredFile
 from storage_engine.topic.chain.topic_state import RecordedField, TopicState
 from storage_engine.topic.topics import Topics
 from tests.pipeline.delta.order_models import schema_of
 from tests.pipeline.ingest.ingest_runs import append_values, records_of, run_ingest, topics_of
+from tests.roots.delta_tables import open_table
+from tests.stores import files_below, root_at, storage_at
 
 CONF = """
 topics: {t: {partitions: 1, schema: flight}}
@@ -108,28 +106,29 @@ def test_an_ingest_keeps_the_model_and_refuses_one_that_breaks_readers(
     assert topics_of(root).state("t").version == 8
 
     # An export says the same, and accepts it where it is told to. Its table is not begun before.
-    arguments = ["--conf", str(conf), "--root", str(root)]
+    arguments = ["--conf", str(conf), "--root", root_at(root)]
     assert run_job("export", "", export, add_export_options, arguments, {}) == 1
     assert capsys.readouterr().err == f"export: {problem}\n"
-    assert not (root / "tables").exists()
+    assert files_below(storage_at(root), "tables/") == []
     assert topics_of(root).state("t").version == 8
     use(Order, conf)  # what was refused is not remembered; that a field went is a change, too
     assert run_job("export", "", export, add_export_options, arguments, {}) == 1
     assert "is recorded in topic t: colour is removed." in capsys.readouterr().err
 
 
-class Overtaken(PosixStorage):
+def overtaken(root: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Topics], object]) -> Topics:
     """Another process makes topic t when an ingest looks at its checkpoint, after the ingest saw that there is no topic."""
+    kind: type[Storage] = type(storage_at(root))
+    real = kind.list
 
-    def __init__(self, root: Path, make: Callable[[Topics], object]) -> None:
-        super().__init__(root)
-        self.make = make
-
-    def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
-        others = topics_of(self.root)
+    def listed(storage: Storage, prefix: str, after: str = "") -> Iterator[StoredFile]:
+        others = topics_of(root)
         if prefix.startswith("checkpoints/") and others.find("t") is None:
-            self.make(others)
-        return super().list(prefix, after)
+            make(others)
+        return real(storage, prefix, after)
+
+    monkeypatch.setattr(kind, "list", listed)
+    return topics_of(root)
 
 
 @pytest.mark.spark
@@ -139,13 +138,13 @@ def test_a_topic_that_another_process_makes_meanwhile_is_fed_as_it_is(
     root = tmp_path / "root"
     use(Order, conf)
     next_file(conf, 0)
-    settings = load_settings(conf, ["topics.t.partitions=2"], str(root))
+    settings = load_settings(conf, ["topics.t.partitions=2"], root_at(root))
     made: list[TopicState] = []
 
     def make(others: Topics) -> None:
         made.append(others.create("t", 1, {}))
 
-    topics = Topics(Overtaken(root, make), BrokerConfig(), SystemClock())
+    topics = overtaken(root, monkeypatch, make)
     result = Ingest(spark, settings, topics, report=lambda _: None).run()
 
     assert len(made) == 1
@@ -163,7 +162,7 @@ def test_a_topic_that_another_process_makes_meanwhile_is_checked(
     root = tmp_path / "root"
     use(Renamed, conf)
     next_file(conf, 0)
-    settings = load_settings(conf, [], str(root))
+    settings = load_settings(conf, [], root_at(root))
 
     def make(others: Topics) -> None:
         state = others.create("t", 1, {})
@@ -171,7 +170,7 @@ def test_a_topic_that_another_process_makes_meanwhile_is_checked(
         assert wanted is not None
         record_model(others, state, wanted)
 
-    topics = Topics(Overtaken(root, make), BrokerConfig(), SystemClock())
+    topics = overtaken(root, monkeypatch, make)
     with pytest.raises(SchemaChangedError, match="recorded in topic t: n is removed"):
         Ingest(spark, settings, topics, report=lambda _: None).run()
     assert topics.state("t").version == 1, "not taken over"
@@ -185,12 +184,12 @@ def test_a_change_that_was_accepted_is_recorded_where_nothing_waits(
     state = topics.create("t", 1, {})
     use(Order, conf)
     wanted = changed_model(
-        load_settings(conf, [], str(tmp_path / "root")), state.topic, state.model, schema_of(Order), accepted=False
+        load_settings(conf, [], root_at(tmp_path / "root")), state.topic, state.model, schema_of(Order), accepted=False
     )
     assert wanted is not None
     record_model(topics, state, wanted)
     use(Renamed, conf)
-    arguments = ["--conf", str(conf), "--root", str(tmp_path / "root")]
+    arguments = ["--conf", str(conf), "--root", root_at(tmp_path / "root")]
     for accepting, status, name in (([], 1, "Order"), (["--accept-schema"], 0, "Renamed"), ([], 0, "Renamed")):
         assert run_job("export", "", export, add_export_options, [*arguments, *accepting], {}) == status
         model = topics.state("t").model
@@ -206,7 +205,7 @@ def test_a_replay_refuses_a_model_that_breaks_readers_and_records_one_that_was_a
     root = tmp_path / "root"
     topics_of(root).create("t", 1, {})
     append_values(root, "t", '{"n":1}', '{"number":2}')
-    arguments = ["--conf", str(conf), "--root", str(root), "--set", "export.max.dead.letter.share=1"]
+    arguments = ["--conf", str(conf), "--root", root_at(root), "--set", "export.max.dead.letter.share=1"]
 
     def ran(*more: str) -> tuple[int, str]:
         status = run_job("export", "", export, add_export_options, [*arguments, *more], {})
@@ -216,13 +215,18 @@ def test_a_replay_refuses_a_model_that_breaks_readers_and_records_one_that_was_a
     use(Order, conf)
     assert ran() == (0, "Order")
     use(Renamed, conf)
-    before = DeltaTable(root / "tables/t").version()
+    before = open_table(storage_at(root), "tables/t").version()
     capsys.readouterr()
     assert ran("--replay") == (1, "Order")
     assert "n is removed; number is new and required" in capsys.readouterr().err
-    assert DeltaTable(root / "tables/t").version() == before
+    assert open_table(storage_at(root), "tables/t").version() == before
     assert ran("--replay", "--accept-schema") == (0, "Renamed")
-    rows = DeltaTable(root / "tables/t").to_pyarrow_table().select(["_offset", "n", "number", "colour"]).to_pylist()
+    rows = (
+        open_table(storage_at(root), "tables/t")
+        .to_pyarrow_table()
+        .select(["_offset", "n", "number", "colour"])
+        .to_pylist()
+    )
     assert sorted(rows, key=lambda row: row["_offset"]) == [
         {"_offset": 0, "n": 1, "number": None, "colour": None},
         {"_offset": 1, "n": None, "number": 2, "colour": None},
@@ -234,7 +238,7 @@ def test_a_model_does_not_replace_one_that_it_was_not_compared_with(
     tmp_path: Path, conf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics = topics_of(tmp_path / "root")
-    settings = load_settings(conf, [], str(tmp_path / "root"))
+    settings = load_settings(conf, [], root_at(tmp_path / "root"))
     compared = topics.create("t", 1, {})
     grown = changed_model(settings, compared.topic, compared.model, schema_of(Grown), accepted=False)
     renamed = changed_model(settings, compared.topic, compared.model, schema_of(Renamed), accepted=False)
@@ -255,7 +259,7 @@ def test_a_topic_that_no_job_knew_a_model_of_takes_any(tmp_path: Path, conf: Pat
     topics = topics_of(tmp_path / "root")
     topics.create("t", 1, {})
     assert topics.state("t").model is None
-    arguments = ["--conf", str(conf), "--root", str(tmp_path / "root")]
+    arguments = ["--conf", str(conf), "--root", root_at(tmp_path / "root")]
     assert run_job("export", "", export, add_export_options, arguments, {}) == 0  # nothing to read: nothing recorded
     assert topics.state("t").version == 0
     assert set(model_fields(Flight)) >= {"tailnum", "time_hour"}

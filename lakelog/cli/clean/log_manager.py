@@ -2,14 +2,15 @@
 
 The command reads the broker's server.properties, locks the directories, and loads the logs. It then works until
 SIGTERM, SIGINT or SIGHUP. With --once, it does each task one time. Each action is one line on standard output: the
-time, the directory or partition, and what was done. Errors go to standard error. At the end, the command closes the
-logs as a broker does. docs/LOG_MANAGER.md describes what is done to each topic.
+time, the directory or partition, and what was done. Errors go to standard error. With --log-format json, the lines of
+both are JSON. At the end, the command closes the logs as a broker does. docs/LOG_MANAGER.md describes what is done to
+each topic.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +20,7 @@ import typer
 from lakelog.cli.clean.topic_config_file import read_topic_configs
 from lakelog.cli.output import write_error, write_line
 from lakelog.cli.stopping import stopped_by_signals
+from lakelog.terminal.log_lines import LogFormat, LogLevel, LogLines
 from storage_engine.errors import ExitStatus, LogError, UsageError
 
 if TYPE_CHECKING:
@@ -27,22 +29,33 @@ if TYPE_CHECKING:
 
 
 class _Lines:
-    """Prints each report as a line."""
+    """Prints each report as a line. Errors as text begin with `lakelog`, as those of every command."""
 
-    def __init__(self) -> None:
+    def __init__(self, form: LogFormat) -> None:
         self._guard = threading.Lock()
+        self._log = LogLines("log-manager", form)
         self.failures = 0
 
     def did(self, place: str, what: str) -> None:
         """Print what was done."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line = f"{now} {place}: {what}"
+        if self._log.form is LogFormat.JSON:
+            line = self._log.record(LogLevel.INFO, f"{place}: {what}")
         with self._guard:
-            write_line(f"{now} {place}: {what}")
+            write_line(line)
 
     def failed(self, error: LogError) -> None:
         """Print what could not be done."""
         with self._guard:
             self.failures += 1
+            self.error(error)
+
+    def error(self, error: LogError) -> None:
+        """Print an error."""
+        if self._log.form is LogFormat.JSON:
+            self._log.error(str(error))
+        else:
             write_error(error)
 
 
@@ -78,23 +91,39 @@ def log_manager(
             help="After a crash, end a log at its first damaged byte, as Kafka does. Default: cut out only the damage.",
         ),
     ] = False,
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", help="text: for people. json: each line is one JSON object.")
+    ] = LogFormat.TEXT,
 ) -> None:
     """Do the work of a broker's log manager and cleaner on its log directories: recovery, flushes, retention, compaction."""
+    lines = _Lines(log_format)
+    try:
+        is_done = _manage(config, topic_config, include or (), lines, once=once, truncates=truncate_at_damage)
+    except LogError as error:
+        lines.error(error)
+        raise typer.Exit(error.exit_status) from None
+    if not is_done:
+        raise typer.Exit(ExitStatus.PARTIAL)
+
+
+def _manage(
+    config: Path, topic_config: Path | None, include: Sequence[str], lines: _Lines, *, once: bool, truncates: bool
+) -> bool:
+    """Do the work. Returns whether all of it was done."""
     from storage_engine.clock import SystemClock
     from storage_engine.config.server_properties import read_server_properties
     from storage_engine.kafka_dir.upkeep.opening import BrokerLogs, Options
     from storage_engine.kafka_dir.upkeep.treatment import INTERNAL_TOPICS
 
-    for topic in include or ():
+    for topic in include:
         if topic not in INTERNAL_TOPICS:
             known = ", ".join(sorted(INTERNAL_TOPICS))
             raise UsageError("--include", f"expected an internal topic; found {topic!r}", f"Internal topics: {known}.")
     properties = read_server_properties(config)
     options = Options(
         given={} if topic_config is None else read_topic_configs(topic_config),
-        included=include or (), truncates=truncate_at_damage, deletes_at_once=once,
+        included=include, truncates=truncates, deletes_at_once=once,
     )  # fmt: skip
-    lines = _Lines()
     if properties.ignored:
         lines.did(properties.file, f"ignored, because no broker runs: {', '.join(properties.ignored)}")
     with stopped_by_signals() as stop:
@@ -104,8 +133,7 @@ def log_manager(
             closing = opened.logs.open_directories
             statuses = {lines.failures == 0, opened.logs.exit_status is ExitStatus.DONE}
         _say_closed(closing, lines)
-    if statuses != {True}:
-        raise typer.Exit(ExitStatus.PARTIAL)
+    return statuses == {True}
 
 
 def _run(opened: BrokerLogs, lines: _Lines, stop: Callable[[float], bool], *, once: bool) -> None:
@@ -144,7 +172,7 @@ def _say_loaded(opened: BrokerLogs, lines: _Lines, given: Mapping[str, Mapping[s
             lines.did(f"{directory.path}/{partition.folder}", "; ".join(parts))
             for cut in report.cuts:
                 if cut in report.losses:
-                    write_error(cut.error)
+                    lines.error(cut.error)
                 else:
                     lines.did(directory.path, str(cut))
 

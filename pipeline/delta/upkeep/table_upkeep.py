@@ -34,6 +34,7 @@ from pipeline.delta.upkeep.small_files import SmallFileRule, decide_joins
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.plain_table import has_int96, why_not_plain
 from storage_engine.errors import ConflictError
+from storage_engine.storage import Storage
 from storage_engine.storage.storage_opening import open_storage
 
 _MOST_ATTEMPTS = 5
@@ -126,7 +127,7 @@ def _oldest_needed_commit(path: str, *, has_stamps: bool) -> int | None:
             last_read = commit.version
             yield commit
 
-    head = find_head(commits(), log.versions[-1], lambda _: True)
+    head = find_head(commits(), lambda: log.versions[-1], lambda _: True)
     if head.current is not None:
         return last_read
     return log.versions[0] if head.newest is None else head.next_guard - 1
@@ -156,10 +157,27 @@ def _vacuum(path: str, table: DeltaTable) -> int:
     """Delete the files that no version within the retention needs. deltalake finds these files by the time of their
     removal. If no commit names a file, the time of the file's last change decides."""
     storage = open_storage(path)
-    unneeded = table.vacuum(dry_run=True, full=True)
+    tables: dict[str, bool] = {}
+    unneeded = [key for key in table.vacuum(dry_run=True, full=True) if not _is_in_inner_table(storage, key, tables)]
     for key in unneeded:
         storage.delete(key)
     return len(unneeded)
+
+
+def _is_in_inner_table(storage: Storage, key: str, tables: dict[str, bool]) -> bool:
+    """Whether a file belongs to another table, whose folder is inside the folder of this table.
+
+    Args:
+        tables: whether a folder contains a table, for the folders that were looked at.
+    """
+    folders = key.split("/")[:-1]
+    for depth in range(1, len(folders) + 1):
+        folder = "/".join(folders[:depth])
+        if folder not in tables:
+            tables[folder] = next(storage.list(f"{folder}/_delta_log/"), None) is not None
+        if tables[folder]:
+            return True
+    return False
 
 
 def _expire_log(path: str, table: DeltaTable, needed: int) -> None:

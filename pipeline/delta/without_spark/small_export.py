@@ -175,7 +175,7 @@ def _too_many(
         offsets.setdefault(partition, []).append(offset)
     ordered = sorted(by_reason.items(), key=lambda each: (-each[1], each[0][0], each[0][1] or ""))
     return too_many_dead_letters(
-        export.table, counts.decodable, plan.recent, max_share,
+        export.table, export.section, counts.decodable, plan.recent, max_share,
         [ReasonCount(reason, detail, count) for (reason, detail), count in ordered],
         [Place(partition, min(found), max(found), len(found)) for partition, found in sorted(offsets.items())],
         plan.to_read[1],

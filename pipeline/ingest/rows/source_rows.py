@@ -26,13 +26,15 @@ from lakelog.spark.data_source import LAKELOG, may_read
 from lakelog.spark.types import nullable, quoted, spark_struct
 from pipeline.settings import Settings
 from pipeline.spark.failures import SPARK_ERRORS, planning_reason
+from pipeline.spark.kafka_login import JAAS, check_login
 from pipeline.topic_model import event_schema
 from schemas.event_schema import EventSchema
 from schemas.model_columns import arrow_schema
 from storage_engine.errors import ConfigError
 
 _LINES = {"json", "csv"}
-_MESSAGES = {"kafka", LAKELOG}
+_KAFKA = "kafka"
+_MESSAGES = {_KAFKA, LAKELOG}
 _COLUMNS_OF_FILES = {"avro", "orc", "parquet", "xml"}
 _WHOLE_FILES = {"binaryfile", "text"}
 _METADATA, _FILE = "_metadata", "file_path"
@@ -237,6 +239,8 @@ def _loaded(
 ) -> DataFrame:
     """The source as Spark reads it. kind: a format that replaces the format of the settings."""
     source = settings.required_ingest().source
+    if source.format.lower() == _KAFKA and (login := source_option(settings, JAAS)) is not None:
+        check_login(spark, login, settings.place_of("ingest.source.options"))
     reader = spark.readStream.format(kind or source.format).options(**source_options(settings)).options(**(more or {}))
     if schema is not None:
         reader = reader.schema(schema)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -174,7 +174,7 @@ class HdfsStorage:
 
 def _file_id(path: str) -> tuple[int, int]:
     """What identifies a file. A file of HDFS has one name, so its path does."""
-    return 0, zlib.crc32(path.encode())
+    return 0, int.from_bytes(hashlib.sha256(path.encode()).digest()[:8], "big")
 
 
 def _parsed(uri: str) -> tuple[str, str]:

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import lakelog
+from tests.stores import root_at
 
 SETTING = "spark.sql.python.filterPushdown.enabled"
 START_MS = 1_700_000_000_000
@@ -30,10 +31,10 @@ def offsets(frame: DataFrame) -> list[int]:
 
 
 def test_each_query_gets_its_own_rows(offering: SparkSession, tmp_path: Path) -> None:
-    topic = lakelog.open(tmp_path, create=True).create_topic("orders")
+    topic = lakelog.open(root_at(tmp_path), create=True).create_topic("orders")
     for first in (0, 10):
         topic.append([{"value": "v", "timestamp": START_MS + number} for number in range(first, first + 10)])
-    orders = offering.read.format("lakelog").load(root=str(tmp_path), subscribe="orders")
+    orders = offering.read.format("lakelog").load(root=root_at(tmp_path), subscribe="orders")
     assert offsets(orders.where("offset = 3")) == [3]
     assert offsets(orders) == list(range(20))
     early = orders.where(f"timestamp < timestamp_millis({START_MS + 2})")

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 import lakelog
 from tests.lakelog.spark.twins import BIG, FORMATS, KAFKA, Twins, rows_of
+from tests.stores import root_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -51,7 +52,7 @@ def test_a_program_that_copies_makes_the_same_topic(
     target = twins.create(twins.name("migrated"), 0, 0, 0)
     found = {}
     for kind in FORMATS:
-        run("copy.py", kind, monkeypatch, twins.broker.bootstrap_servers, BIG, target, str(tmp_path / kind))
+        run("copy.py", kind, monkeypatch, twins.broker.bootstrap_servers, BIG, target, root_at(tmp_path / kind))
         rows = rows_of(twins.frame(kind, {"subscribe": target, "includeHeaders": "true"}))
         found[kind] = [{name: row[name] for name in row if name != "timestamp"} for row in rows]
     assert found["lakelog"] == found["kafka"]

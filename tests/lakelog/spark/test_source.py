@@ -21,6 +21,7 @@ from storage_engine.topic.clean.topic_compaction import compact_topic
 from storage_engine.topic.clean.topic_retention import retain_topic
 from storage_engine.topic.kafka.view import settle
 from tests.pipeline.ingest.ingest_runs import append_values, records_of, run_ingest, topics_of
+from tests.stores import root_at
 
 DAY_MS = 24 * 3_600_000
 COPY = """
@@ -63,7 +64,7 @@ def copying(spark: SparkSession, tmp_path: Path) -> Copying:
 
 
 def rows_of(spark: SparkSession, root: Path, **options: str) -> list[dict[str, Any]]:
-    rows = spark.read.format("lakelog").options(root=str(root), **options).load()
+    rows = spark.read.format("lakelog").options(root=root_at(root), **options).load()
     return [row.asDict(recursive=True) for row in rows.collect()]
 
 
@@ -184,6 +185,7 @@ def test_a_topic_that_is_chosen_otherwise_is_not_read_into_itself(copying: Copyi
         copying.run("ingest.topic=one")
 
 
+@pytest.mark.posix("needs the folder log/")
 def test_a_pattern_does_not_pass_over_a_topic_whose_state_is_lost(tmp_path: Path) -> None:
     topics = topics_of(tmp_path)
     for name in ("kept", "lost"):

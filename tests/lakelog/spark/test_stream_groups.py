@@ -15,6 +15,7 @@ from lakelog import cli
 from lakelog.opening import open_topics
 from storage_engine.topic.readers.consumer_files import read_consumers
 from tests.in_process import Ended, run_in_process
+from tests.stores import root_at
 
 pytestmark = pytest.mark.spark
 
@@ -24,8 +25,8 @@ class Streams:
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
-        self.root = folder / "root"
-        self.checkpoints = folder / "checkpoints"
+        self.root = root_at(folder / "root")
+        self.checkpoints = root_at(folder / "checkpoints")
         self.orders = lakelog.open(self.root, create=True).create_topic("orders", 2)
         for partition in (0, 1):
             self.append(partition, 3)
@@ -40,9 +41,9 @@ class Streams:
         def look(rows: DataFrame, batch_id: int) -> None:
             during.append(self.positions())
 
-        stream = self.spark.readStream.format("lakelog").option("root", str(self.root)).option("subscribe", "orders")
+        stream = self.spark.readStream.format("lakelog").option("root", self.root).option("subscribe", "orders")
         rows = stream.options(startingOffsets="earliest", maxOffsetsPerTrigger="4", **options).load()
-        writer = rows.writeStream.foreachBatch(look).option("checkpointLocation", str(self.checkpoints / name))
+        writer = rows.writeStream.foreachBatch(look).option("checkpointLocation", f"{self.checkpoints}/{name}")
         writer.trigger(availableNow=True).start().awaitTermination()
         return during
 
@@ -50,7 +51,7 @@ class Streams:
         return {(each.group, each.partition): each.current_offset for each in self.orders.groups()}
 
     def groups(self, *arguments: str) -> Ended:
-        return run_in_process(cli.main, ["lakelog", "groups", *arguments, "--root", str(self.root)], b"")
+        return run_in_process(cli.main, ["lakelog", "groups", *arguments, "--root", self.root], b"")
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_only_streams_with_a_group_are_recorded_and_only_those_that_ask_hold_bac
         streams.run(holds_back, groupIdPrefix=f"prefix-{holds_back}", holdsBack=holds_back)
     names = streams.groups("list").out.splitlines()
     assert [name[: len(name) - 37] for name in names] == ["prefix-false", "prefix-true"]
-    topics = open_topics(str(streams.root), None, print)
+    topics = open_topics(streams.root, None, print)
     consumers = read_consumers(topics.storage, topics.state("orders")).known
     assert {each.name: each.holds_back for each in consumers} == {names[0]: False, names[1]: True}
 

@@ -20,9 +20,10 @@ from pipeline.settings import load_settings
 from storage_engine.clock import SystemClock
 from storage_engine.progress import Meter
 from storage_engine.topic.readers.consumer_files import read_consumers
+from tests.stores import root_at
 
 SETTINGS = """
-root: {folder}/root
+root: {root}
 topics:
   t: {{partitions: 2, cleanup.policy: compact, segment.bytes: 20000}}
 ingest:
@@ -55,7 +56,7 @@ def test_jobs_tell_how_much_they_do_and_have_done(tmp_path: Path) -> None:
         rows = [{"k": str(key), "v": "x" * 100} for key in range(500)] + [{"v": "no key"}]
         (source / f"{number}.json").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     conf = tmp_path / "settings.yaml"
-    conf.write_text(SETTINGS.format(folder=tmp_path))
+    conf.write_text(SETTINGS.format(root=root_at(tmp_path / "root"), folder=tmp_path))
     display = KeptMeters()
     context = JobContext.of("test", load_settings(conf), display=display)
     context.arguments.take_over = context.arguments.accept_new_checkpoint = False

@@ -22,12 +22,12 @@ from pyspark.sql import DataFrame, SparkSession
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.record.record_columns import TO_APPEND
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.clean.topic_retention import delete_records
 from storage_engine.topic.topics import Topics
 from tests.kafka_broker import KafkaBroker
+from tests.stores import root_at, storage_at
 
 KAFKA, LAKELOG = "kafka", "lakelog"
 FORMATS = (KAFKA, LAKELOG)
@@ -63,7 +63,7 @@ class Twins:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
-        self.topics = Topics(PosixStorage(self.folder / "root"), BrokerConfig(), SystemClock())
+        self.topics = Topics(storage_at(self.folder / "root"), BrokerConfig(), SystemClock())
         self.admin = KafkaAdminClient(bootstrap_servers=self.broker.bootstrap_servers)
         self._producer = KafkaProducer(bootstrap_servers=self.broker.bootstrap_servers)
 
@@ -153,7 +153,7 @@ class Twins:
         batches: list[Any] = []
         try:
             frame = self.spark.readStream.format(kind).options(**self.options(kind)).options(**options).load()
-            writer = frame.writeStream.option("checkpointLocation", str(self.folder / kind / place))
+            writer = frame.writeStream.option("checkpointLocation", root_at(self.folder / kind / place))
             query = (
                 writer.foreachBatch(lambda rows, _: batches.append(rows_of(rows))).trigger(availableNow=True).start()
             )

@@ -28,9 +28,9 @@ from jobs.export import export
 from jobs.maintenance import add_maintenance_options, maintenance
 from pipeline.job import run_job
 from storage_engine.topic.chain.history_reader import HistoryReader
-from tests.delta_tables import rows_of_table
 from tests.faults.processes.programs import Program
 from tests.pipeline.ingest.ingest_runs import run_ingest, topics_of
+from tests.roots.delta_tables import rows_of_table
 from tests.stores import root_at, storage_at
 
 SECONDS = 60 * float(os.environ.get("CHURN_MINUTES", "0.15"))

@@ -21,7 +21,7 @@ from pipeline.delta.table_schema import Notify
 from pipeline.delta.without_spark import small_export
 from pipeline.delta.without_spark.small_export import ReadBatches, export_without_spark
 from pipeline.settings.job_keys import DEFAULT_SPARK_RECORDS
-from tests.delta_tables import table_at
+from tests.roots.delta_tables import table_at
 
 KAFKA_ROWS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT, "

@@ -21,7 +21,7 @@ from pipeline.delta.dead_letters import (
     append_staged_dead_letters,
 )
 from storage_engine.storage import Storage
-from tests.delta_tables import rows_of_table, table_at
+from tests.roots.delta_tables import rows_of_table, table_at
 from tests.stores import root_at, storage_at
 
 LETTER: dict[str, object] = {

@@ -42,7 +42,6 @@ from pipeline.delta.table_stamp import NewerTableError, Recent, Stamp, TableHead
 from pipeline.delta.without_spark import small_export
 from schemas.event_model import EventModel
 from storage_engine.errors import ConflictError
-from tests.delta_tables import table_at
 from tests.pipeline.delta.order_log import KAFKA_ROWS, STEPS, Killed, Log, killed_in, rows, run
 from tests.pipeline.delta.order_models import (
     LargeOrder,
@@ -53,6 +52,7 @@ from tests.pipeline.delta.order_models import (
     OrderWithText,
     schema_of,
 )
+from tests.roots.delta_tables import table_at
 from tests.stores import STORE, root_at, storage_at
 
 BAD = b"not json"
@@ -797,7 +797,7 @@ def entry(version: int, operation: str, restored: str | None = None, positions: 
 def test_position_is_that_of_the_rows_and_the_guard_is_above_that_of_every_stamp(
     history: list[Commit], position: int | None, guard: int
 ) -> None:
-    head = find_head(history, history[-1].version, lambda _: True)
+    head = find_head(history, lambda: history[-1].version, lambda _: True)
     assert (head.current.positions[0] if head.current else None) == position
     assert head.next_guard == guard
 

@@ -24,10 +24,10 @@ from pipeline.delta.without_spark import small_export
 from pipeline.delta.without_spark.row_changes import IncrementRecords, RecordPlace, TableRow
 from schemas.event_model import EventModel
 from storage_engine.errors import ConflictError, StorageError
-from tests.delta_tables import commit_file, is_table, table_at
 from tests.pipeline.delta.order_log import Log, rows, run
 from tests.pipeline.delta.order_log import run_small as small
 from tests.pipeline.delta.order_models import WideOrder, schema_of
+from tests.roots.delta_tables import commit_file, is_table, table_at
 from tests.stores import root_at
 
 

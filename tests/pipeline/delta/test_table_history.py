@@ -13,8 +13,8 @@ from delta.tables import DeltaTable
 from pipeline.delta.export_plan import Export, ExportRefusedError
 from pipeline.delta.table_history import Commit, DeltaLog
 from storage_engine.storage.storage_opening import open_storage
-from tests.delta_tables import commit_file, table_at
 from tests.pipeline.delta.order_log import Log, run
+from tests.roots.delta_tables import commit_file, table_at
 
 
 def in_spark(log: Log, table: str) -> list[Commit]:

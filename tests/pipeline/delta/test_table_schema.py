@@ -36,9 +36,9 @@ from pipeline.delta.export_plan import Export, ExportMode, TableSchemaError
 from pipeline.delta.replaying import replay
 from pipeline.delta.table_schema import column_changes
 from storage_engine.errors import ConflictError
-from tests.delta_tables import table_at
 from tests.pipeline.delta.order_log import Killed, Log, killed_in, rows, run
 from tests.pipeline.delta.order_models import Trip, WideOrder, WideTrip, schema_of
+from tests.roots.delta_tables import table_at
 
 
 def wide(export: Export) -> Export:

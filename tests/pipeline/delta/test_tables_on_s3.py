@@ -16,7 +16,7 @@ import lakelog
 from jobs.export import export
 from lakelog.delta_options import delta_options
 from pipeline.delta.dead_letters import INGEST_DEAD_LETTERS, append_staged_dead_letters
-from pipeline.delta.export_request import add_export_options
+from pipeline.export.export_request import add_export_options
 from pipeline.job import run_job
 from storage_engine.errors import StorageAccessError, StorageUnavailableError
 from storage_engine.storage import Storage

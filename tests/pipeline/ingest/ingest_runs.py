@@ -19,12 +19,11 @@ from pipeline.settings import load_settings
 from storage_engine.clock import ManualClock, SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.record.record_columns import TO_APPEND
-from storage_engine.storage import Storage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
-from tests.delta_tables import rows_of_table
-from tests.stores import delete_folder, files_below, root_at, storage_at
+from tests.roots.delta_tables import rows_of_table
+from tests.stores import root_at, storage_at
 
 
 def topics_of(root: Path) -> Topics:
@@ -67,20 +66,6 @@ def dead_letters_of(root: Path, topic: str) -> list[dict[str, Any]]:
     """In the order in which the rows came."""
     letters = rows_of_table(storage_at(root), ingest_dead_letters_key(topic))
     return sorted(letters, key=lambda letter: (letter["batch_id"], letter["task"], letter["row"]))
-
-
-def lose(storage: Storage, checkpoint: str, *parts: str) -> None:
-    """Delete files and folders of a checkpoint, each file with the checksum that Hadoop keeps beside local files."""
-    for part in parts:
-        path = f"{checkpoint}/{part}"
-        folder, _, name = path.rpartition("/")
-        files = files_below(storage, f"{folder}/")
-        if path in files:
-            storage.delete(path)
-            storage.delete(f"{folder}/.{name}.crc")
-        else:
-            assert any(file.startswith(f"{path}/") for file in files), f"{path} does not exist"
-            delete_folder(storage, f"{path}/")
 
 
 class PowerCutError(Exception):

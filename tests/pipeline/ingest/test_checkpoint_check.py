@@ -21,9 +21,9 @@ from pipeline.ingest.checkpoint_check import (
     why_refused,
 )
 from storage_engine.errors import CheckpointError, CorruptionError
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.topic_writer import AcceptedCheckpoint
 from storage_engine.topic.chain.topic_state import CommittedBatch, TopicState
+from tests.stores import exists, storage_at
 
 QUERY = str(uuid.UUID(int=7))
 SOURCE = "kafka b1:9092"
@@ -33,8 +33,7 @@ class Checkpoint:
     """What Spark leaves of batches 0 to `last`, of which `done` are noted as done; its files have the number of each."""
 
     def __init__(self, root: Path, last: int = 3, done: int | None = None, *, of_files: bool = False) -> None:
-        self.storage = PosixStorage(root)
-        self.folder = root / "cp"
+        self.storage = storage_at(root)
         self.write("metadata", json.dumps({"id": QUERY}))
         for batch in range(last + 1):
             source = {"logOffset": batch} if of_files else {"t": {"0": 10 * batch}}
@@ -46,16 +45,17 @@ class Checkpoint:
             self.write(f"commits/{batch}", "v1\n{}")
 
     def write(self, name: str, text: str) -> None:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        self.storage.delete(f"cp/{name}")
+        with self.storage.new_file(f"cp/{name}", durable=False) as file:
+            file.write(text.encode())
 
     def lose(self, *names: str) -> None:
         for name in names:
-            (self.folder / name).unlink()
+            assert exists(self.storage, f"cp/{name}")
+            self.storage.delete(f"cp/{name}")
 
     def hash(self, batch: int) -> str:
-        return hashlib.sha256((self.folder / f"offsets/{batch}").read_bytes()).hexdigest()
+        return hashlib.sha256(self.storage.read(f"cp/offsets/{batch}")).hexdigest()
 
     def refused(self, *states: TopicState, source: str | None = None) -> CheckpointError | None:
         seen = self.seen(*states)
@@ -166,7 +166,7 @@ def test_lost_metadata_are_made_again_from_what_a_topic_knows(tmp_path) -> None:
     checkpoint.lose("metadata")
     states = [state(), state(3, "elsewhere", query="other"), state(2, checkpoint.hash(2))]
     assert query_id_of(checkpoint.storage, "cp", states) == QUERY
-    assert json.loads((checkpoint.folder / "metadata").read_text()) == {"id": QUERY}
+    assert json.loads(checkpoint.storage.read("cp/metadata")) == {"id": QUERY}
     checkpoint.lose("metadata")
     assert query_id_of(checkpoint.storage, "cp", [state(2, "elsewhere")]) != QUERY
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ from storage_engine.topic.append.topic_writer import Committed, TopicWriter
 from storage_engine.topic.clean.topic_retention import retain_topic
 from tests.kafka_broker import KafkaBroker
 from tests.pipeline.ingest.ingest_runs import append_values, dead_letters_of, records_of, topics_of
+from tests.roots.checkpoints import lose
+from tests.stores import delete_folder, files_below, root_at, storage_at
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 COPY = """
@@ -55,6 +56,7 @@ ingest:
   key: nullif(substring(shard, 1, 1), 'x')
   value: concat(shard, string(n))
 """
+CHECKPOINT = "checkpoints/ingest/copy"
 POSITIONS = "ingest.position.columns=shard, n"
 
 
@@ -69,10 +71,10 @@ class Copying:
         self.source.mkdir()
         self.conf = folder / "copy.yaml"
         self.conf.write_text(conf.replace("SOURCE", str(self.source)))
-        self.checkpoint = self.root / "checkpoints/ingest/copy"
+        self.storage = storage_at(self.root)
 
     def run(self, *overrides: str, accept: bool = False, take_over_others: bool = False) -> IngestResult:
-        settings = load_settings(self.conf, overrides, str(self.root))
+        settings = load_settings(self.conf, overrides, root_at(self.root))
         topics = topics_of(self.root)
         return Ingest(self.spark, settings, topics, lambda _: None, take_over_others, accept).run()
 
@@ -90,18 +92,19 @@ class Copying:
         return Counter(letter["value"].decode() for letter in dead_letters_of(self.root, "copy"))
 
     def lose(self, *parts: str) -> None:
-        """Parts of the checkpoint, each with the checksum that Hadoop keeps beside it."""
-        for part in parts or (".",):
-            path = self.checkpoint / part
-            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        """Parts of the checkpoint, or all of it."""
+        if parts:
+            lose(self.storage, CHECKPOINT, *parts)
+        else:
+            delete_folder(self.storage, f"{CHECKPOINT}/")
 
-    def keep(self) -> Path:
-        return Path(shutil.copytree(self.checkpoint, self.folder / "yesterday"))
+    def keep(self) -> dict[str, bytes]:
+        return {key: self.storage.read(key) for key in files_below(self.storage, f"{CHECKPOINT}/")}
 
-    def restore(self, kept: Path) -> None:
+    def restore(self, kept: dict[str, bytes]) -> None:
         self.lose()
-        shutil.copytree(kept, self.checkpoint)
+        for key, data in kept.items():
+            self.storage.replace(key, data)
 
     @property
     def queries(self) -> dict[str, Any]:
@@ -315,17 +318,19 @@ def test_without_positions_a_checkpoint_that_was_rolled_back_goes_on_only_if_tha
     assert files.dead() == Counter(["x1", "x2", "x2", "x3"])
 
 
+@pytest.mark.posix("notes the calls of fsync")
 def test_what_a_commit_relies_on_in_the_checkpoint_is_durable_before_it(
     files: Copying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: set[str] = set()
     seen: list[set[str]] = []
     real_fsync, real_append = os.fsync, TopicWriter.append
+    checkpoint = files.root / CHECKPOINT
 
     def fsync(descriptor: int) -> None:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
-        if path.is_relative_to(files.checkpoint):
-            synced.add(str(path.relative_to(files.checkpoint)))
+        if path.is_relative_to(checkpoint):
+            synced.add(str(path.relative_to(checkpoint)))
         real_fsync(descriptor)
 
     def append(*arguments: Any, **options: Any) -> Committed:
@@ -342,12 +347,12 @@ def test_what_a_commit_relies_on_in_the_checkpoint_is_durable_before_it(
 
 def test_a_file_of_the_checkpoint_that_a_power_cut_emptied_is_named(files: Copying) -> None:
     files.run()
-    offsets = (files.checkpoint / "offsets/1").read_bytes()
-    (files.checkpoint / "offsets/1").write_bytes(b"")
+    offsets = files.storage.read(f"{CHECKPOINT}/offsets/1")
+    files.storage.replace(f"{CHECKPOINT}/offsets/1", b"")
     with pytest.raises(CheckpointError, match=r"offsets/1: is empty.*restore the whole checkpoint"):
         files.run()
-    (files.checkpoint / "offsets/1").write_bytes(offsets)
-    (files.checkpoint / "commits/1").write_bytes(b"")
+    files.storage.replace(f"{CHECKPOINT}/offsets/1", offsets)
+    files.storage.replace(f"{CHECKPOINT}/commits/1", b"")
     with pytest.raises(
         CheckpointError, match=r"commits/1: is empty.*Delete this file and the file \.1\.crc in the same folder"
     ):

@@ -17,16 +17,15 @@ from typing import Any
 import pytest
 
 from pipeline.demo_data import write_flight_events
-from storage_engine.clock import SystemClock
-from storage_engine.config import BrokerConfig
 from storage_engine.errors import ExitStatus
 from storage_engine.quantities import shown_moment
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.readers.reader import PartitionReader
-from storage_engine.topic.topics import Topics
 from tests.java_options import JAVA_OPTIONS
 from tests.kafka_broker import KafkaBroker
 from tests.pipeline.ingest.ingest_runs import topics_of
+from tests.stores import root_at
+
+pytestmark = pytest.mark.spark
 
 PROJECT = Path(__file__).resolve().parents[3]
 PATIENCE = 180
@@ -37,9 +36,10 @@ class Job:
 
     def __init__(self, folder: Path, conf: Path, *arguments: str) -> None:
         self._said = folder / f"{time.monotonic_ns()}.stderr"
+        root = root_at(folder / "root")
         with self._said.open("w") as said:
             self.process = subprocess.Popen(
-                [PROJECT / "spark-submit.sh", "ingest", "--conf", conf, "--root", folder / "root", "--json", *arguments],
+                [PROJECT / "spark-submit.sh", "ingest", "--conf", conf, "--root", root, "--json", *arguments],
                 stdout=subprocess.PIPE, stderr=said, text=True, cwd=folder, start_new_session=True,
                 env=os.environ | JAVA_OPTIONS,
             )  # fmt: skip
@@ -78,10 +78,9 @@ def running() -> Iterator[list[Job]]:
 
 
 def records(root: Path, topic: str) -> Iterator[dict[str, Any]]:
-    storage = PosixStorage(root)
-    topics = Topics(storage, BrokerConfig(), SystemClock())
+    topics = topics_of(root)
     for partition in range(len(topics.state(topic).partitions)):
-        reader = PartitionReader(storage, topics.chain(topic), partition)
+        reader = PartitionReader(topics.storage, topics.chain(topic), partition)
         next_offset = 0
         for batch in reader.read(0):
             offsets = batch["offset"].to_pylist()
@@ -219,7 +218,7 @@ def test_several_topics_have_every_row_once_after_a_kill_and_after_ctrl_c(tmp_pa
     assert result["batches"] < 20, "it went on to the end of the source"
     assert "Exception" not in stopped.said
     topics = topics_of(tmp_path / "root")
-    for name in "abc":
+    for name in "abc" if topics.storage.view is not None else "":
         for partition, part in enumerate(topics.state(name).partitions):
             shown = (tmp_path / "root/log" / f"{name}-{partition}").glob("*.log")
             assert sum(file.stat().st_size for file in shown) == sum(segment.size for segment in part.segments)

@@ -25,7 +25,8 @@ from storage_engine.topic.append.staged_list import StagedBatch
 from storage_engine.topic.append.topic_writer import TopicWriter, take_over
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
-from tests.pipeline.ingest.ingest_runs import PowerCutError, cut, lose
+from tests.pipeline.ingest.ingest_runs import PowerCutError, cut
+from tests.roots.checkpoints import lose
 from tests.stores import files_below, is_untouched, local, storage_at
 
 SETTINGS = """

@@ -17,6 +17,7 @@ from storage_engine.record.record_columns import TO_APPEND
 from storage_engine.topic.append.transaction_writer import TransactionWriter
 from tests.kafka_broker import PATIENCE_SECONDS, KafkaBroker
 from tests.pipeline.ingest.ingest_runs import append_values, records_of, topics_of
+from tests.stores import root_at
 
 CONF = Path(__file__).resolve().parents[3] / "conf/kafka.yaml"
 ORDER = b'{"id": "%s", "customer": "c", "amount": 1.5, "at": "2026-01-01T00:00:00Z"}'
@@ -34,7 +35,7 @@ ingest:
 
 def summary_of(capfd: pytest.CaptureFixture[str], conf: Path, root: Path, *overrides: str) -> dict[str, Any]:
     """What the job prints with --json; it ends with 0 and warns of nothing."""
-    argv = ["--conf", str(conf), "--root", str(root), "--json", *(f"--set={each}" for each in overrides)]
+    argv = ["--conf", str(conf), "--root", root_at(root), "--json", *(f"--set={each}" for each in overrides)]
     capfd.readouterr()
     assert run_job("ingest", "", ingest, no_arguments_of_its_own, argv, {}) == 0
     summary: dict[str, Any] = json.loads(capfd.readouterr().out)

@@ -22,7 +22,7 @@ from pipeline.ingest.storage_retry import StorageRetry
 from pipeline.settings import load_settings
 from storage_engine.errors import StorageUnavailableError
 from storage_engine.progress import Meter
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage
 from storage_engine.topic.append.appending import Encoding, stage_records
 from storage_engine.topic.append.committed_positions import Advance
 from storage_engine.topic.append.staged_list import StagedBatch, StagedTopic, put_list, read_list
@@ -30,6 +30,7 @@ from storage_engine.topic.append.staged_run import StagingWriter, by_partition, 
 from storage_engine.topic.append.topic_writer import BatchIdentity
 from tests.pipeline.ingest.ingest_runs import records_of, topics_of
 from tests.storage_engine.record_tables import Row, to_table
+from tests.stores import files_below, root_at
 
 QUERY, NAMES, SOURCE = "query", ("clicks", "orders"), "json landing"
 SETTINGS = """
@@ -53,12 +54,11 @@ class Run:
         self.storage = self.topics.storage
         conf = folder / "conf.yaml"
         conf.write_text(SETTINGS)
-        self.ingest = load_settings(conf, (), str(self.root)).required_ingest()
+        self.ingest = load_settings(conf, (), root_at(self.root)).required_ingest()
         for name in NAMES:
             self.topics.create(name, 1, {})
-        offsets = self.root / self.ingest.checkpoint / "offsets/0"
-        offsets.parent.mkdir(parents=True)
-        offsets.write_text(f"v1\n{{}}\n{json.dumps({'logOffset': 0})}")
+        offsets = f"v1\n{{}}\n{json.dumps({'logOffset': 0})}"
+        self.storage.put_new(f"{self.ingest.checkpoint}/offsets/0", offsets.encode())
         self.ingest_topics = take_over_all(self.topics, NAMES, Claim(QUERY))
         self.batch = batch_identity(self.storage, self.ingest.checkpoint, QUERY, 0, None)
         self.result = IngestResult(QUERY, {name: TopicResult(each.epoch) for name, each in self.ingest_topics.items()})
@@ -95,8 +95,8 @@ class Run:
         ).ingest(NO_ROWS, 0)
 
     @property
-    def staged_files(self) -> list[Path]:
-        return [path for path in (self.root / "staging").rglob("*") if path.is_file()]
+    def staged_files(self) -> list[str]:
+        return files_below(self.storage, "staging/")
 
 
 @pytest.fixture
@@ -104,23 +104,25 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
-def fail_once(monkeypatch: pytest.MonkeyPatch, call: str, concerned: Callable[[str], bool] = lambda _: True) -> None:
-    """Let the first such call of the storage fail."""
-    real = getattr(PosixStorage, call)
+def fail_once(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Storage], call: str, concerned: Callable[[str], bool] = lambda _: True
+) -> None:
+    """Let the first such call of a storage of this kind fail."""
+    real = getattr(kind, call)
     failed: list[str] = []
 
-    def failing(storage: PosixStorage, key: str, *arguments: Any, **named: Any) -> Any:
+    def failing(storage: Storage, key: str, *arguments: Any, **named: Any) -> Any:
         if not failed and concerned(key):
             failed.append(key)
             raise StorageUnavailableError(key, "Host is down")
         return real(storage, key, *arguments, **named)
 
-    monkeypatch.setattr(PosixStorage, call, failing)
+    monkeypatch.setattr(kind, call, failing)
 
 
 def test_deleting_a_list_that_no_topic_waits_for_is_waited_for(run, monkeypatch) -> None:
     run.commit(run.stage(run.batch))
-    fail_once(monkeypatch, "delete")
+    fail_once(monkeypatch, type(run.storage), "delete")
     run.begin()
     assert "waiting for the storage" in run.lines[0]
     assert run.lines[1:] == ["batch 0: committed before, skipped"]
@@ -138,7 +140,7 @@ def test_deleting_a_list_of_older_positions_is_waited_for(run, monkeypatch) -> N
     run.batch = batch_identity(run.storage, run.ingest.checkpoint, QUERY, 0, SOURCE)
     run.stage(run.batch, Advance(SOURCE, {"a file": 7}, {"a file": 9}))
     monkeypatch.setattr(BatchStager, "stage", stage)
-    fail_once(monkeypatch, "delete")
+    fail_once(monkeypatch, type(run.storage), "delete")
     with pytest.raises(StagedAgain):
         run.begin(source)
     assert len(run.lines) == 1
@@ -149,7 +151,7 @@ def test_deleting_a_list_of_older_positions_is_waited_for(run, monkeypatch) -> N
 
 def test_looking_for_the_files_of_a_list_is_waited_for(run, monkeypatch) -> None:
     staged = run.stage(run.batch)
-    fail_once(monkeypatch, "read", lambda key: key in staged.files)
+    fail_once(monkeypatch, type(run.storage), "read", lambda key: key in staged.files)
     run.begin()
     assert "waiting for the storage" in run.lines[0]
     assert run.lines[1].startswith("batch 0: 2 records in ")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.ingest import ingest
@@ -31,6 +30,8 @@ from storage_engine.errors import (
 from storage_engine.topic.append.staged_list import list_key
 from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter, take_over
 from tests.pipeline.ingest.ingest_runs import PowerCutError, cut, dead_letters_of, records_of, topics_of
+from tests.roots.delta_tables import rows_of_table
+from tests.stores import root_at, storage_at
 
 SETTINGS = """
 root: {root}
@@ -82,7 +83,7 @@ class Router:
 
     def settings(self, topics: str = "[clicks, orders]", column: str = "t", checkpoint: str = "router") -> Settings:
         conf = self.folder / "settings.yaml"
-        conf.write_text(SETTINGS.format(root=self.root, source=self.source, topics=topics, column=column))
+        conf.write_text(SETTINGS.format(root=root_at(self.root), source=self.source, topics=topics, column=column))
         return load_settings(conf, [f"ingest.checkpoint=checkpoints/ingest/{checkpoint}"])
 
     def dies_between_two_topics(self) -> None:
@@ -148,7 +149,7 @@ def test_rows_that_cannot_go_where_they_would_are_dead_letters_of_that_topic_or_
     ]
     (refused,) = dead_letters_of(router.root, "orders")
     assert (refused["reason"], refused["topic"], refused["value"], refused["row"]) == ("no_key", "orders", b"1", 1)
-    letters = DeltaTable(str(router.root / UNKNOWN_TOPIC_DEAD_LETTERS)).to_pyarrow_table().to_pylist()
+    letters = rows_of_table(storage_at(router.root), UNKNOWN_TOPIC_DEAD_LETTERS)
     assert [(each["row"], each["reason"], each["topic"], each["value"]) for each in letters] == [
         (2, "unknown_topic", "visits", b"2"),
         (3, "unknown_topic", "", b"3"),
@@ -186,7 +187,7 @@ def test_a_row_is_in_one_topic_once_wherever_the_driver_dies_and_whatever_its_to
         if file == 0:
             unlisted = router.staged()  # of the death before the list: nobody names it, and the sweep takes it one day
 
-    refused = DeltaTable(str(router.root / UNKNOWN_TOPIC_DEAD_LETTERS)).to_pyarrow_table()["value"].to_pylist()
+    refused = [row["value"] for row in rows_of_table(storage_at(router.root), UNKNOWN_TOPIC_DEAD_LETTERS)]
     places = [router.values("clicks"), router.values("orders"), [int(value) for value in refused]]
     assert sorted(n for place in places for n in place) == list(range(100 * len(CUTS)))
     assert all(places)
@@ -213,7 +214,7 @@ def test_a_topic_whose_newest_version_is_lost_gets_no_further_batch(router: Rout
         router.write(row(n), row(10 + n, "orders"))
     router.ingest()
     newest = topics_of(router.root).state("orders").version
-    (router.root / f"meta/orders/{newest:020d}.json").unlink()
+    storage_at(router.root).delete(f"meta/orders/{newest:020d}.json")
     router.write(row(2), row(12, "orders"))
 
     with pytest.raises(CheckpointError, match="shows batch 1 as completed, but orders has only batch 0 of the query"):

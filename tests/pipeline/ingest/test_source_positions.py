@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pipeline.ingest.source_positions import POSITION, POSITION_OF, PositionedSource, RowPositions, SourceEnds
 from pipeline.settings import Settings, load_settings
 from storage_engine.errors import ConfigError, CorruptionError, OffsetOutOfRangeError, PositionsError
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.committed_positions import MOST_SOURCE_PARTITIONS
+from tests.stores import storage_at
 
 SETTINGS = """
 root: ./root
@@ -164,7 +164,7 @@ def test_a_stream_that_begins_behind_what_is_committed_leaves_nothing_out() -> N
 
 
 def test_kafkas_source_tells_where_it_began_in_the_checkpoint(tmp_path) -> None:
-    storage = PosixStorage(tmp_path)
+    storage = storage_at(tmp_path)
     KAFKA.check_start(storage, "cp", {"one/0": 3})  # nobody tells
     storage.put_new("cp/sources/0/0", b'\0v1\n{"one":{"0":5}}')
     with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss"):

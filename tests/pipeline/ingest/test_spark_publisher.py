@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -16,7 +16,6 @@ from storage_engine.errors import ConflictError, FencedError, LogError
 from storage_engine.log.filenames import data_folder
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.record.partitioner import partition_keys
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import Encoding, stage_records
 from storage_engine.topic.append.staged_run import StagedRun, StagingWriter, by_partition
 from storage_engine.topic.append.topic_writer import BatchIdentity, Committed, TopicWriter, take_over
@@ -24,6 +23,7 @@ from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.pipeline.ingest.ingest_runs import records_of, run_ingest
 from tests.storage_engine.record_tables import Row, to_rows, to_table
+from tests.stores import files_below, local, root_at, storage_at
 
 pytestmark = pytest.mark.spark
 
@@ -46,7 +46,7 @@ class Root:
     """A topic under a root, and a writer that publishes in either way."""
 
     def __init__(self, folder: Path, spark: SparkSession) -> None:
-        self.storage = PosixStorage(folder)
+        self.storage = storage_at(folder)
         self.topics = Topics(self.storage, BrokerConfig(), CLOCK)
         self.topics.create("t", PARTITIONS, {"segment.bytes": "1200", "index.interval.bytes": "0"})
         self.spark_publisher = SparkPublisher(spark, self.storage)
@@ -79,8 +79,10 @@ class Root:
         readers = [PartitionReader(self.storage, self.topics.chain("t"), number) for number in range(PARTITIONS)]
         return [[row for records in reader.read(0) for row in to_rows(records)] for reader in readers]
 
-    def files(self, suffix: str = "*") -> list[Path]:
-        return sorted((self.storage.root / "data").glob(f"*/*/*.{suffix}"))
+    def files(self, suffix: str) -> list[PurePosixPath]:
+        """The keys of all files with this suffix."""
+        keys = map(PurePosixPath, sorted(files_below(self.storage, "data/")))
+        return [key for key in keys if key.match(f"data/*/*/*.{suffix}")]
 
     def logs(self) -> list[bytes]:
         """The bytes of each partition, behind one another."""
@@ -113,7 +115,11 @@ def test_a_segment_that_spark_wrote_has_the_indexes_of_one_that_the_driver_rolle
         root.append(0, by_spark=root is by_spark)
     for suffix in ("index", "timeindex"):
         written = [
-            {path.name.split(".")[0]: path.read_bytes() for path in root.files(suffix) if path.parent.name == "0"}
+            {
+                path.name.split(".")[0]: root.storage.read(str(path))
+                for path in root.files(suffix)
+                if path.parent.name == "0"
+            }
             for root in (by_driver, by_spark)
         ]
         *rolled, active = sorted(written[0])
@@ -122,11 +128,12 @@ def test_a_segment_that_spark_wrote_has_the_indexes_of_one_that_the_driver_rolle
         assert written[1][active].startswith(written[0][active])
 
 
+@pytest.mark.posix("puts a file in the place of a folder")
 def test_a_job_of_which_a_task_fails_commits_nothing_and_can_run_again(spark: SparkSession, tmp_path: Path) -> None:
     root = Root(tmp_path, spark)
     root.append(0, by_spark=True)
     before = root.contents()
-    folder = root.storage.path(data_folder(root.topics.state("t").topic_id, 1).rstrip("/"))
+    folder = local(root.storage).path(data_folder(root.topics.state("t").topic_id, 1).rstrip("/"))
     folder.rename(folder.with_name("away"))
     folder.write_text("in the way")
     with pytest.raises(LogError, match=r"(?s)publishing.*is a file"):
@@ -189,7 +196,7 @@ def test_an_ingest_publishes_by_spark_from_the_size_on_that_the_settings_say(
         lines = [json.dumps({"k": f"k{row % 7}", "v": f"{number}-{row}"}) for row in range(rows)]
         (source / f"{number}.json").write_text("\n".join(lines))
     conf = tmp_path / "settings.yaml"
-    conf.write_text(SETTINGS.format(root=tmp_path / "root", source=source))
+    conf.write_text(SETTINGS.format(root=root_at(tmp_path / "root"), source=source))
 
     result = run_ingest(spark, conf, tmp_path / "root", "ingest.publish.spark.bytes=2000")
 
@@ -201,6 +208,7 @@ def test_an_ingest_publishes_by_spark_from_the_size_on_that_the_settings_say(
         file, row = map(int, record["value"].split(b"-"))
         by_key.setdefault((file, record["key"]), []).append((file, row))
     assert all(rows == sorted(rows) for rows in by_key.values())
-    names = [path.stem.split(".")[2] for path in (tmp_path / "root" / "data").glob("*/*/*.log")]
+    storage = storage_at(tmp_path / "root")
+    names = [key.split(".")[2] for key in files_below(storage, "data/") if key.endswith(".log")]
     assert {len(name) for name in names} == {8, 24}, "the driver's names, and those of the attempts"
-    assert not list((tmp_path / "root" / "staging").rglob("*.*"))
+    assert files_below(storage, "staging/") == []

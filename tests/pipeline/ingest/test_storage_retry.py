@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 from pipeline.delta.dead_letters import INGEST_DEAD_LETTERS, append_staged_dead_letters
 from pipeline.ingest.ingesting import Ingest
 from pipeline.ingest.micro_batch import IngestResult
-from pipeline.ingest.stop_request import StopRequest
 from pipeline.ingest.storage_retry import StorageRetry
 from pipeline.settings import load_settings
+from pipeline.stop_request import StopRequest
 from storage_engine.errors import (
     AmbiguousPutError,
     FencedError,
@@ -37,6 +37,7 @@ from storage_engine.topic.append.topic_writer import TopicWriter
 from tests.bad_input.test_full_disks import SmallDisk
 from tests.pipeline.ingest.ingest_runs import records_of, topics_of
 from tests.small_disks import can_mount
+from tests.stores import root_at
 
 FULL = StorageFullError("root/data/x", "No space left on device", "Free space.")
 TRACEBACK = """Traceback (most recent call last):
@@ -171,7 +172,7 @@ class Run:
         (self._source / f"{name}.json").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
     def run(self, *overrides: str) -> IngestResult:
-        settings = load_settings(self._conf, overrides, str(self.root))
+        settings = load_settings(self._conf, overrides, root_at(self.root))
         return Ingest(self.spark, settings, topics_of(self.root), report=self._report).run()
 
     def _report(self, line: str) -> None:
@@ -217,6 +218,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, call: str, code: int, concerned: 
 
 @pytest.mark.parametrize(("call", "code"), [("fsync", errno.EIO), ("pwritev", errno.ENOSPC), ("pwritev", errno.ESTALE)])
 @pytest.mark.spark
+@pytest.mark.posix("patches calls of the operating system")
 def test_a_publish_that_failed_is_made_again_with_new_files_from_the_same_runs(run, monkeypatch, call, code) -> None:
     met = fail_once(monkeypatch, call, code, lambda path: "/data/" in str(path) and path.suffix == ".log")
     result = run.run()
@@ -232,6 +234,7 @@ def test_a_publish_that_failed_is_made_again_with_new_files_from_the_same_runs(r
 
 
 @pytest.mark.spark
+@pytest.mark.posix("patches calls of the operating system")
 def test_a_commit_of_which_only_the_reply_failed_is_found_and_not_made_again(run, monkeypatch) -> None:
     real, stat = os.link, Path.stat
     calls: list[Any] = []
@@ -256,6 +259,7 @@ def test_a_commit_of_which_only_the_reply_failed_is_found_and_not_made_again(run
 
 
 @pytest.mark.spark
+@pytest.mark.posix("moves the root away")
 def test_a_mount_that_comes_back_is_waited_for(run, monkeypatch) -> None:
     away = run.root.with_name("away")
     append = TopicWriter.append
@@ -316,6 +320,7 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
         yield disk
 
 
+@pytest.mark.posix("fills a disk")
 def test_dead_letters_that_find_no_space_are_waited_for(small_disk, tmp_path) -> None:
     storage = PosixStorage(tmp_path / "root")
     letter = {field.name: None for field in INGEST_DEAD_LETTERS} | {"reason": "no_key", "topic": "t", "query_id": "q"}
@@ -329,6 +334,7 @@ def test_dead_letters_that_find_no_space_are_waited_for(small_disk, tmp_path) ->
 
 @pytest.mark.parametrize("left", [60_000, 150_000, 300_000])
 @pytest.mark.spark
+@pytest.mark.posix("fills a disk")
 def test_a_full_disk_is_waited_for_until_there_is_space(spark, tmp_path, small_disk, left) -> None:
     run = Run(spark, tmp_path / "root", tmp_path)
     run.write("a")

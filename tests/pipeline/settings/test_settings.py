@@ -177,6 +177,43 @@ def test_options_of_the_source_are_not_printed(conf: Path) -> None:
     assert "secret" not in repr(settings)
 
 
+_HEAD = "root: r\ntopics: {t: {partitions: 1}}\n"
+_OPTIONS = f"{_HEAD}ingest:\n  topic: t\n  value: v\n  source:\n    format: kafka\n    options:\n      kafka.sasl.jaas.config: "
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        (f"{_OPTIONS}*hidden\n", []),
+        (f"{_OPTIONS}!hidden\n", []),
+        (f"{_OPTIONS}!hidden!x\n", []),
+        (f"{_OPTIONS}&hidden x\n      b: &hidden y\n      c: *hidden2\n", []),
+        (f"{_OPTIONS}@hidden\n", []),
+        (f"{_OPTIONS}%hidden\n", []),
+        (f'{_OPTIONS}"hidden" password="hidden";\n', []),
+        (f'{_OPTIONS}"hid\\qden"\n', []),
+        (f"{_OPTIONS}[hidden]\n", []),
+        (f"{_OPTIONS}{{a: hidden}}\n", []),
+        (f"{_HEAD}ingest: {{topic: t, value: v, source: {{format: kafka, options: hidden}}}}\n", []),
+        (f"{_HEAD}ingest: {{topic: t, value: v, source: {{format: kafka, kafka.sasl.jaas.config: hidden}}}}\n", []),
+        (f"{_HEAD}storage: {{options: hidden}}\n", []),
+        (f"{_HEAD}storage: hidden\n", []),
+        (f"{_HEAD}storage: {{options: {{aws_secret_access_key: [hidden]}}}}\n", []),
+        (_HEAD, ["storage.options.aws_secret_access_key:hidden"]),
+        (_HEAD, ["storage.options.aws_secret_access_key hidden"]),
+        (_HEAD, ["storage.option.aws_secret_access_key=hidden"]),
+        (_HEAD, ["ingest.source.option.kafka.sasl.jaas.config=hidden"]),
+    ],
+)
+def test_a_secret_that_is_written_wrongly_is_not_printed(text: str, arguments: list[str], tmp_path: Path) -> None:
+    conf = tmp_path / "settings.yaml"
+    conf.write_text(text)
+    with pytest.raises(UsageError) as refused:
+        load_settings(conf, arguments)
+    assert "hid" not in str(refused.value)
+    assert str(refused.value).startswith(("--set", f"{conf}, line "))
+
+
 @pytest.mark.parametrize("name", ["flights", "rate"])
 def test_the_files_in_conf_are_valid(name: str) -> None:
     settings = load_settings(CONF / f"{name}.yaml")
@@ -514,7 +551,7 @@ def test_a_wrong_value_names_the_variable(conf: Path) -> None:
             ),
         ),
         ("root: r\ntopics: [a]\n", "settings.yaml, line 2, topics: expected a section of keys; found a list."),
-        ("root: r\nexport: t\n", "settings.yaml, line 2, export: expected a section of keys; found 't'."),
+        ("root: r\nexport: t\n", "settings.yaml, line 2, export: expected a section of keys; found text."),
         ("root: [a]\n", "settings.yaml, line 1, root: expected a path or URI; found a list."),
         (
             "root: r\nexport: {topic: t, mode: merge}\n",
@@ -605,7 +642,7 @@ def test_a_key_that_stands_twice_names_both_lines(tmp_path: Path) -> None:
         ),
         (
             "root: !env HOME\n",
-            "settings.yaml, line 1, root: the YAML tag !env has no meaning here. Write the value without a tag.",
+            "settings.yaml, line 1, root: a YAML tag (!name) has no meaning here. Write the value without a tag, or in quotes.",
         ),
         ("root: r\n[a, b]: c\n", "settings.yaml, line 2: expected a key; found a list or a section."),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.spark.session import local_settings
+from pipeline.spark.session import local_settings, umask_setting
 
 ALONE = {"spark.executor.heartbeatInterval": "1d", "spark.network.timeout": "7d"}
 
@@ -31,6 +32,16 @@ def test_only_a_driver_that_is_its_own_executor_does_not_wait_for_its_own_heartb
     given: dict[str, str], expected: dict[str, str]
 ) -> None:
     assert local_settings(given) == expected
+
+
+def test_hadoop_gets_the_umask_of_the_process_unless_the_user_sets_another() -> None:
+    before = os.umask(0o027)
+    try:
+        assert umask_setting({}) == {"spark.hadoop.fs.permissions.umask-mode": "027"}
+        assert umask_setting({"spark.hadoop.fs.permissions.umask-mode": "007"}) == {}
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
 
 
 def test_a_session_has_these_settings(spark: SparkSession) -> None:

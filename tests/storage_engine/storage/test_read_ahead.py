@@ -85,7 +85,9 @@ def test_each_block_is_fetched_once_and_little_after_the_place_where_reading_sto
     storage = DistantStorage(PosixStorage(tmp_path))
     ahead = ReadAhead(storage, sizes_of(contents))
     assert ahead.read("small", 0, 10) == contents["small"]
-    ahead._threads.shutdown()  # the blocks that were asked for have arrived
+    for thread in threading.enumerate():
+        if thread.name == "read-ahead":
+            thread.join()  # the blocks that were asked for have arrived
     assert storage.reads == [("small", 0, 10), ("block", 0, 2 * MIB)]
 
     storage = DistantStorage(PosixStorage(tmp_path))
@@ -106,6 +108,8 @@ def test_a_file_that_is_missing_or_shorter_than_its_writer_said_is_read_as_from_
     assert ahead.read("small", 0, 10) == contents["small"]
     with pytest.raises(NotFoundError):
         ahead.read("block", 0, MIB)
+    (tmp_path / "block").write_bytes(contents["block"])
+    assert ahead.read("block", 0, MIB) == contents["block"][:MIB]
     assert ahead.read("large", 0, 8 * MIB) == contents["large"][: 5 * MIB]
     (tmp_path / "large").write_bytes(contents["large"])  # a cache that was stale
     assert ahead.read("large", 0, 8 * MIB) == contents["large"][: 8 * MIB]

@@ -81,6 +81,46 @@ def test_each_action_is_a_line(lakelog, tmp_path) -> None:
     ]  # fmt: skip
 
 
+def test_lines_are_objects_if_json_is_asked_for(lakelog, tmp_path) -> None:
+    data = tmp_path / "data"
+    make_directory(data, {"a": OLD})
+    file = properties(tmp_path, data)
+    command = ("log-manager", "--config", file, "--once")
+    text = lakelog(*command)
+    ended = lakelog(*command, "--log-format", "json")
+    assert (text.status, ended.status, text.err, ended.err) == (0, 0, "", "")
+    messages = [
+        {"job": "log-manager", "level": "info", "message": line}
+        for line in untimed(text.out)
+        if not line.endswith(("wrote log-start-offset-checkpoint", "wrote recovery-point-offset-checkpoint"))
+    ]
+    assert f"{data}: opened, was closed cleanly, has 1 open log" in [each["message"] for each in messages]
+    assert [each for each in objects(ended.out) if "-offset-checkpoint" not in each["message"]] == messages
+
+    (data / "a-0/00000000000000000000.log").write_bytes(b"damaged, and longer than the head of a batch" * 2)
+    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
+        (data / name).unlink()
+    ended = lakelog(*command, "--log-format", "json")
+    assert ended.status == 4
+    errors = objects(ended.err)
+    assert errors
+    assert {(each["job"], each["level"]) for each in errors} == {("log-manager", "error")}
+    assert "00000000000000000000.log" in errors[0]["message"]
+
+    ended = lakelog("log-manager", "--config", str(tmp_path / "none"), "--once", "--log-format", "json")
+    text = lakelog("log-manager", "--config", str(tmp_path / "none"), "--once")
+    assert (ended.status, ended.out) == (text.status, "") == (1, "")
+    (error,) = objects(ended.err)
+    assert text.err == f"lakelog: {error['message']}\n"
+
+
+def objects(text: str) -> list[dict[str, str]]:
+    """The lines without their times, which are those of today."""
+    found = [json.loads(line) for line in text.splitlines()]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", each.pop("time")) for each in found)
+    return found
+
+
 @pytest.mark.parametrize("name", ["multi", "idem", "txn", "delrec", "retention_bytes", "compact.before", "empty"])
 def test_a_brokers_directory_without_settings_is_not_changed(lakelog, tmp_path, name: str) -> None:
     data = tmp_path / "data"

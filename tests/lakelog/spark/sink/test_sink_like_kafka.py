@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.lakelog.spark.twins import BIG, FORMATS, LAKELOG, Twins, rows_of
+from tests.roots.checkpoints import completed_batches, lose
+from tests.stores import files_below, root_at, storage_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -78,15 +79,15 @@ def test_a_write_that_the_kafka_sink_refuses_is_refused(
 
 def test_a_stream_appends_each_row_once_to_each_topic(twins: Twins, spark: SparkSession, tmp_path: Path) -> None:
     one, two = (twins.create(twins.name(f"streamed-{word}"), 0) for word in ("one", "two"))
-    checkpoint, copy = tmp_path / "checkpoint", tmp_path / "copy"
+    storage = storage_at(tmp_path)
 
-    def run(place: Path | None, limit: int = 40) -> None:
+    def run(checkpoint: str, limit: int = 40) -> None:
         options = {"subscribe": BIG, "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(limit)}
         rows = twins.spark.readStream.format(LAKELOG).options(**(twins.options(LAKELOG) | options)).load()
         ignored = "interval 1 day i", "parse_json('1') v"  # only a batch must not have columns of these types
         chosen = rows.selectExpr("key", "value", "timestamp", f"if(offset % 2 = 0, '{one}', '{two}') topic", *ignored)
         stream = chosen.writeStream.format(LAKELOG).options(**twins.options(LAKELOG))
-        stream = stream if place is None else stream.option("checkpointLocation", str(place))
+        stream = stream.option("checkpointLocation", root_at(tmp_path / checkpoint))
         stream.trigger(availableNow=True).start().awaitTermination()
 
     expected = [
@@ -101,21 +102,20 @@ def test_a_stream_appends_each_row_once_to_each_topic(twins: Twins, spark: Spark
         ]
         assert sorted(found, key=str) == sorted(expected, key=str)
 
-    run(checkpoint)
+    run("checkpoint")
     check()
-    newest = max((checkpoint / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
-    newest.unlink()  # the driver died behind the topics' commits
-    shutil.copytree(checkpoint, copy)
-    run(checkpoint)
+    batch = max(completed_batches(storage, "checkpoint"))
+    storage.delete(f"checkpoint/commits/{batch}")  # the driver died behind the topics' commits
+    for key in files_below(storage, "checkpoint/"):
+        storage.put_new(f"copy/{key.removeprefix('checkpoint/')}", storage.read(key))
+    run("checkpoint")
     check()
-    batch = int(newest.name)
-    (copy / "offsets" / f"{batch}").unlink()
-    (copy / "offsets" / f".{batch}.crc").unlink(missing_ok=True)
+    lose(storage, "copy", f"offsets/{batch}")
     twins.append(BIG, 0)  # nothing new, so the rolled-back copy plans the same rows with another limit
     with pytest.raises(
         PySparkException, match=r"found batch \d+, whose offsets .*The checkpoint was copied or rolled back"
     ):
-        run(copy, limit=7)
+        run("copy", limit=7)
     check()
 
 
@@ -123,7 +123,7 @@ def test_a_stream_whose_batches_cannot_be_identified_is_refused(
     twins: Twins, spark: SparkSession, tmp_path: Path
 ) -> None:
     topic = twins.create(twins.name("unidentified"), 0)
-    spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path))
+    spark.conf.set("spark.sql.streaming.checkpointLocation", root_at(tmp_path))
     try:
         rows = twins.spark.readStream.format(LAKELOG).options(**twins.options(LAKELOG)).option("subscribe", BIG)
         stream = rows.option("startingOffsets", "earliest").load().writeStream.format(LAKELOG)

@@ -31,12 +31,12 @@ from pipeline.delta.upkeep.small_files import SmallFileRule
 from pipeline.delta.upkeep.table_upkeep import TableUpkeep, keep_table
 from storage_engine.errors import ConflictError
 from storage_engine.storage.storage_opening import open_storage
-from tests.delta_tables import commit_file, is_table, table_at
 from tests.pipeline.delta.order_log import Log, rows
 from tests.pipeline.delta.order_log import run_small as small
 from tests.pipeline.delta.order_models import schema_of
 from tests.pipeline.delta.test_small_export import EVERYTHING, Everything, by_offset, schema_text
 from tests.pipeline.delta.upkeep.dying_upkeep import KILLED, STEPS
+from tests.roots.delta_tables import commit_file, is_table, table_at
 from tests.stores import STORE, files_below, root_at
 
 RULE = SmallFileRule(15, 32 << 20)

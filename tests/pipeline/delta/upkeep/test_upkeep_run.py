@@ -17,7 +17,7 @@ from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.topic.readers.consumer_files import EXPORT_KIND, export_consumer, put_positions
 from storage_engine.topic.topics import Topics
-from tests.delta_tables import commit_file, table_at
+from tests.roots.delta_tables import commit_file, table_at
 from tests.stores import root_at, storage_at
 
 EXPORTED = "exports/of orders"

@@ -20,6 +20,7 @@ from pipeline.ingest.rows.dropped_fields import DroppedFields
 from pipeline.settings import load_settings
 from storage_engine.errors import ConfigError, StorageUnavailableError
 from tests.pipeline.ingest.ingest_runs import dead_letters_of, records_of, topics_of
+from tests.stores import root_at
 
 HEADER = "array(named_struct('key', 'line', 'value', binary(_line)))"
 
@@ -46,7 +47,7 @@ class Lines:
         ingest = {"topic": "events", "source": source} | settings
         topics = {"events": {"partitions": 1}}
         self.conf.write_text(yaml.safe_dump({"root": "unused", "topics": topics, "ingest": ingest}, width=10_000))
-        loaded = load_settings(self.conf, [], str(self.root))
+        loaded = load_settings(self.conf, [], root_at(self.root))
         return Ingest(self.spark, loaded, topics_of(self.root), self.said.append).run()
 
     def records(self) -> list[tuple[bytes | None, bytes | None, dict[str, bytes]]]:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from storage_engine.errors import ConfigError
 from tests.pipeline.ingest.ingest_runs import dead_letters_of, records_of, run_ingest
+from tests.stores import is_untouched, storage_at
 
 SETTINGS = """
 root: unused
@@ -82,4 +83,4 @@ def test_a_topic_without_a_model_cannot_be_validated(
     with pytest.raises(ConfigError, match=message) as refused:
         run_ingest(spark, conf, tmp_path / "root", override)
     assert refused.value.place.endswith(place)
-    assert not (tmp_path / "root/meta").exists()
+    assert is_untouched(storage_at(tmp_path / "root"))

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 from kafka import KafkaProducer
 from pyspark.sql import SparkSession
 
@@ -30,6 +30,8 @@ from lakelog import cli
 from lakelog.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS
 from tests.kafka_broker import KafkaBroker
 from tests.pipeline.ingest.ingest_runs import append_values, dead_letters_of, run_ingest, topics_of
+from tests.roots.delta_tables import rows_of_table
+from tests.stores import root_at, storage_at
 
 Row = dict[str, Any]
 """A row as to_json writes it: a source's columns in their order; None for a null."""
@@ -149,7 +151,7 @@ class Ingested:
         """As `lakelog read` prints them, in the order of their timestamps, without offset, epoch and base64."""
         self._capsys.readouterr()
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(sys, "argv", ["lakelog", "read", "--root", str(self.root), "--topic", topic])
+            patched.setattr(sys, "argv", ["lakelog", "read", "--root", root_at(self.root), "--topic", topic])
             with pytest.raises(SystemExit) as ended:
                 cli.main()
         assert not ended.value.code
@@ -183,7 +185,7 @@ def test_of_json(ingested: Ingested) -> None:
     assert ingested.run(source) == {"malformed": 1, "no_position": 1}
 
     ingested.check(source)
-    (malformed,) = DeltaTable(ingested.root / UNKNOWN_TOPIC_DEAD_LETTERS).to_pyarrow_table().to_pylist()
+    (malformed,) = rows_of_table(storage_at(ingested.root), UNKNOWN_TOPIC_DEAD_LETTERS)
     assert malformed["value"].decode() == json.dumps(bad[0])
     (nowhere,) = dead_letters_of(ingested.root, f"seen-{source.width}")
     assert nowhere["value"].decode() == as_json(bad[1])

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+_LOOK_SECONDS = 0.2
 
 
 class StopRequest:
     """Records whether the process was asked to stop."""
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
-
-    @property
-    def asked(self) -> bool:
-        return self._asked.is_set()
+        self.asked = False  # no threading.Event: a handler may interrupt its wait, and would then wait for its lock
 
     def wait(self, seconds: float) -> bool:
         """Wait until the process is asked to stop, for at most this number of seconds. Returns whether it was asked."""
-        return self._asked.wait(seconds)
+        end = time.monotonic() + seconds
+        while not self.asked and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, _LOOK_SECONDS))
+        return self.asked
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -35,7 +37,7 @@ class StopRequest:
 
         def ask(number: int, frame: FrameType | None) -> None:
             if not self.asked:
-                self._asked.set()
+                self.asked = True
                 return
             before = previous[number]
             if callable(before):

@@ -19,8 +19,24 @@ if TYPE_CHECKING:
     from storage_engine.topic.chain.topic_state import TopicState
 
 
+OPTIONS_OF_ONE_EXPORT = {
+    "--from-offset": "from_offset",
+    "--from-timestamp": "from_timestamp",
+    "--replay": "replay",
+    "--accept-schema": "accept_schema",
+    "--accept-dead-letters": "accept_dead_letters",
+}
+"""The options that are for one run of one export, with their names in the parsed command line."""
+
+
 def add_export_options(parser: argparse.ArgumentParser) -> None:
     """The options of the job `export`."""
+    parser.add_argument(
+        "--only",
+        metavar="NAME",
+        action="append",
+        help="run only this export of the section `exports`; the option may be given several times",
+    )
     parser.add_argument(
         "--from-offset",
         metavar="P:N",
@@ -63,7 +79,7 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
         raise ConfigError(
             context.settings.place_of("export.headers"),
             f"headers are exported only in append mode, but {asked_by} asks for upsert",
-            "Leave out export.headers, or set export.mode to append.",
+            f"Leave out {context.settings.export_section}.headers, or set {context.settings.export_section}.mode to append.",
         )
     root = context.storage.uri
     return Export(
@@ -74,6 +90,7 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
         table=f"{root}/{wanted.table}",
         dead_letters=f"{root}/{export_dead_letters_key(state.topic)}",
         asked_by=asked_by,
+        section=context.settings.export_section,
         headers=wanted.headers,
     )
 

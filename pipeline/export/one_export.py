@@ -1,0 +1,172 @@
+"""Runs one export: chooses between Spark and the small export without a JVM, records the positions and the model, and
+makes the report.
+
+The positions of the export are registered as a consumer of the topic, so that cleaning keeps the tombstones that the
+export has not read. They are registered before and after the table's commit. The table's own stamp decides what the next
+run reads. So if the process dies between these steps, no record is exported twice or left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pipeline.delta.export_plan import Export, ExportBounds, ExportPlan, ExportResult, PartitionOffsets, Register
+from pipeline.delta.table_history import plan_from_history
+from pipeline.export.export_report import export_report, export_warnings, gap_warnings, replay_report
+from pipeline.export.export_request import bounds_of, offset_ranges, wanted_export
+from pipeline.job import JobContext, JobReport
+from pipeline.topic_model import changed_model, record_model
+from storage_engine.errors import LogError
+from storage_engine.topic.chain.transaction_files import newest_decided
+from storage_engine.topic.readers.consumer_files import EXPORT_KIND, export_consumer, put_positions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from storage_engine.topic.chain.topic_state import RecordedModel, TopicState
+
+
+def export_topic(context: JobContext) -> JobReport:
+    """Export the new records of the topic of the section `export`, or replay its dead letters.
+
+    Raises:
+        LogError: nothing was committed to the table, except that an error while the positions are recorded after the
+            commit is a warning of the report.
+    """
+    wanted = context.settings.required_export()
+    context.topics.state(wanted.topic)  # raises the right error if the topic does not exist
+    state = newest_decided(context.storage, context.topics.chain(wanted.topic))
+    target = wanted_export(context, state)
+    accepted = vars(context.arguments).get("accept_schema", False)
+    changed = changed_model(context.settings, state.topic, state.model, target.schema, accepted)
+    ranges = offset_ranges(state)
+
+    def register(positions: Mapping[int, int]) -> None:
+        name = export_consumer(wanted.table)
+        now_ms = context.clock.now_ms()
+        put_positions(context.storage, state, name, EXPORT_KIND, positions, now_ms, holds_back=True)
+
+    newly_accepted = changed if accepted else None
+    if vars(context.arguments).get("replay"):
+        return _replay(context, state, target, ranges, newly_accepted)
+    bounds = bounds_of(context, state)
+    plan = plan_from_history(target, ranges, bounds)
+    if plan is not None and not plan.waiting:
+        register(plan.before)
+        result = ExportResult(plan=plan, table_version=plan.table_version)
+    else:
+        small = None if plan is None else _without_spark(context, state, target, plan, register)
+        result = _with_spark(context, state, target, ranges, register, bounds) if small is None else small
+    if not result.plan.waiting:
+        if newly_accepted is not None:
+            record_model(context.topics, state, newly_accepted)
+        return export_report(target, wanted.table, result, gap_warnings(result.plan))
+    warnings = export_warnings(result, target, any(part.first_dirty_offset for part in state.partitions))
+    try:
+        if changed is not None:
+            record_model(context.topics, state, changed)
+        register(result.positions_after)
+    except LogError as error:  # harmless: cleaning sees the older positions, and keeps more records than necessary
+        warnings.append(
+            f"the export is done, but its positions or the fields of its model could not be recorded: {error}"
+        )
+    return export_report(target, wanted.table, result, warnings)
+
+
+def _without_spark(
+    context: JobContext, state: TopicState, target: Export, plan: ExportPlan, register: Register
+) -> ExportResult | None:
+    """Export a small increment without a JVM; None if Spark must export."""
+    from pipeline.delta.without_spark.small_export import export_without_spark
+    from pipeline.delta.without_spark.topic_records import batch_reader
+    from storage_engine.topic.readers.reader import PartitionReader
+
+    wanted = context.settings.required_export()
+
+    def reader_of(partition: int) -> PartitionReader:
+        return PartitionReader(context.storage, context.topics.chain(state.topic), partition, state)
+
+    with context.display.work(f"export {state.topic}") as shown:
+        return export_without_spark(
+            target,
+            plan,
+            batch_reader(reader_of, state, shown),
+            register,
+            wanted.max_dead_letter_share,
+            wanted.spark_records,
+            accepted=vars(context.arguments).get("accept_dead_letters") is not None,
+        )
+
+
+def _with_spark(
+    context: JobContext,
+    state: TopicState,
+    target: Export,
+    ranges: Mapping[int, PartitionOffsets],
+    register: Register,
+    bounds: ExportBounds,
+) -> ExportResult:
+    """Export an increment of any size."""
+    from lakelog.spark.splits import read_topic
+    from lakelog.spark.task_progress import progress_of_tasks
+    from pipeline.delta.exporting import export_increment
+    from pipeline.spark.failures import spark_failures
+    from pipeline.spark.store_settings import require_file_system
+
+    spark = context.spark
+    require_file_system(spark, context.storage.uri)
+    with (
+        spark_failures(f"export of topic {state.topic}"),
+        context.display.work(f"export {state.topic}") as shown,
+        progress_of_tasks(spark, shown) as progress,
+    ):
+        return export_increment(
+            spark,
+            target,
+            ranges,
+            lambda first, end, known: read_topic(spark, context.storage, state, first, end, known, progress),
+            register,
+            bounds,
+            context.settings.required_export().max_dead_letter_share,
+            context.lines.info,
+        )
+
+
+def _replay(
+    context: JobContext,
+    state: TopicState,
+    target: Export,
+    ranges: Mapping[int, PartitionOffsets],
+    accepted: RecordedModel | None,
+) -> JobReport:
+    """Replay dead letters. accepted: the model to record, because the operator has accepted its changes; or None."""
+    from lakelog.spark.splits import read_topic
+    from lakelog.spark.task_progress import progress_of_tasks
+    from pipeline.delta.replaying import replay
+    from pipeline.spark.failures import spark_failures
+    from pipeline.spark.store_settings import require_file_system
+
+    spark = context.spark
+    require_file_system(spark, context.storage.uri)
+    with (
+        spark_failures(f"replay of topic {state.topic}"),
+        context.display.work(f"replay {state.topic}") as shown,
+        progress_of_tasks(spark, shown) as progress,
+    ):
+
+        def read(first: dict[int, int], end: dict[int, int], known: dict[int, int]) -> DataFrame:
+            return read_topic(spark, context.storage, state, first, end, known, progress)
+
+        def log_starts() -> dict[int, int]:
+            newest = context.topics.state(state.topic)
+            return {number: part.log_start_offset for number, part in enumerate(newest.partitions)}
+
+        result = replay(spark, target, ranges, read, log_starts, context.lines.info)
+    warnings = []
+    try:
+        if accepted is not None:
+            record_model(context.topics, state, accepted)
+    except LogError as error:
+        warnings.append(f"the replay is done, but the fields of its model could not be recorded: {error}")
+    return replay_report(target, context.settings.required_export().table, result, warnings)

@@ -1,0 +1,83 @@
+"""Declares the settings of exports: the section `export`, and the entries of the section `exports`."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, Field
+
+from pipeline.settings.job_keys import (
+    DEFAULT_MAX_SHARE,
+    DEFAULT_SPARK_RECORDS,
+    MAX_DEAD_LETTER_SHARE,
+    SPARK_RECORDS,
+)
+from pipeline.settings.section import Section
+from pipeline.settings.values import AVAILABLE_NOW, Noun, Table, TopicName, Trigger, by_key, mistake
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+class ExportSettings(Section):
+    """The job `export`: brings a Delta table up to date with a topic, incrementally and exactly once."""
+
+    topic: TopicName = Field(description="Topic to export.")
+    table: Table = Field(
+        default_factory=lambda fields: f"tables/{fields.get('topic', '')}",
+        validate_default=True,
+        description="Directory of the Delta table. Default: tables/ and the name of the topic.",
+    )
+    mode: Annotated[Literal["upsert", "append"], Noun("upsert or append")] | None = Field(
+        default=None,
+        description="upsert: a row has the latest value of its key, and a tombstone deletes the row. append: every record"
+        " becomes a row. Default: upsert if the topic's cleanup.policy contains compact, otherwise append.",
+    )
+    headers: Annotated[bool, Noun("true or false")] = Field(
+        default=False,
+        description="Whether the table has a column _headers with the records' headers. Only append mode allows this. Rows that"
+        " were exported without this column contain null there.",
+    )
+    max_dead_letter_share: Annotated[float, Noun("a number"), by_key(MAX_DEAD_LETTER_SHARE)] = Field(
+        default=DEFAULT_MAX_SHARE, alias="max.dead.letter.share", description=MAX_DEAD_LETTER_SHARE.doc
+    )
+    trigger: Trigger = Field(
+        default=AVAILABLE_NOW,
+        description=f"{AVAILABLE_NOW}: export the new records, then end. An interval such as `1 minute`: look for new records"
+        " after each interval (at least one second), until the job is asked to stop.",
+    )
+    spark_records: Annotated[int, Noun("a whole number"), by_key(SPARK_RECORDS)] = Field(
+        default=DEFAULT_SPARK_RECORDS, alias="spark.records", description=SPARK_RECORDS.doc
+    )
+
+
+def _export_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise mistake(f"found the name {name!r}", "Use letters, digits, `-` and `_`.")
+    return name
+
+
+def _each_table_once(exports: Mapping[str, ExportSettings]) -> Mapping[str, ExportSettings]:
+    """Refuse two exports with one table, or with a table inside the folder of another one."""
+    for (name, export), (other_name, other) in itertools.permutations(exports.items(), 2):
+        if export.table == other.table:
+            raise mistake(
+                f"the exports {name} and {other_name} have the same table, {export.table}",
+                "Give each export its own table.",
+            )
+        if export.table.startswith(f"{other.table}/"):
+            raise mistake(
+                f"the table of the export {name}, {export.table}, is inside the table of {other_name}",
+                "Give each export its own folder.",
+            )
+    return exports
+
+
+Exports = Annotated[
+    Mapping[Annotated[str, AfterValidator(_export_name)], ExportSettings],
+    Noun("a section of exports"),
+    AfterValidator(_each_table_once),
+]
+"""Exports by name."""

@@ -1,0 +1,99 @@
+"""The units of deploy/systemd: systemd knows their keys, and their commands do the work on a root."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.deploy.conftest import ORDERS
+from tests.deploy.schedules import exec_start, unit, unit_files
+from tests.deploy.services import run_service
+from tests.docs.commands import Machine
+from tests.docs.pages import blocks
+from tests.storage_engine.kafka_dir.upkeep.brokers_directory import make_directory, rows
+
+KEYS = {
+    "Unit": {"Description", "Documentation", "After", "Before", "Wants", "Requires", "StartLimitIntervalSec",
+             "StartLimitBurst", "RequiresMountsFor"},
+    "Service": {"Type", "User", "Group", "WorkingDirectory", "Environment", "EnvironmentFile", "ExecStart", "Restart",
+                "RestartSec", "RestartPreventExitStatus", "SuccessExitStatus", "KillMode", "KillSignal",
+                "TimeoutStartSec", "TimeoutStopSec", "LimitNOFILE"},
+    "Timer": {"OnCalendar", "OnBootSec", "OnUnitActiveSec", "RandomizedDelaySec", "Persistent", "Unit"},
+    "Install": {"WantedBy", "Also", "Alias", "DefaultInstance"},
+}  # fmt: skip
+"""Keys of systemd.unit(5), systemd.service(5), systemd.exec(5), systemd.kill(5) and systemd.timer(5)."""
+
+
+@pytest.mark.parametrize("file", unit_files(), ids=lambda file: file.name)
+def test_systemd_knows_the_keys_of_a_unit(machine: Machine, file: Path) -> None:
+    found = unit(file.name)
+    assert {*found} - {"DEFAULT"} == {"Unit", *({"Timer"} if file.suffix == ".timer" else {"Service"})} | (
+        set() if file.name == "lakelog-maintenance@.service" else {"Install"}
+    )
+    assert {f"{name}.{key}" for name in found.sections() for key in found[name] if key not in KEYS[name]} == set()
+    if file.suffix == ".timer":
+        assert file.with_suffix(".service").exists()
+    program = shutil.which("systemd-analyze")
+    if program is not None:
+        assert verified(program, machine, file.name) == []
+
+
+def verified(program: str, machine: Machine, name: str) -> list[str]:
+    """What systemd finds wrong with the unit. The units name programs that exist, so their paths are those of the test."""
+    folder = machine.folder / "units"
+    folder.mkdir()
+    for file in unit_files():
+        (folder / file.name).write_text(machine.local(file.read_text()))
+    done = subprocess.run(
+        [program, "verify", "--man=no", str(folder / name)], capture_output=True, text=True, check=False
+    )
+    return [line for line in (done.stdout + done.stderr).splitlines() if "lakelog" in line]
+
+
+def test_maintenance_of_the_service_ends_with_its_json(machine: Machine) -> None:
+    ended = machine.run(exec_start("lakelog-maintenance@.service", "orders"))
+    assert ended.status == 0
+    result = json.loads(ended.out)
+    assert (result["job"], result["failures"], result["warnings"]) == ("maintenance", [], [])
+
+
+def test_continuous_exports_run_until_sigterm(machine: Machine) -> None:
+    """With the settings that the page shows for exports with a trigger."""
+    (_, settings) = blocks("docs/OPERATIONS.md", "yaml")
+    (machine.folder / "etc/lakelog/exports.yaml").write_text(machine.local(settings.text))
+    command = exec_start("lakelog-export@.service", "exports")
+    status, lines = run_service(machine, command, until="export order-history: 100 records")
+    assert (status, lines[-1].split(" (")[0]) == (0, "export: exports 2, records 200, rows written 200, dead letters 0")
+    tables = machine.folder / "mnt/shared/lakelog/tables"
+    for name in ("orders", "order_history"):
+        assert DeltaTable(tables / name).to_pyarrow_table().num_rows == ORDERS
+
+
+def test_the_log_manager_works_until_sigterm(machine: Machine) -> None:
+    data = machine.folder / "kafka-data"
+    make_directory(data, {"a": rows(60)})
+    (data / ".kafka_cleanshutdown").unlink()
+    (machine.folder / "etc/kafka/server.properties").write_text(f"log.dirs={data}\n")
+    status, lines = run_service(machine, exec_start("lakelog-log-manager.service"), until="loaded, offsets 0 to 60")
+    assert status == 0, lines
+    assert lines[-1].endswith(f"{data}: closed, wrote .kafka_cleanshutdown")
+    assert (data / ".kafka_cleanshutdown").exists()
+
+
+def test_no_service_starts_again_where_that_would_do_harm() -> None:
+    prevented = {
+        file.name: unit(file.name)["Service"].get("RestartPreventExitStatus", "").split()
+        for file in unit_files()
+        if file.suffix == ".service" and "Restart" in unit(file.name)["Service"]
+    }
+    assert prevented == {
+        "lakelog-ingest@.service": ["2", "3"],
+        "lakelog-export@.service": ["2"],
+        "lakelog-log-manager.service": ["2", "4"],
+        "lakelog-metrics.service": [],
+    }
