@@ -39,8 +39,7 @@ from storage_engine.storage.storage_opening import open_storage
 from storage_engine.storage.storage_options import VARIABLE
 from tests.servers.object_server import ObjectServer
 
-_STORE = "LAKELOG_TEST_STORE"
-STORE = os.environ.get(_STORE, "posix")
+STORE = os.environ.get("LAKELOG_TEST_STORE", "posix")
 STORES = ("posix", "s3", "azure", "hdfs")
 _BUCKET = "TEST_STORE_BUCKET"
 """The environment variable with the URI of the place that contains the roots: a bucket, or a folder of HDFS."""
@@ -170,12 +169,6 @@ def serving_store() -> Iterator[ObjectServer | None]:
 def environment(server: ObjectServer, bucket: str) -> Mapping[str, str]:
     """The environment of a client of this server."""
     return {VARIABLE: json.dumps(server.config), _BUCKET: server.uri_of(bucket)}
-
-
-def job_environment() -> dict[str, str]:
-    """The environment of a job that a test starts in a process. A job refuses variables with the prefix LAKELOG_ that are
-    no settings."""
-    return {name: value for name, value in os.environ.items() if name != _STORE}
 
 
 def new_bucket(server: ObjectServer) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from pipeline.job import run_job
 from storage_engine.storage import Storage
 from tests.lakelog.cli.conftest import Lakelog, lakelog, line
 from tests.roots.delta_tables import open_table
-from tests.stores import files_below, job_environment, root_at, storage_at
+from tests.stores import files_below, root_at, storage_at
 
 __all__ = ["lakelog"]
 
@@ -69,7 +70,7 @@ def without_spark(root: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     settings = ["--set", "export.topic=t", "--set", "topics.t.schema=flight", "--root", root_at(root), "--json"]
     done = subprocess.run(
         [sys.executable, "-c", program, *settings, *arguments],
-        capture_output=True, text=True, check=False, cwd=root.parent, env=job_environment(),
+        capture_output=True, text=True, check=False, cwd=root.parent, env=os.environ,
     )  # fmt: skip
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)

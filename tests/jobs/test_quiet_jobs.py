@@ -20,7 +20,7 @@ from storage_engine.topic.topics import Topics
 from tests.java_options import JAVA_OPTIONS
 from tests.jobs.noise import noise, printed
 from tests.storage_engine.record_tables import Row, to_table
-from tests.stores import job_environment, root_at, storage_at
+from tests.stores import root_at, storage_at
 
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE = 300
@@ -48,7 +48,7 @@ def started(job: str, conf: Path, *options: str) -> subprocess.Popen[str]:
     """A job and its processes, which are a group of their own."""
     return subprocess.Popen(
         [PROJECT / "spark-submit.sh", job, "--conf", conf, *options],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=PROJECT, env=job_environment() | JAVA_OPTIONS,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=PROJECT, env=os.environ | JAVA_OPTIONS,
         start_new_session=True,
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ from storage_engine.config import BrokerConfig, TopicConfig
 from storage_engine.errors import FencedError
 from storage_engine.topic.broker_settings import SETTINGS_KEY, put_broker_settings, read_broker_settings
 from storage_engine.topic.topics import Topics
-from tests.stores import job_environment, root_at, storage_at
+from tests.stores import root_at, storage_at
 
 PROJECT = Path(__file__).resolve().parents[2]
 REPORT = JobReport(
@@ -135,7 +135,6 @@ def ended_by(number: signal.Signals, waits: str, first: str = "pass") -> tuple[i
     with subprocess.Popen(
         [sys.executable, "-c", WAITS.format(first=first, waits=waits)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=PROJECT,
-        env=job_environment(),
     ) as job:  # fmt: skip
         assert job.stdin
         assert job.stdout
