@@ -60,7 +60,7 @@ class Place:
     def rows(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
         """The rows of a table, sorted; none if there is no table."""
         path = self.root / "tables" / table
-        if not (path / "_delta_log").exists():
+        if not (path / "_delta_log/00000000000000000000.json").exists():
             return []
         found = DeltaTable(path).to_pyarrow_table().select(columns).to_pylist()
         return sorted(tuple(row.values()) for row in found)
