@@ -79,10 +79,11 @@ def next_steps(storage: Storage, topic: str, table: str) -> Sequence[str]:
         table: "the Delta table",
         ingest_dead_letters_key(topic): "a Delta table of the flights without a tail number",
     }
+    width = max(len(f"{root}/{key}/") for key in places) + 2
     return [
         "",
         "The files of the demo:",
-        *(f"  {f'{root}/{key}/':<58}{what}" for key, what in places.items()),
+        *(f"  {f'{root}/{key}/':<{width}}{what}" for key, what in places.items()),
         "",
         "Commands to try next:",
         f"  {lakelog} topics describe {topic} --root {quoted}",
