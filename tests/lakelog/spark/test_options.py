@@ -198,7 +198,9 @@ def test_a_batch_has_only_types_that_spark_takes_for_kafka(kind: DataType, name:
     if name is None:
         check_types(schema)
         return
-    with pytest.raises(ConfigError, match=rf"^column `i`: found {re.escape(name)}, which a batch write does not support"):
+    with pytest.raises(
+        ConfigError, match=rf"^column `i`: found {re.escape(name)}, which a batch write does not support"
+    ):
         check_types(schema)
 
 
