@@ -99,9 +99,9 @@ class DeltaLog:
         return self._all
 
     @property
-    def is_empty(self) -> bool:
-        """Whether there is no table."""
-        return not self._recent
+    def newest(self) -> int | None:
+        """The newest version; None if there is no table."""
+        return self._recent[0] if self._recent else None
 
     def _list(self, after: str = "") -> list[int]:
         """The versions in the part of the log after a key, the newest first."""
@@ -186,7 +186,7 @@ def read_head(table: str, table_id: str | None = None) -> TableHead | None:
         NewerTableError: a newer Lakelog exported to the table.
     """
     log = DeltaLog(table)
-    if log.is_empty:
+    if log.newest is None:
         return None
     return find_head(
         log.commits(), lambda: log.versions[-1], lambda stamp: table_id is None or stamp.table_id == table_id

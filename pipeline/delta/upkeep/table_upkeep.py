@@ -117,9 +117,9 @@ def _oldest_needed_commit(path: str, *, has_stamps: bool) -> int | None:
     """The oldest commit that must stay in the log; None if there is no table. It is the commit with the stamp of the
     current rows. If no commit has a stamp, it is the newest commit."""
     log = DeltaLog(path)
-    if not log.versions or not has_stamps:
-        return log.versions[0] if log.versions else None
-    last_read = log.versions[0]
+    if log.newest is None or not has_stamps:
+        return log.newest
+    last_read = log.newest
 
     def commits() -> Iterator[Commit]:
         nonlocal last_read
@@ -130,7 +130,7 @@ def _oldest_needed_commit(path: str, *, has_stamps: bool) -> int | None:
     head = find_head(commits(), lambda: log.versions[-1], lambda _: True)
     if head.current is not None:
         return last_read
-    return log.versions[0] if head.newest is None else head.next_guard - 1
+    return log.newest if head.newest is None else head.next_guard - 1
 
 
 # --- The steps ------------------------------------------------------------------------------------------------------
