@@ -1,4 +1,4 @@
-"""Formats numbers, sizes, times and spans of time for people. Times are UTC.
+"""Formats numbers, sizes, times and spans of time for people. Times are UTC. Also reads times.
 
 All output for people uses these functions, so that the same amount looks the same everywhere. Output for programs (JSON
 lines, --json) has plain numbers.
@@ -46,6 +46,21 @@ def shown_duration(seconds: float) -> str:
         if len(shown) == 2:
             break
     return " ".join(part for part in shown if not part.startswith("0 "))
+
+
+def iso_moment(ms: int) -> str:
+    """A time, given in milliseconds since 1970, as programs read it: 2026-01-31T12:00:00.000Z."""
+    return shown_moment(ms).replace(" ", "T")
+
+
+def parse_moment(text: str) -> int:
+    """Milliseconds since 1970, from ISO 8601 text. Text without a zone is UTC.
+
+    Raises:
+        ValueError: the text is no time.
+    """
+    time = datetime.fromisoformat(text)
+    return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def shown_moment(ms: int) -> str:

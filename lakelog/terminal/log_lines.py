@@ -23,7 +23,7 @@ from enum import StrEnum
 
 from lakelog.terminal.text import shown_line
 from storage_engine.clock import SystemClock
-from storage_engine.quantities import shown_moment
+from storage_engine.quantities import iso_moment
 
 
 class LogFormat(StrEnum):
@@ -80,7 +80,7 @@ class LogLines:
 
     def record(self, level: LogLevel, message: str) -> str:
         """A line of JSON. JSON has escapes for all characters that a terminal would interpret."""
-        time = shown_moment(SystemClock().now_ms()).replace(" ", "T")
+        time = iso_moment(SystemClock().now_ms())
         name = {"name": self.name} if self.name else {}
         document = {"time": time, "job": self.job, **name, "level": level, "message": message}
         return json.dumps(document, separators=(",", ":"))

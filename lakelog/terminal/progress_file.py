@@ -22,7 +22,7 @@ from lakelog.terminal.progress_display import ProgressDisplay
 from storage_engine.clock import Clock, SystemClock
 from storage_engine.errors import UsageError
 from storage_engine.progress import Meter
-from storage_engine.quantities import shown_moment
+from storage_engine.quantities import iso_moment
 
 _LOOK_SECONDS = 1.0
 _LINE_EVERY_MS = 10_000
@@ -77,7 +77,7 @@ class ProgressFile:
                 return
 
     def _write(self, state: str, facts: Mapping[str, Any]) -> None:
-        time = shown_moment(self._clock.now_ms()).replace(" ", "T")
+        time = iso_moment(self._clock.now_ms())
         with suppress(OSError):
             self._file.write(f"{json.dumps({'time': time, 'job': self._job, 'state': state, **facts})}\n")
             self._file.flush()

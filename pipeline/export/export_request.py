@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from lakelog.dead_letter_tables import export_dead_letters_key
@@ -14,6 +13,7 @@ from pipeline.job import JobContext
 from pipeline.topic_model import topic_schema
 from storage_engine.errors import ConfigError, UsageError
 from storage_engine.log.isolation import Isolation
+from storage_engine.quantities import parse_moment
 
 if TYPE_CHECKING:
     from storage_engine.topic.chain.topic_state import TopicState
@@ -126,12 +126,11 @@ def _time_ms(text: str) -> int:
     if re.fullmatch(r"[0-9]{1,15}", text):
         return int(text)
     try:
-        time = datetime.fromisoformat(text)
+        return parse_moment(text)
     except ValueError:
         raise UsageError(
             "--from-timestamp", f"found {text!r}", "Use 2026-01-31T12:00:00Z, or milliseconds since 1970."
         ) from None
-    return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _offsets_at(context: JobContext, state: TopicState, time_ms: int) -> dict[int, int]:

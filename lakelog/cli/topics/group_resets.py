@@ -8,12 +8,13 @@ import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakelog.cli.output import write_error
 from storage_engine.errors import UnknownTopicError, UsageError
+from storage_engine.quantities import parse_moment
 
 if TYPE_CHECKING:
     from storage_engine.topic.readers.consumer_files import Consumer
@@ -235,10 +236,8 @@ def _duration(text: str) -> timedelta:
 
 def _moment(text: str) -> int:
     try:
-        moment = datetime.fromisoformat(text)
+        return parse_moment(text)
     except ValueError:
         raise UsageError(
             "--to-datetime", f"found {text!r}", "Expected a time such as 2026-01-31T12:00:00.000."
         ) from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
