@@ -8,7 +8,8 @@ run reads. So if the process dies between these steps, no record is exported twi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pipeline.delta.export_plan import Export, ExportBounds, ExportPlan, ExportResult, PartitionOffsets, Register
@@ -108,29 +109,42 @@ def _with_spark(
     bounds: ExportBounds,
 ) -> ExportResult:
     """Export an increment of any size."""
+    from pipeline.delta.exporting import export_increment
+
+    with _reading_with_spark(context, state, "export") as read:
+        return export_increment(
+            context.spark,
+            target,
+            ranges,
+            read,
+            register,
+            bounds,
+            context.settings.required_export().max_dead_letter_share,
+            context.lines.info,
+        )
+
+
+@contextmanager
+def _reading_with_spark(context: JobContext, state: TopicState, work: str) -> Iterator[Callable[..., DataFrame]]:
+    """A function that reads the topic with Spark: (first offsets, end offsets, required offsets) by partition. In the
+    block, errors of Spark are errors of this work, and its progress is shown.
+
+    Args:
+        work: export or replay.
+    """
     from lakelog.spark.splits import read_topic
     from lakelog.spark.task_progress import progress_of_tasks
-    from pipeline.delta.exporting import export_increment
     from pipeline.spark.failures import spark_failures
     from pipeline.spark.store_settings import require_file_system
 
     spark = context.spark
     require_file_system(spark, context.storage.uri)
     with (
-        spark_failures(f"export of topic {state.topic}"),
-        context.display.work(f"export {state.topic}") as shown,
+        spark_failures(f"{work} of topic {state.topic}"),
+        context.display.work(f"{work} {state.topic}") as shown,
         progress_of_tasks(spark, shown) as progress,
     ):
-        return export_increment(
-            spark,
-            target,
-            ranges,
-            lambda first, end, known: read_topic(spark, context.storage, state, first, end, known, progress),
-            register,
-            bounds,
-            context.settings.required_export().max_dead_letter_share,
-            context.lines.info,
-        )
+        yield lambda first, end, known: read_topic(spark, context.storage, state, first, end, known, progress)
 
 
 def _replay(
@@ -141,28 +155,14 @@ def _replay(
     accepted: RecordedModel | None,
 ) -> JobReport:
     """Replay dead letters. accepted: the model to record, because the operator has accepted its changes; or None."""
-    from lakelog.spark.splits import read_topic
-    from lakelog.spark.task_progress import progress_of_tasks
     from pipeline.delta.replaying import replay
-    from pipeline.spark.failures import spark_failures
-    from pipeline.spark.store_settings import require_file_system
 
-    spark = context.spark
-    require_file_system(spark, context.storage.uri)
-    with (
-        spark_failures(f"replay of topic {state.topic}"),
-        context.display.work(f"replay {state.topic}") as shown,
-        progress_of_tasks(spark, shown) as progress,
-    ):
+    def log_starts() -> dict[int, int]:
+        newest = context.topics.state(state.topic)
+        return {number: part.log_start_offset for number, part in enumerate(newest.partitions)}
 
-        def read(first: dict[int, int], end: dict[int, int], known: dict[int, int]) -> DataFrame:
-            return read_topic(spark, context.storage, state, first, end, known, progress)
-
-        def log_starts() -> dict[int, int]:
-            newest = context.topics.state(state.topic)
-            return {number: part.log_start_offset for number, part in enumerate(newest.partitions)}
-
-        result = replay(spark, target, ranges, read, log_starts, context.lines.info)
+    with _reading_with_spark(context, state, "replay") as read:
+        result = replay(context.spark, target, ranges, read, log_starts, context.lines.info)
     warnings = []
     try:
         if accepted is not None:
