@@ -252,8 +252,8 @@ class ChunkReader:
     def __init__(self, storage: Storage, task: CleaningTask, throttle: Throttle, progress: Progress) -> None:
         self.storage = storage
         self.task = task
-        files = [file_of(task.files, segment) for segment in task.plan.segments]
-        self._reads = read_ahead(storage, [(file.key, file.size) for file in files])
+        files = (file_of(task.files, segment) for segment in task.plan.segments)
+        self._reads = read_ahead(storage, ((file.key, file.size) for file in files))
         self.throttle = throttle
         self.progress = progress
         self.room = Room()

@@ -78,10 +78,10 @@ class LogReader:
         start = max(0, bisect_right(segments, first_offset, key=lambda segment: segment.base_offset) - 1)
         end = bisect_left(segments, end_offset, key=lambda segment: segment.base_offset)
         found = [each for each in segments[start:end] if each.end_offset > first_offset and each.size]
-        files = [self.segment_file(segment) for segment in found]
-        reads = read_ahead(self._storage, [(file.key, file.size) for file in files if file.end_offset <= end_offset])
-        for segment, file in zip(found, files, strict=True):
-            yield segment, read_records(reads, file, first_offset, end_offset, aborted)
+        whole = (self.segment_file(each) for each in found if each.end_offset <= end_offset)
+        reads = read_ahead(self._storage, ((file.key, file.size) for file in whole))
+        for segment in found:
+            yield segment, read_records(reads, self.segment_file(segment), first_offset, end_offset, aborted)
 
     def read(
         self, first_offset: int, end_offset: int | None = None, isolation: Isolation = Isolation.READ_UNCOMMITTED
