@@ -31,7 +31,7 @@
 
     inspect/
     verify.py           check every invariant of a log directory or a root
-    doctor.py           test whether a storage meets the assumptions behind Lakelog's promises
+    doctor.py           test whether a storage does what Lakelog's promises need
     dump.py             print the files of a log, as Kafka's dump tool does
     report.py           write an HTML page that shows the topics of a root
     metrics.py          give the figures of a root to Prometheus
