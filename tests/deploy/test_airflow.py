@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import lakelog
+from scripts.install_airflow import airflow
 from tests.deploy.schedules import DEPLOY
 from tests.docs.commands import Machine
 
@@ -132,13 +133,9 @@ def test_the_jobs_run_and_the_sensor_waits_for_records_that_were_not_exported(
 
 @pytest.mark.airflow
 def test_airflow_loads_the_dag(names: dict[str, Any], tmp_path: Path) -> None:
-    program = os.environ.get("AIRFLOW_PYTHON")
-    if not program:
-        pytest.skip("AIRFLOW_PYTHON does not name the Python of an Airflow")
-    environment = os.environ | {"AIRFLOW_HOME": str(tmp_path)}
-    environment.pop("PYTHONPATH", None)
+    environment = os.environ | {"AIRFLOW_HOME": str(tmp_path), "PYTHONPATH": str(airflow())}
     done = subprocess.run(
-        [program, "-c", DESCRIBES, str(FILE)], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", DESCRIBES, str(FILE)], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == expected(names)
