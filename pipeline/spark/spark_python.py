@@ -4,12 +4,17 @@ The setting spark.python.daemon.module applies only to the daemon that runs task
 source, Spark starts other daemons, always as `python -m pyspark.daemon`. So pipeline/spark/session.py gives Spark this
 program instead of Python. With all other arguments, the program behaves like the Python that is installed in the same
 directory. The archive for executors has a program of the same name (scripts/executor_archive.py).
+
+Spark puts zip files with a copy of PySpark first on the import path of its Python processes. Python keeps no compiled
+code of modules in a zip file, so each process would compile PySpark again, which takes a second. This program removes
+these zip files if PySpark itself is installed.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 NAME = "lakelog-python"
@@ -22,7 +27,20 @@ def main() -> None:
     arguments = sys.argv[1:]
     if arguments[:2] == _DAEMON:
         arguments[:2] = _QUIET_DAEMON
+    if path := os.environ.get("PYTHONPATH"):
+        os.environ["PYTHONPATH"] = without_copies(path, sys.path)
     os.execv(sys.executable, [sys.executable, *arguments])
+
+
+def without_copies(path: str, installed: Sequence[str]) -> str:
+    """A PYTHONPATH without the files of a PySpark that is installed.
+
+    Args:
+        path: the PYTHONPATH.
+        installed: the directories in which Python looks for packages.
+    """
+    packages = tuple(f"{each}/pyspark/" for each in installed if os.path.isfile(f"{each}/pyspark/__init__.py"))
+    return os.pathsep.join(each for each in path.split(os.pathsep) if not each.startswith(packages))
 
 
 def spark_python() -> str:
