@@ -232,6 +232,35 @@ compile_kernels() {
     fi
 }
 
+# --- archive of Java classes ---------------------------------------------------------------------------------------
+
+# Java accepts the archive only with the JVM and the jars that wrote it. So a new .venv and a new Java need a new archive.
+# If the archive cannot be written, jobs run without it. The file lakelog-classes is written in both cases.
+class_sources() {
+    local java=${JAVA_HOME:+$JAVA_HOME/bin/java}
+    java=$(readlink -f "${java:-$(command -v java)}")
+    echo "$java" && { cksum <"${java%/bin/java}/release"; } 2>/dev/null || true
+    cat "$lakelog_home/.venv/lakelog-stamp" && cksum <"$lakelog_home/scripts/archive_classes.py"
+}
+
+classes_are_current() {
+    local stamp=$lakelog_home/.venv/lakelog-classes
+    [ ! -e "$lakelog_home/scripts/archive_classes.py" ] ||
+        { [ -r "$stamp" ] && [ "$(cat "$stamp")" = "$(class_sources)" ]; }
+}
+
+archive_classes() {
+    local sources log=$lakelog_home/.venv/lakelog-classes.log
+    echo "lakelog: archiving Spark's Java classes, once (half a minute)" >&2
+    sources=$(class_sources)
+    if ! (cd "$lakelog_home" && .venv/bin/python -m scripts.archive_classes .venv/spark-classes.jsa) >"$log" 2>&1; then
+        rm -f "$lakelog_home/.venv/spark-classes.jsa"
+        echo "lakelog: the archive could not be written, so jobs start some seconds later, see $log" >&2
+    fi
+    echo "$sources" >"$lakelog_home/.venv/lakelog-classes.new"
+    mv "$lakelog_home/.venv/lakelog-classes.new" "$lakelog_home/.venv/lakelog-classes"
+}
+
 # --- set-up --------------------------------------------------------------------------------------------------------
 
 find_java
@@ -240,4 +269,6 @@ venv_is_current || make_venv
 kernels_are_current || compile_kernels
 export PYSPARK_PYTHON=${PYSPARK_PYTHON:-$lakelog_home/.venv/bin/python} PYSPARK_DRIVER_PYTHON=$lakelog_home/.venv/bin/python
 export SPARK_CONF_DIR=${SPARK_CONF_DIR:-$lakelog_home/conf}
+unset PYTHONDONTWRITEBYTECODE # images of containers set it, and then each process compiles all modules again
 unset SPARK_HOME # use the Spark in .venv, because the jars of another Spark would not match PySpark in .venv
+classes_are_current || archive_classes

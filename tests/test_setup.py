@@ -272,5 +272,5 @@ def test_lock_pins_all_that_pyproject_names_with_hashes() -> None:
 
 def test_no_package_host_is_named() -> None:
     files = [HOME / name for name in ["requirements.lock", "pyproject.toml", "Makefile", "spark-submit.sh"]]
-    for file in [*files, *HOME.glob("scripts/*"), *HOME.glob("conf/*")]:
+    for file in [*files, *HOME.glob("scripts/*.*"), *HOME.glob("conf/*")]:
         assert not re.search(r"https?://|--(extra-)?index-url|--find-links", file.read_text()), file

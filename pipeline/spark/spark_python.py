@@ -39,7 +39,7 @@ def without_copies(path: str, installed: Sequence[str]) -> str:
         path: the PYTHONPATH.
         installed: the directories in which Python looks for packages.
     """
-    packages = tuple(f"{each}/pyspark/" for each in installed if os.path.isfile(f"{each}/pyspark/__init__.py"))
+    packages = tuple(f"{each}/pyspark/" for each in installed if Path(each, "pyspark/__init__.py").is_file())
     return os.pathsep.join(each for each in path.split(os.pathsep) if not each.startswith(packages))
 
 

@@ -17,7 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+import pyspark
 import pytest
+
+from pipeline.spark.spark_python import without_copies
 
 PROJECT = Path(__file__).resolve().parents[2]
 LAKELOG_PYTHON = Path(sys.executable).with_name("lakelog-python")
@@ -94,6 +97,18 @@ def test_spark_is_given_the_python_whose_daemons_are_silent() -> None:
         [ours, "-c", "import sys; print(sys.executable)"], check=True, capture_output=True, text=True
     )
     assert version.stdout.strip() == sys.executable
+
+
+def test_spark_s_processes_import_the_installed_pyspark_and_what_the_user_adds(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("found = True\n")
+    (zipped,) = (Path(pyspark.__file__).parent / "python/lib").glob("pyspark.zip")
+    printed = subprocess.run(
+        [LAKELOG_PYTHON, "-c", "import mine, pyspark; print(pyspark.__file__)"],
+        env=os.environ | {"PYTHONPATH": f"{zipped}:{tmp_path}"}, check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    assert printed.strip() == pyspark.__file__
+    elsewhere = tmp_path / "spark/python/lib/pyspark.zip"  # of a Spark that is not the installed one
+    assert without_copies(f"{elsewhere}:{zipped}", sys.path) == str(elsewhere)
 
 
 @contextmanager

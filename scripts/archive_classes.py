@@ -1,0 +1,100 @@
+"""Writes the archive of the Java classes of a job: `python -m scripts.archive_classes FILE`.
+
+At its start Spark loads some fifteen thousand classes from its jars, and Java parses and checks each of them. Java can
+store the result in an archive (class data sharing), and map the archive into the memory of the next JVM. A job then
+starts some seconds sooner. The set-up runs this program once. The program runs an ingest, maintenance and two exports
+with a few records in one Spark session. When the JVM of this session ends, Java writes the classes that it has loaded.
+
+pipeline/spark/spark_jvm.sh uses the archive. Java ignores the archive if the JVM or its class path is another one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+
+from pyspark import SparkContext
+
+from jobs.export import export
+from jobs.ingest import ingest
+from jobs.maintenance import add_maintenance_options, maintenance
+from pipeline.export.export_request import add_export_options
+from pipeline.job import run_job
+
+PATIENCE = 300
+"""The longest wait for the end of the JVM, in seconds."""
+SETTINGS = """
+root: {root}
+topics:
+  orders:
+    cleanup.policy: compact
+    segment.bytes: 20000
+    min.cleanable.dirty.ratio: 0.01
+    schema: "id STRING, price DOUBLE"
+ingest:
+  topic: orders
+  source: {{format: json, path: {source}, schema: "id STRING, price DOUBLE, at TIMESTAMP"}}
+  key: id
+  value: to_json(struct(id, price))
+  timestamp: at
+export: {{topic: orders, table: tables/orders, spark.records: 0}}
+"""
+
+
+def main() -> int:
+    (archive,) = (Path(argument).absolute() for argument in sys.argv[1:])
+    with tempfile.TemporaryDirectory(dir=archive.parent) as made:
+        written = Path(made) / archive.name
+        os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join(
+            ["--driver-java-options", f"-XX:ArchiveClassesAtExit={written}", "pyspark-shell"]
+        )
+        status = run_jobs(Path(made))
+        end_jvm()
+        if status == 0 and written.exists():
+            written.rename(archive)
+            return 0
+    return 1
+
+
+def run_jobs(folder: Path) -> int:
+    """Run the jobs on a new root in the folder. Return the first exit status that is not 0, or 0."""
+    (folder / "source").mkdir()
+    settings = folder / "settings.yaml"
+    settings.write_text(SETTINGS.format(root=folder / "root", source=folder / "source"))
+    argv = ["--conf", str(settings)]
+    for price in (1, 2):
+        (folder / "source" / f"{price}.json").write_text(
+            "".join(f'{{"id": "{i % 50}", "price": {price}, "at": "2026-01-01T00:00:00Z"}}\n' for i in range(300))
+        )
+        status = (
+            run_job("ingest", "", ingest, _set_options, argv, makes_topics=True)
+            or run_job("maintenance", "", maintenance, add_maintenance_options, argv)
+            or run_job("export", "", export, add_export_options, argv)
+        )
+        if status != 0:
+            return status
+    return 0
+
+
+def _set_options(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(take_over=False, accept_new_checkpoint=False)
+
+
+def end_jvm() -> None:
+    """Stop Spark and wait until the JVM has ended and written the archive."""
+    gateway = SparkContext._gateway  # noqa: SLF001 - None if no job has started Spark
+    if gateway is not None:
+        if SparkContext._active_spark_context is not None:  # noqa: SLF001 - any public call would create one
+            SparkContext._active_spark_context.stop()  # noqa: SLF001
+        jvm = gateway.proc
+        gateway.shutdown()
+        jvm.stdin.close()
+        jvm.wait(PATIENCE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
