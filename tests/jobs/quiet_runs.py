@@ -193,6 +193,8 @@ CHAINS: dict[str, Sequence[Step]] = {
         Step("first ingest of a root, no record", "ingest", "json", no_orders, NOTHING),
         Step("export, no record", "export", "json", done={"rows appended": 0}),
         Step("maintenance, no record", "maintenance", "json", done={"partitions compacted": 0}),
+        Step("retention, no record", "retention", "json"),
+        Step("compaction, no record", "compaction", "json", done={"partitions compacted": 0}),
     ],
     "large": [
         Step("maintenance by Spark", "maintenance", "topic", large_topic, some=["records removed"]),
