@@ -14,7 +14,7 @@ twin. Only the newest two versions are kept, so even a short pause outlasts a pr
 truth.py has a function for each invariant. The tested code is the project's own: topic_writer.py, state_chain.py,
 state_swap.py, pruning.py, sweeping.py and reader.py run unchanged, except for a few replaced names (schedules.run).
 
-`make soak` runs ten times as many schedules, and can switch off each rule of the protocol in turn. The model does not
+`make soak` runs twenty times as many schedules, and can switch off each rule of the protocol in turn. The model does not
 include power cuts (but checks that everything named is durable), damaged bytes, the view, import and export, several
 topics, and transactions.
 """
@@ -34,7 +34,7 @@ from tests.model.rules import RULES
 from tests.model.schedules import run
 from tests.model.soak import run_all
 
-SCHEDULES = 2_000
+SCHEDULES = 1_000
 OFTEN_NOTICED = [
     "a put whose reply was lost is read back",
     "a version is durable before it is built upon",

@@ -17,7 +17,7 @@ from tests.faults.processes.programs import World, at_work
 from tests.faults.processes.source import Source, ids_of_files
 
 SEED = int(os.environ.get("SEED", random.randrange(2**32)))
-KILLS = int(os.environ.get("KILLS", "5"))
+KILLS = int(os.environ.get("KILLS", "3"))
 BROKER = "BROKER" in os.environ
 """Let a broker have the last word, too: it takes longer to start than two kills take."""
 AHEAD = 20

@@ -17,7 +17,7 @@ from tests.faults.processes.programs import Driver, World, at_work
 from tests.faults.processes.source import Source
 
 SEED = int(os.environ.get("SEED", random.randrange(2**32)))
-BATCHES = int(os.environ.get("BATCHES", "20"))
+BATCHES = int(os.environ.get("BATCHES", "12"))
 EXECUTOR = "CoarseGrainedExecutorBackend"
 CLUSTER = ("--master", "local-cluster[2,1,1024]")
 SPECULATION = {
