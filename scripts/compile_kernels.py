@@ -1,7 +1,7 @@
 """Compiles every kernel once: `python -m scripts.compile_kernels`.
 
-When Python imports a module with kernels, numba compiles the kernels or loads them from numba's cache. The set-up runs
-this program, so that no job waits for the compiler.
+Numba compiles a kernel at its first call and stores it in its cache. The set-up runs this program, so that no job waits
+for the compiler.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from storage_engine.cleaner import filter_kernels, map_kernels, run_kernels
 from storage_engine.log import growing_segment
 from storage_engine.record import batch, crc, partitioner, stamping
 from storage_engine.record.kernels import crc32, crc32c, decode_kernels, encode_kernels, legacy_kernels
+from storage_engine.record.kernels.compiled import load_kernels
 
 MODULES = (
     batch, crc, stamping, partitioner, crc32, crc32c, decode_kernels, encode_kernels, legacy_kernels, growing_segment,
@@ -17,4 +18,4 @@ MODULES = (
 )  # fmt: skip
 
 if __name__ == "__main__":
-    print(f"compiled the kernels of {len(MODULES)} modules")
+    print(f"compiled {load_kernels()} kernels in {len(MODULES)} modules")

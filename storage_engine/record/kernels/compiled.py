@@ -1,15 +1,16 @@
-"""Compiles kernels. A kernel is a function with fixed types, which numba compiles to machine code when its module is
-imported.
+"""Compiles kernels. A kernel is a function with fixed types, which numba compiles to machine code at the first call.
 
-Compiled kernels are stored in numba's cache (NUMBA_CACHE_DIR, which scripts/setup.sh sets to a folder in .venv).
-Without a writable cache folder, kernels are compiled at each start. Input arrays are declared read-only, because
-Arrow's buffers are read-only. A kernel with read-only inputs also accepts writable arrays, so one signature per kernel
-is enough. Kernels keep no state and are thread-safe.
+Compiled kernels are stored in numba's cache (NUMBA_CACHE_DIR, which scripts/setup.sh sets to a folder in .venv), and
+the first call in a process loads the kernel from there. Many processes call no kernel, for example those in which Spark
+plans a read. Without a writable cache folder, each process compiles the kernels that it calls. Input arrays are
+declared read-only, because Arrow's buffers are read-only. A kernel with read-only inputs also accepts writable arrays,
+so one signature per kernel is enough. Kernels keep no state and are thread-safe.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import update_wrapper
 from typing import Any, cast
 
 import numba
@@ -67,13 +68,39 @@ def columns(kind: type[tuple[Any, ...]], *fields: Any) -> Any:
     return _ColumnsType(fields, kind)  # type: ignore[no-untyped-call]
 
 
+_kernels: list[_Kernel] = []
+
+
+class _Kernel:
+    """A kernel that is compiled at its first call."""
+
+    def __init__(self, function: Callable[..., Any], signature: Any) -> None:
+        self._function = function
+        self._signature = signature
+        self._compiled: Callable[..., Any] | None = None
+        update_wrapper(self, function)
+        _kernels.append(self)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return (self._compiled or self.load())(*arguments)
+
+    def load(self) -> Callable[..., Any]:
+        """The compiled function. It is in numba's cache afterwards. Several threads may call this method at once."""
+        self._compiled = compiled = numba.njit(self._signature, **_OPTIONS)(self._function)
+        return cast(Callable[..., Any], compiled)
+
+
 def kernel(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile the decorated function for these types. It releases the GIL while it runs."""
+    """Compile the decorated function for these types, at its first call. It releases the GIL while it runs."""
+    return lambda function: _Kernel(function, result(*arguments))
 
-    def compile_it(function: Callable[..., Any]) -> Callable[..., Any]:
-        return cast(Callable[..., Any], numba.njit(result(*arguments), **_OPTIONS)(function))
 
-    return compile_it
+def load_kernels() -> int:
+    """Load or compile the kernels of all modules that were imported, and return their number. A process that forks
+    workers calls this function first, so that the workers share the kernels."""
+    for each in _kernels:
+        each.load()
+    return len(_kernels)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
