@@ -11,6 +11,9 @@ version, in which processes paused for a shorter time, it noticed:
     committed once 84 · a swap needs all old segments 1 · a plan below the sweep floor is refused 1 · the sweep commits
     its floor first 1
 
+The history also reveals versions that were put into a hole. So the rules about the version before and about a reader's
+version are switched off together with that look at the history.
+
 Two rules were not noticed in as many schedules: a reader without a known version checks the version before the newest;
 a reader checks the state again when a file is gone.
 """
@@ -18,8 +21,8 @@ a reader checks the state again when a file is gone.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -52,7 +55,13 @@ def _believing(method: str, expected: Callable[[StateChain, dict[str, Any], int]
         believed = expected(chain, caller.f_locals, version) if caller.f_code.co_name == method else None
         return looks(chain, version, wanted) if believed is None else believed == wanted
 
-    return lambda: replaced(StateChain, "_has_id", has_id)
+    @contextmanager
+    def believing() -> Iterator[None]:
+        # The history also reveals what was put into a hole, so it must not be asked either.
+        with replaced(StateChain, "_has_id", has_id), replaced(StateChain, "_is_in_hole", _is_false):
+            yield
+
+    return believing
 
 
 def _parent(chain: StateChain, variables: dict[str, Any], version: int) -> str | None:
@@ -126,8 +135,8 @@ def _is_false(*_: Any) -> bool:
 
 
 RULES: dict[str, Switch] = {
-    "a writer looks at the version before its own": _believing("_put_next", _parent),
-    "and at that version's id": _believing("_put_next", _parent_if_there),
+    "a writer looks at the version before its own": _believing("_continues", _parent),
+    "and at that version's id": _believing("_continues", _parent_if_there),
     "a reader looks whether its version is still there": _believing(
         "newest_or_none", lambda chain, variables, version: chain._seen.id if chain._seen else None
     ),
@@ -135,6 +144,7 @@ RULES: dict[str, Switch] = {
         "_cold_start", lambda chain, variables, version: variables["state"].parent
     ),
     "history tells what counted": lambda: replaced(StateChain, "_is_rolled_up", _is_false),
+    "history tells what was deleted": lambda: replaced(StateChain, "_is_in_hole", _is_false),
     "version 0 gives way before version 1 goes": lambda: replaced(StateChain, "retire_first", _never),
     "a put whose reply was lost is read back": lambda: replaced(StateChain, "_is_ours", _is_false),
     "a version is durable before it is built upon": lambda: replaced(StateChain, "_make_durable", _never),

@@ -19,6 +19,11 @@ succeeded. If a writer was paused between its put and its check, pruning may hav
 writer's version, and perhaps the writer's version too. Then the history shows whether the writer's version is part of
 the chain.
 
+An object store may execute a put a second time, after its version was deleted. Such a version has the id that later
+versions name, so the rule alone does not reveal it. But pruning deletes a version only after the next version is in the
+history, and then newer versions exist. So a process that has found the newest version, or has put a version, also
+checks that the history does not contain the next version.
+
 Version 0 is never deleted. Without version 0, a process that was paused while it created the topic could begin the
 chain a second time. But an unchanged version 0 would still be a valid parent. A paused process could then put a version
 1 into the hole, and readers would wrongly accept this version 1. So before version 1 is deleted, version 0 is replaced
@@ -36,6 +41,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pydantic import ValidationError
@@ -53,7 +59,7 @@ from storage_engine.errors import (
 )
 from storage_engine.storage import Storage
 from storage_engine.topic.chain.documents import FORMAT, decode_document, encode_document
-from storage_engine.topic.chain.history_file import read_history_file
+from storage_engine.topic.chain.history_file import is_rolled_up, read_history_file
 from storage_engine.topic.chain.segment_lists import RESTORE, SegmentLists, without_listed
 from storage_engine.topic.chain.state_checks import contradictions
 from storage_engine.topic.chain.topic_state import ChangeNote, TopicState
@@ -117,7 +123,7 @@ class StateChain:
             following = self._read(self._seen.version + 1)
             # This check must come after the read of `following`: a version whose parent is gone does not count.
             still_there = self._has_id(self._seen.version, self._seen.id)
-            if still_there and following is None:
+            if still_there and following is None and not self._is_in_hole(self._seen.version):
                 return self._seen
             if still_there and following is not None and following.parent == self._seen.id:
                 self._check_format(self._seen.format, following)
@@ -221,7 +227,7 @@ class StateChain:
         is_created = self._put(changed)
         try:
             is_there = is_created or self._is_ours(changed)
-            if self._has_id(parent.version, parent.id):
+            if self._continues(parent, version):
                 if not is_there:
                     return None
                 self._seen = changed
@@ -280,6 +286,23 @@ class StateChain:
         changes = read_history_file(self.storage, self.topic, state.version)
         found = changes.get(state.version) if changes else None
         return found is not None and found.id == state.id
+
+    def _continues(self, parent: TopicState, version: int) -> bool:
+        """Whether the version that was put continues the chain. Both checks must come after the put. On an object store,
+        they take the time of one request."""
+        if self.storage.reads_at_once == 1:
+            return self._has_id(parent.version, parent.id) and not self._is_in_hole(version)
+        with ThreadPoolExecutor(1) as thread:
+            is_in_hole = thread.submit(self._is_in_hole, version)
+            return self._has_id(parent.version, parent.id) and not is_in_hole.result()
+
+    def _is_in_hole(self, version: int) -> bool:
+        """Whether an existing version was deleted before, and an object store has executed a late put again.
+
+        Pruning deletes a version only after the next version was rolled up into the history. The newest version can
+        only be rolled up further if newer versions were lost, which topic.witnesses reports.
+        """
+        return is_rolled_up(self.storage, self.topic, version + 1) and max(self.versions(), default=-1) > version
 
     def _accept(self, state: TopicState) -> None:
         self._make_durable()

@@ -59,7 +59,8 @@ class Stream:
         self.number = 0
 
     def ingest(self, rows: DataFrame) -> Sequence[Exchange]:
-        """Ingest one micro-batch. Returns the requests up to the look at the predecessor, after which it is committed."""
+        """Ingest one micro-batch. Returns the requests up to the looks at the predecessor and the history, after which it is
+        committed."""
         offsets = f"v1\n{{}}\n{json.dumps({'logOffset': self.number})}".encode()
         self.topics.storage.put_new(f"{self.settings.checkpoint}/offsets/{self.number}", offsets)
         self.proxy.forget()
@@ -67,8 +68,12 @@ class Stream:
         self.number += 1
         exchanges = sorted(self.proxy.forget(), key=lambda each: each.start)
         put = next(n for n, each in enumerate(exchanges) if re.search(r"PUT .*/meta/clicks/\d{20}\.json", _shown(each)))
-        assert "/meta/clicks/" in exchanges[put + 1].path, "the look at the predecessor follows the put"
-        return exchanges[: put + 2]
+        history, predecessor = sorted(
+            each.path.rpartition("/meta/clicks/")[2] for each in exchanges[put + 1 : put + 3]
+        )[::-1]
+        assert history.startswith("history/"), "the look at the history follows the put"
+        assert re.fullmatch(r"\d{20}\.json", predecessor), "the look at the predecessor follows the put"
+        return exchanges[: put + 3]
 
 
 def _shown(exchange: Exchange) -> str:

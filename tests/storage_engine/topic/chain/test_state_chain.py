@@ -21,6 +21,8 @@ from storage_engine.errors import (
 )
 from storage_engine.log.partition_state import LeaderEpoch, Segment
 from storage_engine.storage import Storage
+from storage_engine.topic.chain import history_file
+from storage_engine.topic.chain.pruning import prune
 from storage_engine.topic.chain.state_chain import StateChain, version_key
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.topics import Topics
@@ -103,6 +105,28 @@ def test_a_version_put_into_a_hole_does_not_count(storage) -> None:
     assert 2 in versions(storage), "what it put into the hole is still there"
     for reader in (StateChain(storage, "t", CLOCK), chain):
         assert reader.newest() == state
+
+
+def test_a_put_that_the_store_executes_again_after_pruning_misleads_nobody(storage, monkeypatch) -> None:
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
+    reader, writer, other = (StateChain(storage, "t", CLOCK) for _ in range(3))
+    for number in range(1, 4):
+        other.commit(note(f"early-{number}"), "early")
+    paused = reader.newest(), writer.newest()
+    puts = {version: storage.read(version_key("t", version)) for version in (2, 3)}
+    for number in range(6):
+        other.commit(note(f"meanwhile-{number}"), "meanwhile")
+    prune(storage, other, keep=2)
+    assert list(other.versions()) == [0, 8, 9]
+    for version, data in puts.items():
+        storage.put_new(version_key("t", version), data)
+
+    assert paused[0].version == 3
+    assert reader.newest() == other.newest()
+    committed = writer.commit(note("late"), "late", paused[1])
+    assert committed.version == 10
+    assert set(committed.configs) == {*other.newest().configs} >= {"early-3", "meanwhile-5", "late"}
+    assert StateChain(storage, "t", CLOCK).newest() == committed
 
 
 def test_a_reader_does_not_follow_a_version_with_another_parent(storage) -> None:
