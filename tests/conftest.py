@@ -45,7 +45,7 @@ for name in ("COLUMNS", "LINES"):  # a worker is told of a terminal of 80 column
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let one worker run the tests of a module that share a fixture, and the tests that share a service.
 
-    If the roots are in a store (tests.stores), other tests than those that use the store are left out.
+    If the roots are in a store (tests.stores), only the tests that use the store are run.
     """
     others = choose_tests(items)
     if others:

@@ -4,7 +4,7 @@ The distribution is downloaded from Maven at the first use, with Ivy, which is o
 .venv. The broker is one KRaft node in its own JVM, because Spark's logging conflicts with Kafka's. The JVM has a small
 heap and the options in java_options.py, so that it starts fast. To measure anything except the start, pass other
 `java_options`. The broker's data is in a temporary directory, which is deleted with the broker. The broker can be
-stopped and started again on this directory, and its partitions can be replaced by other files in between.
+stopped and started again on this directory. While it is stopped, its partitions can be replaced by other files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Speculation, killed and stopped tasks and lost executors on a small cluster, while a witness reads the topic."""
+"""Speculative tasks, killed or stopped tasks, and lost executors on a small cluster. Meanwhile, a witness reads the
+topic."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Makes roots for the tests of the report: states are committed as in any process, and files have the sizes in the
-state.
+"""Makes roots for the tests of the report. The states are committed with the real code. The files have the sizes that
+the state gives, but no real content.
 """
 
 from __future__ import annotations
