@@ -54,7 +54,7 @@ def main() -> None:
         ' syncs) has all rows. The rows that begin with "lakelog:" are the phases of Lakelog\'s time, also as'
         " medians. If tasks or threads run in parallel, their elapsed time is divided among the phases in proportion"
         " to the time that each phase took in all of them. The phase from Spark to Arrow includes everything that the"
-        f" JVM does during that time. Before each run of each peer, the benchmark uses {TOUCHED_BYTES // 1024**3} GiB"
+        f" JVM does during that time. Before every run of a peer, the benchmark uses {TOUCHED_BYTES // 1024**3} GiB"
         " of memory once. Otherwise the host of a virtual machine may have taken back free memory, and the peer that"
         " writes the most bytes would lose the most time (decision 0032 has the figures without this step).",
         ["", "seconds", "million rows/s", "share"],

@@ -62,8 +62,8 @@ def main() -> None:
         " Both times end with the commit. The time of the sink begins with the definition of the input,"
         " and the time of the ingest includes the start of its stream. The"
         " last two rows give the time from the end of one micro-batch to the end of the next. The sink writes with"
-        f' writeStream.format("lakelog"). Each micro-batch has {RECORDS:,} records with a key, and a value of'
-        f" {commits.VALUE_BYTES} bytes, and the topic has {commits.PARTITIONS} partitions. After one round to warm up,"
+        f' writeStream.format("lakelog"). Each micro-batch has {RECORDS:,} records, each with a key and a value'
+        f" of {commits.VALUE_BYTES} bytes; the topic has {commits.PARTITIONS} partitions. After one round to warm up,"
         f" {STREAM_ROUNDS} rounds of {BATCHES} micro-batches are run; the time is the median over the last {LAST}"
         " micro-batches of each round.",
         ["", "time"],

@@ -126,8 +126,8 @@ print(everything.num_rows, len(last_hour), len(from_offsets))
 then filter them. But if the expression limits `partition`, `offset` or `timestamp`, `read` skips segments in which no
 row can match. Of the segments that are read, the first and the last may contain many rows that cannot match. `read`
 skips most of these rows, too. Timestamps may be in any order, but a limit on `timestamp` lets `read` skip more rows if
-the timestamps are ascending. An upper limit on `timestamp` may skip no rows in segments that were imported, or that an
-earlier version of Lakelog wrote.
+the timestamps are ascending. In segments that were imported, or that an earlier version of Lakelog wrote, an upper
+limit on `timestamp` might not let `read` skip any rows.
 
 ```python
 import pyarrow.compute as pc

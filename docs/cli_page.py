@@ -104,7 +104,7 @@ def _kind(parameter: Any) -> str:
     kind = _KINDS[annotation]
     low, high = (getattr(parameter, name, None) for name in ("min", "max"))
     if low is not None:
-        kind += f", from {low} on" if high in {None, _BOUND} else f", {low} to {high}"
+        kind += f", at least {low}" if high in {None, _BOUND} else f", {low} to {high}"
     return f"{kind}, several" if several else kind
 
 

@@ -16,8 +16,9 @@ tables/dead_letters/export/<topic>/. If the share of such records is larger than
 is exported, and the error lists the choices.
 
 With --from-offset or --from-timestamp, the export begins at an earlier offset. In append mode, the export replaces the
-table's rows from that offset on. In upsert mode, the export computes some rows again: the rows of all keys that have
-records from that offset on. --replay decodes the dead letters again. Use --replay after you have corrected the model.
+table's rows at and above that offset. In upsert mode, the export computes some rows again: the rows of all keys that
+have records at or above that offset. --replay decodes the dead letters again. Use --replay after you have corrected the
+model.
 
 If the settings have a section `exports`, the job runs each of its exports, and one that fails does not stop the others.
 With a trigger such as `1 minute`, the job runs until SIGTERM or Ctrl-C, and looks for new records after each minute.

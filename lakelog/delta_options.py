@@ -31,7 +31,7 @@ def delta_options() -> dict[str, str]:
 
 def answered(error: Exception) -> tuple[int, str] | None:
     """The HTTP status and the error code in an error of deltalake; None if no store answered. The rest of the error is
-    the store's answer, which may contain parts of the credentials."""
+    the store's answer, and this answer can contain parts of the credentials."""
     text = str(error)
     status = _STATUS.search(text)
     return (int(status[1]), error_code(text)) if status else None

@@ -8,8 +8,9 @@ Bisection finds, in the same way, the earliest and the latest time at which a ro
 segment may begin with batches whose rows are all before this earliest time. These batches are skipped. The last segment
 may end with batches whose rows are all after this latest time. These batches are skipped, too.
 topic.readers.time_bounds finds the first and the last batch to read. To find the last batch, it uses a number in the
-state: the largest step back in time between the records of the segment. If an earlier release of Lakelog wrote the
-segment, the state lacks this number and the smallest timestamp. In such a segment, fewer rows can be skipped.
+state: the largest lateness of the segment's records. A record is late by the difference between its timestamp and a
+larger timestamp of an earlier record. If an earlier release of Lakelog wrote the segment, the state lacks this number
+and the smallest timestamp. In such a segment, fewer rows can be skipped.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ def _first_in_time(matching: _MatchingOffsets, stretch: OffsetSpan, storage: Sto
 def _end_in_time(
     matching: _MatchingOffsets, stretch: OffsetSpan, lateness_ms: int | None, storage: Storage, file: SegmentFile
 ) -> int:
-    """An offset from which on all timestamps of a segment are too late to match.
+    """An offset. At and after this offset, all timestamps of a segment are too late to match.
 
     Args:
         lateness_ms: the largest lateness in the segment; None if it is not known.
@@ -181,7 +182,7 @@ class _MatchingOffsets:
         return _bisected(stretch.first, stretch.end, can_match, _EXACT_ENOUGH)[0]
 
     def end(self, stretch: OffsetSpan) -> int:
-        """An offset of a span from which on no row can match."""
+        """An offset in a span. At and after this offset, no row of the span can match."""
 
         def can_match(middle: int, impossible: int) -> bool:
             return bool(self.among([stretch._replace(first=middle, end=impossible)]))

@@ -102,7 +102,7 @@ def compare(before: Mapping[str, ModelField], after: Mapping[str, ModelField]) -
 def is_widened(old: str, new: str) -> bool:
     """Whether a column of type `new` can hold every number of type `old`. The types are written as in `ModelField`.
 
-    int to float counts as widened, although a float holds only ints up to 2^53 exactly.
+    int to float counts as widened, even though a float represents only ints up to 2^53 exactly.
     """
     if old == "int" and new == "float":
         return True

@@ -5,7 +5,7 @@ store the result in an archive (class data sharing), and map the archive into th
 starts some seconds sooner. The set-up runs this program once. The program runs an ingest, maintenance and two exports
 with a few records in one Spark session. When the JVM of this session ends, Java writes the classes that it has loaded.
 
-pipeline/spark/spark_jvm.sh uses the archive. Java ignores the archive if the JVM or its class path is another one.
+pipeline/spark/spark_jvm.sh uses the archive. Java ignores the archive if the JVM or its class path has changed.
 """
 
 from __future__ import annotations

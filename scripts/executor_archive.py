@@ -1,4 +1,5 @@
-"""Builds the archive that gives Spark's executors a Python with Lakelog: `make dist`, or `./spark-submit.sh --ship`.
+"""Builds an archive with Python and Lakelog for Spark's executors. `make dist` and `./spark-submit.sh --ship` run this
+program.
 
 On a host, the archive needs only the libraries of the operating system. The archive contains:
 

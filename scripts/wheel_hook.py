@@ -1,7 +1,8 @@
 """Adds the module pyspark_lakelog to a wheel, and not to the editable installation of a checkout.
 
-If the name of a module begins with `pyspark_`, Spark finds the data source in this module by itself. The code of a
-checkout registers the data source. If Spark both finds a data source and sees its registration, Spark prints a warning.
+If the name of a module begins with `pyspark_`, Spark discovers the data source in this module by itself. In a checkout,
+Lakelog's code registers the data source instead. If a data source is discovered and also registered, Spark prints a
+warning.
 """
 
 from __future__ import annotations

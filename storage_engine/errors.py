@@ -13,7 +13,7 @@
     │   └── InvalidTimestampError   outside message.timestamp.before/after.max.ms
     ├── NoRootError               the path contains no Lakelog root
     ├── OffsetOutOfRangeError     below the log start offset or above the high watermark
-    ├── InterruptedWorkError      work was stopped, because the program ends
+    ├── InterruptedWorkError      work was stopped because the program is exiting
     ├── CorruptionError           committed bytes that are damaged
     ├── StateError                the state of the topic does not allow the change
     │   ├── FencedError             a writer with a newer epoch took over the topic (exit status 3)
@@ -130,7 +130,7 @@ class OffsetOutOfRangeError(LogError):
 
 
 class InterruptedWorkError(LogError):
-    """The work was stopped, because the program ends. Nothing was changed."""
+    """The work was stopped because the program is exiting. Nothing was changed."""
 
 
 class CorruptionError(LogError):

@@ -45,7 +45,7 @@ for name in ("COLUMNS", "LINES"):  # a worker is told of a terminal of 80 column
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let one worker run the tests of a module that share a fixture, and the tests that share a service.
 
-    If the roots are in a store (tests.stores), other tests than those that use the store are left out.
+    If the roots are in a store (tests.stores), only the tests that use the store are run.
     """
     others = choose_tests(items)
     if others:
@@ -63,7 +63,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _join_group(item: pytest.Item, group: str) -> None:
     """Let pytest-xdist run a test on the worker that runs the others of its group.
 
-    What follows an @ is the group. pytest-xdist 3.8 would put it there for a mark, but where pytest 9.2 does not look.
+    The text after an @ in the id is the group. For a mark, pytest-xdist 3.8 would write the group to a place that
+    pytest 9.2 does not read.
     """
     item._id = NodeId.parse(f"{item.nodeid}@{group}")
 

@@ -10,9 +10,9 @@ JAVA_FLAGS = (
     "-XX:-BytecodeVerificationRemote",
 )
 """For a command: without the optimizing compiler and the threads of a large collector, which in the minutes that
-a test's JVM lives take more of the processor than they save. Without the optimizing compiler Java keeps 48 MiB of
-compiled code; the session of a whole run compiles more. Java then threw code away and compiled it again: a fifth of its
-time.
+a test's JVM lives take more of the processor than they save. Without the optimizing compiler, Java keeps at most 48 MiB
+of compiled code. In the Spark session of a whole test run, Java compiles more code. With this limit, Java discarded
+code and compiled it again, which took a fifth of its time.
 """
 
 JAVA_OPTIONS = {"JDK_JAVA_OPTIONS": " ".join(JAVA_FLAGS)}

@@ -4,7 +4,7 @@ The distribution is downloaded from Maven at the first use, with Ivy, which is o
 .venv. The broker is one KRaft node in its own JVM, because Spark's logging conflicts with Kafka's. The JVM has a small
 heap and the options in java_options.py, so that it starts fast. To measure anything except the start, pass other
 `java_options`. The broker's data is in a temporary directory, which is deleted with the broker. The broker can be
-stopped and started again on this directory, and its partitions can be replaced by other files in between.
+stopped and started again on this directory. While it is stopped, its partitions can be replaced by other files.
 """
 
 from __future__ import annotations
@@ -124,12 +124,12 @@ class KafkaBroker:
         self._wait_until_ready()
 
     def stop(self) -> None:
-        """Stop in order: what it has is then on disk, as Kafka leaves it."""
+        """Stop the broker in an orderly way. Its files are then in the state in which Kafka leaves them."""
         self._process.terminate()
         self._process.wait(PATIENCE_SECONDS)
 
     def kill(self) -> None:
-        """Kill it: what it has is then on disk as a crash leaves it."""
+        """Kill the broker. Its files are then in the state in which a crash leaves them."""
         self._process.kill()
         self._process.wait()
 
@@ -144,9 +144,11 @@ class KafkaBroker:
         return self._said.read_text().splitlines()
 
     def put(self, directory: Path, *, cleanly_closed: bool) -> None:
-        """Let it find, when it starts, the partitions and checkpoints of a log directory that is not its own.
+        """Replace the broker's partitions and checkpoints by those of another log directory. The broker finds them at
+        its next start.
 
-        It has been stopped, and has topics of these names; it knows them by the ids in its own partition.metadata.
+        The broker must be stopped, and must have topics with these names. The folders keep the broker's own
+        partition.metadata, because it contains the broker's ids of the topics.
         """
         for theirs in directory.iterdir():
             mine = self.data / theirs.name

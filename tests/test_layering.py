@@ -2,8 +2,8 @@
 
     jobs/  ->  pipeline/  ->  lakelog/  ->  storage_engine/ ;  schemas/ beside
 
-No import may point up. A package uses only names in another package's `__all__`. No module has a name that says
-nothing, such as utils. Such defects are easier to refuse than to repair.
+No import may point up. From another package, a package uses only the names in that package's `__all__`. No module has a
+name that says nothing, such as utils. Such defects are easier to refuse than to repair.
 """
 
 import ast

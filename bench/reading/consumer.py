@@ -54,9 +54,9 @@ def main() -> None:
         " table with all columns. The consumer of confluent-kafka reads the same records from a Kafka broker (version"
         f" {VERSION}, on this machine, so it shares the cores), up to {AT_ONCE:,} messages with each call of consume."
         " The consumer does not check CRCs, and fetches in a separate thread. Its setting fetch.queue.backoff.ms is 1;"
-        " with the default, 1000, the consumer pauses for a second whenever its queue was full. In the row \"messages\","
-        " the program does nothing with the messages. In the row \"messages into Arrow\", the program makes the same"
-        " Arrow table as Lakelog. A hash of all columns shows that both tables have the same records.",
+        " with the default, 1000, the consumer pauses for a second whenever its queue was full. For the row \"messages\","
+        " the program only gets the messages and does not process them. For the row \"messages into Arrow\", the program"
+        " makes the same Arrow table as Lakelog. A hash of all columns shows that both tables have the same records.",
         ["", "seconds", "million records/s"],
         rows,
         ratios,

@@ -35,7 +35,10 @@ ALONE = (
     Check("positioned writes", Promise.WHOLE, _TORN_READS, contents.positions),
     Check("links", Promise.ONE_COMMIT, _NO_COMMITS, names.second_name),
     Check("listing", Promise.ONE_COMMIT, "The first read of a topic could find an old state.", names.listing),
-    Check("file times", Promise.AGES, "Files in log/ would have other times than the original files.", clocks.file_times),
+    Check(
+        "file times", Promise.AGES, "The times of files in log/ would differ from those of the original files.",
+        clocks.file_times,
+    ),
     Check("storage clock", Promise.AGES, _AGES, clocks.storage_clock),
     Check("speed", Promise.RUNNING, "", limits.speed),
 )  # fmt: skip

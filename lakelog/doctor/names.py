@@ -43,7 +43,8 @@ def put_if_absent(workspace: Workspace) -> Result:
     if wrong:
         found = ", ".join(f"{count} had {winners_each}" for winners_each, count in sorted(wrong.items()))
         return problem(
-            f"each of {_NAMES} names, tried by {2 * _THREADS} threads, must have one winner, but {found} winners"
+            f"{2 * _THREADS} threads tried to create each of {_NAMES} names. Each name must have one winner, but {found}"
+            " winners"
         )
     stored = [workspace.storage.read(workspace.key(f"names/{number:06d}")).decode() for number in range(_NAMES)]
     others = sum(stored[number] != won[0] for number, won in winners.items())
@@ -51,8 +52,8 @@ def put_if_absent(workspace: Workspace) -> Result:
         return problem(f"of {_NAMES} names, {others} contain the bytes of a thread that lost")
     won_here = sum(len(won) for won in here.values())
     return ok(
-        f"each of {_NAMES} names, tried by {2 * _THREADS} threads, had one winner; this side won {won_here}, the other"
-        f" side {_NAMES - won_here}"
+        f"{2 * _THREADS} threads tried to create each of {_NAMES} names, and each name had one winner; this side won"
+        f" {won_here}, the other side {_NAMES - won_here}"
     )
 
 
@@ -66,7 +67,7 @@ def second_name(workspace: Workspace) -> Result:
             file.write(name.encode())
     links.link(workspace.key("one"), workspace.key("second"))
     if storage.read(workspace.key("second")) != b"one":
-        return problem("a second name has other bytes than the first")
+        return problem("a file was read by its second name, and the bytes differ from those of the first name")
     try:
         links.link(workspace.key("other"), workspace.key("second"))
         return problem("a link replaced a file that already had the name")

@@ -63,7 +63,7 @@ def kind_of(change: str) -> ChangeKind:
 
 @dataclass(frozen=True)
 class RecentChanges:
-    """The last changes of a topic, as far as they are known.
+    """The last changes of a topic that are known.
 
     last_ms: the time of the last change of each kind, in milliseconds since 1970.
     take_overs_ms: the times of the last take-overs, the newest first.

@@ -22,8 +22,8 @@ from storage_engine.topic.readers.consumer_files import Consumer, Consumers, rea
 from storage_engine.topic.readers.reader import PartitionReader
 
 _SETTLED_MS = 10_000
-"""If the time of a file is at least this old, a further change gives the file a new time. Before that, the time may
-stay the same, because times of files may have a coarse unit."""
+"""If the time of a file is at least this old, a further change gives the file a new time. Before that, the time can
+stay the same, because some file systems round the times of files to a coarse unit."""
 _NO_RECORD = -2
 _ANY_END = -1
 _Place = tuple[int, int, str, int]

@@ -74,7 +74,8 @@ class TopicRules(Section):
     )
     maintenance_age_seconds: _Limit = _limit(
         "maintenance.age.seconds", 10_800, 86_400,
-        "Time since maintenance last changed the topic, if there are segments or files that it would delete.",
+        "Time since maintenance last changed the topic. Checked only if the next maintenance would drop segments or delete"
+        " the files of dropped segments.",
     )  # fmt: skip
     partition_segments: _Limit = _limit("partition.segments", 1000, None, "Segments of a partition.")
     waiting_segments: _Limit = _limit(

@@ -76,8 +76,8 @@ def merge_segments(segments: Sequence[SegmentFacts], most: int = MOST_BLOCKS) ->
     """Merge segments into blocks that each span at least 1/`most` of the offsets. Only the last block of a run of one
     fate may be narrower.
 
-    A segment is never divided, and the order does not change. Retention and compaction both work from the oldest
-    segment on, so segments of the same fate are neighbours, and there are only a few more than `most` blocks.
+    A segment is never divided, and the order does not change. Retention and compaction both begin with the oldest
+    segment. So segments of the same fate are neighbours, and there are at most a few blocks more than `most`.
     """
     if not segments:
         return []

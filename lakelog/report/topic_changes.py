@@ -1,7 +1,7 @@
 """Reads a topic's history: the change that each version of its state made, oldest first.
 
 The state chain (the versions of the state) shows at any time who changed what, and when. A version is a whole state;
-the change of a version is its difference from the version before. Reading begins with a given state and continues
+the change of a version is its difference from its predecessor. Reading begins with a given state and continues
 backwards from version to version. Each version names the id of the version before it (its parent), and this id is
 checked. Reading ends at version 0, at a limit, at pruned versions, or at damage. The result says which of these was the
 reason.
@@ -24,7 +24,7 @@ MOST_VERSIONS = 1000
 class Change:
     """The change that one version made to its topic.
 
-    elapsed_ms: time since the version before, by the clocks of their writers; None for version 0.
+    elapsed_ms: the time between the predecessor and this version, by the clocks of their writers; None for version 0.
     what: a description of the change, by the process that wrote the version.
     records: the increase of the high watermarks, over all partitions.
     bytes: the increase of the committed bytes; negative if segments were dropped.

@@ -27,8 +27,8 @@ class BatchRanges:
 
     from_earliest, to_latest: the partitions that are read from their start, or up to their end, at the time when the
         batch runs.
-    required_from: by partition, the offset from which on no record may be missing. Partitions that are read from their
-        start have no entry, because their start may move before the batch runs.
+    required_from: by partition, an offset. No record at or above this offset is allowed to be missing. Partitions that
+        are read from their start have no entry, because their start may move before the batch runs.
     """
 
     ranges: tuple[OffsetRange, ...]

@@ -108,7 +108,7 @@ def read_split(
             Lower offsets that retention deletes are skipped.
 
     Raises:
-        OffsetOutOfRangeError: retention deleted offsets from required_from on.
+        OffsetOutOfRangeError: retention deleted records at or above required_from.
         UnknownTopicError: the topic was deleted meanwhile.
         CorruptionError: the contents of a batch contradict its header.
     """

@@ -70,7 +70,8 @@ def records_behind(sources: Sequence[SourceProgress]) -> int | None:
     """How many records of its sources a stream had not read after its last micro-batch; None if a source does not
     report this.
 
-    A source reports this if its offsets have the form of Kafka's source: a number for each partition of each topic.
+    A source reports this if its offsets have the form of Kafka's source: for each topic, a number for each of its
+    partitions.
     """
     behind = 0
     for source in sources:

@@ -50,7 +50,7 @@ class Tail:
 class Task:
     """The records that one task reads.
 
-    required_from: by partition, the offset from which on no record may be missing.
+    required_from: by partition, an offset. No record at or above this offset is allowed to be missing.
     from_earliest: the partitions that the task reads from their start, at the time when the task runs.
     tails: the topics of which the task also reads the records that were committed after the plan was made.
     """

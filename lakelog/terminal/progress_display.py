@@ -37,7 +37,7 @@ class ProgressDisplay(Protocol):
 
         Args:
             name: the name of the work, as it is shown.
-            plain_lines: False for work that prints its own lines. Then no plain lines are printed in between.
+            plain_lines: False for work that prints its own lines. Then the display prints no plain lines between them.
         """
 
 

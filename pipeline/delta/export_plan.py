@@ -109,7 +109,7 @@ class ExportPlan:
     gaps: the offsets that retention deleted before they were exported.
     reread: partitions that are read from their start, because compaction may have removed tombstones before they were
         exported.
-    replaced: partitions whose rows from `start` on are rebuilt, because the command line asks for this.
+    replaced: partitions whose rows at or above `start` are rebuilt, because the command line asks for this.
     """
 
     head: TableHead | None

@@ -40,8 +40,8 @@ not exported yet, even if a RESTORE of the table has brought back an older posit
 have removed tombstones above the position: before a RESTORE, or after consumer.max.hold.ms. Then an upsert reads the
 partition from its start, and deletes rows whose keys have no record.
 
-A run can also begin at offsets that are lower than the table's positions. An append then replaces the rows from those
-offsets on, in one commit. An upsert reads the records again and makes each row as a complete export would.
+A run can also begin at offsets that are lower than the table's positions. An append then replaces the rows at and above
+those offsets, in one commit. An upsert reads the records again and makes each row as a complete export would.
 
 Records are never collected on the driver. Two exports of one table may run at the same time: Delta accepts the commit of
 one of them, and refuses the commit of the other.

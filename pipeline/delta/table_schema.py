@@ -8,9 +8,9 @@
 
 The same rules apply inside objects and lists. A column that is not in the model is not changed. The rule of
 `schemas.comparing` decides which type is wider. A bigint can become a double, or a decimal with at least 19 digits
-before the point. A decimal can become another decimal that has at least as many digits on each side of the point. If a
-double cannot hold some bigints of the table exactly, the export is refused, and the error gives the number of rows with
-such bigints. If such a row is written after this check, the query that rewrites the table fails.
+before the point. A decimal can become another decimal that has at least as many digits on each side of the point. If
+the table has bigints that a double cannot represent exactly, the export is refused, and the error gives the number of
+rows with such bigints. If such a row is written after this check, the query that rewrites the table fails.
 
 **The rewrite.** Delta has its own type widening, but readers other than Spark refuse tables with this feature. So the
 rows are written again with `overwriteSchema`. Delta reads and writes the rows in one transaction: a commit of another

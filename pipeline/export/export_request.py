@@ -61,7 +61,8 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-dead-letters",
         metavar="P:N,...",
-        help="export up to these end offsets, which a stopped export printed, and accept all dead letters among the records",
+        help="accept all dead letters below these end offsets, and export up to them; use the offsets that a stopped"
+        " export has printed",
     )
 
 

@@ -6,8 +6,8 @@ is away.
 
 The exports share one process, and one Spark session if any of them needs Spark. If an export has a trigger, SIGTERM or
 Ctrl-C ends the job after the export that is running, and a second signal ends this export as well. Without a trigger,
-the first signal ends the job, as in other jobs. Each commit of an export is complete. The next run continues after the
-last commit.
+the first signal ends the job, as it ends any other job. Each commit of an export is complete. The next run continues
+after the last commit.
 """
 
 from __future__ import annotations

@@ -121,8 +121,8 @@ def _why_positions_end(request: ClaimRequest, query_id: str, states: Sequence[To
 def _why_other_columns(
     request: ClaimRequest, source: PositionedSource, states: Sequence[TopicState]
 ) -> ConfigError | None:
-    """The error if positions would be computed from other columns than before. The new positions would then mean other
-    rows than the stored ones."""
+    """The error if the columns from which positions are computed have changed. Then a new position and an equal stored
+    position would not mean the same row."""
     for state in states:
         writer = state.writer
         if source.tells_ends or source.name not in state.positions or writer.source != source.name:

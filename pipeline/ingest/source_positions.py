@@ -50,8 +50,8 @@ from storage_engine.topic.append.committed_positions import (
 POSITION = "position"
 """The column of a row's position, bigint."""
 POSITION_OF = "position_of_"
-"""The prefix of the columns that name the source's partition. A number from 0 on follows the prefix. The columns are
-bigint or text."""
+"""The prefix of the columns that name the source's partition. After the prefix comes a number: 0, 1, 2 and so on. The
+columns are bigint or text."""
 
 _OF_MESSAGES = ("topic", "partition", "offset")
 _KAFKA = "kafka"
@@ -181,7 +181,7 @@ class PositionedSource:
             }
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptionError(
-                place, 0, "the offsets of each partition of each topic", "something else",
+                place, 0, "for each topic, the offsets of its partitions", "something else",
                 "Choose: restore the checkpoint from a backup; or delete the whole checkpoint and start again. No"
                 " row is lost or appended twice: the topic stores which rows are committed.",
             ) from error  # fmt: skip

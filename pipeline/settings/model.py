@@ -218,8 +218,9 @@ class MaintenanceSettings(JobTopics):
     tables_upkeep: Annotated[bool, Noun("true or false")] = Field(
         default=True,
         alias="tables.upkeep",
-        description="Whether maintenance also keeps the exported tables and the tables of dead letters small: joins small files,"
-        " writes checkpoints of Delta's log, and deletes files and log entries whose retention has passed. The table's"
+        description="Whether maintenance also does the upkeep of the exported tables and of the tables of dead letters. The"
+        " upkeep joins small files, writes checkpoints of Delta's log, and deletes files and log entries whose retention"
+        " has passed. The table's"
         " properties delta.deletedFileRetentionDuration (default: 7 days) and delta.logRetentionDuration (default: 30 days)"
         " set the retention.",
     )

@@ -3,7 +3,8 @@
 A worker sends its results to the JVM over a connection. The JVM closes the connection if it needs no more results of a
 task: at the end of a session, after a LIMIT, or when a task is cancelled. PySpark's daemon then prints a traceback about
 a broken pipe. This traceback is of no use, so the workers of this daemon end silently, whether they are between two tasks
-or in the middle of a task. A task that fails while the JVM is connected reports its error to the JVM, as in PySpark.
+or in the middle of a task. If a task fails while the JVM is connected, the task reports its error to the JVM. PySpark's
+own daemon does the same.
 """
 
 from __future__ import annotations

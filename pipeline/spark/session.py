@@ -205,8 +205,8 @@ def _prepare_environment() -> None:
     """Set the environment variables of Spark's configuration and Python, as spark-submit.sh does.
 
     The variables must be set before the JVM starts, because Spark reads them only at that time. Without PYSPARK_PYTHON,
-    Spark would run its workers with the `python3` of PATH, which may be of another version. If PYSPARK_PYTHON names
-    another Python than the running one, the variable is not changed.
+    Spark would run its workers with the `python3` of PATH, which may be of another version. If PYSPARK_PYTHON names a
+    Python that is not the running one, the variable is not changed.
     """
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         if os.environ.get(name, sys.executable) == sys.executable:

@@ -5,8 +5,8 @@ the engine (storage_engine.storage.objects.object_store_access). `hadoop_setting
 the result into the session's Hadoop configuration, which Spark sends to the executors. Spark's configuration, UI, event
 log and plans do not contain the Hadoop configuration of a started session, so they contain no secret.
 
-The engine's code in Python workers reads environment variables. A worker on another host has another environment than the
-driver. So `open_stores` also adds these variables to the environment that Spark gives to its Python workers.
+The engine's code in Python workers reads environment variables. A worker on another host does not have the environment
+of the driver. So `open_stores` also adds these variables to the environment that Spark gives to its Python workers.
 
 HDFS needs no settings here, because Spark contains its client. If a setting is given as spark.hadoop.NAME in the options
 of spark-submit, that value stays.

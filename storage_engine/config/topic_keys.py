@@ -73,8 +73,8 @@ class TopicConfig:
     )  # fmt: skip
     index_interval_bytes: int = _key(
         "index.interval.bytes", "int", 4096, unit="bytes", minimum=0, broker=_from("log.index.interval.bytes"),
-        doc="Bytes of the .log between two index entries. A lookup starts at an index entry, and scans batch headers"
-        " over about this number of bytes.",
+        doc="Bytes of the .log between two index entries. A lookup starts at an index entry, and reads the batch"
+        " headers in about this number of bytes after the entry.",
         cost=_AT_NEXT_BATCH + " Smaller values make larger indexes.",
     )  # fmt: skip
     retention_ms: int = _key(

@@ -2,8 +2,8 @@
 
 An index is trusted if three conditions are met: its size is a whole number of entries, its last entry is inside the
 .log, and it has an entry if the .log needs one. Readers check the batch at an entry's position, so a wrong entry costs
-only time. A .txnindex is rebuilt if it is damaged, or if it is missing although transactions may have been aborted.
-Only one thread may load a log, and the log's directory must be locked.
+only time. A .txnindex is rebuilt if it is damaged. It is also rebuilt if it is missing and it is possible that
+transactions were aborted. Only one thread may load a log, and the log's directory must be locked.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ class TrustedSegments:
         return (timestamp, base + relative_offset) if sane else None
 
     def _aborted(self, number: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
-        """The entries of the .txnindex. The file is rebuilt if it is damaged, or if it is missing although it may have
-        had entries.
+        """The entries of the .txnindex. The file is rebuilt if it is damaged. It is also rebuilt if it is missing and
+        it is possible that it had entries.
         """
         base = self._files.bases[number]
         indexed = self.indexed_aborted(base)

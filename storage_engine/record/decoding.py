@@ -315,7 +315,7 @@ class _DecodedPart:
         return len(self._buffers) - 1
 
     def records(self) -> pa.RecordBatch:
-        """Return the columns. No rows may be added afterwards."""
+        """Return the columns. The caller must not add rows afterwards."""
         rows, used = self._rows, self._used
         return pa.RecordBatch.from_arrays(
             [

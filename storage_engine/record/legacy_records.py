@@ -15,8 +15,9 @@ Lakelog never writes them.
                 value
 
 All numbers are big-endian. A message with a codec is a wrapper. The value of a wrapper decompresses to a set of
-messages of this format. No message in the set may be a wrapper (AbstractLegacyRecordBatch.DeepRecordsIterator). The
-wrapper's magic decides what the offsets of these inner messages mean:
+messages of this format. No message in the set is allowed to be a wrapper
+(AbstractLegacyRecordBatch.DeepRecordsIterator). The wrapper's magic decides what the offsets of these inner messages
+mean:
 
 - 0: the inner offsets are the offsets in the log.
 - 1: the inner offsets are relative, and the wrapper's offset is the log offset of its last message. If the wrapper's

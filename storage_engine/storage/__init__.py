@@ -163,8 +163,8 @@ class Storage(Readable, Protocol):
     def sync_file(self, key: str) -> None:
         """Make a file and its name durable. Another process has written and closed the file.
 
-        After an error, the caller must neither use the file nor sync it again. A second sync may report success
-        although the bytes that the first sync could not write are lost.
+        After an error, the caller must neither use the file nor sync it again. The bytes that the first sync could not
+        write can be lost, and a second sync can still report success.
 
         Raises:
             NotFoundError: no such file.

@@ -24,7 +24,8 @@ possible descriptor.
 
 @cache
 def open_file_limit() -> int:
-    """How many files this process may have open, after the soft limit is raised as far as the system allows."""
+    """The number of files that this process is allowed to have open. First this function raises the soft limit, if the
+    system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WORTH_RAISING_TO if hard == resource.RLIM_INFINITY else min(hard, _WORTH_RAISING_TO)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -132,7 +132,7 @@ class PosixNewFile(NewFile):
 
 
 def write_all(descriptor: int, position: int, data: Sequence[Buffer]) -> int:
-    """Write the buffers one after another from `position` on; returns the number of bytes."""
+    """Write the buffers one after another, beginning at `position`. Returns the number of written bytes."""
     views = [view for part in data if len(view := memoryview(part).cast("B"))]
     size = 0
     while views:

@@ -41,8 +41,8 @@ def read_ahead(storage: Storage, files: Iterable[tuple[str, int]]) -> Readable:
 
 class ReadAhead:
     """Returns the same bytes and raises the same errors as the storage, and sooner if the files are read in their order.
-    A block is read before it is needed, so an error may be older than the call that raises it. After an error, the block
-    is read again.
+    A block is read before it is needed. So an error can have happened before the call that raises it. After an error,
+    the block is read again.
     """
 
     def __init__(self, storage: Storage, files: Iterable[tuple[str, int]]) -> None:

@@ -57,7 +57,7 @@ def s3_value(names: Sequence[str], options: Mapping[str, str], environ: Mapping[
 
 
 def set_storage_options(options: Mapping[str, str]) -> None:
-    """Set the options for this process and for the processes that it starts from now on."""
+    """Set the options for this process, and for the processes that it starts after this call."""
     if options:
         os.environ[VARIABLE] = json.dumps(dict(options))
 

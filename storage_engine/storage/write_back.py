@@ -17,7 +17,7 @@ _WORTH_BYTES = 512 * 1024
 
 @cache
 def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """Return the function of the C library, or None on other systems than Linux."""
+    """Return the function of the C library; None if the system is not Linux."""
     import ctypes  # most commands never write so many bytes
 
     try:

@@ -25,7 +25,7 @@ IMPORTED_IDS = "meta/@imported"
 
 
 def reserve_id(storage: Storage, topic_id: str, topic: str) -> bool:
-    """Reserve an id for a topic, durably; return False if the id is already reserved, or may be reserved.
+    """Reserve an id for a topic, durably. Return False if the id is already reserved, or if this is unknown.
 
     Raises:
         StorageError: the storage refused or failed.

@@ -138,7 +138,7 @@ def _disagreement(
         number = max(0, bisect_right(entries, run.last_offset, key=lambda entry: entry[1]) - 1)
         yield Finding(
             Kind.CHECKPOINT, file, line_position(data, number + 2),
-            f"epoch {run.epoch} for offsets {run.start_offset} to {run.last_offset}, as in their batches",
+            f"epoch {run.epoch} for offsets {run.start_offset} to {run.last_offset}, as recorded in the batches",
             f"{_epoch_at(entries, run.start_offset)} and {_epoch_at(entries, run.last_offset)}", _CHECKPOINT_REMEDY,
         )  # fmt: skip
 

@@ -80,7 +80,7 @@ class Restored:
     file: the restored file.
     what: the restored part, in words.
     source: where the restored part was taken from.
-    is_loss: whether something may be lost although the file was restored.
+    is_loss: whether something is possibly lost, even though the file was restored.
     """
 
     file: str

@@ -117,7 +117,7 @@ class OffsetIndexCheck:
             if len(back):
                 row = int(back[0]) + 1
                 entries.problem(
-                    row * entries.size, "ascending entries", f"entry {row}, which is not above the entry before"
+                    row * entries.size, "ascending entries", f"entry {row}, which is not above the previous entry"
                 )
         if self._rules.ahead and not damages and not entries.findings:
             self._find_gap(positions[positions < size])
@@ -222,8 +222,8 @@ class TimeIndexCheck:
         self._last_offset = int(table.last_offsets[-1])
 
     def _require(self, table: BatchTable, so_far: npt.NDArray[np.int64], indexed: npt.NDArray[np.int64]) -> None:
-        """Note which entries these batches must have: one at each entry of the .index, if the largest timestamp so far
-        has grown since the entry before.
+        """Note which entries the .timeindex must have for these batches: one at each entry of the .index, if the
+        largest timestamp so far has grown since the previous entry.
 
         Args:
             so_far: the largest timestamp before each batch, and after the last batch.
@@ -270,7 +270,7 @@ class TimeIndexCheck:
             if len(back):
                 row = int(back[0]) + 1
                 entries.problem(
-                    row * entries.size, "entries that never decrease", f"entry {row}, which is below the entry before"
+                    row * entries.size, "entries that never decrease", f"entry {row}, which is below the previous entry"
                 )
             last = int(entries.first[-1]) if len(entries) else NO_TIMESTAMP
             if self._rules.closed and not damages and last != self._largest:

@@ -180,7 +180,7 @@ def _check_headers(found: CheckedSegment, chunk: Chunk) -> None:
         (table.codecs > max(Codec), f"a codec from 0 to {max(Codec)}", table.codecs),
         (of_now & (table.records_counts > spans), "no more records than offsets", table.records_counts),
         (table.is_control & (table.records_counts > 1), "at most one control record", table.records_counts),
-        (table.leader_epochs < -1, "a leader epoch from -1 on", table.leader_epochs),
+        (table.leader_epochs < -1, "a leader epoch of at least -1", table.leader_epochs),
     ):
         for row in np.flatnonzero(wrong).tolist():
             found.findings.append(

@@ -45,10 +45,10 @@ PLENTY = 10**9
 
 
 class FullDisk(PosixStorage):
-    """A real directory on which only so many writes succeed; the next one writes half of its bytes and fails.
+    """A real directory on which a limited number of writes succeed. The next write writes half of its bytes and fails.
 
-    uncertain: the files under data/ when a commit failed. Those stay: on a real disk nobody knows whether it took
-        place.
+    uncertain: the files under data/ at the time when a commit failed. These files stay, because on a real disk it is
+        unknown whether the commit took effect.
     """
 
     def __init__(self, root: Path) -> None:
@@ -260,7 +260,7 @@ class SmallDisk:
 
     @contextmanager
     def full(self, left: int) -> Iterator[None]:
-        """But for so many bytes."""
+        """Fill the disk, except for this number of bytes, while the block runs."""
         ballast = self._root / "ballast"
         free = shutil.disk_usage(self._root).free
         ballast.write_bytes(bytes(max(0, free - left)))
@@ -269,7 +269,8 @@ class SmallDisk:
 
 
 class FileSizeLimit(SmallDisk):
-    """What can be had without mounting: no file of this process becomes larger than it may. Spark's tasks go on."""
+    """A limit that needs no mount: no file of this process becomes larger than the limit. It does not affect Spark's
+    tasks."""
 
     problem = "File too large"
     remedy = "Raise the limit on file sizes"

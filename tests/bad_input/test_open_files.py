@@ -71,7 +71,7 @@ def test_the_soft_limit_is_raised_where_the_hard_limit_allows_it() -> None:
 
 @contextlib.contextmanager
 def no_file_left() -> Iterator[int]:
-    """The limit as it is used up at this moment."""
+    """While the block runs, the process cannot open another file. The block gets the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
     resource.setrlimit(resource.RLIMIT_NOFILE, (used, hard))
@@ -126,7 +126,7 @@ class Writing:
 
 @pytest.fixture
 def sixteen_files(monkeypatch: pytest.MonkeyPatch) -> int:
-    """As if sixteen files were allowed, to writers of this test alone: eight stay open."""
+    """A limit of sixteen open files, only for the writers of this test. They keep eight files open."""
     monkeypatch.setattr(open_files, "_POOL", open_files._Pool())
     for module in (open_files, bounded_files):
         monkeypatch.setattr(module, "open_file_limit", lambda: 16)

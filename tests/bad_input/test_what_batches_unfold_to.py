@@ -154,7 +154,7 @@ def test_so_it_is_by_all_commands_that_would_unfold_it(tmp_path: Path) -> None:
 
 
 def inner_messages(count: int) -> bytes:
-    """The value of a wrapper: messages of magic 1 without key and value, at every second offset from 0 on."""
+    """The value of a wrapper: messages of magic 1 without key and value, at the offsets 0, 2, 4 and so on."""
     body = bytes([1, 0]) + (1_700_000_000_000).to_bytes(8, "big") + b"\xff" * 8
     message = zlib.crc32(body).to_bytes(4, "big") + body
     part = np.dtype([("offset", ">i8"), ("length", ">i4"), ("message", f"V{len(message)}")])

@@ -1,4 +1,5 @@
-"""Runs the commands of a page as a reader would. Absolute paths of the page become paths in one folder of the test.
+"""Runs the commands of a page as a reader would. Each absolute path in the page is replaced by a path in a folder of
+the test.
 
 `lakelog` and the jobs run in this process, which has loaded Spark and the kernels already, through the same entry
 points as separate processes. `jq` is replaced by the library of the same name. All other commands except systemctl and

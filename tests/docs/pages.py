@@ -16,7 +16,8 @@ _FENCED = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=in
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block. line: of its first line in the page, from 1 on. text: without the fence, and not indented."""
+    """A fenced block. line: the number of its first line in the page; the page begins with line 1. text: the block
+    without its fence and without its indentation."""
 
     page: str
     line: int

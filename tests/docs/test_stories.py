@@ -40,7 +40,7 @@ ELSEWHERE = {
 }
 """Commands that are not run here, and why."""
 AS_A_WHOLE = ("cd ", "lakelog topics export /mnt/handover")
-"""How a block begins whose lines a shell has to run together."""
+"""The beginnings of the blocks whose lines one shell must run together."""
 
 
 @pytest.fixture(scope="module")

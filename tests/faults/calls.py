@@ -22,7 +22,7 @@ _RANDOM = re.compile(
 
 
 class Fault(StrEnum):
-    """What becomes of a call."""
+    """A fault at a call, and whether the call takes effect."""
 
     FAILS = "fails"
     FULL = "the disk is full from here on"
@@ -39,7 +39,7 @@ class Fault(StrEnum):
 
 
 class Call(NamedTuple):
-    """What is called, where, and for how many times it was there before, from 0."""
+    """An operation, the place where it was called, and the number of earlier calls of this operation at this place."""
 
     name: str
     place: str
@@ -50,10 +50,10 @@ class Call(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """What a call raises; None if it cannot have that fault.
+    """The error that a call raises for each fault; None if the call cannot have that fault.
 
-    repeated: as NFS answers a request that it has carried out before: what was to be made is there, or what was to be
-    taken away is not.
+    repeated: the error with which NFS answers a request that it has already executed: the file to create exists, or the
+        file to remove does not exist.
     """
 
     fails: Callable[[], BaseException] | None = None
@@ -62,7 +62,7 @@ class Errors(NamedTuple):
     repeated: Callable[[], BaseException] | None = None
 
     def faults(self, *, halves: bool) -> list[Fault]:
-        """The faults that such a call can have."""
+        """The faults that are possible at this call."""
         found = [Fault.KILLED_BEFORE, Fault.KILLED_AFTER]
         found += [Fault.FAILS, Fault.GONE] if self.fails else []
         found += [Fault.FULL] if self.full else []
@@ -86,12 +86,12 @@ _Result = TypeVar("_Result")
 
 
 class Tap:
-    """Sees every call of a process, one at a time, and lets one of them go wrong."""
+    """Sees every call of a process, one at a time, and causes a fault at one of them."""
 
     def __init__(self, aim: Aim | None = None, announce: Callable[[], object] = lambda: None) -> None:
         """
         Args:
-            announce: called when the aimed-at call is reached.
+            announce: called when the process reaches the call that `aim` chooses.
         """
         self.calls: dict[Call, list[Fault]] = {}
         self._aim = aim
@@ -109,11 +109,11 @@ class Tap:
         half: Callable[[], object] | None = None,
         failed: Callable[[], object] = lambda: None,
     ) -> _Result:
-        """Make a call, or what the fault leaves of it.
+        """Make a call, or the part of it that the fault allows.
 
         Args:
             half: makes half of the call.
-            failed: is called where it fails and does nothing.
+            failed: called if the call fails and has no effect.
         """
         with self._lock:
             place = _RANDOM.sub("*", place)

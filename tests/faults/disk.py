@@ -29,9 +29,10 @@ TIME_OF_CUT_NS = 1_800_000_000_123_456_789
 
 
 class Event(NamedTuple):
-    """One system call that changed something, or another moment that a trace has to know.
+    """A system call that changed something, or another moment that is recorded between system calls.
 
-    handle: of an open file or folder; given with `create` and `open`. path, target: relative to the root.
+    handle: the number of an open file or folder; `create` and `open` introduce the number.
+    path, target: relative to the root.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Event(NamedTuple):
 
 @dataclass(eq=False)
 class File:
-    """A file's bytes as processes see them, and those that survive for certain with the writes since."""
+    """A file: the bytes that processes see, the bytes that certainly survive a power cut, and the later writes."""
 
     data: bytearray = field(default_factory=bytearray)
     synced: bytes = b""
@@ -79,9 +80,9 @@ class File:
 
 @dataclass(eq=False)
 class Folder:
-    """A folder's names as processes see them, and those that survive for certain with the changes since.
+    """A folder: the names that processes see, the names that certainly survive a power cut, and the later changes.
 
-    A change sets names, or removes those that it sets to None, all at once.
+    A change sets names, and removes the names that it sets to None. All of this happens at once.
     """
 
     names: dict[str, File | Folder] = field(default_factory=dict)
@@ -123,7 +124,7 @@ class StoredName(NamedTuple):
 
 
 Image = list[StoredName]
-"""A directory with all that is in it, folders before what they hold."""
+"""The contents of a directory; each folder comes before the files and folders in it."""
 
 
 class Loss(NamedTuple):
@@ -137,12 +138,12 @@ LOSSES = {"nothing": Loss(0, 0), "names alone": Loss(1, 0), "bytes alone": Loss(
 
 
 class Disk:
-    """A directory on it."""
+    """The simulated disk, with one directory on it."""
 
     def __init__(self, image: Image) -> None:
         """
         Args:
-            image: what it holds, durable in every part.
+            image: the contents of the disk at the beginning; all of them are durable.
         """
         self._root = Folder()
         self._handles: dict[int, File | Folder] = {}
@@ -157,7 +158,7 @@ class Disk:
             folder.names[name] = folder.synced[name] = node
 
     def apply(self, event: Event) -> None:
-        """Take in what a system call did."""
+        """Apply a recorded system call to the disk."""
         match event.name:
             case "open":
                 self._handles[event.handle] = self._node(event.path)
@@ -206,7 +207,7 @@ class Disk:
         return list(_walk("", self._root.names, lambda folder: folder.names, lambda file: bytes(file.data)))
 
     def after_power_cut(self, loss: Loss, seed: int) -> Image:
-        """What a power cut leaves; the disk itself goes on."""
+        """The contents after a power cut. This object itself does not change."""
         chance = random.Random(seed)
         return list(
             _walk(
@@ -293,7 +294,7 @@ def write_image(image: Image, root: Path) -> None:
 
 
 def same(one: Image, other: Image) -> bool:
-    """Whether two images hold the same bytes under the same names, with the same names for one file."""
+    """Whether two images have the same names with the same bytes, and the same names are links to one file."""
     return _comparable(one) == _comparable(other)
 
 

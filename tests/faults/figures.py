@@ -29,11 +29,13 @@ _STUCK_SECONDS = 3 * 3600
 
 @dataclass
 class Figures:
-    """What became of the trials with one operation.
+    """The results of the trials with one operation.
 
-    kind: where the calls are counted, or power cuts. calls: that it makes. possible: faults at them; None if there is
-    no end. ends: of the process that the fault came to, or ways to the cut. violations: what was tried, and what did
-    not hold then.
+    kind: the level at which calls are counted, or "power cuts".
+    calls: the number of calls that the operation makes.
+    possible: the number of possible faults at these calls; None if the number is unlimited.
+    ends: how often the process with the fault ended in each way; for power cuts, how often each kind was tried.
+    violations: each trial that failed, and the condition that was not true.
     """
 
     operation: str
@@ -61,7 +63,7 @@ HEADING = "| operation | faults at | calls | trials | of which | violations |\n|
 
 @contextmanager
 def prepared(operation: str) -> Iterator[Stage]:
-    """An operation's root, in a folder of its own that goes in the end."""
+    """An operation's root, in a folder that is deleted at the end of the block."""
     folder = work_folder()
     try:
         yield Stage.prepared(OPERATIONS[operation], folder)
@@ -85,7 +87,7 @@ def fault_figures(stage: Stage, level: Level, share: float, seed: int) -> Figure
 
 
 def power_cut_figures(stage: Stage, share: float, seed: int) -> Figures:
-    """Cut the power behind calls of an operation."""
+    """Try power cuts after calls of an operation."""
     cuts = PowerCuts(stage, share, seed)
     figures = Figures(stage.operation.name, "power cuts")
     for cut in cuts:
@@ -99,7 +101,8 @@ def power_cut_figures(stage: Stage, share: float, seed: int) -> Figures:
 
 
 def all_figures(operation: str, share: float, seed: int) -> Iterator[Figures]:
-    """All kinds of trials with one operation. On a storage that cannot link there is no view to settle."""
+    """All kinds of trials with one operation. A kind is left out if the operation makes no calls there: a storage
+    without links has no view to settle."""
     with prepared(operation) as stage:
         for level in LEVELS:
             figures = fault_figures(stage, level, share, seed)
@@ -109,7 +112,8 @@ def all_figures(operation: str, share: float, seed: int) -> Iterator[Figures]:
 
 
 def printed_figures(operation: str, share: float, seed: int) -> list[Figures]:
-    """The same, each kind printed once it is through; a process that is stuck says where, and ends."""
+    """Like all_figures, but each kind is printed when it is complete. If the process is stuck, it prints its stack and
+    ends."""
     faulthandler.dump_traceback_later(_STUCK_SECONDS, exit=True)
     found = []
     for figures in all_figures(operation, share, seed):

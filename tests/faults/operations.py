@@ -86,15 +86,15 @@ from tests.storage_engine.record_tables import Row, to_table
 
 Made = TypeVar("Made")
 Acknowledge = Callable[[int], None]
-"""Told the number of the contents that a user may rely on from now on."""
+"""A function. It is called with the number of the contents that an acknowledged change has just made."""
 
 DAY_MS = 24 * 3_600_000
 SWEEPING = 4_000_000_000_000
-"""A time behind the one that temporary files have, which is the machine's."""
+"""A time that is later than the times of temporary files. Those are times of the machine's clock."""
 
 
 def batch(name: str, *counts: int, timestamp: int = START, size: int = 40) -> list[Record]:
-    """So many records for each partition; their values begin with the name."""
+    """As many records for each partition as `counts` says. Their values begin with the name."""
     return [
         Record(partition, f"{name}-{number}", f"{name}-{partition}-{number}".ljust(size, "."), timestamp)
         for number in range(max(counts, default=0))
@@ -110,15 +110,16 @@ class Operation:
     isolation = Isolation.READ_UNCOMMITTED
 
     def prepare(self, world: World) -> list[Contents]:
-        """Make the root as it is before; returns what a reader may see, from then on to the end."""
+        """Make the root that the operation begins with. Returns the contents that a reader is allowed to see until the
+        end of the trial."""
         raise NotImplementedError
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
-        """What the process does that a fault comes to."""
+        """The actions of the process in which the fault happens."""
         raise NotImplementedError
 
     def run_on(self, world: World) -> None:
-        """What another process does afterwards, whatever became of the first."""
+        """The actions of a second process after the first one has ended, been killed or failed."""
         self.act(world, lambda _: None)
 
     def look(self, world: World) -> Contents:
@@ -126,11 +127,11 @@ class Operation:
         return world.look(self.isolation)
 
     def check(self, world: World, acknowledged: int) -> None:
-        """What else has to hold, once the first process is gone."""
+        """Check the other conditions that must be true after the first process is gone."""
 
 
 class Feeding(Operation):
-    """A query that is restarted and goes on."""
+    """A query that is started again and continues."""
 
     before: Sequence[Batch] = (batch("first", 3, 2),)
     batches: Sequence[Batch]
@@ -170,14 +171,15 @@ class Feeding(Operation):
 
 
 class Publishing(Feeding):
-    """Into new files, and then into open ones, on two partitions and on one."""
+    """Micro-batches that are published into new files, then into the open files of two partitions, and then into those
+    of one partition."""
 
     name = "publish"
     batches = (batch("new", 3, 4), batch("open", 4, 3), batch("one", 0, 2))
 
 
 class Rolling(Feeding):
-    """A micro-batch that fills two segments and begins a third, where one is open."""
+    """A micro-batch for a partition with an open segment: it fills two segments and begins a third."""
 
     name = "roll"
     batches = (batch("small", 3, 2), batch("large", 80, 60, size=100))
@@ -191,7 +193,8 @@ class Committing(Feeding):
 
 
 class Listing(Feeding):
-    """A commit that moves older segments to a list file, and one with it; it takes 9 of them here, not 65."""
+    """One commit that moves older segments to a list file, and one commit of a state that has such a list. Here 9
+    segments are enough for a list, instead of 65."""
 
     name = "commit with a list"
     before = (batch("many", 1, 42, size=100),)
@@ -221,7 +224,8 @@ class Listing(Feeding):
 
 
 class TakingOver(Operation):
-    """By the same query, and by another with --take-over; a writer of before commits nothing any more."""
+    """A take-over by the same query, and a take-over by another query with --take-over. The earlier writer can no
+    longer commit."""
 
     name = "take-over"
 
@@ -311,7 +315,8 @@ class Staging(Operation):
 
 
 class Appending(Operation):
-    """An append without a query, as `lakelog append` makes one: nobody knows it again, so a user looks first."""
+    """An append without a query, like that of `lakelog append`. A repeated append would not be recognized, so a user
+    first looks whether the records are there."""
 
     name = "append"
     rows = batch("appended", 6, 5)
@@ -393,7 +398,7 @@ class DeletingRecords(Retaining):
 
 
 class MovingAConsumer(Operation):
-    """A registered consumer has read on; nothing that it has read may be held against it, nothing else be lost."""
+    """A registered consumer stores new positions. Its file always has either all old positions or all new positions."""
 
     name = "consumer"
     before, after = {0: 1, 1: 0}, {0: 3, 1: 2}
@@ -422,7 +427,8 @@ class MovingAConsumer(Operation):
 
 
 class JoiningAGroup(Operation):
-    """A member takes a group over from one that has read on, and commits: the positions are those of a commit, whole."""
+    """A member of a group takes over from another member that has read more records, and commits. The positions are
+    always the complete positions of one commit."""
 
     name = "group"
     before, after = {0: 1, 1: 0}, {0: 3, 1: 2}
@@ -525,7 +531,7 @@ class CompactingInParts(Compacting):
 
 
 class ApplyingAPlan(Operation):
-    """Retention and compaction as a plan has them. Where a part of one is done, the next one plans the rest."""
+    """Retention and compaction by a saved plan. If a part of the plan is done, the next plan contains the rest."""
 
     name = "applied plan"
 
@@ -654,7 +660,8 @@ class Pruning(Operation):
 
 
 class Sweeping(Operation):
-    """What an append, a task and a put left that died; beside them what a reader still needs."""
+    """The files that a crashed append, a crashed task and a crashed put have left, beside files that a reader still
+    needs."""
 
     name = "sweep"
 
@@ -734,7 +741,8 @@ def _naive_of(parts: Sequence[PartitionContents]) -> NaiveTopic:
 
 
 class Transacting(Operation):
-    """Appends to two topics that become visible at once, or not at all and then once more."""
+    """Appends to two topics. They become visible at the same moment. If they do not become visible, they are appended
+    once more."""
 
     name = "transaction"
     isolation = Isolation.READ_COMMITTED
@@ -872,7 +880,7 @@ class WritingThroughASink(Operation):
 
 
 class LivingTopic(Operation):
-    """A topic is created, gets a partition, is deleted, and its name is taken up again."""
+    """A topic is created, gets another partition and is deleted. Then a new topic gets its name."""
 
     name = "topic: create, alter, delete"
 

@@ -39,7 +39,7 @@ _ACKNOWLEDGED = "acknowledged"
 
 @dataclass(frozen=True)
 class Cut:
-    """A power cut to be tried: how it came to it, and what it leaves."""
+    """A power cut to try: the events before the cut, and the image that it leaves."""
 
     kind: str
     where: str
@@ -51,7 +51,8 @@ class Cut:
 
 
 def recorded(stage: Stage, action: Callable[[World, Acknowledge], None], now_ms: int = START) -> list[Event]:
-    """Do something on the root as it is; returns what it changed, and what it acknowledged in between."""
+    """Run an action on the root in its present state. Returns the action's changes and its acknowledgements, in their
+    order."""
     events: list[Event] = []
     world = World(PosixStorage(stage.root), ManualClock(now_ms))
     with SystemCalls(stage.root, Tap(), events.append):
@@ -69,15 +70,15 @@ def sync_calls(stage: Stage) -> list[Call]:
 
 
 class PowerCuts:
-    """All that can be tried with one operation, or a share of it that a seed chooses."""
+    """All power cuts that can be tried with one operation, or a share of them that a seed chooses."""
 
     def __init__(self, stage: Stage, share: float, seed: int, tries: int = 3, forgotten: str | None = None) -> None:
         """
         Args:
             share: of the cuts that are tried, up to 1.
-            tries: how many outcomes of each cut are left to chance, beside the three that are not.
-            forgotten: a regular expression of places; the disk does not hear of their syncs, as if the operation made
-                none there.
+            tries: the number of random outcomes that are tried for each cut, in addition to three fixed outcomes.
+            forgotten: a regular expression of places. The syncs at these places are not applied to the disk, as if the
+                operation did not make them.
         """
         self._forgotten = forgotten
         self._stage = stage
@@ -101,12 +102,13 @@ class PowerCuts:
                 yield from self._failed_sync(call)
 
     def straight(self, events: list[Event] | None = None) -> Iterator[Cut]:
-        """The power cuts behind the calls of an operation that gets through."""
+        """The power cuts after the calls of an operation that ends normally."""
         events = self._straight() if events is None else events
         yield from self._cuts("straight", "", Disk(self._stage.image), events, 0, self._share)
 
     def killed_behind(self, call: str) -> Iterator[Cut]:
-        """The power cuts after a kill behind one system call, named by a regular expression, as `mkdir meta/t$`."""
+        """The process is killed after one system call, and a power cut follows. A regular expression such as `mkdir
+        meta/t$` names the system call."""
         events = self._straight()
         numbers = [number for number, event in enumerate(events) if re.search(call, _named([event]))]
         assert numbers, f"no call is {call}"
@@ -177,7 +179,7 @@ class PowerCuts:
 
 
 def try_cut(stage: Stage, cut: Cut) -> None:
-    """Go on after a power cut.
+    """Continue after a power cut, and check the result.
 
     Raises:
         ViolatedError: says what does not hold.

@@ -45,7 +45,7 @@ from tests.storage_engine.topic.wrapped_storage import PlainStorage
 
 _CHILD_SECONDS = 60
 MEMORY = Path("/dev/shm")
-"""Where a sync costs nothing; what it promises is what the simulated disk is for."""
+"""A folder in memory, where a sync costs nothing. The effect of syncs is tested on the simulated disk."""
 
 
 def work_folder() -> Path:
@@ -55,7 +55,7 @@ def work_folder() -> Path:
 
 @dataclass
 class Stage:
-    """An operation's root as it is before, and what may be seen from then on."""
+    """An operation's root before the operation, and the contents that readers are allowed to see."""
 
     operation: type[Operation]
     root: Path
@@ -80,7 +80,7 @@ class Stage:
         """Which of the permitted contents a reader sees.
 
         Raises:
-            ViolatedError: none of them, or one before what was acknowledged.
+            ViolatedError: the reader sees other contents, or contents that are older than the acknowledged ones.
         """
         seen = operation.look(world)
         # From the end: some operations change nothing that a reader sees.
@@ -93,7 +93,7 @@ class Stage:
 
 
 def differences(seen: Contents, expected: Contents) -> str:
-    """What a reader sees that it should not, or does not see."""
+    """The differences between the contents that a reader sees and the expected contents."""
     told: list[str] = []
     for name in sorted(seen.keys() | expected.keys()):
         one, other = seen.get(name, ()), expected.get(name, ())
@@ -107,7 +107,8 @@ def differences(seen: Contents, expected: Contents) -> str:
 
 @dataclass
 class Ended:
-    """How a process ended: acknowledged contents, whether the fault was reached, what it died of."""
+    """How a process ended: the acknowledged contents, whether the process reached the fault, and the error that ended
+    it."""
 
     acknowledged: int = 0
     reached: bool = False
@@ -117,10 +118,10 @@ class Ended:
 
 
 def in_process(action: Callable[[Acknowledge, Callable[[], None]], None]) -> Ended:
-    """Run this in a process of its own, which ends by itself, or is killed.
+    """Run an action in a separate process. The process ends by itself, or is killed.
 
     Args:
-        action: given what acknowledges, and what tells that the fault was reached.
+        action: gets two functions. One acknowledges contents; the other reports that the fault was reached.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -247,7 +248,7 @@ def try_fault(stage: Stage, level: Level, aim: Aim) -> Ended:
 
 
 def finish(stage: Stage, operation: Operation, acknowledged: int) -> None:
-    """Do what an operator or Spark does after a crash, and look whether all is well then."""
+    """Do what an operator or Spark does after a crash, and check the result."""
     world = World(PosixStorage(stage.root), ManualClock(START + 2 * DAY_MS))
     operation.run_on(world)
     settle(world.topics)
@@ -261,7 +262,7 @@ def finish(stage: Stage, operation: Operation, acknowledged: int) -> None:
 
 
 def sweep(world: World) -> None:
-    """What died leaves nothing for good: a sweep long afterwards finds it all."""
+    """Check that a crashed process leaves no file forever: a sweep a long time later deletes all such files."""
     clock = ManualClock(SWEEPING)
     topics = Topics(world.storage, BROKER, clock)
     for name in topics.names(with_deleted=True):
@@ -310,7 +311,8 @@ def readers(stage: Stage) -> list[OldReader]:
 
 
 def read_on(stage: Stage, old: list[OldReader]) -> None:
-    """Let readers of before read to the end that they know: nothing twice, nothing missing, nothing else."""
+    """Let readers that began before the operation read up to the end that they know. They must get each record once,
+    and no other records."""
     first, last = stage.permitted[0], stage.permitted[-1]
     for name, number, reader in old:
         if name not in last or name not in first or not first[name][number].high_watermark:

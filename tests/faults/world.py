@@ -30,7 +30,7 @@ BROKER = BrokerConfig.from_mapping({"log.cleaner.dedupe.buffer.size": 64 * 1024}
 
 
 class ViolatedError(Exception):
-    """What must hold does not."""
+    """A condition that must always be true is not true."""
 
 
 def require(holds: object, what: str) -> None:
@@ -40,7 +40,7 @@ def require(holds: object, what: str) -> None:
 
 
 class Record(NamedTuple):
-    """A record that a topic is to hold: in which partition, and what."""
+    """A record to append to a topic, and its partition."""
 
     partition: int
     key: str
@@ -65,7 +65,7 @@ Contents = Mapping[str, tuple[PartitionContents, ...]]
 
 @dataclass
 class NaiveTopic:
-    """What a topic holds, by the shortest way of saying it."""
+    """The naive model of a topic: its records and the start and end of each partition."""
 
     starts: list[int]
     ends: list[int]
@@ -109,7 +109,7 @@ def contents_of(naive: Naive) -> Contents:
 
 
 def stages(naive: Naive, *steps: Callable[[Naive], object]) -> list[Contents]:
-    """What a root holds before, and behind each step."""
+    """The contents of a root before the first step and after each step."""
     found = [contents_of(naive)]
     for step in steps:
         naive = copy.deepcopy(naive)
@@ -153,7 +153,7 @@ class World:
         return writer.runs
 
     def look(self, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Contents:
-        """What a reader of all partitions sees, who takes one state of each topic."""
+        """The contents of all partitions, as a reader sees them that uses one state of each topic."""
         seen = {}
         for name in self.topics.names():
             chain = self.topics.chain(name)
@@ -183,7 +183,7 @@ def read(
 
 
 def with_retries(step: Callable[[], _Result], tries: int = 3) -> _Result:
-    """Do it again where the storage failed, as a process that does not give up at once."""
+    """Run a step again if the storage failed, like a process that does not give up at once."""
     for _ in range(tries - 1):
         try:
             return step()
@@ -193,7 +193,7 @@ def with_retries(step: Callable[[], _Result], tries: int = 3) -> _Result:
 
 
 class Feed:
-    """A streaming query: it takes the topic over, and offers micro-batch by micro-batch, each until it is committed."""
+    """A streaming query. It takes the topic over, and offers each micro-batch until the micro-batch is committed."""
 
     def __init__(self, world: World, topic: str, query: str = "q", *, take_over_others: bool = False) -> None:
         self._world = world

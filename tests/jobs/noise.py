@@ -7,7 +7,7 @@ import re
 _ALARM = re.compile(r"\b(ERROR|WARN|WARNING|FATAL|Traceback)\b|\b[A-Za-z]+(Error|Exception)\b")
 _OF_THE_JOB = re.compile(r"(lakelog|ingest|export|demo|maintenance|compaction|retention|settle)\b.*: ")
 _OF_TESTS = "NOTE: Picked up JDK_JAVA_OPTIONS: "
-"""What Java says where the environment has options for it, as that of tests has."""
+"""Java prints this if the environment contains options for Java. The environment of the tests does."""
 
 
 def printed(stderr: str) -> list[str]:
@@ -18,7 +18,8 @@ def printed(stderr: str) -> list[str]:
 def noise(stderr: str) -> list[str]:
     """The lines that are not a job's own: warnings, errors, tracebacks.
 
-    A job's own line that speaks of one is noise too: where all went well a job has nothing of the kind to tell.
+    A line of the job itself is noise, too, if it mentions a warning or an error: a job without problems prints no such
+    line.
     """
     return [line for line in printed(stderr) if not _is_of_the_job(line)]
 

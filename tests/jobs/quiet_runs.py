@@ -125,7 +125,7 @@ def no_parquet(folder: Path) -> None:
 
 
 def large_topic(folder: Path) -> None:
-    """So much to compact that Spark does it: 300 MB, in which each key comes three times."""
+    """Make a topic that is large enough for a compaction by Spark: 300 MB with three records of each key."""
     topics = Topics(PosixStorage(folder / "root"), BrokerConfig(), SystemClock())
     configs = {"cleanup.policy": "compact", "segment.bytes": "20000000", "min.cleanable.dirty.ratio": "0.01"}
     config = topics.config(topics.create("large", 4, configs))
@@ -147,7 +147,8 @@ class Step:
     some: figures of its summary that have to be above 0.
     status: its exit status.
     says: what standard error has to contain.
-    asked_at: all its processes are sent SIGTERM as soon as standard error contains this, or a process has it as arguments.
+    asked_at: a text. SIGTERM is sent to all processes of the job as soon as standard error or the arguments of a
+    process contain this text.
     """
 
     name: str
@@ -225,14 +226,14 @@ CHAINS: dict[str, Sequence[Step]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a step: nothing is found where all is right."""
+    """The result of a step. Without a problem, there are no findings."""
 
     step: str
     findings: Sequence[str]
 
 
 def run_chain(name: str, keep: Path) -> list[Outcome]:
-    """Run the steps of a chain up to the first that ends otherwise than it should."""
+    """Run the steps of a chain, up to the first step that does not end as it should."""
     folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=keep))
     write_settings(folder)
     outcomes = []

@@ -84,7 +84,7 @@ Where = Literal["in place", "in a root"]
 
 
 class Difference(NamedTuple):
-    """What is not as Kafka has it. round: of the log, from 0 on."""
+    """A difference from Kafka's result. round: the number of the log's round; the first is 0."""
 
     log: int
     round: int
@@ -97,7 +97,7 @@ class Difference(NamedTuple):
 
 @dataclass
 class Judge:
-    """Holds logs against Kafka; as a context it has a JVM.
+    """Compares logs with Kafka's results. Inside a `with` block, it has a JVM.
 
     differences: so far. counts: what was compared.
     """
@@ -324,7 +324,8 @@ def _compared(
     index_interval_bytes: int,
     counts: Counter[str] | None = None,
 ) -> Iterator[str]:
-    """What ours has otherwise, in words; nothing but a failure can be where Kafka left nothing to compare with."""
+    """The differences of our result, in words. If Kafka left no result, the only possible difference is a failure of
+    ours."""
     if failed:
         yield f"fails: {said}"
         return
@@ -368,7 +369,7 @@ def _sizes(log: bytes) -> list[int]:
 
 
 def _differing_batches(theirs: bytes, ours: bytes, counts: Counter[str] | None) -> Iterator[str]:
-    """The first batch that is another one, in words; other sizes of equal ones are counted."""
+    """The first batch that differs, in words. Equal batches of different sizes are counted."""
     both = [[_Batch.of(log, table, row) for row in range(len(table))] for log, table in _with_table(theirs, ours)]
     for number, (one, other) in enumerate(zip(*both, strict=False)):
         if one.contents != other.contents:
@@ -453,7 +454,8 @@ def main() -> int:
 
 
 def _switch_rules_off(seed: int, numbers: Sequence[int]) -> int:
-    """Look which log is the first to show that a rule is missing, for each of them: one that else shows no difference."""
+    """For each rule, find the first log that shows that the rule is missing. With all rules, this log must show no
+    difference."""
     unnoticed = 0
     with Judge() as judge:
         for rule, switch in RULES.items():

@@ -112,7 +112,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Judged:
-    """What was exported, what the broker made of it, and what came back."""
+    """The exported topics, the broker's answers about them, and the result of the import."""
 
     before: Answers
     after_crash: Answers

@@ -147,7 +147,8 @@ def test_what_is_printed_is_what_kafkas_tool_prints(kafkas: list[str], ours: lis
 def test_a_brokers_offsets_come_along_and_are_given_back_to_a_broker_that_reads_the_export(
     broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    """The broker gets the exported files in place of its own, and its groups are deleted before they are given back."""
+    """The broker's own files are replaced by the exported files. The broker's groups are deleted before Lakelog writes
+    them back."""
     everything = "describe --all-groups --offsets"
     before, listed = asked(broker, [everything, "list"])
     groups = listed.split()

@@ -56,7 +56,7 @@ class Content:
 
 @functools.cache
 def content(source: str, number: int, partitions: int) -> Content:
-    """Append `number` of a source: the same whenever it is asked for, as a replay's is."""
+    """The content of append `number` of a source. It is always the same, like the content of a replay."""
     chance = random.Random(f"{source} {number} {partitions}")
     rows: dict[int, list[Row]] = {}
     for feed in range(_SOURCES):
@@ -72,7 +72,8 @@ def content(source: str, number: int, partitions: int) -> Content:
 
 @dataclass(eq=False)
 class Stream:
-    """A streaming query and its checkpoint, which outlives its processes. next_batch: the first that is not noted."""
+    """A streaming query and its checkpoint. The checkpoint remains when a process of the query dies. next_batch: the
+    first micro-batch that the checkpoint does not record as done."""
 
     query: str
     batches: int
@@ -116,10 +117,11 @@ class World:
     def start(
         self, name: str, body: Callable[[Process], object], restarts: int = 0, *, after: int = 0, twins: bool = False
     ) -> None:
-        """Run something as a process. One that dies, or whose storage fails, comes again, so many times.
+        """Run a function as a process. If the process dies or its storage fails, it is started again, at most
+        `restarts` times.
 
         Args:
-            twins: where it sleeps for long its successor may begin, as if it were dead.
+            twins: whether a successor can begin while the process pauses for long, as if the process were dead.
         """
         self.names[name] = self.names.get(name, 0) + 1
         process = Process(f"{name}.{self.names[name]}")
@@ -152,7 +154,8 @@ class World:
         self.scheduler.spawn(process, run, after)
 
     def unexpected(self, process: Process, error: Exception) -> None:
-        """A process may end by an error of the storage, and by no other that its body does not expect."""
+        """Report an error that the body of the process does not expect. Only errors of the storage are allowed to end a
+        process."""
         violation = Violation(f"{process.name} ended by {type(error).__name__}: {error}")
         violation.__cause__ = error
         self.scheduler.fail(violation)
@@ -193,7 +196,8 @@ def _micro_batch(world: World, query: str, number: int, chain: StateChain, write
 
 
 def append(world: World, source: str, appends: int, process: Process) -> None:
-    """`lakelog append`, some times: what fails is not tried again, and is there once or not at all."""
+    """`lakelog append`, several times. A failed append is not repeated; its records are in the topic once or not at
+    all."""
     for number in range(appends):
         name = f"{source}.{process.name}"
         chain = world.chain()
@@ -255,7 +259,7 @@ _MAINTENANCE = (_retain, _compact, _compact, _delete, _merge, _prune, _sweep, _s
 
 
 def clean_up(world: World) -> None:
-    """What the maintenance of a week comes to: afterwards nothing may be left that the state does not name."""
+    """The maintenance of a week. After that, there must be no file that the state does not name."""
     chain = world.chain()
     for _ in range(2):
         world.clock.advance(_WEEK_MS)
@@ -265,7 +269,7 @@ def clean_up(world: World) -> None:
 
 
 def note(world: World, commits: int, process: Process) -> None:
-    """Commit changes that are nothing but a version: each must come to be exactly one."""
+    """Commit changes that change nothing in the state. Each must make exactly one version."""
     chain = world.chain()
     for number in range(commits):
         world.scheduler.rest(_REST // 4)

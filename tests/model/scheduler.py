@@ -20,19 +20,19 @@ from typing import Any, Self
 from storage_engine.clock import ManualClock
 
 MOST_STEPS = 30_000
-"""So many storage calls no schedule needs: one that has more does not come to an end."""
+"""The most storage calls of a schedule. No schedule needs so many; one with more calls would never end."""
 
 _SLEEPS_MORE = {"put": 10, "put, reply": 10, "listed": 10, "sync": 3, "close new file": 3}
 """Where a sleep matters most."""
 _SLEEPS_OUT = 0.3
-"""Of those that sleep so many sleep until all others have ended, or sleep as well."""
+"""The share of the long pauses that last until all other processes have ended, or pause, too."""
 _WAITS_MS = (1_000, 60_000, 3_600_000, 25 * 3_600_000)
 
 
 class Killed(BaseException):
     """Unwinds the threads of a process that is dead. No `except Exception` stops it, and no call of it takes place.
 
-    in_call: it died in this very call, which may have taken place in part.
+    in_call: whether the process died during this call. Then possibly a part of the call took effect.
     """
 
     def __init__(self, *, in_call: bool = False) -> None:

@@ -8,7 +8,7 @@ Each effect happens as a whole between two pauses. Calls that take several steps
     list        includes changes that happen while it runs
 
 Calls fail, and replies are lost: AmbiguousPutError or AlreadyExistsError after a put that took effect, or that did not.
-On an object store, a put may also take effect a second time, or only after its caller has gone on.
+On an object store, a put may also take effect twice, or take effect late, when its caller has already continued.
 """
 
 from __future__ import annotations

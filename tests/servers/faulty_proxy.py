@@ -148,7 +148,7 @@ class FaultyProxy:
 
 
 def longest_chain(exchanges: Sequence[Exchange]) -> int:
-    """The largest number of exchanges of which each began after the end of the one before."""
+    """The largest number of exchanges that ran one after another: each began after the end of the previous one."""
     length, last_end = 0, float("-inf")
     for each in sorted(exchanges, key=lambda exchange: exchange.end):
         if each.start >= last_end:

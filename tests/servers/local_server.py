@@ -1,4 +1,4 @@
-"""Starts a program that serves on a free port of this machine, and ends the program with the test session."""
+"""Starts a server program on a free local port, and stops the program when a block of code ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ ATTEMPTS = 5
 
 @contextmanager
 def serving(command: Callable[[int], Sequence[str | Path]], environment: Mapping[str, str], path: str) -> Iterator[int]:
-    """Run a server until the end of the context, and return its port on 127.0.0.1. The server answers when this returns.
+    """Run a server while the block runs. The block gets the server's port on 127.0.0.1, and begins when the server
+    answers.
 
     Another process can take the free port before the server does. Then the server ends at once, and is started again
     with another port.

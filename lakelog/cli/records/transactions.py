@@ -91,7 +91,7 @@ def decide(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Replace the document of a transaction's decision, if this document is damaged and has no backup."""
+    """Record a transaction's decision again, if the file of the decision is damaged and has no backup."""
     topics = open_topics(root, conf)
     from storage_engine.topic.chain.transaction_files import decide_again
 

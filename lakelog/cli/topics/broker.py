@@ -100,7 +100,7 @@ def alter(
     removed = set(deleted_keys(delete_config or (), broker_key))
     if both := sorted(removed & given.keys()):
         raise UsageError(
-            "--delete-config", f"{both[0]} is given to --config, too", "Give the key to only one of the two options."
+            "--delete-config", f"{both[0]} is given to --config, too", "Specify the key in only one of the two options."
         )
     if not given and not removed:
         raise UsageError("lakelog broker alter", "no change is given", "Give --config or --delete-config.")

@@ -108,7 +108,7 @@ def _broker_id(option: str, text: str) -> int:
 def _number(option: str, text: str) -> int:
     digits = text.strip()
     if not (digits.isascii() and digits.isdigit()):
-        raise UsageError(option, f"expected a broker id (a whole number from 0 on); found {text!r}")
+        raise UsageError(option, f"expected a broker id (a whole number of at least 0); found {text!r}")
     # Python refuses to parse a number of thousands of digits. So only the first digits are parsed. If digits are left
     # out, the parsed number is already larger than the largest broker id.
     return int(digits.lstrip("0")[: len(str(INT_MAX)) + 1] or "0")

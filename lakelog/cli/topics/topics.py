@@ -122,7 +122,7 @@ def alter(
     for key in deleted_keys(delete_config or ()):
         if key in changes:
             raise UsageError(
-                "--delete-config", f"{key} is given to --config, too", "Give the key to only one of the two options."
+                "--delete-config", f"{key} is given to --config, too", "Specify the key in only one of the two options."
             )
         changes[key] = None
     if partitions is None and not changes:

@@ -105,7 +105,7 @@ def _in_python(pattern: str) -> str:
     """The pattern, in which each of Java's named classes is replaced by its characters, inside and outside brackets.
 
     Raises:
-        re.error: a character class of the pattern contains another one, or an intersection of classes.
+        re.error: a character class of the pattern contains another character class, or an intersection of classes.
     """
     parts, in_class, at = [], False, 0
     while at < len(pattern):

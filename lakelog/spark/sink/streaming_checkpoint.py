@@ -73,7 +73,7 @@ def numbered_files(storage: Storage, checkpoint: str, prefix: str) -> dict[str, 
 
 
 def make_durable(storage: Storage, checkpoint: str, batch_id: int) -> None:
-    """Make the checkpoint files of a micro-batch durable, as far as Spark needs them to continue with the next one.
+    """Make those checkpoint files of a micro-batch durable that Spark needs to continue with the next micro-batch.
 
     Raises:
         StorageError: the storage refused or failed.

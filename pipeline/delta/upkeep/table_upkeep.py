@@ -181,7 +181,7 @@ def _is_in_inner_table(storage: Storage, key: str, tables: dict[str, bool]) -> b
 
 
 def _expire_log(path: str, table: DeltaTable, needed: int) -> None:
-    """Delete the log's old entries, if this deletes no commit from `needed` on."""
+    """Delete the log's old entries, if none of them is the commit `needed` or a later commit."""
     wanted = table.metadata().configuration.get("delta.enableExpiredLogCleanup", "true") == "true"
     if wanted and max(_checkpoints(path), default=-1) <= needed:
         table.cleanup_metadata()

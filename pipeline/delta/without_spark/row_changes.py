@@ -86,7 +86,7 @@ class IncrementRecords:
         """The changes of the table.
 
         Args:
-            table: the rows of the increment's keys, as far as the table has such rows.
+            table: the rows that the table has for the increment's keys.
         """
         changes = RowChanges()
         for key, records in self.by_key.items():

@@ -55,7 +55,7 @@ _LINE_OPTIONS: Mapping[str, set[str]] = {
     "charset": _UTF_8,
     "lineSep": set(),
 }
-"""Options, each with the values that are allowed. With any other value, a row may be more or less than one line of the
+"""Options, each with the values that are allowed. With any other value, a row can be more or less than one line of the
 file."""
 _UNPARSED = {
     "sep": "\x01", "delimiter": "\x01", "quote": "\r", "escape": "", "charToEscapeQuoteEscaping": "", "nullValue": "",
@@ -303,9 +303,9 @@ def shown_source(settings: Settings) -> str:
 
 
 def isolation(settings: Settings) -> str | None:
-    """Which records of transactions the source returns; None for a source without transactions. The default is
-    committed records only, as for `lakelog read`. With the default of Kafka's consumer and of Spark, the source would
-    also return aborted records."""
+    """Which records of transactions the source returns; None for a source without transactions. By default, only
+    committed records are read. `lakelog read` has the same default. With the default of Kafka's consumer and of Spark,
+    the source would also return aborted records."""
     if settings.required_ingest().source.format.lower() not in _MESSAGES:
         return None
     return (source_option(settings, _ISOLATION) or "read_committed").strip().lower()

@@ -167,9 +167,9 @@ class _UntilStopped:
         """Ignore the report."""
 
     def advance(self, records: int = 0, size: int = 0) -> None:  # noqa: ARG002 (as in Progress)
-        """Stop the work if the program ends."""
+        """Stop the work if the program is exiting."""
         if self._stopping.is_set():
-            raise InterruptedWorkError("compaction", "was stopped, because the program ends")
+            raise InterruptedWorkError("compaction", "was stopped because the program is exiting")
 
 
 def _line(cleaned: CleanedPartition) -> str:

@@ -85,7 +85,7 @@ def treat_topics(evidence: Evidence, config: LogManagerConfig) -> dict[str, Topi
 
 
 def partitions_with_one_copy(evidence: Evidence) -> frozenset[TopicPartition]:
-    """The partitions that have no replica on another node, as far as this is known."""
+    """The partitions of which it is known that no other node has a replica."""
     found = set()
     for partition, topic_id in evidence.topic_ids.items():
         known = None if evidence.metadata is None else evidence.metadata.topic(partition.topic)

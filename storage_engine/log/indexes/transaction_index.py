@@ -62,7 +62,7 @@ def decode_transaction_index(data: bytes, file: str) -> tuple[AbortedTransaction
             raise CorruptionError(file, position, f"version {_VERSION}", str(version))
         if not (lowest <= entry.last_offset and 0 <= entry.first_offset <= entry.last_offset):
             raise CorruptionError(
-                file, position, f"a last offset from {lowest} on, and a first offset from 0 to the last offset",
+                file, position, f"a last offset of at least {lowest}, and a first offset between 0 and the last offset",
                 f"first offset {entry.first_offset}, last offset {entry.last_offset}",
             )  # fmt: skip
         lowest = entry.last_offset + 1

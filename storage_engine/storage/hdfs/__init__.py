@@ -1,8 +1,8 @@
 """Stores files in HDFS, by the package hdfs-native. No JVM is needed.
 
-HDFS is configured as for other programs: core-site.xml and hdfs-site.xml in HADOOP_CONF_DIR, HADOOP_USER_NAME, and a
-Kerberos ticket. Storage options with names that begin with `dfs.`, `fs.` or `hadoop.` replace the settings of these
-files.
+HDFS is configured in the same way as for any other HDFS program: core-site.xml and hdfs-site.xml in HADOOP_CONF_DIR,
+HADOOP_USER_NAME, and a Kerberos ticket. Storage options with names that begin with `dfs.`, `fs.` or `hadoop.` replace
+the settings of these files.
 
 A new folder gets the permissions of its parent folder. So several users can share a root if the root's folder lets each
 of them write.

@@ -44,8 +44,8 @@ class Publisher(Protocol):
             The plan with the final names of new segments.
 
         Raises:
-            StorageError: no part of the plan may be committed. New files were deleted, or remain without a version that
-                names them.
+            StorageError: the caller must not commit any part of the plan. New files were deleted, or remain without a
+                version that names them.
         """
 
     def keep(self, plan: AppendPlan) -> None:

@@ -4,9 +4,9 @@ An ingest takes a topic over from other writers. A sink does not take the topic 
 one topic. The state has an entry for each of these queries, with the query's last batch (`TopicState.queries`). The
 entry is deleted some time after this batch.
 
-Even if an entry is deleted, no batch may be appended twice. So the state also contains the time at which the newest
-deleted entry was written (`TopicState.sinks_expired_ms`). A query without an entry is accepted only if its first batch
-began after that time. If the first batch began earlier, the query's entry may have been deleted, and the query is
+Even if an entry is deleted, no batch must ever be appended twice. So the state also contains the time at which the
+newest deleted entry was written (`TopicState.sinks_expired_ms`). A query without an entry is accepted only if its first
+batch began after that time. If the first batch began earlier, the query's entry may have been deleted, and the query is
 refused.
 
 All functions are pure.

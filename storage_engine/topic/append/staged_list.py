@@ -131,7 +131,7 @@ def put_list(storage: Storage, staged: StagedBatch) -> StagedBatch:
         of this attempt are deleted.
 
     Raises:
-        AmbiguousPutError: it is unknown whether the list was stored. Nothing may be committed.
+        AmbiguousPutError: it is unknown whether the list was stored. The caller must not commit anything.
     """
     try:
         storage.put_new(staged.key, _encode(staged))

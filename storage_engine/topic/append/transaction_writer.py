@@ -11,7 +11,7 @@ producer. Readers with read_uncommitted see the batches immediately; readers wit
 batches. **One put** decides whether the transaction commits or aborts (topic.chain.transaction_files). After that,
 markers are appended to every partition. Markers are control batches, like those of a broker.
 
-What remains after a crash:
+After a crash, one of these remains:
 
     before the decision    An open transaction. Readers of committed records stop before the transaction. After its
                            timeout, any process may abort it.
@@ -20,10 +20,10 @@ What remains after a crash:
 
 `finish_transactions` appends missing markers and aborts transactions after their timeout. Settling, maintenance and
 other transactions on the same topic call this function. `finish_transactions` needs no lock and no list: each topic's
-state contains the open transactions, and the decisions are recorded. Two processes may finish the same transaction,
-because a marker is accepted only while the transaction is open. If another process aborts a transaction, the abort
-stays recorded. So a paused process can never commit that transaction, and later appends in the transaction are aborted,
-too.
+state contains the open transactions, and the decisions are recorded. It is safe if two processes finish the same
+transaction, because a marker is accepted only while the transaction is open. If another process aborts a transaction,
+the abort stays recorded. So a paused process can never commit that transaction, and later appends in the transaction
+are aborted, too.
 """
 
 from __future__ import annotations

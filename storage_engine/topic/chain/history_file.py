@@ -51,7 +51,7 @@ class VersionChange(Frozen):
     writer: the writer that fed the topic at that time. A cleaning job that commits a version is not recorded here.
     batches: the numbers of the committed micro-batches, by query.
     configs: the overrides that the version set; null for an override that it removed.
-    partitions: the partitions that changed; empty if the version before is unknown.
+    partitions: the partitions that changed; empty if the version's predecessor is unknown.
     removed: the records that the version removed permanently.
     """
 
@@ -73,8 +73,8 @@ def change_of(before: TopicState | None, state: TopicState) -> VersionChange:
     """The change that a version made.
 
     Args:
-        before: the version before; None for version 0, or if it is unknown. If it has another topic id, the topic was
-            deleted and created again, and the change is computed from an empty topic.
+        before: the predecessor of the version; None for version 0, or if the predecessor is unknown. If it has another
+            topic id, the topic was deleted and created again, and the change is computed from an empty topic.
     """
     old = before if before is not None and before.topic_id == state.topic_id else None
     known = before is not None or not state.version

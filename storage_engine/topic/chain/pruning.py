@@ -148,7 +148,7 @@ def _changes(storage: Storage, chain: StateChain, start: int) -> Generator[None,
             if is_rolled_up(storage, chain.topic, start):
                 return None
             raise CorruptionError(
-                version_key(chain.topic, version), 0, "a version that names the version before it as its parent",
+                version_key(chain.topic, version), 0, "a version that names its predecessor as its parent",
                 "no such version",
                 "Restore this version from a backup. Until then, this version and all later versions are not pruned.",
             )  # fmt: skip

@@ -15,7 +15,7 @@ later check finds that its predecessor still exists, and that the field `parent`
 predecessor.** A writer makes this check after it puts a version, and a reader makes it after it reads a version. To know
 that a version is the newest, a process first finds that the next version does not exist, and then that the version
 itself still exists. A put whose reply was lost looks like a lost race; the id in the file shows whether the put
-succeeded. If a writer was paused between its put and its check, pruning may have deleted the version before the
+succeeded. If a writer was paused between its put and its check, pruning may have deleted the predecessor of the
 writer's version, and perhaps the writer's version too. Then the history shows whether the writer's version is part of
 the chain.
 
@@ -99,7 +99,7 @@ class StateChain:
         Raises:
             UnknownTopicError: there is no chain.
             CorruptionError: a version does not contain a valid state.
-            StorageUnavailableError: this object has read the chain before, and now the chain is missing.
+            StorageUnavailableError: this object has already read the chain once, and now the chain is missing.
         """
         state = self.newest_or_none()
         if state is None:
@@ -277,8 +277,8 @@ class StateChain:
         return True
 
     def _is_rolled_up(self, state: TopicState) -> bool:
-        """Whether a version counted. Its writer was paused between the put and the check, and the version before it was
-        pruned meanwhile.
+        """Whether a version counted. Its writer was paused between the put and the check, and meanwhile the version's
+        predecessor was pruned.
 
         If the version counted, the history contains it: a version is deleted only after the next version is rolled up
         into the history.
@@ -346,7 +346,7 @@ class StateChain:
 
     def _broken(self) -> CorruptionError:
         return CorruptionError(
-            f"meta/{self.topic}", 0, "versions that each name the version before", "an interrupted chain",
+            f"meta/{self.topic}", 0, "a chain of versions that each name their predecessor", "an interrupted chain",
             "Restore the missing versions from a backup. Nothing was changed.",
         )  # fmt: skip
 
@@ -383,7 +383,7 @@ class StateChain:
         refuses a chain of the newer format, so it cannot have put such a version."""
         if state.format < parents:
             raise CorruptionError(
-                version_key(self.topic, state.version), 0, f"format {parents}, as in the version before",
+                version_key(self.topic, state.version), 0, f"format {parents} or newer, like its predecessor",
                 f"format {state.format}, which has no digest", RESTORE,
             )  # fmt: skip
 

@@ -147,7 +147,7 @@ class TopicState(Frozen):
     """One version of a topic's state.
 
     id: unique, even among versions with the same number.
-    parent: the id of the version before; empty in version 0.
+    parent: the id of the predecessor; empty in version 0.
     change: what this version did, in one line for people.
     configs: the topic's overrides, by Kafka's key, as strings.
     queries: the last micro-batch of each streaming query that feeds the topic.
@@ -182,8 +182,8 @@ class TopicState(Frozen):
     model: RecordedModel | None = None
 
     def is_below_sweep_floor(self, planned_at: int) -> bool:
-        """Whether a plan was made on a version before the sweep floor. Its new files may be deleted already, so no
-        state may name them."""
+        """Whether a plan was made on a version before the sweep floor. Its new files are perhaps deleted already, so no
+        state must name them."""
         return planned_at < self.sweep_floor
 
     def with_partitions(self, changed: dict[int, PartitionState]) -> TopicState:

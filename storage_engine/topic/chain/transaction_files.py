@@ -189,8 +189,8 @@ def _marker(state: TopicState, producer_id: int, is_ours: bool) -> bool | None:
     """Whether a transaction is committed according to a topic's markers; None if the topic has no marker of it.
 
     Args:
-        is_ours: whether a Lakelog process began the transaction. If so, the producer id has only this transaction. The
-            producer id of an imported transaction may have several transactions.
+        is_ours: whether a Lakelog process began the transaction. If so, the producer id has only this transaction. One
+            producer id of an import can have several transactions.
     """
     aborted = (each.producer_id for part in state.partitions for each in part.aborted_transactions())
     if producer_id in aborted:

@@ -132,7 +132,7 @@ class TopicPlan(Frozen):
 
     version: the version of the state that was read.
     now_ms: the time that was used for all decisions.
-    work: the kinds of cleaning that were decided.
+    work: the kinds of cleaning that the plan covers.
     force: whether partitions are compacted even if compaction is not due.
     settings: by Kafka's key, the value that was used for the decisions.
     """

@@ -1,12 +1,12 @@
 """Replaces old segments by new segments in a topic's state. The replacement is the last step of compaction and of
 merging.
 
-The new files are written before this step. Then one version of the state names the new segments in place of the old
-segments, in every partition whose state still names all the old segments. In the other partitions the new files are
-deleted. The old segments remain in the list of dropped files of the state, and on storage, for readers that use an
-older version (topic.dropped_files).
+The new files are written before this step. Then one version of the state replaces the old segments by the new ones,
+partition by partition. But if the state no longer contains all old segments of a partition, nothing is replaced in this
+partition, and its new files are deleted. The old segments remain in the list of dropped files of the state, and on
+storage, for readers that use an older version (topic.dropped_files).
 
-After a crash, the log is either as it was before this version, or as it is after this version, never in between. New
+After a crash, this version either exists or does not exist, so either all of its replacements took effect or none. New
 files are not part of the log until a version names them. Swapping does not take a topic over, so ingests continue.
 """
 

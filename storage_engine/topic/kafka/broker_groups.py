@@ -61,8 +61,8 @@ class _OffsetCommit(NamedTuple):
 
 
 def broker_groups(directory: LogDirectory) -> BrokerGroups:
-    """The offsets that the groups of a broker have committed, as far as this directory has partitions of
-    __consumer_offsets.
+    """The offsets that the groups of a broker have committed. They are read from the partitions of __consumer_offsets
+    that this directory has.
 
     Raises:
         CorruptionError: a log is damaged before its end, or a record with an offset cannot be decoded.

@@ -59,7 +59,8 @@ class Membership:
         """Store these positions. If they are stored already, nothing is written.
 
         Raises:
-            FencedError: another member has joined, or the group was deleted. The positions may be stored or not.
+            FencedError: another member has joined, or the group was deleted. It is unknown whether the positions are
+            stored.
         """
         if dict(positions) != self.consumer.positions:
             self._put(self.consumer.moved(state, positions, now_ms).model_copy(update={"seen_ms": now_ms}))

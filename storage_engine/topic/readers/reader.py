@@ -170,7 +170,8 @@ class PartitionReader:
         return self._looked_up(lambda: oldest_unread(self._storage, *self._unread_range(position)))
 
     def _unread_range(self, position: int) -> tuple[list[SegmentFile], int, int, tuple[AbortedTransaction, ...]]:
-        """The segments with unread records, the first and the end offset, and the aborted transactions in between."""
+        """The segments with unread records, the first offset and the end offset of these records, and the aborted
+        transactions between the two offsets."""
         part, end = self.partition, self.partition.last_stable_offset
         first = max(position, part.log_start_offset)
         segments = segments_in_range(self._state, self._partition, first, end) if first < end else []

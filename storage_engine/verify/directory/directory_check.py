@@ -222,7 +222,7 @@ def _differing_topic_ids(found: CheckedDirectory) -> Iterator[Finding]:
         if part.topic_id is not None and part.topic_id != usual:
             yield Finding(
                 Kind.METADATA, _path(found, f"{name.folder}/partition.metadata"), 0,
-                f"topic id {usual}, as in other partitions", part.topic_id,
+                f"topic id {usual}, the id in most partitions of the topic", part.topic_id,
                 "a broker sets one of the folders aside as a stray",
             )  # fmt: skip
 

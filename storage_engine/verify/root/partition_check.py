@@ -181,7 +181,7 @@ def _against_state(checked: CheckedSegment, segment: Segment, place: str, *, exa
     ):
         if found is not None and found != expected:
             yield Finding(
-                Kind.STATE, place + LOG, 0, f"{what} as in the state, {expected}", str(found),
+                Kind.STATE, place + LOG, 0, f"{what} in the state: {expected}", str(found),
                 f"the file was replaced by another file, or the state was changed: {RESTORE}",
             )  # fmt: skip
 

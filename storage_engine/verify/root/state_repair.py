@@ -1,8 +1,8 @@
 """Restores lost versions. It also restores documents under meta/, and lists under staging/, whose digests no longer
 match.
 
-A damaged document is restored only if its content is proved, either by the digest in this document or by an undamaged
-document. Documents are restored in this order:
+A damaged document is restored only if its content is proved, either by the digest in the damaged document itself or by
+an undamaged document. Documents are restored in this order:
 
     document with one wrong byte   The digest proves which byte restores the document.
     list of segments               The version before the first version that names the list has the same segments. The

@@ -45,7 +45,7 @@ class Damage:
 
     @property
     def deletes(self) -> bool:
-        """Whether the file is gone: nothing shows that unless something else knows of it."""
+        """Whether the damage deletes a file. Nothing shows the deletion, unless another file names the deleted file."""
         return Instead.NOTHING in self.contents.values()
 
 
@@ -92,7 +92,8 @@ def _kind_of(root: Path, key: str) -> str:
 
 
 def make_damage(root: Path, kinds: Mapping[str, list[str]], seed: int) -> Damage:
-    """One random damage that changes something. Readers go by the indexes under data/, so these come more often."""
+    """One random damage that changes something. Readers rely on the indexes under data/, so indexes are damaged more
+    often than other files."""
     chance = random.Random(seed)
     while True:
         kind = chance.choice(sorted(kinds) + [kind for kind in sorted(kinds) if kind.startswith("data")] * 2)
@@ -134,7 +135,7 @@ def _truncate(chance: random.Random, file: File) -> bytes:
 
 
 def _shift(chance: random.Random, file: File) -> bytes:
-    """Bytes come in, or go."""
+    """Bytes are inserted or removed."""
     at, count = chance.randrange(len(file.data) + 1), chance.randrange(1, 13)
     if chance.random() < 0.5:
         return file.data[:at] + chance.randbytes(count) + file.data[at:]
@@ -221,7 +222,7 @@ def _number(chance: random.Random, file: File) -> bytes | None:
 
 
 def _duplicate_key(chance: random.Random, file: File) -> bytes | None:
-    """A field comes twice, with another value the second time; what reads the last one takes that."""
+    """A field occurs twice, with two different values. A reader that takes the last one gets the second value."""
     document = _document(file)
     if document is None or file.key.endswith(".jsonl"):
         return None
@@ -300,7 +301,8 @@ def _of_another_topic(chance: random.Random, file: File) -> bytes | None:
 
 
 def _delete(chance: random.Random, file: File) -> Content | None:
-    """Of a group, a decision or a list nothing else knows that it was there; of a version the view does."""
+    """Delete the file, if another file shows that it existed. The view shows this for a version; no file shows it for a
+    group, a decision or a list."""
     return Instead.NOTHING if file.key.startswith(("data/", "log/")) or _is_version(file.key) else None
 
 

@@ -39,7 +39,11 @@ _COMMAND = "lakelog "
 
 @dataclass
 class Trial:
-    """What came of one damage. outcomes: by what was done, `refused`, `same` or what is wrong. found: by `verify`."""
+    """The results of one damage.
+
+    outcomes: for each operation, `refused`, `same`, or a text that says what is wrong.
+    found: whether `verify` found the damage.
+    """
 
     damage: Damage
     seed: int
@@ -52,7 +56,8 @@ class Trial:
 
     @property
     def must_be_found(self) -> bool:
-        """A deleted version, group or decision leaves nothing behind unless something else knows of it."""
+        """Whether `verify` must find the damage. A deleted version, group or decision leaves no trace, unless another
+        file names it."""
         return self.damage.key.startswith(("meta/", "staging/")) and not self.damage.deletes
 
 
@@ -62,7 +67,7 @@ class Damages:
     def __init__(self, folder: Path, commands_share: float = 1.0) -> None:
         """
         Args:
-            commands_share: after how many of the damages the commands are run, too.
+            commands_share: the share of the trials in which the commands are run, too.
         """
         self._folder = folder
         self._commands_share = commands_share
@@ -84,7 +89,7 @@ class Damages:
         assert not problems(left), [str(each) for each in problems(left)]
 
     def _check_dense(self) -> None:
-        """What is compared with is itself held against the records that were appended."""
+        """Compare the expected contents of the dense topic with the records that were appended."""
         for partition in range(2):
             *_, records = next(each for each in self._read[DENSE] if isinstance(each, tuple) and each[0] == partition)
             found = [(row["offset"], row["key"], row["value"], row["timestamp"]) for row in records[:DENSE_ROWS]]
@@ -279,7 +284,7 @@ def table(trials: list[Trial]) -> Iterator[str]:
 
 
 def failures(trials: list[Trial]) -> Iterator[str]:
-    """What is wrong in each trial, with the seed that does it again."""
+    """The failures of each trial, with the seed that repeats the trial."""
     for trial in trials:
         where = f"damage {trial.seed}: {trial.damage.what} of {trial.damage.key}"
         for name, outcome in trial.wrong.items():

@@ -61,7 +61,7 @@ def contents(topics: Topics, name: str, *, with_times: bool = True) -> list[obje
 
 
 def spark_reads(path: Path, now_ms: int, names: Sequence[str] = NAMES) -> Outcome:
-    """What the tasks of an export are given to read, and what they read: no Spark is needed for either."""
+    """The ranges that the tasks of an export get, and the records that they read. Neither needs Spark."""
     outcomes: dict[str, object] = {}
     for name in names:
         try:
@@ -95,7 +95,7 @@ def plan(path: Path, now_ms: int, names: Sequence[str] = NAMES) -> Outcome:
 def _each_topic(
     path: Path, now_ms: int, act: Callable[[Topics, str], object], names: Sequence[str]
 ) -> dict[str, object]:
-    """Do something to each topic, and then read it; a topic that is refused is an outcome like the others."""
+    """Do something to each topic, and then read the topic. If a topic is refused, the refusal is its outcome."""
     outcomes: dict[str, object] = {}
     for name in names:
         try:
@@ -151,7 +151,8 @@ def export_then_compare(path: Path, now_ms: int, names: Sequence[str] = NAMES) -
 
 
 def staged(path: Path, now_ms: int, names: Sequence[str] = NAMES) -> Outcome:
-    """Which topics wait for which micro-batch, as an ingest that starts again takes them, and what they get."""
+    """For each micro-batch that an ingest would continue after a start: the topics that wait for it, and the runs that
+    they get."""
     topics = topics_of(path, now_ms)
     found = []
     for each in pending_lists(topics.storage):

@@ -59,7 +59,8 @@ def topics_of(path: Path, now_ms: int) -> Topics:
 
 
 def topics_to_verify(path: Path, now_ms: int) -> Topics:
-    """As topics_of, and where the root's own settings cannot be read, Kafka's hold: `verify` looks at all the rest."""
+    """Like topics_of. But if the root's own settings cannot be read, Kafka's defaults are used, so that `verify` checks
+    everything else."""
     with suppress(LogError):
         return topics_of(path, now_ms)
     return Topics(PosixStorage(path), BrokerConfig(), ManualClock(now_ms))
@@ -137,7 +138,7 @@ def compact(topics: Topics, topic: str) -> None:
 
 
 def dense_rows(partition: int) -> list[Row]:
-    """What `events` begins with in a partition. Times go back now and then."""
+    """The first records of `events` in a partition. Sometimes a timestamp is smaller than the one before it."""
     return [
         Row(b"e%d" % number, b"value %d" % number, (), BEGIN_MS + number * 1000 - (number % 7) * 900)
         for number in range(partition, 2 * DENSE_ROWS, 2)

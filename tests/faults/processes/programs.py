@@ -48,7 +48,7 @@ class Process(NamedTuple):
 
 
 class Program:
-    """A Python module as a process of its own, with what it says on standard error in a file."""
+    """A Python module that runs as a separate process. Its standard error goes to a file."""
 
     def __init__(
         self, folder: Path, module: str, *arguments: object, environment: Mapping[str, str] | None = None
@@ -66,11 +66,11 @@ class Program:
         return self._said.read_text()
 
     def wait_for(self, text: str) -> None:
-        """Until it has said this; fails where it ends without."""
+        """Wait until standard error contains this text. Fails if the program ends without it."""
         self.wait_until(lambda: text in self.said)
 
     def wait_until(self, happened: Callable[[], object]) -> None:
-        """Until something is so; fails where the program ends before it."""
+        """Wait until a condition is true. Fails if the program ends before that."""
         deadline = time.monotonic() + PATIENCE
         while not happened():
             assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.said}"
@@ -78,13 +78,14 @@ class Program:
             time.sleep(0.002)
 
     def signal(self, number: signal.Signals) -> None:
-        """To the program and what it started, as far as that has not left its group."""
+        """Send a signal to the program and to its child processes that are still in its process group."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
     @property
     def descendants(self) -> list[Process]:
-        """All that it started, executors and Python's workers too: they are of its session."""
+        """All processes that the program has started, also executors and Python's workers: they belong to its
+        session."""
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -97,7 +98,8 @@ class Program:
 
     @property
     def workers(self) -> list[Process]:
-        """Python processes that run Spark's tasks: children of a daemon, which is one itself."""
+        """The Python processes that run Spark's tasks. Each is a child of a daemon, and the daemon has the same command
+        line."""
         python = [each for each in self.descendants if WORKERS in each.command]
         daemons = {each.pid for each in python}
         return [each for each in python if each.parent in daemons]
@@ -109,12 +111,12 @@ class Program:
         self.process.stdout.close()
 
     def result(self) -> tuple[int, dict[str, Any]]:
-        """Exit status and the JSON line, when it has ended."""
+        """Wait for the end of the program. Returns its exit status and its JSON line."""
         out, _ = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, json.loads(out.splitlines()[-1]) if out.strip() else {}
 
     def end(self) -> dict[str, Any]:
-        """Ask it to end, and return its JSON line; fails where it found something wrong."""
+        """Ask the program to end, and return its JSON line. Fails if the program found something wrong."""
         self.process.terminate()
         status, result = self.result()
         assert status == 0, self.said
@@ -183,7 +185,7 @@ class World:
         return {Path(self.root, file.key) for file in self.storage.list("staging/")}
 
     def driver(self, *options: str) -> Driver:
-        """One that is starting; spark-submit's options."""
+        """Start a driver with these options of spark-submit."""
         return self._started(Driver(self, options))
 
     def witness(self) -> Program:
@@ -245,7 +247,8 @@ class Driver(Program):
 
 @contextmanager
 def at_work(world: World, *, with_janitor: bool = True) -> Iterator[World]:
-    """While the block runs and up to its end, a witness looks and a janitor cleans; both have to be content."""
+    """While the block runs, a witness reads the topic and a janitor cleans it. Fails if one of the two found something
+    wrong."""
     with ExitStack() as stack:
         stack.callback(world.end)
         witness = world.witness()

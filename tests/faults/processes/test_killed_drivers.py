@@ -19,13 +19,15 @@ from tests.faults.processes.source import Source, ids_of_files
 SEED = int(os.environ.get("SEED", random.randrange(2**32)))
 KILLS = int(os.environ.get("KILLS", "3"))
 BROKER = "BROKER" in os.environ
-"""Let a broker have the last word, too: it takes longer to start than two kills take."""
+"""Whether a broker also checks the result. It is off by default, because the start of a broker takes longer than two
+kills."""
 AHEAD = 20
-"""More micro-batches than a driver gets done before it is killed."""
+"""The number of micro-batches for which files are written in advance: more than a driver can do before it is killed."""
 KILLED_SHARE = 0.8
-"""Of the drivers; the others work on, and the next one takes over from them."""
+"""The share of the drivers that are killed. The other drivers continue, and the next driver takes over from them."""
 MOST_BATCHES, LONGEST_SECONDS = 4, 1.0
-"""A driver is killed up to so many seconds after up to so many micro-batches, or after it began to take over."""
+"""The longest life of a driver: it is killed at most this many seconds after at most this many micro-batches, or after
+the beginning of its take-over."""
 
 
 @pytest.mark.spark

@@ -50,11 +50,12 @@ KILLS = int(os.environ.get("KILLS", "3"))
 SHARE = float(os.environ.get("FAULTS", "0.05"))
 """Of the requests that meet a fault. Of puts with a condition, three times as many do."""
 AHEAD = 20
-"""More micro-batches than a driver gets done before it is killed."""
+"""The number of micro-batches for which files are written in advance: more than a driver can do before it is killed."""
 MOST_BATCHES, LONGEST_SECONDS = 4, 2.0
-"""A driver is killed up to so many seconds after up to so many micro-batches, or after it began to take over."""
+"""The longest life of a driver: it is killed at most this many seconds after at most this many micro-batches, or after
+the beginning of its take-over."""
 KILLED_SHARE = 0.8
-"""Of the drivers; the others work on, and the next one takes over from them."""
+"""The share of the drivers that are killed. The other drivers continue, and the next driver takes over from them."""
 LOOK_SECONDS = 0.1
 """Between two looks at the topic. Each look is a request."""
 ROWS, PADDING = 100, 20

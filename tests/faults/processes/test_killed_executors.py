@@ -1,4 +1,5 @@
-"""Speculation, killed and stopped tasks and lost executors on a small cluster, while a witness reads the topic."""
+"""Speculative tasks, killed or stopped tasks, and lost executors on a small cluster. Meanwhile, a witness reads the
+topic."""
 
 from __future__ import annotations
 
@@ -33,9 +34,10 @@ OPTIONS = (*CLUSTER, *(word for key, value in SPECULATION.items() for word in ("
 
 
 def harm(driver: Driver, world: World, chance: random.Random, before: set[Path]) -> str:
-    """Kill, or stop for a while, a process that runs tasks, one that is staging if there is one; says what was done.
+    """Kill a process that runs tasks, or stop it for a while. If a process is staging, choose that one. Returns what
+    was done.
 
-    before: files in staging/ of which it is known that nobody writes to them.
+    before: files in staging/ to which certainly no process writes.
     """
     workers = driver.workers
     if not workers:

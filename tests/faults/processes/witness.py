@@ -41,7 +41,8 @@ Ids = npt.NDArray[np.int64]
 
 
 class Witness:
-    """What was seen so far. ids: by partition, of all records in the order of their offsets."""
+    """Checks each version, and stores what it has seen: for each partition, the ids of all records in the order of
+    their offsets."""
 
     def __init__(self, root: str, topic: str, rows: int, files: int) -> None:
         self._topics = Topics(open_storage(root), BrokerConfig(), SystemClock())
@@ -58,7 +59,7 @@ class Witness:
         return sum(map(len, self._ids.values()))
 
     def look(self) -> bool:
-        """Check the newest version; False where it is the one that was looked at last."""
+        """Check the newest version. False if it is the version that was checked last."""
         state = self._chain.newest_or_none()
         if state is None or state.version == self._version:
             return False

@@ -1,5 +1,5 @@
-"""Makes roots for the tests of the report: states are committed as in any process, and files have the sizes in the
-state.
+"""Makes roots for the tests of the report. The states are committed with the real code. The files have the sizes that
+the state gives, but no real content.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ DAY = 24 * HOUR
 
 
 def segments(*ends: int, size: int = 1000, newest: Sequence[int] | None = None) -> tuple[Segment, ...]:
-    """Segments that end at these offsets, the first from 0 on; one an hour up to NOW, unless `newest` says when."""
+    """Segments that end at these offsets; the first begins at offset 0. They are one hour apart and the last is from
+    NOW, unless `newest` gives the times."""
     bases = (0, *ends[:-1])
     times = [NOW - (len(ends) - number - 1) * HOUR for number in range(len(ends))] if newest is None else newest
     return tuple(

@@ -33,7 +33,7 @@ KAFKA, LAKELOG = "kafka", "lakelog"
 FORMATS = (KAFKA, LAKELOG)
 TIME = 1_700_000_000_000
 PATIENCE = {"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "1", "kafkaConsumer.pollTimeoutMs": "700"}
-"""Kafka's source asks a broker for what is not there no longer than this."""
+"""These options limit how long Kafka's source asks a broker for records that do not exist."""
 BIG, SMALL, EMPTY, CUT, TRANSACTED = (f"twin-{kind}" for kind in ("big", "small", "empty", "cut", "transacted"))
 
 Record = dict[str, Any]
@@ -145,10 +145,11 @@ class Twins:
             return Outcome(refusal=str(error))
 
     def stream(self, kind: str, options: Mapping[str, str], place: str) -> Outcome:
-        """What a query reads that ends when it has read what there is.
+        """The rows of a query that ends when it has read all present records.
 
         Args:
-            place: the query goes on from where one of this place ended.
+            place: the folder of the query's checkpoint. A query with the folder of an earlier query continues where
+            that query ended.
         """
         batches: list[Any] = []
         try:

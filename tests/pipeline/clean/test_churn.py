@@ -61,7 +61,7 @@ export: {{topic: churn, table: tables/churn}}
 
 
 class Source:
-    """Files of rows that count up; `latest` is what each key has in the end, None if it was deleted."""
+    """Files of rows with increasing numbers. `latest` has the last number of each key; None if the key was deleted."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder = folder
@@ -121,7 +121,7 @@ class Churn:
 
 @contextmanager
 def again_and_again(step: Callable[[], None], pause_s: float) -> Iterator[None]:
-    """Beside the block, in a thread; what the step raises, the block's end raises."""
+    """While the block runs, repeat a step in a thread. An error of the step is raised at the end of the block."""
     stop = threading.Event()
 
     def loop() -> None:

@@ -114,7 +114,8 @@ def test_a_schema_is_named_by_the_setting_that_it_comes_from(spark: SparkSession
 def test_an_ingest_that_was_asked_to_stop_ends_after_its_stream(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark notes the last micro-batch as done after it was told to stop; here it comes to that later."""
+    """Spark records the last micro-batch as done after the request to stop. In this test, it does so later than
+    usual."""
 
     def ask(line: str) -> None:
         if "batch 0: " in line:

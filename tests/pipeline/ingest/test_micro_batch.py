@@ -46,7 +46,7 @@ NO_ROWS = cast("DataFrame", SimpleNamespace(sparkSession=None))
 
 
 class Run:
-    """A query that feeds two topics, in its first micro-batch, with what it had staged before it died."""
+    """The first micro-batch of a query with two topics. The query died after it had staged the micro-batch."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "root"
@@ -107,7 +107,7 @@ def run(tmp_path: Path) -> Run:
 def fail_once(
     monkeypatch: pytest.MonkeyPatch, kind: type[Storage], call: str, concerned: Callable[[str], bool] = lambda _: True
 ) -> None:
-    """Let the first such call of a storage of this kind fail."""
+    """Let the first call of this method fail, on any storage of this class."""
     real = getattr(kind, call)
     failed: list[str] = []
 

@@ -179,5 +179,5 @@ def test_partitions_that_are_committed_beyond_the_checkpoint_are_named() -> None
 
 @pytest.mark.parametrize("found", [b"v1\n{}\n-", b"", offsets([1]), offsets({"one": 5}), offsets({"one": {"0": "x"}})])
 def test_offsets_of_another_kind_are_an_error(found: bytes) -> None:
-    with pytest.raises(CorruptionError, match="the offsets of each partition of each topic"):
+    with pytest.raises(CorruptionError, match="for each topic, the offsets of its partitions"):
         KAFKA.ends(found, "place")

@@ -155,7 +155,7 @@ ROWS = 400
 
 
 class Run:
-    """An ingest of two micro-batches; at_wait is called when it says that it waits for the first time."""
+    """An ingest of two micro-batches. at_wait is called when the ingest reports for the first time that it waits."""
 
     def __init__(self, spark: SparkSession, root: Path, folder: Path) -> None:
         self.spark = spark
@@ -200,7 +200,8 @@ def run(spark: SparkSession, tmp_path: Path) -> Run:
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, call: str, code: int, concerned: Callable[[Path], bool]) -> list[Path]:
-    """Let the first call for a descriptor of such a file fail; returns the files that were concerned."""
+    """Let the first call for a file that `concerned` selects fail. Returns the paths of the selected files that were
+    used."""
     real = getattr(os, call)
     met: list[Path] = []
 

@@ -35,7 +35,8 @@ class Batch(NamedTuple):
 
 
 class TransactionalLog:
-    """A log to which producers write; what was written before a compaction is closed, and one more record follows it."""
+    """A log to which producers write. Before a compaction, the active segment is closed and one more record is
+    appended."""
 
     def __init__(self) -> None:
         self.storage = UnreliableDirectory()

@@ -61,7 +61,8 @@ def test_compaction_gives_the_bytes_of_kafka(tmp_path: Path, topic: str, before:
 
 
 def batches(log: bytes) -> list[bytes]:
-    """The batches of a .log: uncompressed ones as they are, of others the header without its CRC, and the records."""
+    """The batches of a .log. An uncompressed batch is returned unchanged. For a compressed batch, the header without
+    its CRC and the records are returned."""
     table = scan_batches(np.frombuffer(log, np.uint8), "a log")
     assert table.end == len(log)
     found = []

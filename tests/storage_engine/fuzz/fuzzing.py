@@ -30,7 +30,8 @@ ROOM_BYTES = 512 * 1024**2
 _PATIENCE_SECONDS = 300
 _STEP = 1000
 _WEIGHTS = {"log": 16, "folder log": 1, "index": 1, "timeindex": 1, "state": 1}
-"""How often a kind comes; the others 4. What reads files takes longer."""
+"""How often each kind of sample is chosen; 4 for all other kinds. Kinds whose readers need files take longer, so they
+are chosen less often."""
 
 
 class Fuzzing:
@@ -64,7 +65,7 @@ class Fuzzing:
         """Read one mutation.
 
         Raises:
-            Exception: whatever a reader raised that is no LogError.
+            Exception: a reader raised an error that is no LogError.
         """
         sample, data = self.mutation(number)
         try:
@@ -76,9 +77,9 @@ class Fuzzing:
 
 
 def fuzz(seed: int, numbers: range, report: Callable[[int, Counter[str]], None]) -> list[str]:
-    """Read so many mutations; one text for each that failed, with what repeats it.
+    """Read these mutations. Returns a text for each failure, with the command that repeats it.
 
-    report: gets how many were read, and what became of them, now and then.
+    report: called now and then with the number of mutations that were read, and the count of each outcome.
     """
     failures = []
     with tempfile.TemporaryDirectory(prefix="lakelog-fuzz-") as folder:

@@ -74,7 +74,7 @@ class Readers:
         self._intact.read_with(".timeindex", data)
 
     def read_folder(self, data: bytes) -> None:
-        """A partition's folder whose only .log this is, after a crash: what a tool that takes --kafka-dir does."""
+        """Read a partition's folder that has only this .log, after a crash, like a command with --kafka-dir."""
         (self._folder / "logs" / "t-0" / f"{0:020d}.log").write_bytes(data)
         directory = LogDirectory(self._folder / "logs")
         reader = directory.reader(directory.inspect(TopicPartition("t", 0)))
@@ -93,7 +93,7 @@ class Readers:
 
 
 def read_log(data: bytes) -> None:
-    """Each step by itself, whatever the one before has said, as different commands do."""
+    """Run each step, even if an earlier step has failed. Different commands also run different steps."""
     array = np.frombuffer(data, np.uint8)
     table = scan_batches(array, _FILE)
     for step in (_check, _decode, _decode_some, _replay, _uncompress):

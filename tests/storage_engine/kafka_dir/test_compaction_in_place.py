@@ -124,8 +124,10 @@ def test_only_the_newest_value_of_a_key_stays_and_the_old_files_go_later() -> No
 def killed_and_opened(
     first: UnreliableDirectory, open_: Callable[..., PartitionLog], every: int = 1
 ) -> Iterator[tuple[str, UnreliableDirectory, PartitionLog]]:
-    """A log after a kill before each step of its compaction, or each eleventh, and at last as it ended: what to say of
-    it, its directory, and the log, opened anew. Each second time the power goes, too.
+    """Kill the compaction of a log before each step, or before every n-th step, and at last let it end. Every second time,
+    there is a power cut, too.
+
+    Yields a text about the trial, the log's directory, and the log after it was opened again.
     """
     for stops in count(step=every):
         storage = copy.deepcopy(first)

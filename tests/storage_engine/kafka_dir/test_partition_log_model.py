@@ -198,7 +198,8 @@ class History:
         self.settle_for(self.model.records, self.model.durable)
 
     def recover_from_the_middle_of(self, action: str, end: int) -> None:
-        """Something was interrupted: what it did or did not do is all right, what it destroyed is not."""
+        """An action was interrupted. It is allowed to have had an effect or no effect, but it must not have destroyed
+        anything."""
         self.log.abandon()
         durable = self.model.durable
         if self.chance.random() < 0.5:
@@ -212,7 +213,8 @@ class History:
         self.settle_for(known, durable)
 
     def settle_for(self, known: list[Record], durable: int) -> None:
-        """Take over what the reopened log has, if that is a part of what was appended, with all that was durable."""
+        """Check that the reopened log has all durable records and only appended records, and make the model equal to
+        the log."""
         assert not self.log.report.losses, self.log.report.losses
         end = self.log.log_end_offset
         assert min(durable, len(known)) <= end <= len(known)

@@ -28,7 +28,8 @@ from tests.stores import root_at, storage_at
 READ = ("read", "--topic", "t", "--group", "g")
 COMMIT = (*READ, "--commit")
 LARGE = bytes(300_000)
-"""A value whose line is larger than what a pipe holds, so that a reader whose output nobody takes is not yet done."""
+"""A value whose output line is too large for a pipe's buffer. So a command cannot end while no process reads its
+output."""
 
 BEGINS_ELSEWHERE = (
     "--group is given, too, and the group's positions decide where to begin. Leave out one of the two. `lakelog groups"

@@ -231,7 +231,8 @@ def test_only_a_damaged_decision_is_put_on_record_again(lakelog: Lakelog, topics
 def test_a_decision_that_can_be_known_is_not_put_on_record_otherwise(
     lakelog: Lakelog, topics: Topics, tmp_path: Path
 ) -> None:
-    """One changed byte is undone by a repair; a topic that has its marker says how all others end."""
+    """A repair restores a document with one changed byte. Otherwise, a topic with a marker shows how the transaction
+    ends in all topics."""
     producer_id = ended_in(topics, "a", committed=True)
     record = f"meta/@transactions/{producer_id:020d}.ended.json"
     whole = topics.storage.read(record)

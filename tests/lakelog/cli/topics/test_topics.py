@@ -218,7 +218,7 @@ def test_listing_topics_loads_no_kernels() -> None:
 
 
 def test_reading_does_not_load_pandas(lakelog, tmp_path) -> None:
-    """Which takes as long as all else at the start of a command, and comes with the first pa.array() of a list."""
+    """Loading pandas takes as long as the rest of a command's start. The first pa.array() of a list would load it."""
     lakelog("topics", "create", "t")
     lakelog("append", "--topic", "t", stdin=[line(b"k", b"v", headers=[["n", "dg=="]]), line(b"k", None)])
     code = (

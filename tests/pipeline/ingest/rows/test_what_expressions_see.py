@@ -39,15 +39,16 @@ Row = dict[str, Any]
 ALL = "to_json(struct(*), map('ignoreNullFields', 'false'))"
 SEEN = f"size(json_object_keys({ALL}))"
 NAMES = {"k": "a", "_lakelog_timestamp_failed": "mine", "_lakelog_value_failed": None, "_Lakelog_Malformed": "too"}
-"""Columns of a user, some of which are called as ours would be."""
+"""Columns of a user. Some of them have names that Lakelog's own columns could have."""
 
 
 @dataclass
 class Source:
-    """A source, and the rows that stand in it.
+    """A source and its rows.
 
-    number: a column of whole numbers, another one in each row. nested: columns that CSV cannot hold. positions: which
-    columns say where a row stands.
+    number: a column of whole numbers; each row has a different number.
+    nested: the columns whose values CSV cannot represent.
+    positions: the columns that contain the position of a row.
     """
 
     settings: dict[str, Any]
@@ -61,7 +62,7 @@ class Source:
         return len(self.rows[0])
 
     def forms(self) -> dict[str, str]:
-        """Expressions with `*`, by the header that has what they give."""
+        """Expressions with `*`, by the name of the header that contains the result of the expression."""
         flat = f"* EXCEPT ({', '.join(self.nested)})" if self.nested else "*"
         return {
             "json": "to_json(struct(*))",
@@ -125,7 +126,8 @@ class Ingested:
         self._capsys = capsys
 
     def run(self, source: Source) -> dict[str, int]:
-        """Ingest what is there; refused rows by reason. A row of which more is seen goes to another topic."""
+        """Ingest all rows, and return the number of refused rows by reason. If an expression sees too many columns of a
+        row, the row goes to another topic."""
         pairs = ", ".join(
             f"named_struct('key', '{name}', 'value', binary({form}))" for name, form in source.forms().items()
         )

@@ -88,7 +88,7 @@ class Run:
         return {name: chain.newest() for name, chain in self.chains.items()}
 
     def replay(self, *values: str) -> None:
-        """What an ingest does with the batch, whatever became of it before."""
+        """Do what an ingest does with the batch after any crash."""
         listed = read_list(self.storage, BATCH) or put_list(self.storage, self.stage(*values))
         check_list(listed, self.topics, NAMES)
         self.commit(listed)

@@ -58,7 +58,7 @@ def chain_of(storage) -> StateChain:
 
 
 def grow(state: TopicState) -> TopicState:
-    """A segment and a leader epoch more, as an append behind a take-over makes them."""
+    """This state with one more segment and one more leader epoch, like the state after a take-over and an append."""
     part = state.partitions[0]
     offset = part.high_watermark
     segments = (*part.segments, Segment(offset, f"s{offset}", 10, offset + 1, offset, offset, 0))
@@ -573,7 +573,7 @@ def test_a_writer_that_slept_behind_its_put_learns_that_its_version_counted(stor
     others = chain_of(storage)
 
     class Sleeping(PlainStorage):
-        """Its put of a version takes place, and comes back when that version was pruned."""
+        """A storage whose put of a version succeeds, but returns only after that version was pruned."""
 
         slept = False
 
@@ -641,7 +641,7 @@ def test_versions_whose_damaged_history_cannot_be_made_anew_are_kept(storage: St
 
 
 def with_damaged_history(path: Path, *starts: int) -> Storage:
-    """Fourteen versions, all there and rolled up, of whose files of history these are empty."""
+    """Fourteen versions. All of them exist and are rolled up, but the history files with these starts are empty."""
     storage = storage_at(path)
     Topics(storage, BrokerConfig(), CLOCK).create("t", 1, {})
     commit(storage, 14)

@@ -87,7 +87,8 @@ def test_every_version_names_the_one_before(storage) -> None:
 
 
 def test_a_version_put_into_a_hole_does_not_count(storage) -> None:
-    """A process slept; meanwhile the version that it would build on was pruned, and the name behind it as well."""
+    """A process was paused. Meanwhile, the version on which its change is based was pruned, and the next version,
+    too."""
     chain = StateChain(storage, "t", CLOCK)
     chain.commit(note("1"), "")
 

@@ -367,7 +367,7 @@ class CountingReads(PlainStorage):
 
 
 def with_segments(topics: Topics, count: int, **configs: str) -> TopicState:
-    """A topic of which only the state knows: segments of 1 MB, a minute apart."""
+    """A topic whose segments exist only in the state, not as files. They have 1 MB and are one minute apart."""
     segments = tuple(
         Segment(
             number * 1000, f"s{number}", 10**6, number * 1000 + 1000, START + number * 60_000, number * 1000 + 999, START,

@@ -77,7 +77,7 @@ class Root:
         return [row.value.decode() for batch in batches for row in to_rows(batch) if row.value is not None]
 
     def days_pass(self, days: int = 2) -> None:
-        """Time goes by, and the topic gets a version that does nothing."""
+        """Days pass, and the topic gets a version that changes nothing important."""
         self.clock.advance(days * DAY)
         self.topics.alter("t", configs={"retention.ms": "-1"})
 
@@ -210,7 +210,7 @@ def _run_at_every_call(
 
 @pytest.mark.parametrize("act", [_append, _append_staged, _compact, _merge])
 def test_whoever_is_swept_in_the_middle_commits_all_of_it_or_nothing(tmp_path: Path, root: Root, act) -> None:
-    """Days pass and a sweep comes before any one of its calls."""
+    """Before one call of the work, days pass and a sweep runs. Each call is tried."""
     if act is _merge:
         root.topics.alter("t", configs={"cleanup.policy": "delete"})
     root.append("b")
@@ -258,7 +258,7 @@ def test_a_sweep_that_fails_at_any_call_is_done_by_the_next(tmp_path: Path, root
 
 
 def void(_: object) -> None:
-    """For what gives something that nobody needs."""
+    """Ignore a value that is not needed."""
 
 
 def test_staged_files_go_with_their_folders(root: Root) -> None:
@@ -337,7 +337,7 @@ def test_a_deleted_topic_is_swept(root: Root) -> None:
 
 
 def test_an_import_that_was_swept_in_the_middle_is_refused_or_whole(tmp_path: Path, root: Root) -> None:
-    """Also under the name of a deleted topic, whose chain goes on."""
+    """The import uses the name of a deleted topic, so it continues the chain of that topic."""
     with new_directory(tmp_path / "kafka") as directory:
         export_topics(root.topics, ["t"], directory)
     root.topics.delete("t")

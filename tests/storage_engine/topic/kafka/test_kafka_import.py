@@ -60,7 +60,7 @@ EMPTY_BASE = 4000
 
 
 class Root:
-    """A root, and what is asked of it."""
+    """A root, and the calls that the tests make on it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -106,7 +106,7 @@ def root(tmp_path: Path) -> Root:
 
 @pytest.fixture
 def other(tmp_path: Path) -> Root:
-    """Another root, which stands for the broker: it appends to an export and hands it out again."""
+    """Another root that plays the broker: it takes an export, appends to it, and exports it again."""
     return Root(tmp_path / "other")
 
 

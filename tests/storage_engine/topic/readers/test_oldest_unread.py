@@ -1,4 +1,5 @@
-"""Tests that the first unread record is found without reading the rest, and that counting finds the same record."""
+"""Tests that `oldest_unread` finds the first unread record without reading the later records. The record must be the
+same that a count of all unread records finds."""
 
 from __future__ import annotations
 
