@@ -87,7 +87,9 @@ for module in pkgutil.walk_packages(storage_engine.__path__, "storage_engine."):
 from jobs.retention import retention
 from pipeline.job import run_job
 from lakelog import cli
+from storage_engine.record.kernels.compiled import load_kernels
 
+load_kernels()
 if os.geteuid() == 0:  # the superuser may read and write everything
     os.setgroups([])
     os.setgid(65534)

@@ -85,9 +85,13 @@ class _Kernel:
         return (self._compiled or self.load())(*arguments)
 
     def load(self) -> Callable[..., Any]:
-        """The compiled function. It is in numba's cache afterwards. Several threads may call this method at once."""
-        self._compiled = compiled = numba.njit(self._signature, **_OPTIONS)(self._function)
-        return cast(Callable[..., Any], compiled)
+        """The compiled function. It is in numba's cache afterwards, if the cache can be written. Several threads may call
+        this method at once."""
+        try:
+            self._compiled = numba.njit(self._signature, **_OPTIONS)(self._function)
+        except RuntimeError:  # numba finds no folder that this user may write to
+            self._compiled = numba.njit(self._signature, **_OPTIONS | {"cache": False})(self._function)
+        return cast(Callable[..., Any], self._compiled)
 
 
 def kernel(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -286,6 +286,7 @@ for package in (storage_engine, lakelog):  # another user may not read the modul
         if "spark" not in module.name and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
 lakelog.open(sys.argv[4], create=True).create_topic("t").append([{"value": b"loads every module"}])
+sys.modules["storage_engine.record.kernels.compiled"].load_kernels()
 os.umask(0o007)
 if os.geteuid() == 0:
     os.setgroups([int(sys.argv[3])])

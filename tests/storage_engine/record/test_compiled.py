@@ -8,6 +8,15 @@ import sys
 from pathlib import Path
 
 
+def test_a_user_who_may_not_write_numbas_cache_can_call_a_kernel(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("not a folder")
+    program = "from storage_engine.record.partitioner import partition_keys; import pyarrow as pa; "
+    program += "print(partition_keys(pa.array([b'21'], pa.binary()), 1000, 0))"
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "HOME": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[340]\n", "")
+
+
 def test_a_process_that_plans_a_read_compiles_no_kernel_and_a_first_call_stores_the_kernel(tmp_path: Path) -> None:
     def stored_by(program: str) -> list[str]:
         environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
