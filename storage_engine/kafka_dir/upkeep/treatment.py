@@ -10,7 +10,7 @@ could delete records that the topic keeps for ever. So the first of these rules 
     any other topic                              loaded, recovered, flushed
 
 The settings of a topic are known if an option gives them, or if __cluster_metadata has them for the topic id in the
-partition's folder. If remote storage is enabled, a topic whose settings are not known may be tiered.
+partition's folder. If remote storage is enabled, a topic with unknown settings is treated as tiered.
 """
 
 from __future__ import annotations
