@@ -621,7 +621,7 @@ _REMEDY = "Write hdfs://namenode:8020/folder, or hdfs://nameservice/folder."
         (
             "hdfs://me:secret@host:8020/logs",
             "root",
-            "the URI of an HDFS must not contain a user name",
+            "the URI must not contain a user name",
             "Set HADOOP_USER_NAME, or get a Kerberos ticket.",
         ),
         (
