@@ -183,7 +183,9 @@ def _parsed(uri: str) -> tuple[str, str]:
     folder = path.strip("/")
     remedy = "Write hdfs://namenode:8020/folder, or hdfs://nameservice/folder."
     if "@" in authority:
-        raise ConfigError("root", "the URI must not contain a user name", "Set HADOOP_USER_NAME, or get a Kerberos ticket.")
+        raise ConfigError(
+            "root", "the URI must not contain a user name", "Set HADOOP_USER_NAME, or get a Kerberos ticket."
+        )
     if not authority:
         raise ConfigError(f"root {uri!r}", "found no NameNode and no name service", remedy)
     if folder and not {"", ".", ".."}.isdisjoint(folder.split("/")):
