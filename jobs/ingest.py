@@ -91,7 +91,8 @@ def _counted(reasons: Counter[str]) -> dict[str, Value]:
     return {"dead letters": reasons.total(), "dead letters by reason": dict(sorted(reasons.items()))}
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_ingest_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command line that only this job has."""
     parser.add_argument(
         "--take-over", action="store_true", help="replace the topic's writer even if the writer is another query"
     )
@@ -109,4 +110,4 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_job("ingest", __doc__, ingest, _add_arguments, makes_topics=True))
+    sys.exit(run_job("ingest", __doc__, ingest, add_ingest_options, makes_topics=True))

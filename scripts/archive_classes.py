@@ -10,20 +10,18 @@ pipeline/spark/spark_jvm.sh uses the archive. Java ignores the archive if the JV
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import sys
 import tempfile
 from pathlib import Path
 
-from pyspark import SparkContext
-
 from jobs.export import export
-from jobs.ingest import ingest
+from jobs.ingest import add_ingest_options, ingest
 from jobs.maintenance import add_maintenance_options, maintenance
 from pipeline.export.export_request import add_export_options
 from pipeline.job import run_job
+from pipeline.spark.session import spark_session, stop_session
 
 PATIENCE = 300
 """The longest wait for the end of the JVM, in seconds."""
@@ -52,12 +50,11 @@ def main() -> int:
         os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join(
             ["--driver-java-options", f"-XX:ArchiveClassesAtExit={written}", "pyspark-shell"]
         )
-        status = run_jobs(Path(made))
+        if run_jobs(Path(made)) != 0:
+            return 1
         end_jvm()
-        if status == 0 and written.exists():
-            written.rename(archive)
-            return 0
-    return 1
+        written.rename(archive)
+    return 0
 
 
 def run_jobs(folder: Path) -> int:
@@ -71,7 +68,7 @@ def run_jobs(folder: Path) -> int:
             "".join(f'{{"id": "{i % 50}", "price": {price}, "at": "2026-01-01T00:00:00Z"}}\n' for i in range(300))
         )
         status = (
-            run_job("ingest", "", ingest, _set_options, argv, makes_topics=True)
+            run_job("ingest", "", ingest, add_ingest_options, argv, makes_topics=True)
             or run_job("maintenance", "", maintenance, add_maintenance_options, argv)
             or run_job("export", "", export, add_export_options, argv)
         )
@@ -80,20 +77,14 @@ def run_jobs(folder: Path) -> int:
     return 0
 
 
-def _set_options(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(take_over=False, accept_new_checkpoint=False)
-
-
 def end_jvm() -> None:
-    """Stop Spark and wait until the JVM has ended and written the archive."""
-    gateway = SparkContext._gateway  # noqa: SLF001 - None if no job has started Spark
-    if gateway is not None:
-        if SparkContext._active_spark_context is not None:  # noqa: SLF001 - any public call would create one
-            SparkContext._active_spark_context.stop()  # noqa: SLF001
-        jvm = gateway.proc
-        gateway.shutdown()
-        jvm.stdin.close()
-        jvm.wait(PATIENCE)
+    """Stop the Spark of the jobs, and wait until its JVM has ended and written the archive."""
+    spark = spark_session("archive-classes")
+    gateway = spark.sparkContext._gateway  # noqa: SLF001 - no public access to the process
+    stop_session(spark)
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(PATIENCE)
 
 
 if __name__ == "__main__":

@@ -39,8 +39,9 @@ java_major() {
     echo "${version%%[!0-9]*}"
 }
 
+# Finds a suitable Java, and sets $java.
 find_java() {
-    local java major wanted="install Java 17 or 21 (a JRE is enough), or set JAVA_HOME to the directory of such a Java"
+    local major wanted="install Java 17 or 21 (a JRE is enough), or set JAVA_HOME to the directory of such a Java"
     if [ -n "${JAVA_HOME:-}" ]; then
         java=$JAVA_HOME/bin/java
         [ -x "$java" ] || setup_fail "JAVA_HOME is $JAVA_HOME, which has no bin/java: $wanted"
@@ -202,6 +203,20 @@ make_venv() {
     echo "lakelog: .venv is ready ($((SECONDS - started)) s)" >&2
 }
 
+# --- work that is done once for its sources ------------------------------------------------------------------------
+
+# True if the program of the checkout that does the work ($2) is missing, or the stamp $1 in .venv contains what $3 prints.
+is_done() {
+    local stamp=$lakelog_home/.venv/$1
+    [ ! -e "$lakelog_home/scripts/$2" ] || { [ -r "$stamp" ] && [ "$(cat "$stamp")" = "$($3)" ]; }
+}
+
+# Writes the text $2 into the stamp $1 in .venv.
+mark_done() {
+    echo "$2" >"$lakelog_home/.venv/$1.new"
+    mv "$lakelog_home/.venv/$1.new" "$lakelog_home/.venv/$1"
+}
+
 # --- compiled kernels ----------------------------------------------------------------------------------------------
 
 # numba compiles a kernel if numba's cache has no compiled kernel for the current source. After a change of the sources,
@@ -213,20 +228,13 @@ kernel_sources() {
         storage_engine/log/growing_segment.py) && echo "in $NUMBA_CACHE_DIR"
 }
 
-kernels_are_current() {
-    local stamp=$lakelog_home/.venv/lakelog-kernels
-    [ ! -e "$lakelog_home/scripts/compile_kernels.py" ] ||
-        { [ -r "$stamp" ] && [ "$(cat "$stamp")" = "$(kernel_sources)" ]; }
-}
-
 compile_kernels() {
     local sources log=$lakelog_home/.venv/lakelog-kernels.log
     echo "lakelog: compiling kernels, once (about ten seconds)" >&2
     sources=$(kernel_sources)
     [ "$NUMBA_CACHE_DIR" != "$lakelog_home/.venv/numba-cache" ] || rm -rf "$NUMBA_CACHE_DIR"
     if (cd "$lakelog_home" && .venv/bin/python -m scripts.compile_kernels) >"$log" 2>&1; then
-        echo "$sources" >"$lakelog_home/.venv/lakelog-kernels.new"
-        mv "$lakelog_home/.venv/lakelog-kernels.new" "$lakelog_home/.venv/lakelog-kernels"
+        mark_done lakelog-kernels "$sources"
     else # set-up continues, because lint and the tests report the error in more detail
         echo "lakelog: the kernels do not compile, see $log" >&2
     fi
@@ -237,16 +245,10 @@ compile_kernels() {
 # Java accepts the archive only with the JVM and the jars that wrote it. So a new .venv and a new Java need a new archive.
 # If the archive cannot be written, jobs run without it. The file lakelog-classes is written in both cases.
 class_sources() {
-    local java=${JAVA_HOME:+$JAVA_HOME/bin/java}
-    java=$(readlink -f "${java:-$(command -v java)}")
-    echo "$java" && { cksum <"${java%/bin/java}/release"; } 2>/dev/null || true
+    local binary
+    binary=$(readlink -f "$java")
+    echo "$binary" && { cksum <"${binary%/bin/java}/release"; } 2>/dev/null || true
     cat "$lakelog_home/.venv/lakelog-stamp" && cksum <"$lakelog_home/scripts/archive_classes.py"
-}
-
-classes_are_current() {
-    local stamp=$lakelog_home/.venv/lakelog-classes
-    [ ! -e "$lakelog_home/scripts/archive_classes.py" ] ||
-        { [ -r "$stamp" ] && [ "$(cat "$stamp")" = "$(class_sources)" ]; }
 }
 
 archive_classes() {
@@ -257,8 +259,7 @@ archive_classes() {
         rm -f "$lakelog_home/.venv/spark-classes.jsa"
         echo "lakelog: the archive could not be written, so jobs start some seconds later, see $log" >&2
     fi
-    echo "$sources" >"$lakelog_home/.venv/lakelog-classes.new"
-    mv "$lakelog_home/.venv/lakelog-classes.new" "$lakelog_home/.venv/lakelog-classes"
+    mark_done lakelog-classes "$sources"
 }
 
 # --- set-up --------------------------------------------------------------------------------------------------------
@@ -266,9 +267,9 @@ archive_classes() {
 find_java
 export NUMBA_CACHE_DIR=${NUMBA_CACHE_DIR:-$lakelog_home/.venv/numba-cache}
 venv_is_current || make_venv
-kernels_are_current || compile_kernels
+is_done lakelog-kernels compile_kernels.py kernel_sources || compile_kernels
 export PYSPARK_PYTHON=${PYSPARK_PYTHON:-$lakelog_home/.venv/bin/python} PYSPARK_DRIVER_PYTHON=$lakelog_home/.venv/bin/python
 export SPARK_CONF_DIR=${SPARK_CONF_DIR:-$lakelog_home/conf}
 unset PYTHONDONTWRITEBYTECODE # images of containers set it, and then each process compiles all modules again
 unset SPARK_HOME # use the Spark in .venv, because the jars of another Spark would not match PySpark in .venv
-classes_are_current || archive_classes
+is_done lakelog-classes archive_classes.py class_sources || archive_classes

@@ -22,9 +22,7 @@ archive=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)/.venv/spark-class
 # bin/spark-class ends with `exec COMMAND`, which calls this function.
 exec() {
     local argument previous="" left_out="" writes="" command=() conf=${SPARK_CONF_DIR:-$SPARK_HOME/conf}
-    for argument in "$@"; do
-        case $argument in -XX:ArchiveClassesAtExit=*) writes=yes ;; esac
-    done
+    [[ " $* " != *" -XX:ArchiveClassesAtExit="* ]] || writes=yes
     for argument in "$@"; do
         if [ "$previous" = -cp ] && [[ $argument == "${conf%/}/:"* ]]; then
             argument=${argument#"${conf%/}/:"}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from jobs.ingest import ingest
+from jobs.ingest import add_ingest_options, ingest
 from pipeline.job import JobContext, JobReport, run_job
 
 READY = "driver: ready"
@@ -32,7 +32,7 @@ def main() -> int:
         "ingest",
         "",
         gated,
-        lambda parser: parser.set_defaults(take_over=False, accept_new_checkpoint=False),
+        add_ingest_options,
         sys.argv[2:],
     )
 
