@@ -9,7 +9,8 @@ the witnesses, then contain later offsets than the state:
     log/<topic>-<partition>/leader-epoch-checkpoint                           the log start offset at that time
     log/<topic>-<partition>/partition.metadata                                the topic id at that time
     meta/<topic>/groups/                                                      the positions of registered consumers
-    meta/<topic>/history/                                                     the versions that were rolled up
+
+If the topic's history contains later versions than the state, the state chain itself reports this.
 
 A witness is written only after the commit of the version that it shows. Suppose that a process reads the witnesses
 first, and the state second. It then finds either a state with the same or later offsets, or a state that has lost
@@ -24,7 +25,6 @@ This module only reads, so any number of processes may use it in parallel.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from storage_engine.errors import CorruptionError, StorageError
@@ -41,19 +41,14 @@ from storage_engine.log.checkpoint import (
 from storage_engine.log.filenames import LOG, is_offset_name
 from storage_engine.quantities import counted
 from storage_engine.storage import Storage
-from storage_engine.topic.chain.history_file import history_folder, history_key, read_history_file
-from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.chain.history_file import history_folder
+from storage_engine.topic.chain.state_chain import LOST_VERSIONS, StateChain
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.readers.consumer_files import Consumer, all_consumers, group_folder
 from storage_engine.topic.view_record import VIEW, is_on_record
 
 Offsets = Mapping[str, Mapping[int, int]]
 """Offsets by topic and by partition."""
-_LOST = (
-    "The newest versions of the state are missing. Restore these versions from a backup, or run `lakelog verify"
-    " --repair`, which restores everything that the view still proves. On a network file system a stale cache can"
-    " cause this error for at most a minute."
-)
 
 
 @dataclass(frozen=True)
@@ -99,12 +94,12 @@ class Witnesses:
     def ahead_of(self, state: TopicState) -> Iterator[AheadWitness]:
         """The witnesses with later offsets than a state that was read after them. Consumers with another topic id are
         ignored."""
-        remedy = f"{_LOST} To continue without the lost versions, delete log/; settling then writes log/ again."
+        remedy = f"{LOST_VERSIONS} To continue without the lost versions, delete log/; settling then writes log/ again."
         for what, offsets in ((HIGH_WATERMARKS, self.shown.ends), (LOG_STARTS, self.shown.starts)):
             for number, offset in offsets.get(state.topic, {}).items():
                 if offset > _offset_of(state, number, what):
                     yield AheadWitness(number, f"the view's log/{what}", offset, what, remedy)
-        remedy = f"{_LOST} To continue without the lost versions, remove the consumer with `lakelog consumers forget`."
+        remedy = f"{LOST_VERSIONS} To continue without the lost versions, remove the consumer with `lakelog consumers forget`."
         for consumer in self.consumers:
             for number, position in consumer.positions.items() if consumer.topic_id == state.topic_id else ():
                 if position > _offset_of(state, number, HIGH_WATERMARKS):
@@ -130,14 +125,6 @@ def newest_state(storage: Storage, chain: StateChain, shown: ShownOffsets) -> To
     """
     consumers = all_consumers(storage, chain.topic)
     state = chain.newest_or_none()
-    if state is not None and _was_followed(storage, state):
-        before, state = state, chain.newest()
-        if state.version == before.version:
-            raise CorruptionError(
-                f"meta/{state.topic}", 0, f"version {state.version + 1}, which is in the topic's history",
-                f"version {state.version} as the newest",
-                f"{_LOST} To continue without the lost versions, move {history_key(state.topic, state.version + 1)} away.",
-            )  # fmt: skip
     if state is None or state.deleted or not any(Witnesses(shown, consumers).ahead_of(state)):
         return state
     # The topic may have been deleted and created again meanwhile, so everything is read once more, in this order.
@@ -156,14 +143,6 @@ def newest_state(storage: Storage, chain: StateChain, shown: ShownOffsets) -> To
     for ahead in witnesses.ahead_of(state) if not state.deleted else ():
         raise lost_versions(state, ahead)
     return state
-
-
-def _was_followed(storage: Storage, state: TopicState) -> bool:
-    """Whether history has a version after this version."""
-    with suppress(CorruptionError):  # damage to history is reported when history is read
-        changes = read_history_file(storage, state.topic, state.version + 1)
-        return changes is not None and changes[state.version + 1].parent == state.id
-    return False
 
 
 def _shows_more(storage: Storage, state: TopicState, number: int) -> bool:

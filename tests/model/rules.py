@@ -52,13 +52,15 @@ def _believing(method: str, expected: Callable[[StateChain, dict[str, Any], int]
 
     def has_id(chain: StateChain, version: int, wanted: str) -> bool:
         caller = sys._getframe(1)
+        if caller.f_code is StateChain._look_again.__code__ and caller.f_back is not None:
+            caller = caller.f_back
         believed = expected(chain, caller.f_locals, version) if caller.f_code.co_name == method else None
         return looks(chain, version, wanted) if believed is None else believed == wanted
 
     @contextmanager
     def believing() -> Iterator[None]:
         # The history also reveals what was put into a hole, so it must not be asked either.
-        with replaced(StateChain, "_has_id", has_id), replaced(StateChain, "_is_in_hole", _is_false):
+        with replaced(StateChain, "_has_id", has_id), replaced(state_chain, "is_rolled_up", _is_false):
             yield
 
     return believing
@@ -135,16 +137,16 @@ def _is_false(*_: Any) -> bool:
 
 
 RULES: dict[str, Switch] = {
-    "a writer looks at the version before its own": _believing("_continues", _parent),
-    "and at that version's id": _believing("_continues", _parent_if_there),
+    "a writer looks at the version before its own": _believing("_put_next", _parent),
+    "and at that version's id": _believing("_put_next", _parent_if_there),
     "a reader looks whether its version is still there": _believing(
         "newest_or_none", lambda chain, variables, version: chain._seen.id if chain._seen else None
     ),
     "a cold start looks at the version before": _believing(
         "_cold_start", lambda chain, variables, version: variables["state"].parent
     ),
-    "history tells what counted": lambda: replaced(StateChain, "_is_rolled_up", _is_false),
-    "history tells what was deleted": lambda: replaced(StateChain, "_is_in_hole", _is_false),
+    "history tells what counted": lambda: replaced(StateChain, "_is_in_history", _is_false),
+    "history tells what was deleted": lambda: replaced(state_chain, "is_rolled_up", _is_false),
     "version 0 gives way before version 1 goes": lambda: replaced(StateChain, "retire_first", _never),
     "a put whose reply was lost is read back": lambda: replaced(StateChain, "_is_ours", _is_false),
     "a version is durable before it is built upon": lambda: replaced(StateChain, "_make_durable", _never),

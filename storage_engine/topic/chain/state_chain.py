@@ -21,8 +21,12 @@ the chain.
 
 An object store may execute a put a second time, after its version was deleted. Such a version has the id that later
 versions name, so the rule alone does not reveal it. But pruning deletes a version only after the next version is in the
-history, and then newer versions exist. So a process that has found the newest version, or has put a version, also
-checks that the history does not contain the next version.
+history, and then newer versions exist. So a process that has found the newest version also checks that the history does
+not contain the next version, and a process that has put a version checks that the history does not contain its number.
+
+If the history contains later versions than a listing, versions were lost: an old backup was restored, or files were
+deleted by hand. Nothing may be built on such a chain, because its next versions would contradict the history. So reading
+it is an error, until the versions are restored or `lakelog verify --repair` has set the history aside.
 
 Version 0 is never deleted. Without version 0, a process that was paused while it created the topic could begin the
 chain a second time. But an unchanged version 0 would still be a valid parent. A paused process could then put a version
@@ -42,6 +46,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
@@ -68,11 +73,14 @@ _ID_BYTES = 128  # enough to hold `{"id":"...","parent":"..."`
 _VERSION = re.compile(r"([0-9]{20})\.json")
 _MOST_ATTEMPTS = 1000
 """After this many lost races or holes in a row, the caller gets an error."""
-
-
 _PUTS = 3
 """How often the same version is put if the outcome is unclear."""
 _A_STATE = "a topic's state"
+LOST_VERSIONS = (
+    "The newest versions of the state are missing. Restore these versions from a backup, or run `lakelog verify"
+    " --repair`, which restores everything that the view still proves. On a network file system a stale cache can"
+    " cause this error for at most a minute."
+)
 _RETIRED = b'{"id":"","parent":"","version":0,"format":%d,"change":"rolled up into history/"}' % FORMAT
 
 
@@ -98,7 +106,7 @@ class StateChain:
 
         Raises:
             UnknownTopicError: there is no chain.
-            CorruptionError: a version does not contain a valid state.
+            CorruptionError: a version does not contain a valid state, or versions were lost.
             StorageUnavailableError: this object has already read the chain once, and now the chain is missing.
         """
         state = self.newest_or_none()
@@ -120,16 +128,19 @@ class StateChain:
                     )  # fmt: skip
                 if self._seen is None:
                     return None
-            following = self._read(self._seen.version + 1)
+            seen = self._seen
+            following = self._read(seen.version + 1)
             # This check must come after the read of `following`: a version whose parent is gone does not count.
-            still_there = self._has_id(self._seen.version, self._seen.id)
-            if still_there and following is None and not self._is_in_hole(self._seen.version):
-                return self._seen
-            if still_there and following is not None and following.parent == self._seen.id:
-                self._check_format(self._seen.format, following)
+            is_there, is_followed = self._look_again(seen)
+            if is_there and following is None and not is_followed:
+                return seen
+            if is_there and following is not None and following.parent == seen.id:
+                self._check_format(seen.format, following)
                 self._accept(following)
             else:
                 self._seen = None
+                if following is None and is_followed and max(self.versions(), default=-1) == seen.version:
+                    raise self._lost(seen.version)
         raise self._broken()
 
     def known(self) -> TopicState:
@@ -227,16 +238,15 @@ class StateChain:
         is_created = self._put(changed)
         try:
             is_there = is_created or self._is_ours(changed)
-            if self._continues(parent, version):
-                if not is_there:
-                    return None
-                self._seen = changed
-                return changed
+            has_parent, is_rolled_up = self._look_again(parent)
+            if has_parent and not is_rolled_up:
+                self._seen = changed if is_there else self._seen
+                return changed if is_there else None
             self._seen = None
-            return changed if self._is_rolled_up(changed) else None
+            return changed if self._is_in_history(changed, parent, is_there) else None
         except (StorageError, CorruptionError) as error:
             raise AmbiguousPutError(
-                error.place, f"version {version} of topic {self.topic} was put, and then {error.problem}",
+                error.place, f"version {version} of topic {self.topic} was put, but the check after it failed: {error.problem}",
                 "The change may be committed. Check with `lakelog topics describe` before you repeat the change.",
             ) from error  # fmt: skip
 
@@ -251,23 +261,26 @@ class StateChain:
             AmbiguousPutError: it is still unknown whether the version was created, or will be.
         """
         key, data = version_key(self.topic, state.version), encode_state(state)
-        for attempt in range(_PUTS):
+        unclear: AmbiguousPutError | None = None
+        for _ in range(_PUTS):
             try:
                 self.storage.put_new(key, data)
+                return True
             except AlreadyExistsError:
                 return False
-            except AmbiguousPutError as unclear:
-                try:
-                    is_taken = self._document(state.version) is not None
-                except (StorageError, CorruptionError):
-                    raise unclear from None
-                if is_taken:
-                    return False
-                if attempt == _PUTS - 1:
+            except AmbiguousPutError as error:
+                unclear = error
+            except StorageError:
+                if unclear is None:
                     raise
-            else:
-                return True
-        raise AssertionError("the last attempt returns or raises")
+                break  # the storage refuses this put, but an earlier put may take effect
+            try:
+                if self._document(state.version) is not None:
+                    return False
+            except (StorageError, CorruptionError):
+                break
+        assert unclear is not None
+        raise unclear
 
     def _is_ours(self, state: TopicState) -> bool:
         """Whether a put with an unclear result created this version. If so, the version is durable on return."""
@@ -276,33 +289,36 @@ class StateChain:
         self._make_durable()
         return True
 
-    def _is_rolled_up(self, state: TopicState) -> bool:
-        """Whether a version counted. Its writer was paused between the put and the check, and meanwhile the version's
-        predecessor was pruned.
+    def _is_in_history(self, state: TopicState, parent: TopicState, is_there: bool) -> bool:
+        """Whether a version counted. Its writer was paused between the put and this check, and meanwhile the version
+        was rolled up into the history.
 
-        If the version counted, the history contains it: a version is deleted only after the next version is rolled up
-        into the history.
+        Args:
+            is_there: whether the version was put. If it was put and did not count, then it is in a hole.
+
+        Raises:
+            CorruptionError: versions were lost, or were deleted by hand, so it is unknown whether the version counts.
         """
         changes = read_history_file(self.storage, self.topic, state.version)
         found = changes.get(state.version) if changes else None
-        return found is not None and found.id == state.id
+        if found is not None and found.id == state.id:
+            return True
+        if found is None:
+            raise self._broken()
+        if found.parent != parent.id or (is_there and max(self.versions(), default=-1) <= state.version):
+            raise self._lost(state.version - 1)
+        return False
 
-    def _continues(self, parent: TopicState, version: int) -> bool:
-        """Whether the version that was put continues the chain. Both checks must come after the put. On an object store,
-        they take the time of one request."""
-        if self.storage.reads_at_once == 1:
-            return self._has_id(parent.version, parent.id) and not self._is_in_hole(version)
-        with ThreadPoolExecutor(1) as thread:
-            is_in_hole = thread.submit(self._is_in_hole, version)
-            return self._has_id(parent.version, parent.id) and not is_in_hole.result()
+    def _look_again(self, state: TopicState) -> tuple[bool, bool]:
+        """Whether a version still exists, and whether the history contains the next version.
 
-    def _is_in_hole(self, version: int) -> bool:
-        """Whether an existing version was deleted before, and an object store has executed a late put again.
-
-        Pruning deletes a version only after the next version was rolled up into the history. The newest version can
-        only be rolled up further if newer versions were lost, which topic.witnesses reports.
+        On an object store, both answers take the time of one request.
         """
-        return is_rolled_up(self.storage, self.topic, version + 1) and max(self.versions(), default=-1) > version
+        if self.storage.reads_at_once > 1:
+            with ThreadPoolExecutor(1) as thread, suppress(RuntimeError):  # no thread can be started
+                is_followed = thread.submit(is_rolled_up, self.storage, self.topic, state.version + 1)
+                return self._has_id(state.version, state.id), is_followed.result()
+        return self._has_id(state.version, state.id), is_rolled_up(self.storage, self.topic, state.version + 1)
 
     def _accept(self, state: TopicState) -> None:
         self._make_durable()
@@ -332,14 +348,15 @@ class StateChain:
             self.storage.replace(version_key(self.topic, 0), retired_version(self.topic))
 
     def _cold_start(self) -> TopicState | None:
-        for _ in range(_MOST_ATTEMPTS):
-            newest = max(self.versions(), default=-1)
+        before: int | None = None
+        while (newest := max(self.versions(), default=-1)) != before:
             if newest < 0:
                 return None
+            before = newest
             state = self._read(newest)
             if state is not None and (newest == 0 or self._has_id(newest - 1, state.parent)):
-                if state.format < FORMAT and (before := self._document(newest - 1) if newest else None):
-                    self._check_format(before["format"], state)
+                if state.format < FORMAT and (parent := self._document(newest - 1) if newest else None):
+                    self._check_format(parent["format"], state)
                 self._accept(state)
                 return state
         raise self._broken()
@@ -348,6 +365,12 @@ class StateChain:
         return CorruptionError(
             f"meta/{self.topic}", 0, "a chain of versions that each name their predecessor", "an interrupted chain",
             "Restore the missing versions from a backup. Nothing was changed.",
+        )  # fmt: skip
+
+    def _lost(self, version: int) -> CorruptionError:
+        return CorruptionError(
+            f"meta/{self.topic}", 0, f"version {version + 1}, which is in the topic's history",
+            f"version {version} as the newest", LOST_VERSIONS,
         )  # fmt: skip
 
     def _has_id(self, version: int, wanted: str) -> bool:

@@ -41,6 +41,7 @@ from storage_engine.errors import (
     LogError,
     NotFoundError,
     StorageAccessError,
+    StorageError,
     TransactionError,
 )
 from storage_engine.log.partition_state import Frozen, Long, PartitionState
@@ -203,8 +204,11 @@ def _put(storage: Storage, key: str, document: _Document) -> _Document:
     """Put a document if there is none under this key; return the document that is stored there now."""
     try:
         storage.put_new(key, encode_document(key, document.model_dump_json().encode()))
-    except (AlreadyExistsError, AmbiguousPutError):
-        standing = _read(storage, key, type(document))
+    except (AlreadyExistsError, AmbiguousPutError) as error:
+        try:
+            standing = _read(storage, key, type(document))
+        except StorageError:
+            raise error from None
         if standing is None:
             raise
         _make_durable(storage)

@@ -44,7 +44,7 @@ from storage_engine.log.filenames import LOG, data_folder, is_offset_name
 from storage_engine.log.partition_state import SegmentList
 from storage_engine.quantities import counted, shown_size
 from storage_engine.storage import Storage
-from storage_engine.topic.chain.documents import FORMAT, decode_document, digest_of, set_aside, undo_one_byte
+from storage_engine.topic.chain.documents import ASIDE, FORMAT, decode_document, digest_of, set_aside, undo_one_byte
 from storage_engine.topic.chain.history_file import history_folder, history_key
 from storage_engine.topic.chain.pruning import derived_history
 from storage_engine.topic.chain.segment_lists import encode_list, list_folder, list_version
@@ -244,6 +244,7 @@ class _Chain:
 
     def _lost_versions(self) -> Iterator[Restored]:
         """Commit what the view proves beyond the newest version. The versions with these changes were deleted."""
+        is_history_later = self._set_later_history_aside()
         chain = self._topics.chain(self._name)
         try:
             state = chain.newest_or_none()
@@ -251,6 +252,9 @@ class _Chain:
         except CorruptionError:  # the finding is kept
             return
         if state is None or proven is None or not proven.goes_beyond(state):
+            if is_history_later and state is not None:
+                what = f"the newest version; later versions were lost, and their history is now in {ASIDE}/"
+                yield Restored(version_key(self._name, state.version), what, "the remaining versions", is_loss=True)
             return
 
         def change(newest: TopicState) -> TopicState:
@@ -261,11 +265,22 @@ class _Chain:
             return proven.state
 
         committed = chain.commit(change, _repair_text(state, proven))
-        for file in list(self._storage.list(f"{history_folder(self._name)}/")):
-            if file.key >= history_key(self._name, committed.version):  # the file describes the lost versions
-                set_aside(self._storage, file.key, self._storage.read(file.key))
-                self._storage.delete(file.key)
         yield self._restored(version_key(self._name, committed.version), proven)
+
+    def _set_later_history_aside(self) -> bool:
+        """Set aside the history files that contain lost versions. Returns whether there was one.
+
+        Until the first of these files is set aside, no process uses the chain (state_chain), so it is the last. The
+        files are listed before the versions, so that a version of a running writer is not taken for a lost one.
+        """
+        folder = f"{history_folder(self._name)}/"
+        keys = [file.key for file in self._storage.list(folder)]
+        newest = max(self._chain.versions(), default=-1)
+        later = [key for key in keys if key >= history_key(self._name, newest + 1)] if newest >= 0 else []
+        for key in sorted(later, reverse=True):
+            set_aside(self._storage, key, self._storage.read(key))
+            self._storage.delete(key)
+        return bool(later)
 
     def _restored(self, key: str, proven: ProvenState) -> Restored:
         unnamed = _unnamed_bytes(self._storage, proven.state)

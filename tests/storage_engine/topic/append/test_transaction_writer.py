@@ -22,6 +22,7 @@ from storage_engine.errors import (
     NotFoundError,
     StorageError,
     StorageFullError,
+    StorageUnavailableError,
     TransactionError,
 )
 from storage_engine.kafka_dir.log_directory import LogDirectory
@@ -375,6 +376,24 @@ def test_lost_replies_change_nothing(root: Root, error: type[StorageError]) -> N
         assert transaction.commit() == ()
     assert root.everything() == [1, 2, 3, 4, 5]
     assert root.records_of_transactions() == []
+
+
+def test_a_decision_that_can_be_neither_confirmed_nor_read_is_not_told_as_failed(root: Root) -> None:
+    class Unavailable(LostReplies):
+        """The decision is put without a reply, and then nothing can be read."""
+
+        def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+            if key.endswith(".ended.json") and self.lost:
+                raise StorageUnavailableError(key, "no connection")
+            return super().read(key, start, length)
+
+    transaction = root.transaction()
+    fill(transaction)
+    assert transaction.producer_id is not None
+    with pytest.raises(AmbiguousPutError, match="the reply was lost"):
+        decide(Unavailable(root.storage, AmbiguousPutError), root.clock, transaction.producer_id, committed=True)
+    assert finish_transactions(root.topics) == 3
+    assert root.everything() == [1, 2, 3, 4, 5]
 
 
 def test_a_decision_of_another_process_is_made_durable_before_anything_follows_from_it(root: Root) -> None:

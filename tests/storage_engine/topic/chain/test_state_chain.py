@@ -16,7 +16,9 @@ from storage_engine.errors import (
     AlreadyExistsError,
     AmbiguousPutError,
     CorruptionError,
+    StorageAccessError,
     StorageFullError,
+    StorageUnavailableError,
     UnknownTopicError,
 )
 from storage_engine.log.partition_state import LeaderEpoch, Segment
@@ -27,7 +29,13 @@ from storage_engine.topic.chain.state_chain import StateChain, version_key
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.topic.chain.signed_documents import signed
-from tests.storage_engine.topic.wrapped_storage import FailedPuts, Interrupting, LostReplies, PlainStorage
+from tests.storage_engine.topic.wrapped_storage import (
+    BeforeEachCall,
+    FailedPuts,
+    Interrupting,
+    LostReplies,
+    PlainStorage,
+)
 from tests.stores import storage_at
 
 CLOCK = ManualClock(1_700_000_000_000)
@@ -86,24 +94,25 @@ def test_every_version_names_the_one_before(storage) -> None:
     assert list(documents[0])[:2] == ["id", "parent"], "a check reads the first bytes only"
 
 
-def test_a_version_put_into_a_hole_does_not_count(storage) -> None:
+def test_a_version_put_into_a_hole_does_not_count(storage, monkeypatch) -> None:
     """A process was paused. Meanwhile, the version on which its change is based was pruned, and the next version,
     too."""
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
     chain = StateChain(storage, "t", CLOCK)
     chain.commit(note("1"), "")
 
-    def prune() -> None:
+    def others() -> None:
         other = StateChain(storage, "t", CLOCK)
         for number in range(2, 6):
             other.commit(note(str(number)), "")
-        for version in (1, 2, 3):
-            storage.delete(version_key("t", version))
+        prune(storage, other, keep=2)
+        assert list(other.versions()) == [0, 4, 5]
 
-    sleeper = StateChain(Interrupting(storage, prune), "t", CLOCK)
+    sleeper = StateChain(Interrupting(storage, others), "t", CLOCK)
     state = sleeper.commit(note("late"), "")
     assert state.version == 6
     assert set(state.configs) == {"1", "2", "3", "4", "5", "late"}
-    assert 2 in versions(storage), "what it put into the hole is still there"
+    assert 2 in sleeper.versions(), "what it put into the hole is still there"
     for reader in (StateChain(storage, "t", CLOCK), chain):
         assert reader.newest() == state
 
@@ -128,6 +137,86 @@ def test_a_put_that_the_store_executes_again_after_pruning_misleads_nobody(stora
     assert committed.version == 10
     assert set(committed.configs) == {*other.newest().configs} >= {"early-3", "meanwhile-5", "late"}
     assert StateChain(storage, "t", CLOCK).newest() == committed
+
+
+def chain_that_history_has_outrun(storage, monkeypatch) -> tuple[StateChain, TopicState]:
+    """The newest of six versions are deleted by hand. The chain object has read version 3, the last that is left."""
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
+    chain, other = (StateChain(storage, "t", CLOCK) for _ in range(2))
+    for number in range(1, 4):
+        other.commit(note(f"kept-{number}"), "")
+    newest = chain.newest()
+    for number in range(4, 6):
+        other.commit(note(f"lost-{number}"), "")
+    prune(storage, other)
+    for version in (4, 5):
+        storage.delete(version_key("t", version))
+    return chain, newest
+
+
+LOST = "expected version {}, which is in the topic's history, found version {} as the newest"
+
+
+def test_nobody_builds_on_a_chain_that_history_has_outrun(storage, monkeypatch) -> None:
+    chain, _ = chain_that_history_has_outrun(storage, monkeypatch)
+    for reader in (chain, StateChain(storage, "t", CLOCK)):
+        for action in (reader.newest, lambda reader=reader: reader.commit(note("x"), "")):
+            with pytest.raises(CorruptionError, match=LOST.format(4, 3)):
+                action()
+    assert list(chain.versions()) == [0, 1, 2, 3]
+
+
+def test_a_commit_on_a_chain_that_history_has_outrun_is_never_told_as_failed(storage, monkeypatch) -> None:
+    """Two writers have the topic open while an old copy of its folder is restored."""
+    chain, newest = chain_that_history_has_outrun(storage, monkeypatch)
+    second = StateChain(storage, "t", CLOCK)
+
+    class ThenAnother(PlainStorage):
+        def put_new(self, key: str, data) -> None:
+            super().put_new(key, data)
+            with pytest.raises(CorruptionError, match=LOST.format(5, 4)):
+                second.commit(note("second"), "")
+
+    chain.storage = ThenAnother(storage)
+    with pytest.raises(AmbiguousPutError, match="version 4 of topic t was put, but the check after it failed"):
+        chain.commit(note("first"), "", newest)
+    assert list(chain.versions()) == [0, 1, 2, 3, 4]
+    with pytest.raises(CorruptionError, match=LOST.format(5, 4)):
+        StateChain(storage, "t", CLOCK).newest()
+
+
+def test_a_put_whose_predecessor_is_gone_without_a_history_is_not_told_as_failed(storage) -> None:
+    chain = StateChain(storage, "t", CLOCK)
+    newest = chain.commit(note("1"), "")
+    storage.delete(version_key("t", 1))
+    with pytest.raises(AmbiguousPutError, match="found an interrupted chain"):
+        chain.commit(note("2"), "", newest)
+
+
+def test_an_interrupted_chain_is_found_with_two_listings(storage) -> None:
+    chain = StateChain(storage, "t", CLOCK)
+    for number in range(3):
+        chain.commit(note(str(number)), "")
+    storage.delete(version_key("t", 2))
+    listings = []
+    watched = BeforeEachCall(storage, lambda number, verb, key: listings.append(key) if verb == "list" else None)
+    with pytest.raises(CorruptionError, match="interrupted"):
+        StateChain(watched, "t", CLOCK).newest()
+    assert listings == ["meta/t/"] * 2
+
+
+def test_a_commit_without_a_second_thread_is_told(storage, monkeypatch) -> None:
+    class ManyReads(PlainStorage):
+        reads_at_once = 8
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    chain = StateChain(ManyReads(storage), "t", CLOCK)
+    chain.newest()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert chain.commit(note("1"), "").version == 1
+    assert chain.newest().version == 1
 
 
 def test_a_reader_does_not_follow_a_version_with_another_parent(storage) -> None:
@@ -210,6 +299,28 @@ def test_if_no_put_is_answered_the_outcome_is_unknown(storage) -> None:
     with pytest.raises(AmbiguousPutError, match="no answer"):
         chain.commit(note("1"), "")
     assert versions(storage) == [0]
+
+
+@pytest.mark.parametrize(
+    "refusal", [StorageAccessError("k", "no permission"), StorageUnavailableError("k", "the store answered 409")]
+)
+def test_after_a_put_without_an_answer_a_refusal_does_not_mean_that_nothing_was_committed(storage, refusal) -> None:
+    """The first put is executed after the second was refused."""
+
+    class Late(PlainStorage):
+        first = b""
+
+        def put_new(self, key: str, data) -> None:
+            if self.first:
+                super().put_new(key, self.first)
+                raise refusal
+            self.first = bytes(data)
+            raise AmbiguousPutError(key, "no answer")
+
+    chain = StateChain(Late(storage), "t", CLOCK)
+    with pytest.raises(AmbiguousPutError, match="no answer"):
+        chain.commit(note("1"), "")
+    assert set(StateChain(storage, "t", CLOCK).newest().configs) == {"1"}
 
 
 def test_a_put_that_failed_for_good_changes_nothing(storage) -> None:

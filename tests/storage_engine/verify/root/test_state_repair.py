@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ from storage_engine.verify.root.state_repair import repair_documents
 from storage_engine.verify.segment_check import Options
 from tests.storage_engine.topic.append.test_appending import CLOCK, Query, append, contents, new_topic, rows
 from tests.storage_engine.topic.chain.test_pruning import grow
+from tests.storage_engine.topic.wrapped_storage import BeforeEachCall
 from tests.stores import file_in, local, storage_at
 
 BY_VIEW = pytest.mark.posix("the view proves what is restored")
@@ -307,6 +309,69 @@ def test_the_retired_first_version_comes_back(storage: Storage, monkeypatch: pyt
     assert [done.file for done in repair_documents(another(storage))] == [key]
     assert storage.read(key) == whole
     is_whole(storage, *range(14))
+
+
+def root_that_history_has_outrun(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, show: Callable[[Topics], object] = lambda topics: None
+) -> list[str]:
+    """Versions 4 to 9 are in the history, but an old copy of the topic's folder with versions 0 to 3 was restored.
+    Returns the later history files."""
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
+    for number in range(12, 18):
+        append(another(storage), rows(number))
+    show(another(storage))
+    prune(storage, another(storage).chain("t"))
+    for version in range(4, 10):
+        storage.delete(version_key("t", version))
+    return [history_key("t", version) for version in (4, 6, 8)]
+
+
+def test_history_of_lost_versions_is_set_aside(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = root_that_history_has_outrun(storage, monkeypatch)
+    whole = [storage.read(key) for key in later]
+    (finding,) = problems(check_root(another(storage), None, None, Options(), 1).findings)
+    expected = "version 4, which is in the topic's history"
+    assert (finding.expected, finding.found) == (expected, "version 3 as the newest")
+    (done,) = repair_documents(another(storage))
+    assert (done.file, done.source, done.is_loss) == (version_key("t", 3), "the remaining versions", True)
+    assert [file.key for file in storage.list("meta/t/history/")] == [history_key("t", version) for version in (0, 2)]
+    assert sorted(storage.read(file.key) for file in storage.list("meta/t/damaged/")) == sorted(whole)
+    is_whole(storage, *range(12))
+    prune(storage, another(storage).chain("t"))
+    is_whole(storage, *range(12), 99)
+
+
+@BY_VIEW
+def test_records_of_lost_versions_come_back_after_their_history_was_set_aside(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = root_that_history_has_outrun(storage, monkeypatch, show=settle)
+    (done,) = repair_documents(another(storage))
+    assert done.source == "version 3, and 6 records that log/ shows as committed"
+    assert not {file.key for file in storage.list("meta/t/history/")} & {*later}
+    is_whole(storage, *range(18))
+
+
+def test_a_repair_that_is_killed_while_it_sets_history_aside_leaves_a_chain_that_nobody_uses(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root_that_history_has_outrun(storage, monkeypatch)
+    for last in count():
+
+        def die(number: int, verb: str, key: str, last: int = last) -> None:
+            if number == last:
+                raise KeyboardInterrupt
+
+        try:
+            repair_documents(Topics(BeforeEachCall(storage, die), BrokerConfig(), CLOCK))
+        except KeyboardInterrupt:
+            remaining = [file.key for file in storage.list("meta/t/history/")]
+            if remaining[2:]:
+                with pytest.raises(CorruptionError, match="version 4, which is in the topic's history"):
+                    append(another(storage), rows(50))
+        else:
+            break
+    is_whole(storage, *range(12))
 
 
 @BY_VIEW
