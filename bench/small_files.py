@@ -23,7 +23,7 @@ from storage_engine.topic.append.appending import Encoding, stage_records
 from storage_engine.topic.append.staged_run import StagingWriter, by_partition, delete_staged, staging_folder
 from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter, take_over
 from storage_engine.topic.chain.pruning import prune
-from storage_engine.topic.chain.state_chain import version_key
+from storage_engine.topic.chain.version_files import version_key
 from storage_engine.topic.clean.sweeping import sweep_topic
 from storage_engine.topic.clean.topic_merging import merge_topic
 from storage_engine.topic.dropped_files import delete_dropped

@@ -24,7 +24,8 @@ from bench.turns import answer
 from storage_engine.clock import SystemClock
 from storage_engine.errors import NotFoundError
 from storage_engine.storage.storage_opening import open_storage
-from storage_engine.topic.chain.state_chain import StateChain, version_key
+from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.chain.version_files import version_key
 
 TOPIC = "values"
 

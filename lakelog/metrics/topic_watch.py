@@ -18,8 +18,9 @@ from storage_engine.config import TopicConfig
 from storage_engine.errors import CorruptionError
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.log.segment_retention import decide_retention
-from storage_engine.topic.chain.state_chain import StateChain, version_key
+from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.chain.version_files import version_key
 from storage_engine.topic.chain.version_notes import VersionNote, note_of, notes_before
 from storage_engine.topic.readers.consumer_files import Consumers
 from storage_engine.topic.topics import Topics

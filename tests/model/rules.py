@@ -32,9 +32,9 @@ from storage_engine.log.log_reader import LogReader
 from storage_engine.topic.append import append_plan, topic_writer
 from storage_engine.topic.append.appending_publisher import AppendingPublisher
 from storage_engine.topic.append.topic_writer import TopicWriter
-from storage_engine.topic.chain import state_chain
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.chain.version_files import version_key
 from storage_engine.topic.clean import state_swap, sweeping
 from storage_engine.topic.readers import reader
 from tests.model.replacing import replaced
@@ -60,7 +60,7 @@ def _believing(method: str, expected: Callable[[StateChain, dict[str, Any], int]
     @contextmanager
     def believing() -> Iterator[None]:
         # The history also reveals what was put into a hole, so it must not be asked either.
-        with replaced(StateChain, "_has_id", has_id), replaced(state_chain, "is_rolled_up", _is_false):
+        with replaced(StateChain, "_has_id", has_id), replaced(StateChain, "_is_outrun", _is_false):
             yield
 
     return believing
@@ -76,7 +76,7 @@ def _parent_if_there(chain: StateChain, variables: dict[str, Any], version: int)
     if version != parent.version:
         return None
     try:
-        chain.storage.read(state_chain.version_key(chain.topic, version), 0, 1)
+        chain.storage.read(version_key(chain.topic, version), 0, 1)
     except NotFoundError:
         return ""
     return str(parent.id)
@@ -140,13 +140,13 @@ RULES: dict[str, Switch] = {
     "a writer looks at the version before its own": _believing("_put_next", _parent),
     "and at that version's id": _believing("_put_next", _parent_if_there),
     "a reader looks whether its version is still there": _believing(
-        "newest_or_none", lambda chain, variables, version: chain._seen.id if chain._seen else None
+        "newest_or_none", lambda chain, variables, version: variables["state"].id
     ),
     "a cold start looks at the version before": _believing(
         "_cold_start", lambda chain, variables, version: variables["state"].parent
     ),
     "history tells what counted": lambda: replaced(StateChain, "_is_in_history", _is_false),
-    "history tells what was deleted": lambda: replaced(state_chain, "is_rolled_up", _is_false),
+    "history tells what was deleted": lambda: replaced(StateChain, "_is_outrun", _is_false),
     "version 0 gives way before version 1 goes": lambda: replaced(StateChain, "retire_first", _never),
     "a put whose reply was lost is read back": lambda: replaced(StateChain, "_is_ours", _is_false),
     "a version is durable before it is built upon": lambda: replaced(StateChain, "_make_durable", _never),

@@ -150,6 +150,17 @@ def is_rolled_up(storage: Storage, topic: str, version: int) -> bool:
     return True
 
 
+def has_other(storage: Storage, state: TopicState) -> bool:
+    """Whether an undamaged history file contains another version of this number."""
+    try:
+        if b'"id":"%b"' % state.id.encode() in storage.read(history_key(state.topic, state.version)):
+            return False
+        changes = read_history_file(storage, state.topic, state.version)
+    except (NotFoundError, CorruptionError):
+        return False
+    return changes is not None and changes[state.version].id != state.id
+
+
 def read_history_file(storage: Storage, topic: str, version: int) -> dict[int, VersionChange] | None:
     """The changes in the history file that contains a version, by version, in order; None if the file does not exist.
 

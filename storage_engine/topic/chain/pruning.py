@@ -51,7 +51,8 @@ from storage_engine.topic.chain.history_file import (
     read_history_file,
 )
 from storage_engine.topic.chain.segment_lists import list_folder, list_version
-from storage_engine.topic.chain.state_chain import StateChain, version_key
+from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.chain.version_files import version_key
 
 KEPT_VERSIONS = 1000
 """How many of the newest versions are never deleted. A paused process still finds its own version if fewer versions

@@ -24,9 +24,9 @@ versions name, so the rule alone does not reveal it. But pruning deletes a versi
 history, and then newer versions exist. So a process that has found the newest version also checks that the history does
 not contain the next version, and a process that has put a version checks that the history does not contain its number.
 
-If the history contains later versions than a listing, versions were lost: an old backup was restored, or files were
-deleted by hand. Nothing may be built on such a chain, because its next versions would contradict the history. So reading
-it is an error, until the versions are restored or `lakelog verify --repair` has set the history aside.
+If the history has later versions than a listing, versions were lost: an old backup was restored, or files were deleted
+by hand. New versions would contradict the history. So each process that looks for the newest version gets an error,
+until the versions are restored, or `lakelog verify --repair` has extended the chain and set the history aside.
 
 Version 0 is never deleted. Without version 0, a process that was paused while it created the topic could begin the
 chain a second time. But an unchanged version 0 would still be a valid parent. A paused process could then put a version
@@ -63,11 +63,12 @@ from storage_engine.errors import (
     UnknownTopicError,
 )
 from storage_engine.storage import Storage
-from storage_engine.topic.chain.documents import FORMAT, decode_document, encode_document
-from storage_engine.topic.chain.history_file import is_rolled_up, read_history_file
-from storage_engine.topic.chain.segment_lists import RESTORE, SegmentLists, without_listed
+from storage_engine.topic.chain.documents import FORMAT, decode_document
+from storage_engine.topic.chain.history_file import file_end, has_other, is_rolled_up, read_history_file
+from storage_engine.topic.chain.segment_lists import RESTORE, SegmentLists
 from storage_engine.topic.chain.state_checks import contradictions
 from storage_engine.topic.chain.topic_state import ChangeNote, TopicState
+from storage_engine.topic.chain.version_files import encode_state, retired_version, version_key
 
 _ID_BYTES = 128  # enough to hold `{"id":"...","parent":"..."`
 _VERSION = re.compile(r"([0-9]{20})\.json")
@@ -78,26 +79,25 @@ _PUTS = 3
 _A_STATE = "a topic's state"
 LOST_VERSIONS = (
     "The newest versions of the state are missing. Restore these versions from a backup, or run `lakelog verify"
-    " --repair`, which restores everything that the view still proves. On a network file system a stale cache can"
-    " cause this error for at most a minute."
+    " --repair`, which restores everything that the view still proves, and then continues without the others. On a"
+    " network file system a stale cache can cause this error for at most a minute."
 )
-_RETIRED = b'{"id":"","parent":"","version":0,"format":%d,"change":"rolled up into history/"}' % FORMAT
-
-
-def version_key(topic: str, version: int) -> str:
-    """The key of a version of a topic's state."""
-    return f"meta/{topic}/{version:020d}.json"
 
 
 class StateChain:
     """The state chain of one topic. A new object begins with a listing; later reads continue from the version last
     read."""
 
-    def __init__(self, storage: Storage, topic: str, clock: Clock) -> None:
+    def __init__(self, storage: Storage, topic: str, clock: Clock, *, ignores_history: bool = False) -> None:
+        """
+        Args:
+            ignores_history: the chain may be read and extended although its history has outrun it. For repairs only.
+        """
         self.storage = storage
         self.clock = clock
         self._seen: TopicState | None = None
         self._was_there = False
+        self._ignores_history = ignores_history
         self._lists = SegmentLists(storage, topic)
         self.topic = topic
 
@@ -118,29 +118,34 @@ class StateChain:
 
     def newest_or_none(self) -> TopicState | None:
         """Like newest(), but None if there is no chain."""
+        state = self._seen
         for _ in range(_MOST_ATTEMPTS):
-            if self._seen is None:
-                self._seen = self._cold_start()
-                if self._seen is None and self._was_there:
+            if state is None:
+                self._seen = None
+                state = self._cold_start()
+                if state is None and self._was_there:
                     raise StorageUnavailableError(
                         f"{self.storage.uri}/meta/{self.topic}", "has no version of the state any more",
                         "Lakelog never deletes all versions of a topic. Check whether the file system is mounted.",
                     )  # fmt: skip
-                if self._seen is None:
+                if state is None:
                     return None
-            seen = self._seen
-            following = self._read(seen.version + 1)
-            # This check must come after the read of `following`: a version whose parent is gone does not count.
-            is_there, is_followed = self._look_again(seen)
-            if is_there and following is None and not is_followed:
-                return seen
-            if is_there and following is not None and following.parent == seen.id:
-                self._check_format(seen.format, following)
-                self._accept(following)
+            following = self._read(state.version + 1)
+            # These checks must come after the read of `following`: a version whose parent is gone does not count.
+            if following is None:
+                is_there, is_outrun = self._look_again(state)
+                if is_there and not is_outrun:
+                    self._seen, self._was_there = state, True
+                    return state
+                if is_outrun and max(self.versions(), default=-1) == state.version:
+                    raise self._lost(state.version)
+                state = None
+            elif self._has_id(state.version, state.id) and following.parent == state.id:
+                self._check_format(state.format, following)
+                self._make_durable()
+                state = following
             else:
-                self._seen = None
-                if following is None and is_followed and max(self.versions(), default=-1) == seen.version:
-                    raise self._lost(seen.version)
+                state = None
         raise self._broken()
 
     def known(self) -> TopicState:
@@ -186,6 +191,10 @@ class StateChain:
 
         Returns:
             The committed state, durable and visible to all processes; the newest state if there was nothing to do.
+
+        Raises:
+            AmbiguousPutError: the version was put, and it is unknown whether it counts.
+            CorruptionError: as in newest(). Nothing was changed.
         """
         for _ in range(_MOST_ATTEMPTS):
             parent = newest or self.newest()
@@ -212,8 +221,12 @@ class StateChain:
         first = self._lists.spilled(first, 0).model_copy(update={"version": 0, "parent": "", "id": uuid.uuid4().hex})
         try:
             self.storage.put_new(version_key(self.topic, 0), encode_state(first))
-        except (AlreadyExistsError, AmbiguousPutError):
-            if not self._is_ours(first):
+        except (AlreadyExistsError, AmbiguousPutError) as error:
+            try:
+                is_ours = self._is_ours(first)
+            except (StorageError, CorruptionError):
+                raise AmbiguousPutError(error.place, error.problem, error.remedy) from None
+            if not is_ours:
                 raise
         self._seen = first
         self._was_there = True
@@ -238,8 +251,8 @@ class StateChain:
         is_created = self._put(changed)
         try:
             is_there = is_created or self._is_ours(changed)
-            has_parent, is_rolled_up = self._look_again(parent)
-            if has_parent and not is_rolled_up:
+            has_parent, is_outrun = self._look_again(parent)
+            if has_parent and not is_outrun:
                 self._seen = changed if is_there else self._seen
                 return changed if is_there else None
             self._seen = None
@@ -305,25 +318,26 @@ class StateChain:
             return True
         if found is None:
             raise self._broken()
-        if found.parent != parent.id or (is_there and max(self.versions(), default=-1) <= state.version):
-            raise self._lost(state.version - 1)
+        newest = self.newest() if is_there else None
+        if found.parent != parent.id or (newest is not None and newest.version <= state.version):
+            raise self._lost(parent.version)
         return False
 
     def _look_again(self, state: TopicState) -> tuple[bool, bool]:
-        """Whether a version still exists, and whether the history contains the next version.
-
-        On an object store, both answers take the time of one request.
-        """
+        """Whether a version still exists, and whether the history has outrun it: the history contains the next version,
+        or another version of this number. On an object store, both answers take the time of one request."""
         if self.storage.reads_at_once > 1:
             with ThreadPoolExecutor(1) as thread, suppress(RuntimeError):  # no thread can be started
-                is_followed = thread.submit(is_rolled_up, self.storage, self.topic, state.version + 1)
-                return self._has_id(state.version, state.id), is_followed.result()
-        return self._has_id(state.version, state.id), is_rolled_up(self.storage, self.topic, state.version + 1)
+                is_outrun = thread.submit(self._is_outrun, state)
+                return self._has_id(state.version, state.id), is_outrun.result()
+        return self._has_id(state.version, state.id), self._is_outrun(state)
 
-    def _accept(self, state: TopicState) -> None:
-        self._make_durable()
-        self._seen = state
-        self._was_there = True
+    def _is_outrun(self, state: TopicState) -> bool:
+        if self._ignores_history:
+            return False
+        if file_end(state.version) == state.version + 1 and has_other(self.storage, state):
+            return True
+        return is_rolled_up(self.storage, self.topic, state.version + 1)
 
     def _make_durable(self) -> None:
         # A put makes its version visible before the name is durable. Before a process acts on a version of another
@@ -357,14 +371,14 @@ class StateChain:
             if state is not None and (newest == 0 or self._has_id(newest - 1, state.parent)):
                 if state.format < FORMAT and (parent := self._document(newest - 1) if newest else None):
                     self._check_format(parent["format"], state)
-                self._accept(state)
+                self._make_durable()
                 return state
         raise self._broken()
 
     def _broken(self) -> CorruptionError:
         return CorruptionError(
             f"meta/{self.topic}", 0, "a chain of versions that each name their predecessor", "an interrupted chain",
-            "Restore the missing versions from a backup. Nothing was changed.",
+            "Restore the missing versions from a backup.",
         )  # fmt: skip
 
     def _lost(self, version: int) -> CorruptionError:
@@ -433,17 +447,3 @@ class StateChain:
         for expected, found in contradictions(state):
             raise CorruptionError(key, 0, expected, found, RESTORE)
         return state
-
-
-def encode_state(state: TopicState) -> bytes:
-    """The bytes of a version, without the content of its list files. They end with a digest, except in format 1."""
-    partitions = tuple(without_listed(part) for part in state.partitions)
-    body = state.model_copy(update={"partitions": partitions}).model_dump_json().encode()
-    if state.format < FORMAT:
-        return body
-    return encode_document(version_key(state.topic, state.version), body)
-
-
-def retired_version(topic: str) -> bytes:
-    """The file that replaces version 0 before later versions are deleted. It is the parent of no version."""
-    return encode_document(version_key(topic, 0), _RETIRED)

@@ -207,11 +207,12 @@ def _put(storage: Storage, key: str, document: _Document) -> _Document:
     except (AlreadyExistsError, AmbiguousPutError) as error:
         try:
             standing = _read(storage, key, type(document))
-        except StorageError:
-            raise error from None
+            if standing is not None:
+                _make_durable(storage)
+        except (StorageError, CorruptionError):
+            raise AmbiguousPutError(error.place, error.problem, error.remedy) from None
         if standing is None:
             raise
-        _make_durable(storage)
         return standing
     return document
 

@@ -16,8 +16,8 @@ from storage_engine.storage import Storage
 from storage_engine.topic.chain.documents import decode_document
 from storage_engine.topic.chain.history_file import VersionChange, file_start, read_history_file
 from storage_engine.topic.chain.segment_lists import RESTORE
-from storage_engine.topic.chain.state_chain import version_key
 from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.chain.version_files import version_key
 
 _WHAT = "a topic's state"
 

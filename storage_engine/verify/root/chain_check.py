@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from storage_engine.errors import ConfigError, LogError
 from storage_engine.storage import Storage
 from storage_engine.topic.chain.history_file import is_rolled_up, read_history_file
-from storage_engine.topic.chain.state_chain import StateChain, version_key
+from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.state_checks import oddities
 from storage_engine.topic.chain.topic_state import RESTORED, TopicState
+from storage_engine.topic.chain.version_files import version_key
 from storage_engine.topic.readers.consumer_files import Consumer, consumer_key, read_consumers
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.findings import RESTORE, Finding, Kind, of_error, placed

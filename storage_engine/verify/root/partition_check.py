@@ -19,8 +19,8 @@ from storage_engine.log.filenames import LOG, data_folder
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.producers.producer_state import Producers
 from storage_engine.storage import StoredFile
-from storage_engine.topic.chain.state_chain import version_key
 from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.chain.version_files import version_key
 from storage_engine.topic.readers.reader import segment_file
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.epoch_check import check_leader_epochs

@@ -21,6 +21,9 @@ an ingest is then started again, it is refused, and the error gives the choices.
 a row unnoticed. If there are no additional records, the last batch of each query is taken from the version before the
 restored version.
 
+If the history names later versions than the chain has, these versions were lost. The chain is then extended in the same
+way, and the history files of the lost versions are set aside.
+
 A file may contain bytes that no document names. It is not known whether such bytes were committed. The repair never
 makes these bytes visible, but the report lists them. Each replaced document is kept as
 `meta/<topic>/damaged/<file name>.<random>`. After a crash, each document is the complete old or the complete new
@@ -44,17 +47,19 @@ from storage_engine.log.filenames import LOG, data_folder, is_offset_name
 from storage_engine.log.partition_state import SegmentList
 from storage_engine.quantities import counted, shown_size
 from storage_engine.storage import Storage
-from storage_engine.topic.chain.documents import ASIDE, FORMAT, decode_document, digest_of, set_aside, undo_one_byte
-from storage_engine.topic.chain.history_file import history_folder, history_key
+from storage_engine.topic.chain.documents import FORMAT, decode_document, digest_of, set_aside, undo_one_byte
+from storage_engine.topic.chain.history_file import has_other, history_folder, history_key
 from storage_engine.topic.chain.pruning import derived_history
 from storage_engine.topic.chain.segment_lists import encode_list, list_folder, list_version
-from storage_engine.topic.chain.state_chain import encode_state, retired_version, version_key
+from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import RESTORED, TopicState
+from storage_engine.topic.chain.version_files import encode_state, retired_version, version_key
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.findings import Restored
 from storage_engine.verify.root.damaged_documents import A_DOCUMENT, damaged_documents
 from storage_engine.verify.root.proven_state import ProvenState, prove_state
 
+_HISTORY_FILE = re.compile(r"[0-9]{20}\.jsonl")
 _HEAD = re.compile(rb'\{"id":"([0-9a-f]{32})","parent":"([0-9a-f]{32}|)",')
 
 
@@ -243,44 +248,45 @@ class _Chain:
     # Facts that the view proves
 
     def _lost_versions(self) -> Iterator[Restored]:
-        """Commit what the view proves beyond the newest version. The versions with these changes were deleted."""
-        is_history_later = self._set_later_history_aside()
-        chain = self._topics.chain(self._name)
+        """Extend the chain if its newest versions were deleted. The new version has what the view proves.
+
+        The history of the lost versions is set aside after this. Until the last of its files is set aside, no process
+        uses the chain (state_chain). So a repair that is killed leaves a chain that the next repair continues.
+        """
+        files = self._history_files()  # before the state, so that each version in them is older, or was lost
+        chain = StateChain(self._storage, self._name, self._topics.clock, ignores_history=True)
         try:
             state = chain.newest_or_none()
-            proven = None if state is None or state.deleted else prove_state(self._topics, state)
+            proven = None if state is None else prove_state(self._topics, state)
         except CorruptionError:  # the finding is kept
             return
-        if state is None or proven is None or not proven.goes_beyond(state):
-            if is_history_later and state is not None:
-                what = f"the newest version; later versions were lost, and their history is now in {ASIDE}/"
-                yield Restored(version_key(self._name, state.version), what, "the remaining versions", is_loss=True)
+        if state is None or proven is None:
             return
+        first = history_key(self._name, state.version + (not has_other(self._storage, state)))
+        later = sorted((key for key in files if key >= first), reverse=True)
+        is_repaired = state.change.startswith(RESTORED)  # and then killed
+        if not proven.goes_beyond(state) and (not later or is_repaired):
+            committed = state
+        else:
 
-        def change(newest: TopicState) -> TopicState:
-            if newest.id != state.id:
-                raise ConflictError(
-                    f"topic {chain.topic}", "was written to during the repair", "Repair the topic again."
-                )
-            return proven.state
+            def change(newest: TopicState) -> TopicState:
+                if newest.id != state.id:
+                    raise ConflictError(
+                        f"topic {chain.topic}", "was written to during the repair", "Repair the topic again."
+                    )
+                return proven.state
 
-        committed = chain.commit(change, _repair_text(state, proven))
-        yield self._restored(version_key(self._name, committed.version), proven)
-
-    def _set_later_history_aside(self) -> bool:
-        """Set aside the history files that contain lost versions. Returns whether there was one.
-
-        Until the first of these files is set aside, no process uses the chain (state_chain), so it is the last. The
-        files are listed before the versions, so that a version of a running writer is not taken for a lost one.
-        """
-        folder = f"{history_folder(self._name)}/"
-        keys = [file.key for file in self._storage.list(folder)]
-        newest = max(self._chain.versions(), default=-1)
-        later = [key for key in keys if key >= history_key(self._name, newest + 1)] if newest >= 0 else []
-        for key in sorted(later, reverse=True):
+            committed = chain.commit(change, _repair_text(state, proven))
+        for key in later:
             set_aside(self._storage, key, self._storage.read(key))
             self._storage.delete(key)
-        return bool(later)
+        if later or committed is not state:
+            yield self._restored(version_key(self._name, committed.version), proven)
+
+    def _history_files(self) -> list[str]:
+        folder = f"{history_folder(self._name)}/"
+        keys = (file.key for file in self._storage.list(folder))
+        return [key for key in keys if _HISTORY_FILE.fullmatch(key.removeprefix(folder))]
 
     def _restored(self, key: str, proven: ProvenState) -> Restored:
         unnamed = _unnamed_bytes(self._storage, proven.state)

@@ -15,8 +15,8 @@ from storage_engine.storage import FolderEntry, StoredFile
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.append.topic_writer import take_over
-from storage_engine.topic.chain.state_chain import version_key
 from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.chain.version_files import version_key
 from storage_engine.topic.readers.consumer_files import (
     EXPORT_KIND,
     GROUP_KIND,

@@ -16,8 +16,8 @@ import yaml
 from deltalake import write_deltalake
 
 from storage_engine.log.partition_state import PartitionState
-from storage_engine.topic.chain.state_chain import encode_state, version_key
 from storage_engine.topic.chain.topic_state import DroppedFile, TopicState
+from storage_engine.topic.chain.version_files import encode_state, version_key
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.consumer_files import group_folder
 from tests.docs.pages import blocks

@@ -10,7 +10,7 @@ from lakelog.report.exported_tables import StaleRows
 from lakelog.report.facts import MOST_DAMAGED, RootFacts, SegmentFate, WarningKind, collect_root
 from storage_engine.config import topic_config
 from storage_engine.errors import UnknownTopicError
-from storage_engine.topic.chain.state_chain import version_key
+from storage_engine.topic.chain.version_files import version_key
 from storage_engine.topic.readers.consumer_files import EXPORT_KIND, export_consumer, put_positions
 from tests.lakelog.report.roots import DAY, HOUR, NOW, Root, partition, segments
 

@@ -15,7 +15,7 @@ from lakelog.report.dead_letter_counts import DeadLetterKind, DeadLetters
 from lakelog.report.facts import RootFacts, collect_root
 from lakelog.report.page import render
 from lakelog.report.topic_section import MOST_CHANGES, MOST_PICTURES, MOST_SEGMENTS
-from storage_engine.topic.chain.state_chain import version_key
+from storage_engine.topic.chain.version_files import version_key
 from tests.lakelog.report.html_tables import tables
 from tests.lakelog.report.roots import DAY, HOUR, NOW, Root, partition, segments
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lakelog.report.topic_changes import read_history
-from storage_engine.topic.chain.state_chain import version_key
+from storage_engine.topic.chain.version_files import version_key
 from tests.lakelog.report.roots import NOW, Root, partition, segments
 from tests.storage_engine.topic.chain.signed_documents import change_fields
 

@@ -28,7 +28,7 @@ from storage_engine.topic.append.staged_run import staging_folder
 from storage_engine.topic.broker_settings import put_broker_settings
 from storage_engine.topic.chain.documents import encode_document
 from storage_engine.topic.chain.history_reader import HistoryReader
-from storage_engine.topic.chain.state_chain import version_key
+from storage_engine.topic.chain.version_files import version_key
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics

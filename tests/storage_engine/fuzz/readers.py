@@ -32,7 +32,8 @@ from storage_engine.record.decoding import decode_parts, intact_sections
 from storage_engine.record.encoding import encode_records
 from storage_engine.record.sections import Room
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.chain.state_chain import StateChain, version_key
+from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.chain.version_files import version_key
 from tests.storage_engine.fuzz.corpus import NOW_MS
 from tests.storage_engine.record_tables import Row, to_rows, to_table
 

@@ -12,7 +12,7 @@ from storage_engine.errors import CorruptionError
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.chain import history_file
 from storage_engine.topic.chain.pruning import prune
-from storage_engine.topic.chain.state_chain import version_key
+from storage_engine.topic.chain.version_files import version_key
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.consumer_files import forget, group_folder, put_positions
 from storage_engine.topic.topics import Topics

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.chain.state_chain import version_key
+from storage_engine.topic.chain.version_files import version_key
 from tests.lakelog.cli.conftest import Lakelog, line
 
 NO_DISK = "disk.free.percent:\n"

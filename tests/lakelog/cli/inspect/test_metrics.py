@@ -14,7 +14,7 @@ import pytest
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.chain.state_chain import version_key
+from storage_engine.topic.chain.version_files import version_key
 from storage_engine.topic.readers.consumer_files import GROUP_KIND, put_positions
 from storage_engine.topic.topics import Topics
 from tests.lakelog.cli.conftest import Lakelog, line

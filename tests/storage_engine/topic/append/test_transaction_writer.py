@@ -378,20 +378,29 @@ def test_lost_replies_change_nothing(root: Root, error: type[StorageError]) -> N
     assert root.records_of_transactions() == []
 
 
-def test_a_decision_that_can_be_neither_confirmed_nor_read_is_not_told_as_failed(root: Root) -> None:
+@pytest.mark.parametrize("verb", ["read", "sync_names"])
+@pytest.mark.parametrize("reply", [AmbiguousPutError, AlreadyExistsError])
+def test_a_decision_that_cannot_be_confirmed_is_not_told_as_failed(
+    root: Root, reply: type[StorageError], verb: str
+) -> None:
     class Unavailable(LostReplies):
-        """The decision is put without a reply, and then nothing can be read."""
+        """The decision is put without a reply, and then it cannot be read, or not be made durable."""
 
         def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-            if key.endswith(".ended.json") and self.lost:
+            if verb == "read" and key.endswith(".ended.json") and self.lost:
                 raise StorageUnavailableError(key, "no connection")
             return super().read(key, start, length)
+
+        def sync_names(self, folder: str) -> None:
+            if verb == "sync_names" and self.lost:
+                raise StorageUnavailableError(folder, "no connection")
+            super().sync_names(folder)
 
     transaction = root.transaction()
     fill(transaction)
     assert transaction.producer_id is not None
     with pytest.raises(AmbiguousPutError, match="the reply was lost"):
-        decide(Unavailable(root.storage, AmbiguousPutError), root.clock, transaction.producer_id, committed=True)
+        decide(Unavailable(root.storage, reply), root.clock, transaction.producer_id, committed=True)
     assert finish_transactions(root.topics) == 3
     assert root.everything() == [1, 2, 3, 4, 5]
 

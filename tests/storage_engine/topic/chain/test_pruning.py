@@ -29,8 +29,9 @@ from storage_engine.topic.chain import history_file
 from storage_engine.topic.chain.history_file import history_key, is_rolled_up
 from storage_engine.topic.chain.history_reader import HistoryReader
 from storage_engine.topic.chain.pruning import KEPT_VERSIONS, Pruned, PruningShare, prune, pruning_steps
-from storage_engine.topic.chain.state_chain import StateChain, encode_state, version_key
+from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.chain.version_files import encode_state, version_key
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.topic.chain.signed_documents import signed
 from tests.storage_engine.topic.wrapped_storage import BeforeEachCall, Interrupting, LostReplies, PlainStorage

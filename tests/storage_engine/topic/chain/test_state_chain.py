@@ -25,8 +25,9 @@ from storage_engine.log.partition_state import LeaderEpoch, Segment
 from storage_engine.storage import Storage
 from storage_engine.topic.chain import history_file
 from storage_engine.topic.chain.pruning import prune
-from storage_engine.topic.chain.state_chain import StateChain, version_key
+from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.chain.version_files import version_key
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.topic.chain.signed_documents import signed
 from tests.storage_engine.topic.wrapped_storage import (
@@ -185,6 +186,100 @@ def test_a_commit_on_a_chain_that_history_has_outrun_is_never_told_as_failed(sto
         StateChain(storage, "t", CLOCK).newest()
 
 
+def test_a_lost_version_at_the_end_of_a_history_file_is_found_too(storage, monkeypatch) -> None:
+    """The history ends with version 3. Version 3 is lost, and a writer that knows version 2 puts another version 3."""
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
+    first, second, other = (StateChain(storage, "t", CLOCK) for _ in range(3))
+    for number in range(1, 3):
+        other.commit(note(str(number)), "")
+    newest = first.newest()
+    other.commit(note("lost"), "")
+    prune(storage, other)
+    storage.delete(version_key("t", 3))
+
+    class ThenAnother(PlainStorage):
+        def put_new(self, key: str, data) -> None:
+            super().put_new(key, data)
+            with pytest.raises(CorruptionError, match=LOST.format(4, 3)):
+                second.commit(note("second"), "")
+
+    first.storage = ThenAnother(storage)
+    with pytest.raises(AmbiguousPutError, match="the check after it failed"):
+        first.commit(note("first"), "", newest)
+    with pytest.raises(CorruptionError, match=LOST.format(4, 3)):
+        StateChain(storage, "t", CLOCK).newest()
+
+
+def test_two_writers_that_know_lost_versions_are_both_told_that_the_outcome_is_unknown(storage, monkeypatch) -> None:
+    first, newest = chain_that_history_has_outrun(storage, monkeypatch)
+    for version in (4, 5):
+        StateChain(storage, "t", CLOCK, ignores_history=True).commit(note(str(version)), "")
+    second = StateChain(storage, "t", CLOCK, ignores_history=True)
+    lost = second.newest().model_copy(update={"version": 4, "id": "0" * 32})
+    for version in (4, 5):
+        storage.delete(version_key("t", version))
+
+    class ThenAnother(PlainStorage):
+        def put_new(self, key: str, data) -> None:
+            super().put_new(key, data)
+            with pytest.raises(AmbiguousPutError):
+                StateChain(storage, "t", CLOCK).commit(note("second"), "", lost)
+
+    first.storage = ThenAnother(storage)
+    with pytest.raises(AmbiguousPutError):
+        first.commit(note("first"), "", newest)
+
+
+def test_a_damaged_history_file_stops_neither_readers_nor_writers(storage, monkeypatch) -> None:
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
+    chain = StateChain(storage, "t", CLOCK)
+    for number in range(1, 4):
+        chain.commit(note(str(number)), "")
+    prune(storage, chain)
+    storage.replace(history_file.history_key("t", 3), b"damaged")
+    assert StateChain(storage, "t", CLOCK).commit(note("4"), "").version == 4
+
+
+def test_only_versions_that_count_are_remembered(storage, monkeypatch) -> None:
+    """A reader follows a version in a hole, and is interrupted before it finds out."""
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
+    reader, other = (StateChain(storage, "t", CLOCK) for _ in range(2))
+    for number in range(1, 4):
+        other.commit(note(str(number)), "")
+    seen = reader.newest()
+    late = storage.read(version_key("t", 3))
+    for number in range(4, 10):
+        other.commit(note(str(number)), "")
+    prune(storage, other, keep=2)
+    storage.put_new(version_key("t", 3), late)
+    stray = raw(storage, 9) | {"id": "stray", "parent": seen.id, "version": 4}
+    storage.put_new(version_key("t", 4), signed(version_key("t", 4), stray))
+
+    class Fails(PlainStorage):
+        def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+            if key == version_key("t", 5):
+                raise StorageUnavailableError(key, "no connection")
+            return super().read(key, start, length)
+
+    reader.storage = Fails(storage)
+    with pytest.raises(StorageUnavailableError):
+        reader.newest()
+    assert reader.known() == seen
+    reader.storage = storage
+    assert reader.newest() == other.newest()
+
+
+def test_catching_up_reads_the_history_once(storage) -> None:
+    chain, other = (StateChain(storage, "t", CLOCK) for _ in range(2))
+    chain.newest()
+    for number in range(30):
+        other.commit(note(str(number)), "")
+    read = []
+    chain.storage = BeforeEachCall(storage, lambda number, verb, key: read.append(key) if verb == "read" else None)
+    assert chain.newest() == other.newest()
+    assert sum("/history/" in key for key in read) == 1
+
+
 def test_a_put_whose_predecessor_is_gone_without_a_history_is_not_told_as_failed(storage) -> None:
     chain = StateChain(storage, "t", CLOCK)
     newest = chain.commit(note("1"), "")
@@ -264,6 +359,19 @@ def test_a_list_file_whose_reply_was_lost_is_there(storage, error) -> None:
     state = StateChain(storage, "t", CLOCK).newest()
     assert state.partitions[0].listed is not None
     assert [segment.base_offset for segment in state.partitions[0].segments] == list(range(80))
+
+
+def test_a_chain_that_was_begun_without_a_reply_and_cannot_be_read_is_not_told_as_failed(tmp_path) -> None:
+    class Unavailable(LostReplies):
+        def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+            if self.lost:
+                raise StorageUnavailableError(key, "no connection")
+            return super().read(key, start, length)
+
+    first = Topics(storage_at(tmp_path), BrokerConfig(), CLOCK).create("u", 1, {})
+    chain = StateChain(Unavailable(storage_at(tmp_path / "other"), AmbiguousPutError), "u", CLOCK)
+    with pytest.raises(AmbiguousPutError, match="the reply was lost"):
+        chain.create(first)
 
 
 @pytest.mark.parametrize("error", [AlreadyExistsError, AmbiguousPutError])

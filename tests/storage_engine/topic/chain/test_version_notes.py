@@ -12,8 +12,9 @@ from storage_engine.errors import CorruptionError
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.chain.history_reader import HistoryReader
 from storage_engine.topic.chain.pruning import prune
-from storage_engine.topic.chain.state_chain import StateChain, version_key
+from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.chain.version_files import version_key
 from storage_engine.topic.chain.version_notes import VersionNote, note_of, notes_before
 from storage_engine.topic.topics import Topics
 

@@ -11,7 +11,7 @@ import pytest
 
 from storage_engine.config import BrokerConfig
 from storage_engine.storage import Storage
-from storage_engine.topic.chain.state_chain import version_key
+from storage_engine.topic.chain.version_files import version_key
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.findings import problems

@@ -5,7 +5,7 @@ unchanged.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from storage_engine.topic.chain import history_file
 from storage_engine.topic.chain.documents import ROOT_RECORD
 from storage_engine.topic.chain.history_file import history_key
 from storage_engine.topic.chain.pruning import prune
-from storage_engine.topic.chain.state_chain import StateChain, encode_state, version_key
+from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.chain.version_files import encode_state, version_key
 from storage_engine.topic.clean.topic_retention import delete_records
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.consumer_files import put_positions
@@ -329,16 +330,36 @@ def root_that_history_has_outrun(
 def test_history_of_lost_versions_is_set_aside(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     later = root_that_history_has_outrun(storage, monkeypatch)
     whole = [storage.read(key) for key in later]
+    foreign = "meta/t/history/00000000000000000008.jsonl.old"
+    storage.put_new(foreign, b"kept by an operator")
     (finding,) = problems(check_root(another(storage), None, None, Options(), 1).findings)
     expected = "version 4, which is in the topic's history"
     assert (finding.expected, finding.found) == (expected, "version 3 as the newest")
+    before = another(storage).chain("t").at(3)
     (done,) = repair_documents(another(storage))
-    assert (done.file, done.source, done.is_loss) == (version_key("t", 3), "the remaining versions", True)
-    assert [file.key for file in storage.list("meta/t/history/")] == [history_key("t", version) for version in (0, 2)]
+    assert (done.file, done.source, done.is_loss) == (version_key("t", 4), "version 3", True)
+    left = [file.key for file in storage.list("meta/t/history/")]
+    assert left == [*(history_key("t", version) for version in (0, 2)), foreign]
     assert sorted(storage.read(file.key) for file in storage.list("meta/t/damaged/")) == sorted(whole)
-    is_whole(storage, *range(12))
+    assert before is not None
+    epoch = another(storage).state("t").writer.epoch
+    assert epoch > before.writer.epoch, "a writer that knows lost versions is fenced"
+    assert [row.key for row in contents(another(storage))] == [b"k%d" % number for number in range(12)]
+    append(another(storage), rows(50))
     prune(storage, another(storage).chain("t"))
-    is_whole(storage, *range(12), 99)
+    assert [row.key for row in contents(another(storage))] == [*(b"k%d" % number for number in range(12)), b"k50"]
+    assert repair_documents(another(storage)) == []
+
+
+def test_history_is_kept_if_the_state_cannot_be_repaired(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = root_that_history_has_outrun(storage, monkeypatch)
+    lost = storage.read(version_key("t", 2))
+    storage.delete(version_key("t", 2))
+    assert repair_documents(another(storage)) == []
+    assert {*later} <= {file.key for file in storage.list("meta/t/history/")}
+    storage.put_new(version_key("t", 2), lost)
+    with pytest.raises(CorruptionError, match="version 4, which is in the topic's history"):
+        append(another(storage), rows(50))
 
 
 @BY_VIEW
@@ -352,26 +373,38 @@ def test_records_of_lost_versions_come_back_after_their_history_was_set_aside(
     is_whole(storage, *range(18))
 
 
-def test_a_repair_that_is_killed_while_it_sets_history_aside_leaves_a_chain_that_nobody_uses(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_shown", [False, pytest.param(True, marks=BY_VIEW)])
+def test_a_repair_that_is_killed_at_any_call_leaves_a_chain_that_nobody_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shown: bool
 ) -> None:
-    root_that_history_has_outrun(storage, monkeypatch)
     for last in count():
+        storage = storage_at(tmp_path / str(last))
+        append(new_topic(storage), rows(0, 1))
+        for number in range(2, 4):
+            append(another(storage), rows(number))
+        later = root_that_history_has_outrun(storage, monkeypatch, show=settle if is_shown else lambda topics: None)
 
-        def die(number: int, verb: str, key: str, last: int = last) -> None:
-            if number == last:
+        writes = count()
+
+        def die(_: int, verb: str, key: str, last: int = last, writes: Iterator[int] = writes) -> None:
+            if verb not in ("read", "list") and next(writes) == last:
                 raise KeyboardInterrupt
 
+        topics = Topics(BeforeEachCall(storage, die), BrokerConfig(), CLOCK)
         try:
-            repair_documents(Topics(BeforeEachCall(storage, die), BrokerConfig(), CLOCK))
+            found = repair_documents(topics)
         except KeyboardInterrupt:
-            remaining = [file.key for file in storage.list("meta/t/history/")]
-            if remaining[2:]:
-                with pytest.raises(CorruptionError, match="version 4, which is in the topic's history"):
+            if later[0] in {file.key for file in storage.list("meta/t/history/")}:
+                with pytest.raises(CorruptionError, match=r"which is in the topic's history|in which partition 0 ends"):
                     append(another(storage), rows(50))
+            repair_documents(another(storage))
         else:
+            assert [each.is_loss for each in found] == [True]
+            assert last > 8
             break
-    is_whole(storage, *range(12))
+        restored = [row.key for row in contents(another(storage))]
+        assert restored == [b"k%d" % number for number in (range(4), [*range(4), *range(12, 18)])[is_shown]]
+        append(another(storage), rows(99))
 
 
 @BY_VIEW
