@@ -124,6 +124,7 @@ class JobReport:
     changed_topics: the topics that have to be updated in log/.
     closing: lines that are printed last.
     plan: the plan of the work, if the command line asked for a plan.
+    is_wrong: whether the job has found wrong data.
     """
 
     summary: Mapping[str, Value]
@@ -133,9 +134,12 @@ class JobReport:
     changed_topics: Sequence[str] = ()
     closing: Sequence[str] = ()
     plan: Plan | None = None
+    is_wrong: bool = False
 
     @property
     def exit_status(self) -> ExitStatus:
+        if self.is_wrong:
+            return ExitStatus.ERROR
         return ExitStatus.PARTIAL if self.failures else ExitStatus.DONE
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pipeline.delta.table_stamp import Recent, Stamp, TableHead
+from pipeline.delta.table_stamp import Recent, Stamp, TableHead, known_began
 from schemas.event_schema import EventSchema
 from storage_engine.errors import StateError
 
@@ -110,6 +110,8 @@ class ExportPlan:
     reread: partitions that are read from their start, because compaction may have removed tombstones before they were
         exported.
     replaced: partitions whose rows at or above `start` are rebuilt, because the command line asks for this.
+    began: by partition, the first offset in the table, if the first export did not begin with the oldest record; None:
+        not known.
     """
 
     head: TableHead | None
@@ -119,6 +121,7 @@ class ExportPlan:
     gaps: tuple[Gap, ...] = ()
     reread: tuple[int, ...] = ()
     replaced: tuple[int, ...] = ()
+    began: Mapping[int, int] | None = None
 
     @property
     def waiting(self) -> list[int]:
@@ -253,10 +256,27 @@ def decide_export(
         _check_up_to(export, start, end, bounds.up_to)
         end = {partition: bounds.up_to.get(partition, start[partition]) for partition in end}
         _check_whole_rows(export, before, end, (*reread, *replaced))
-    return ExportPlan(head, before, start, end, gaps, reread, replaced)
+    return ExportPlan(head, before, start, end, gaps, reread, replaced, _began(head, start, ranges))
 
 
-def new_stamp(export: Export, head: TableHead, table_id: str, positions: Mapping[int, int], recent: Recent) -> Stamp:
+def _began(
+    head: TableHead | None, start: Mapping[int, int], ranges: Mapping[int, PartitionOffsets]
+) -> dict[int, int] | None:
+    """By partition, the first offset in the table after the run, if older records were never exported."""
+    if head is None or head.is_new:
+        return {each: first for each, first in start.items() if first > ranges[each].log_start_offset}
+    began = known_began(head)
+    return None if began is None else {each: min(first, start.get(each, first)) for each, first in began.items()}
+
+
+def new_stamp(
+    export: Export,
+    head: TableHead,
+    table_id: str,
+    positions: Mapping[int, int],
+    recent: Recent,
+    began: Mapping[int, int] | None,
+) -> Stamp:
     """The stamp of a commit that follows `head` and sets these positions."""
     return Stamp(
         topic=export.topic,
@@ -266,6 +286,7 @@ def new_stamp(export: Export, head: TableHead, table_id: str, positions: Mapping
         positions=positions,
         version=head.next_guard,
         recent=recent,
+        began=began,
     )
 
 

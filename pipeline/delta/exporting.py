@@ -140,7 +140,7 @@ def export_increment(
             raise _too_many(export, plan, rows, counts, max_share)
         with named_conflicts(export.table, "export"):
             head = fit_table(spark, export, plan, notify)
-            stamp = stamp_of(spark, export, head, plan.positions, recent)
+            stamp = stamp_of(spark, export, head, plan.positions, recent, plan.began)
             stale = _write(spark, export, plan, rows, counts, stamp)
     finally:
         rows.unpersist()

@@ -37,7 +37,7 @@ from pipeline.delta.rows.export_rows import deciding, decode, is_newer, of_place
 from pipeline.delta.table_history import check_committed
 from pipeline.delta.table_position import look_at_table, stamp_of
 from pipeline.delta.table_schema import Notify, fit_table
-from pipeline.delta.table_stamp import Stamp
+from pipeline.delta.table_stamp import Stamp, known_began
 from pipeline.delta.table_writing import append_rows, letters_of, merge_rows, rows_changed
 
 REPLAYED = "replayed"
@@ -91,7 +91,7 @@ def replay(
         return ReplayResult(table_version=head.version)
     with named_conflicts(export.table, "replay"):
         head = fit_table(spark, export, plan, notify)
-    stamp = stamp_of(spark, export, head, before, plan.recent)
+    stamp = stamp_of(spark, export, head, before, plan.recent, known_began(plan.head))
     start, end = decide_replay(export.mode, before, ranges, _first_offsets(letters))
     rows = _decoded(export, read(start, end, {}), letters).persist()
     try:

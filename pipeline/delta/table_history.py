@@ -59,6 +59,7 @@ class Commit:
     user_metadata: the text that the writer added to the commit.
     table_id: Delta's id of the table, if the commit contains it.
     adds_files: whether the commit adds files with rows.
+    columns: the names of the table's columns from this commit on, if the commit sets them.
     """
 
     version: int
@@ -68,6 +69,7 @@ class Commit:
     user_metadata: str | None = None
     table_id: str | None = None
     adds_files: bool = False
+    columns: frozenset[str] | None = None
 
 
 class DeltaLog:
@@ -156,11 +158,15 @@ def _parsed(version: int, content: bytes) -> Commit:
     info: dict[str, Any] = {}
     table_id = None
     adds_files = False
+    columns = None
     for line in content.splitlines():
         action = json.loads(line)
         adds_files = adds_files or "add" in action
         info = action.get("commitInfo", info)
-        table_id = action.get("metaData", {}).get("id", table_id)
+        metadata = action.get("metaData", {})
+        table_id = metadata.get("id", table_id)
+        if "schemaString" in metadata:
+            columns = frozenset(each["name"] for each in json.loads(metadata["schemaString"])["fields"])
     return Commit(
         version,
         info.get("operation") or "",
@@ -169,6 +175,7 @@ def _parsed(version: int, content: bytes) -> Commit:
         info.get("userMetadata"),
         table_id,
         adds_files,
+        columns,
     )
 
 

@@ -44,7 +44,12 @@ def _positions_of_rows(spark: SparkSession, export: Export) -> dict[int, int]:
 
 
 def stamp_of(
-    spark: SparkSession, export: Export, head: TableHead, positions: Mapping[int, int], recent: Recent
+    spark: SparkSession,
+    export: Export,
+    head: TableHead,
+    positions: Mapping[int, int],
+    recent: Recent,
+    began: Mapping[int, int] | None,
 ) -> Stamp:
     """The stamp of a commit that follows `head` and sets these positions."""
-    return new_stamp(export, head, head.table_id or read_table_id(spark, export.table), positions, recent)
+    return new_stamp(export, head, head.table_id or read_table_id(spark, export.table), positions, recent, began)

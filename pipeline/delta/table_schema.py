@@ -40,7 +40,7 @@ from pipeline.delta.rows.row_columns import table_columns
 from pipeline.delta.table_history import check_committed, head_as_before
 from pipeline.delta.table_position import stamp_of
 from pipeline.delta.table_properties import PLAIN_TABLE_PROPERTIES
-from pipeline.delta.table_stamp import Stamp, TableHead
+from pipeline.delta.table_stamp import Stamp, TableHead, known_began
 from pipeline.spark.failures import SPARK_ERRORS, raised_in_query
 from schemas.comparing import is_widened
 from storage_engine.errors import ConflictError
@@ -150,7 +150,7 @@ def fit_table(
     if rewrite is None:
         return head
     notify(f"table {export.table}: {rewrite}, in one commit")
-    stamp = stamp_of(spark, export, head, plan.before, plan.recent)
+    stamp = stamp_of(spark, export, head, plan.before, plan.recent, known_began(plan.head))
     version = _rewrite(spark, export, rewrite, head, stamp, last_known=rewrite.version + is_extended)
     return TableHead(version, current=stamp, newest=stamp, next_guard=version + 1, table_id=stamp.table_id)
 

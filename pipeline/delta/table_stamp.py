@@ -5,13 +5,16 @@ Each commit of an export has a stamp in Delta's user metadata, so rows and posit
 
     {"lakelog": {"topic": "flights", "topic_id": "...", "table_id": "...", "mode": "upsert",
                  "positions": {"0": 52110, "1": 50932}, "version": 7, "id": "9f3ac1...", "format": 2,
-                 "recent": {"records": 1000, "dead_letters": 12}}}
+                 "recent": {"records": 1000, "dead_letters": 12}, "began": {}}}
 
 `positions` contains, for each partition, the next offset to read. The positions of the table are those of its newest
 stamp, with one exception: RESTORE brings back older rows, so stamps after the restored version are ignored.
 
+`began` contains the partitions in which the first export did not begin with the oldest record, with the first offset
+that it read. So a proof (`pipeline.delta.proof`) does not miss the records before that offset.
+
 The release of Lakelog that introduced stale rows (decision 0037) also introduced `format` 2. Stamps of format 1 have
-neither `format` nor `recent`. If an older release finds a stamp with these fields, the older release stops with an
+neither `format` nor `recent` nor `began`. If an older release finds a stamp with these fields, the older release stops with an
 error. So an older release cannot delete rows that a newer release wrote.
 
 This module needs no Spark. `pipeline.delta.table_history` finds the stamps in the table's history.
@@ -67,6 +70,9 @@ class Stamp:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     format: int = STAMP_FORMAT
     recent: Recent = Recent()
+    began: Mapping[int, int] | None = None
+    """By partition, the first offset that the first export read, if it did not begin with the oldest record; None: not
+    known."""
 
     @property
     def app_id(self) -> str:
@@ -75,8 +81,8 @@ class Stamp:
         return f"{_KEY}:{self.topic_id}:{self.table_id}"
 
     def to_json(self) -> str:
-        positions = {str(partition): offset for partition, offset in sorted(self.positions.items())}
-        return json.dumps({_KEY: {**asdict(self), "positions": positions}})
+        began = None if self.began is None else _with_text_keys(self.began)
+        return json.dumps({_KEY: {**asdict(self), "positions": _with_text_keys(self.positions), "began": began}})
 
     @classmethod
     def from_json(cls, user_metadata: str | None) -> Stamp | None:
@@ -101,9 +107,22 @@ class Stamp:
                 f" {STAMP_FORMAT})",
                 "Use the newer Lakelog. Nothing was changed.",
             )
-        positions = {int(partition): offset for partition, offset in fields["positions"].items()}
-        recent = Recent(**fields.get("recent", {}))
-        return cls(**{**fields, "positions": positions, "format": found, "recent": recent})
+        began = fields.get("began")
+        known = {
+            "positions": _with_number_keys(fields["positions"]),
+            "format": found,
+            "recent": Recent(**fields.get("recent", {})),
+            "began": None if began is None else _with_number_keys(began),
+        }
+        return cls(**{**fields, **known})
+
+
+def _with_text_keys(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in sorted(offsets.items())}
+
+
+def _with_number_keys(offsets: Mapping[str, int]) -> dict[int, int]:
+    return {int(partition): offset for partition, offset in offsets.items()}
 
 
 @dataclass(frozen=True)
@@ -129,6 +148,14 @@ def known_positions(head: TableHead | None) -> Mapping[int, int] | None:
     if head is None:
         return {}
     return head.current.positions if head.current is not None else None
+
+
+def known_began(head: TableHead | None) -> Mapping[int, int] | None:
+    """By partition, the first offset in the table, if the first export did not begin with the oldest record; None: not
+    known."""
+    if head is None or head.is_new:
+        return {}
+    return head.current.began if head.current is not None else None
 
 
 def perhaps_written(head: TableHead | None, start: Mapping[int, int]) -> dict[int, int]:

@@ -53,6 +53,7 @@ def test_the_examples_run_and_show_what_the_page_says(
     names: dict[str, Any] = {"spark": spark}
     for block in blocks(PAGE, "python", "sh"):
         text = block.text.replace("lakelog-demo", f"{page_folder}/lakelog-demo")  # Spark is where it was started
+        text = text.replace("./spark-submit.sh", f"{PROJECT}/spark-submit.sh").replace("conf/", f"{PROJECT}/conf/")
         if block.language == "sh":
             subprocess.run(text, shell=True, check=True, env=environment)
         else:
@@ -60,6 +61,7 @@ def test_the_examples_run_and_show_what_the_page_says(
     shown = capfd.readouterr().out
     assert re.search(r"UA\W+2\b", shown), "Spark SQL counts two aircraft"
     assert re.search(r"N1\W+2\W", shown), "the log holds two records of N1"
+    assert "prove: table tables/flights, table version 1, answer equal, records 3, table rows 2, equal 2" in shown
     assert re.search(r"no_key.*1\W", shown), "one dead letter"
     assert sorted(names["as_of"]["tailnum"]) == ["N1", "N2"]
     ends = dict(line.split(":")[1:] for line in shown.splitlines() if line.startswith("flights:"))

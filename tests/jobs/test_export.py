@@ -48,12 +48,12 @@ def run_export(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..
     return run
 
 
-def append(lakelog: Lakelog, *values: dict[str, Any] | None) -> None:
+def append(lakelog: Lakelog, *values: dict[str, Any] | None, topic: str = "t") -> None:
     lines = [
         line(b"k%d" % number, None if value is None else json.dumps(value).encode())
         for number, value in enumerate(values)
     ]
-    assert lakelog("append", "--topic", "t", stdin=lines).status == 0
+    assert lakelog("append", "--topic", topic, stdin=lines).status == 0
 
 
 def all_files(storage: Storage) -> dict[str, bytes]:

@@ -107,7 +107,8 @@ def _write_increment(
     if table is None or head is None:
         table = PlainTable.create(export.table, table_columns(export), PLAIN_TABLE_PROPERTIES)
         head = head_as_before(export, None)
-    stamp = new_stamp(export, head, head.table_id or table.table_id, plan.positions, recent)
+    table_id = head.table_id or table.table_id
+    stamp = new_stamp(export, head, table_id, plan.positions, recent, plan.began)
     if counts.dead_letters:
         _append_letters(export, decoded, stamp, plan.start)
     changes = _write(export, table, decoded, stamp)

@@ -62,6 +62,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "compaction": ("compaction", "--topic", "t"),
     "maintenance": ("maintenance",),
     "export": ("export",),
+    "prove": ("prove",),
     "ingest": ("ingest",),
 }  # fmt: skip
 """The commands of the table on the page."""

@@ -1,0 +1,86 @@
+"""Joins the rows of a table with the records of the log, and compares the rows that have a record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.delta.proof.findings import ADDED_COLUMN, Findings
+from pipeline.delta.proof.row_differences import differing_rows
+
+Numbers = npt.NDArray[np.int64]
+AddedColumns = Mapping[str, Mapping[int, int]]
+"""By column that was added after the first export, and by partition, the offset below which a row may be older than the
+column. Such a row has null in the column."""
+
+
+class Places:
+    """The places of records or rows, as columns int64 of shape (rows,). times: microseconds since 1970."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.partitions = _numbers(table["_partition"])
+        self.offsets = _numbers(table["_offset"])
+        self.times = _numbers(table["_timestamp"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()))
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def find(self, partitions: Numbers, offsets: Numbers) -> Numbers:
+        """The index of each of these places, int64 of shape (places,); -1 if the place is not here."""
+        found = np.full(len(offsets), -1, np.int64)
+        for number in np.unique(partitions):
+            here = np.flatnonzero(self.partitions == number)
+            wanted = np.flatnonzero(partitions == number)
+            order = here[np.argsort(self.offsets[here], kind="stable")]
+            at = np.searchsorted(self.offsets[order], offsets[wanted])
+            there = at < len(order)
+            hits = there.copy()
+            hits[there] = self.offsets[order[at[there]]] == offsets[wanted[there]]
+            found[wanted[hits]] = order[at[hits]]
+        return found
+
+
+def _numbers(values: pa.ChunkedArray) -> Numbers:
+    return np.array(values.to_numpy(), np.int64)
+
+
+def compare_columns(
+    records: pa.Table, record_at: Numbers, rows: pa.Table, row_at: Numbers, added: AddedColumns, findings: Findings
+) -> None:
+    """Compare rows with the records from which they were made, in each column that both have.
+
+    Args:
+        record_at, row_at: indices of the same length; a record and its row have the same position.
+    """
+    if not len(row_at):
+        return
+    chosen, chosen_rows = records.take(pa.array(record_at)), rows.take(pa.array(row_at))
+    places = Places(chosen_rows)
+    wrong: dict[str, npt.NDArray[np.bool_]] = {}
+    is_older = np.zeros(len(row_at), np.bool_)
+    for name in rows.column_names:
+        if name not in chosen.column_names:
+            continue
+        differs = differing_rows(chosen[name], chosen_rows[name])
+        if name in added and differs.any():
+            limits = np.array([added[name].get(int(each), 0) for each in places.partitions], np.int64)
+            excused = differs & (places.offsets < limits) & np.array(chosen_rows[name].is_null().to_numpy(), np.bool_)
+            is_older |= excused
+            differs &= ~excused
+        if differs.any():
+            wrong[name] = differs
+    any_wrong = np.logical_or.reduce(list(wrong.values())) if wrong else np.zeros(len(row_at), np.bool_)
+    for index in np.flatnonzero(any_wrong):
+        columns = ", ".join(name for name, differs in wrong.items() if differs[index])
+        findings.differs(places.partitions[index], places.offsets[index], f"another value in {columns}")
+    findings.unprovable[ADDED_COLUMN] += int((is_older & ~any_wrong).sum())
+    findings.equal += int((~is_older & ~any_wrong).sum())
+
+
+def doubled(keys: Numbers) -> Numbers:
+    """The indices of all but the first row of each key, int64."""
+    order = np.argsort(keys, kind="stable")
+    return np.sort(order[1:][keys[order[1:]] == keys[order[:-1]]])

@@ -1,0 +1,171 @@
+"""Reads an exported table for a proof: its rows, its position, and its dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from pyarrow.dataset import ParquetReadOptions
+
+from lakelog.delta_options import delta_options
+from pipeline.delta.export_plan import Export, ExportRefusedError
+from pipeline.delta.proof.compared_rows import AddedColumns
+from pipeline.delta.proof.slices import Slice
+from pipeline.delta.rows.row_columns import COORDINATES, table_columns
+from pipeline.delta.table_history import Commit, DeltaLog, find_head
+from pipeline.delta.table_stamp import Stamp, TableHead, known_began, known_positions
+from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
+from pipeline.delta.without_spark.table_opening import open_or_none
+
+_READ_OPTIONS = ParquetReadOptions(coerce_int96_timestamp_unit="us")
+_REMEDY = "Check whether the table can be read. Nothing was changed."
+
+
+@dataclass(frozen=True)
+class ExportedTable:
+    """A table at one version.
+
+    columns: the columns that the table and the model have in common, with the types of the model.
+    others: columns of the table that the model does not have. No export writes them any more.
+    added: which columns were added after the first export.
+    open_letters: by partition, the offsets of the dead letters that are still open, sorted.
+    """
+
+    path: str
+    head: TableHead
+    table: DeltaTable
+    columns: pa.Schema
+    others: Sequence[str]
+    added: AddedColumns
+    open_letters: Mapping[int, npt.NDArray[np.int64]]
+
+    @property
+    def positions(self) -> Mapping[int, int]:
+        """The positions of the table, by partition."""
+        return known_positions(self.head) or {}
+
+    @property
+    def began(self) -> Mapping[int, int] | None:
+        """By partition, the first offset that the first export read, if it did not begin with the oldest record. None:
+        the table's commits do not say so."""
+        return known_began(self.head)
+
+    def count(self) -> int:
+        """The number of rows, from the statistics of the files where they have any."""
+        with deltalake_errors(self.path, _REMEDY):
+            return int(self._dataset().count_rows())
+
+    def rows(self, part: Slice) -> pa.Table:
+        """The rows of a part of the table, with the types of the model."""
+        with deltalake_errors(self.path, _REMEDY):
+            found = [
+                batch.filter(part.contains(batch["_key"], batch["_offset"])).cast(self.columns)
+                for batch in self._dataset().scanner(columns=self.columns.names).to_batches()
+            ]
+        return pa.Table.from_batches(found, schema=self.columns)
+
+    def _dataset(self) -> pa.dataset.Dataset:
+        return self.table.to_pyarrow_dataset(parquet_read_options=_READ_OPTIONS)
+
+    def is_open_letter(
+        self, partitions: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
+        """Which of these places are open dead letters, bool of the same shape."""
+        found = np.zeros(len(offsets), np.bool_)
+        for partition, there in self.open_letters.items():
+            here = partitions == partition
+            found[here] = np.isin(offsets[here], there, assume_unique=False)
+        return found
+
+
+def open_exported_table(export: Export, version: int | None) -> ExportedTable:
+    """The table of an export.
+
+    Args:
+        version: a version of the table; None: the newest.
+
+    Raises:
+        ExportRefusedError: there is no such table, or its position is unknown.
+        StorageError: the table cannot be read.
+    """
+    log = DeltaLog(export.table)
+    if log.newest is None:
+        raise ExportRefusedError(export.table, "there is no table", "Run the export first.")
+    wanted = log.newest if version is None else version
+    commits = [commit for commit in log.commits() if commit.version <= wanted]
+    if not commits or commits[0].version != wanted:
+        raise ExportRefusedError(
+            export.table,
+            f"has no commit of version {wanted} in its log",
+            f"Choose a version from {log.versions[-1]} to {log.newest}.",
+        )
+    head = find_head(commits, lambda: commits[-1].version, lambda _: True)
+    if head.current is None and not head.is_new:
+        raise ExportRefusedError(
+            export.table,
+            "its log no longer contains the position in the topic",
+            "Run the export until it writes rows; the commit of these rows contains the position.",
+        )
+    with deltalake_errors(export.table, _REMEDY):
+        table = DeltaTable(export.table, version=wanted, storage_options=delta_options())
+        there = pa.schema(table.schema().to_arrow()).names
+    columns = pa.schema([each for each in table_columns(export) if each.name in there])
+    missing = [name for name in COORDINATES.names if name not in there]
+    if missing:
+        raise ExportRefusedError(
+            export.table,
+            f"is not an exported table: it has no column {', '.join(missing)}",
+            "Check the setting of the table.",
+        )
+    others = [name for name in there if name not in columns.names]
+    return ExportedTable(
+        export.table, head, table, columns, others, added_columns(commits), _open_letters(export, head)
+    )
+
+
+def added_columns(commits: Iterable[Commit]) -> AddedColumns:
+    """The columns that were added after the first export, and the rows that may be older.
+
+    Args:
+        commits: the commits of the table, the newest first. The oldest may be missing.
+    """
+    oldest_first = list(commits)[::-1]
+    stamps = [Stamp.from_json(commit.user_metadata) for commit in oldest_first]
+    known: frozenset[str] = frozenset()
+    is_whole = bool(oldest_first) and oldest_first[0].version == 0
+    written: Mapping[int, int] | None = {} if is_whole else None
+    added: dict[str, Mapping[int, int]] = {}
+    for number, (commit, stamp) in enumerate(zip(oldest_first, stamps, strict=True)):
+        if commit.columns is not None:
+            if written is None:  # the log does not say what was written before
+                written = next((each.positions for each in stamps[number:] if each is not None), {})
+            for name in commit.columns - known:
+                if any(written.values()):
+                    added[name] = written
+            known = commit.columns
+        if stamp is not None:
+            before = written or {}
+            written = {each: max(offset, before.get(each, 0)) for each, offset in stamp.positions.items()}
+    return added
+
+
+def _open_letters(export: Export, head: TableHead) -> dict[int, npt.NDArray[np.int64]]:
+    with deltalake_errors(export.dead_letters, _REMEDY):
+        letters = open_or_none(export.dead_letters)
+        if letters is None:
+            return {}
+        dataset = letters.to_pyarrow_dataset(parquet_read_options=_READ_OPTIONS)
+        names = [name for name in ("partition", "offset", "table_id", "outcome") if name in dataset.schema.names]
+        found = dataset.to_table(columns=names)
+    if "table_id" in names and head.table_id is not None:
+        found = found.filter(pc.fill_null(pc.equal(found["table_id"], head.table_id), True))
+    if "outcome" in names:
+        found = found.filter(found["outcome"].is_null())
+    partitions = np.array(found["partition"].to_numpy(), np.int64)
+    offsets = np.array(found["offset"].to_numpy(), np.int64)
+    return {int(each): np.sort(offsets[partitions == each]) for each in np.unique(partitions)}

@@ -1,0 +1,141 @@
+"""Proves that an exported table equals its topic, without Spark.
+
+Each record of the log below the table's position is decoded again, and compared with the table. There are three results
+for a row:
+
+    equal                   the row has the values of its record, and the log has no record that must be the row instead
+    different               no honest export can have made the row; or a record that must be a row has none
+    no longer provable      the log no longer has the record, because of compaction or retention; or today's model no
+                            longer accepts the record; or the row is older than a column of the table
+
+The log may change during the proof. The table's version and position are read first, then the log, and then the
+offsets below which compaction and retention may have removed records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.delta.export_plan import Export, ExportMode, PartitionOffsets, decide_export
+from pipeline.delta.proof.appended_rows import compare_appended
+from pipeline.delta.proof.compared_rows import Places
+from pipeline.delta.proof.exported_table import ExportedTable
+from pipeline.delta.proof.findings import Findings, PartitionEvidence
+from pipeline.delta.proof.slices import Slice, slices_of
+from pipeline.delta.proof.upserted_rows import compare_upserted
+from pipeline.delta.rows.row_columns import table_columns
+from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
+from pipeline.delta.without_spark.small_export import ReadBatches
+
+Offsets = Mapping[int, PartitionOffsets]
+"""The offsets of the topic's partitions, from one version of its state."""
+
+
+@dataclass
+class Proof:
+    """The result of a proof.
+
+    version: the version of the table.
+    rows: the number of its rows.
+    records: the number of records that were read from the log.
+    not_compared: columns that the table and the model do not have in common.
+    """
+
+    version: int
+    rows: int = 0
+    records: int = 0
+    not_compared: tuple[str, ...] = ()
+    findings: Findings = field(default_factory=Findings)
+
+    @property
+    def answer(self) -> str:
+        """The result in words."""
+        if self.findings.differing:
+            return "different"
+        return "equal as far as the log can tell" if self.findings.unprovable.total() else "equal"
+
+
+def prove_table(
+    export: Export, table: ExportedTable, ranges: Offsets, read: ReadBatches, ranges_after: Callable[[], Offsets]
+) -> Proof:
+    """Compare a table with the log.
+
+    Args:
+        ranges: read after the table was opened.
+        read: reads records of the log. It is called once for each part of the table.
+        ranges_after: called when the log was read.
+
+    Raises:
+        ExportRefusedError: the table belongs to another topic or mode, or is ahead of the log.
+        StorageError: the table or the log cannot be read.
+        CorruptionError: committed bytes have changed.
+    """
+    decide_export(export, table.head, table.positions, ranges)  # checks the topic, the mode and the position
+    absent = [name for name in table_columns(export).names if name not in table.columns.names]
+    proof = Proof(table.head.version, not_compared=(*absent, *table.others))
+    keyed = export.mode is ExportMode.UPSERT
+    size = sum(each.last_stable_offset - each.log_start_offset for each in ranges.values())
+    for part in slices_of(table.count() + size, by_key=keyed):
+        rows = table.rows(part)
+        records, later = _records(export, table, ranges, read, part)
+        evidence = _evidence(table, ranges, ranges_after())
+        places = Places(records)
+        is_open = table.is_open_letter(places.partitions, places.offsets)
+        if keyed:
+            found = compare_upserted(records, is_open, later, rows, evidence, table.added)
+        else:
+            found = compare_appended(records, is_open, rows, evidence, table.added)
+        proof.findings.add(found)
+        proof.rows += len(rows)
+        proof.records += len(records)
+    return proof
+
+
+def _records(
+    export: Export, table: ExportedTable, ranges: Offsets, read: ReadBatches, part: Slice
+) -> tuple[pa.Table, pa.ChunkedArray]:
+    """The records of a part below the table's positions, decoded, and the keys of its records above the positions."""
+    keyed = export.mode is ExportMode.UPSERT
+    first = {number: each.log_start_offset for number, each in ranges.items()}
+    end = {
+        number: each.last_stable_offset if keyed else table.positions.get(number, 0) for number, each in ranges.items()
+    }
+    waiting = [number for number in first if first[number] < end[number]]
+    later: list[pa.Array] = []
+
+    def exported(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        for batch in batches:
+            chosen = batch.filter(part.contains(batch["key"], batch["offset"]))
+            positions = _positions_of(table.positions, chosen["partition"])
+            is_exported = np.array(chosen["offset"].to_numpy(zero_copy_only=False), np.int64) < positions
+            later.append(chosen["key"].filter(pa.array(~is_exported)))
+            yield chosen.filter(pa.array(is_exported))
+
+    batches = read({each: first[each] for each in waiting}, {each: end[each] for each in waiting}, {})
+    decoded = pa.Table.from_batches(decode_batches(exported(batches), export), schema=decoded_columns(export))
+    return decoded, pa.chunked_array(later, pa.binary())
+
+
+def _positions_of(positions: Mapping[int, int], partitions: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    numbers = np.array(partitions.to_numpy(zero_copy_only=False), np.int64)
+    known = np.array([positions.get(each, 0) for each in range(int(numbers.max(initial=-1)) + 1)], np.int64)
+    return known[numbers]
+
+
+def _evidence(table: ExportedTable, read: Offsets, after: Offsets) -> dict[int, PartitionEvidence]:
+    began = table.began
+    return {
+        number: PartitionEvidence(
+            table.positions.get(number, 0),
+            each.log_start_offset,
+            each.compacted_end,
+            each.tombstones_end,
+            number not in read or each.compacted_end > read[number].last_stable_offset,
+            None if began is None else began.get(number, 0),
+        )
+        for number, each in after.items()
+    }

@@ -1,0 +1,139 @@
+"""Proves the tables of the settings' exports, and reports the results."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from dataclasses import dataclass
+
+from pipeline.delta.proof.exported_table import open_exported_table
+from pipeline.delta.proof.proving import Proof, prove_table
+from pipeline.delta.without_spark.topic_records import batch_reader
+from pipeline.export.export_request import offset_ranges, wanted_export
+from pipeline.export.several_exports import chosen_exports
+from pipeline.job import JobContext, JobReport, Value
+from storage_engine.errors import LogError, UsageError
+from storage_engine.quantities import counted
+from storage_engine.topic.chain.transaction_files import newest_decided
+from storage_engine.topic.readers.reader import PartitionReader
+
+
+def add_proof_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the job `prove`."""
+    parser.add_argument(
+        "--only",
+        metavar="NAME",
+        action="append",
+        help="prove only the table of this export of the section `exports`; the option may be given several times",
+    )
+    parser.add_argument(
+        "--table-version",
+        metavar="N",
+        type=int,
+        help="prove this version of the table, instead of its newest version",
+    )
+
+
+@dataclass(frozen=True)
+class _Result:
+    """The proof of one export's table; or the error because of which there is none."""
+
+    name: str
+    table: str
+    proof: Proof | None
+    error: LogError | None = None
+
+
+def prove_exports(context: JobContext) -> JobReport:
+    """Prove the table of each chosen export.
+
+    Raises:
+        LogError: the only proof could not be made, or the request is wrong.
+    """
+    version = vars(context.arguments).get("table_version")
+    exports = chosen_exports(context)
+    if version is not None and (version < 0 or len(exports) > 1):
+        problem = f"found {version}" if version < 0 else f"the settings have {len(exports)} exports"
+        raise UsageError(
+            "--table-version", problem, "Give a version, from 0 on, of one table; --only chooses the table."
+        )
+    results = []
+    for each in exports:
+        table = each.context.settings.required_export().table
+        try:
+            results.append(_Result(each.name, table, _prove(each.context, version)))
+        except LogError as error:
+            if len(exports) == 1:
+                raise
+            results.append(_Result(each.name, table, None, error))
+    return _report(results)
+
+
+def _prove(context: JobContext, version: int | None) -> Proof:
+    topic = context.settings.required_export().topic
+    state = context.topics.state(topic)
+    table = open_exported_table(wanted_export(context, state), version)
+    state = newest_decided(context.storage, context.topics.chain(topic))  # read after the table: it is not behind it
+    export = wanted_export(context, state)
+
+    def reader_of(partition: int) -> PartitionReader:
+        return PartitionReader(context.storage, context.topics.chain(topic), partition, state)
+
+    with context.display.work(f"prove {topic}") as shown:
+        return prove_table(
+            export,
+            table,
+            offset_ranges(state),
+            batch_reader(reader_of, state, shown),
+            lambda: offset_ranges(context.topics.state(topic)),
+        )
+
+
+def _report(results: list[_Result]) -> JobReport:
+    proofs = [each.proof for each in results if each.proof is not None]
+    reasons = sum((each.findings.unprovable for each in proofs), Counter[str]())
+    answers = [each.answer for each in proofs]
+    summary: dict[str, Value] = {
+        "answer": max(answers, key=_weight, default=None),
+        "tables": len(results),
+        "records": sum(each.records for each in proofs),
+        "table rows": sum(each.rows for each in proofs),
+        "equal": sum(each.findings.equal for each in proofs),
+        "different": sum(each.findings.differing for each in proofs),
+        "no longer provable": reasons.total(),
+        "reasons": dict(reasons),
+    }
+    if len(results) == 1 and proofs:
+        summary = {"table": results[0].table, "table version": proofs[0].version, **summary}
+        del summary["tables"]
+    return JobReport(
+        summary=summary,
+        rows=[
+            {"table": each.table, "partition": found.partition, "offset": found.offset, "problem": found.problem}
+            for each in results
+            if each.proof is not None
+            for found in each.proof.findings.differences
+        ],
+        failures=[f"{each.name}: {each.error}" for each in results if each.error is not None],
+        warnings=[warning for each in results for warning in _warnings(each)],
+        is_wrong="different" in answers,
+    )
+
+
+def _weight(answer: str) -> int:
+    return ("equal", "equal as far as the log can tell", "different").index(answer)
+
+
+def _warnings(result: _Result) -> list[str]:
+    if result.proof is None:
+        return []
+    warnings = []
+    found = result.proof.findings
+    if columns := result.proof.not_compared:
+        warnings.append(
+            f"{result.name}: {counted(len(columns), 'column')} not compared, because the table or the model does not"
+            f" have it: {', '.join(columns)}"
+        )
+    if found.differing > len(found.differences):
+        warnings.append(f"{result.name}: only the first {len(found.differences)} differences are listed")
+    return warnings
