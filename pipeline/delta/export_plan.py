@@ -10,19 +10,26 @@ any other export, and ends before a JVM starts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from pipeline.delta.table_stamp import Recent, Stamp, TableHead, known_began
+from pipeline.delta.table_stamp import Began, Recent, Stamp, TableHead, known_began
 from schemas.event_schema import EventSchema
 from storage_engine.errors import StateError
 
 
 class ExportMode(StrEnum):
-    """The meaning of a record: the new state of its key (upsert), or one event of many (append)."""
+    """The meaning of a record: the new state of its key (upsert), one event of many (append), or one change of its key,
+    which may be a deletion (changelog)."""
 
     UPSERT = "upsert"
     APPEND = "append"
+    CHANGELOG = "changelog"
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether a record without a key is a dead letter."""
+        return self is not ExportMode.APPEND
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ class Export:
     section: str = "export"
     """The section of the settings that declares the export, for messages."""
     headers: bool = False
-    """Whether the rows of an append contain the headers of the records."""
+    """Whether the rows contain the headers of the records; not in an upsert."""
 
 
 Register = Callable[[Mapping[int, int]], None]
@@ -110,8 +117,7 @@ class ExportPlan:
     reread: partitions that are read from their start, because compaction may have removed tombstones before they were
         exported.
     replaced: partitions whose rows at or above `start` are rebuilt, because the command line asks for this.
-    began: by partition, the first offset in the table, if the first export did not begin with the oldest record; None:
-        not known.
+    began: how the first export of the table began, with the offsets after this run; None: not known.
     """
 
     head: TableHead | None
@@ -121,7 +127,7 @@ class ExportPlan:
     gaps: tuple[Gap, ...] = ()
     reread: tuple[int, ...] = ()
     replaced: tuple[int, ...] = ()
-    began: Mapping[int, int] | None = None
+    began: Began | None = None
 
     @property
     def waiting(self) -> list[int]:
@@ -259,14 +265,15 @@ def decide_export(
     return ExportPlan(head, before, start, end, gaps, reread, replaced, _began(head, start, ranges))
 
 
-def _began(
-    head: TableHead | None, start: Mapping[int, int], ranges: Mapping[int, PartitionOffsets]
-) -> dict[int, int] | None:
-    """By partition, the first offset in the table after the run, if older records were never exported."""
+def _began(head: TableHead | None, start: Mapping[int, int], ranges: Mapping[int, PartitionOffsets]) -> Began | None:
+    """How the first export began. If this run begins earlier, its offsets count."""
     if head is None or head.is_new:
-        return {each: first for each, first in start.items() if first > ranges[each].log_start_offset}
+        left_out = {each: first for each, first in start.items() if first > ranges[each].log_start_offset}
+        return Began(left_out, len(ranges))
     began = known_began(head)
-    return None if began is None else {each: min(first, start.get(each, first)) for each, first in began.items()}
+    if began is None:
+        return None
+    return replace(began, offsets={each: min(first, start.get(each, first)) for each, first in began.offsets.items()})
 
 
 def new_stamp(
@@ -275,7 +282,7 @@ def new_stamp(
     table_id: str,
     positions: Mapping[int, int],
     recent: Recent,
-    began: Mapping[int, int] | None,
+    began: Began | None,
 ) -> Stamp:
     """The stamp of a commit that follows `head` and sets these positions."""
     return Stamp(
@@ -371,7 +378,7 @@ def _check_from_offsets(
                 " between these two offsets would be missing",
                 f"Name offset {start[partition]} or a lower one, or export to another table.",
             )
-        if export.mode is ExportMode.APPEND and offset < offsets.compacted_end:
+        if export.mode is not ExportMode.UPSERT and offset < offsets.compacted_end:
             raise OffsetRefusedError(
                 place,
                 f"compaction has removed records of {export.topic}-{partition} below offset {offsets.compacted_end},"

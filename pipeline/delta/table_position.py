@@ -15,7 +15,7 @@ from pipeline.delta.delta_table import read_table_id
 from pipeline.delta.export_plan import Export, ExportMode, TableSchemaError, new_stamp
 from pipeline.delta.rows.row_columns import COORDINATES
 from pipeline.delta.table_history import read_head
-from pipeline.delta.table_stamp import Recent, Stamp, TableHead, known_positions
+from pipeline.delta.table_stamp import Began, Recent, Stamp, TableHead, known_positions
 
 
 def look_at_table(spark: SparkSession, export: Export) -> tuple[TableHead | None, Mapping[int, int]]:
@@ -49,7 +49,7 @@ def stamp_of(
     head: TableHead,
     positions: Mapping[int, int],
     recent: Recent,
-    began: Mapping[int, int] | None,
+    began: Began | None,
 ) -> Stamp:
     """The stamp of a commit that follows `head` and sets these positions."""
     return new_stamp(export, head, head.table_id or read_table_id(spark, export.table), positions, recent, began)

@@ -150,7 +150,8 @@ def fit_table(
     if rewrite is None:
         return head
     notify(f"table {export.table}: {rewrite}, in one commit")
-    stamp = stamp_of(spark, export, head, plan.before, plan.recent, known_began(plan.head))
+    began = known_began(plan.head) if plan.before else plan.began
+    stamp = stamp_of(spark, export, head, plan.before, plan.recent, began)
     version = _rewrite(spark, export, rewrite, head, stamp, last_known=rewrite.version + is_extended)
     return TableHead(version, current=stamp, newest=stamp, next_guard=version + 1, table_id=stamp.table_id)
 

@@ -5,13 +5,12 @@ Each commit of an export has a stamp in Delta's user metadata, so rows and posit
 
     {"lakelog": {"topic": "flights", "topic_id": "...", "table_id": "...", "mode": "upsert",
                  "positions": {"0": 52110, "1": 50932}, "version": 7, "id": "9f3ac1...", "format": 2,
-                 "recent": {"records": 1000, "dead_letters": 12}, "began": {}}}
+                 "recent": {"records": 1000, "dead_letters": 12}, "began": {"offsets": {}, "partitions": 2}}}
 
 `positions` contains, for each partition, the next offset to read. The positions of the table are those of its newest
 stamp, with one exception: RESTORE brings back older rows, so stamps after the restored version are ignored.
 
-`began` contains the partitions in which the first export did not begin with the oldest record, with the first offset
-that it read. So a proof (`pipeline.delta.proof`) does not miss the records before that offset.
+`began` describes the first export of the table. A proof (`pipeline.delta.proof`) needs it.
 
 The release of Lakelog that introduced stale rows (decision 0037) also introduced `format` 2. Stamps of format 1 have
 neither `format` nor `recent` nor `began`. If an older release finds a stamp with these fields, the older release stops with an
@@ -55,6 +54,18 @@ class Recent:
 
 
 @dataclass(frozen=True)
+class Began:
+    """How the first export of a table began.
+
+    offsets: by partition, the first offset that was exported; only partitions in which older records were left out.
+    partitions: the number of the topic's partitions at that time.
+    """
+
+    offsets: Mapping[int, int]
+    partitions: int
+
+
+@dataclass(frozen=True)
 class Stamp:
     """The stamp of one commit."""
 
@@ -70,9 +81,8 @@ class Stamp:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     format: int = STAMP_FORMAT
     recent: Recent = Recent()
-    began: Mapping[int, int] | None = None
-    """By partition, the first offset that the first export read, if it did not begin with the oldest record; None: not
-    known."""
+    began: Began | None = None
+    """None: not known."""
 
     @property
     def app_id(self) -> str:
@@ -81,7 +91,7 @@ class Stamp:
         return f"{_KEY}:{self.topic_id}:{self.table_id}"
 
     def to_json(self) -> str:
-        began = None if self.began is None else _with_text_keys(self.began)
+        began = self.began and {**asdict(self.began), "offsets": _with_text_keys(self.began.offsets)}
         return json.dumps({_KEY: {**asdict(self), "positions": _with_text_keys(self.positions), "began": began}})
 
     @classmethod
@@ -112,7 +122,7 @@ class Stamp:
             "positions": _with_number_keys(fields["positions"]),
             "format": found,
             "recent": Recent(**fields.get("recent", {})),
-            "began": None if began is None else _with_number_keys(began),
+            "began": began and Began(_with_number_keys(began["offsets"]), began["partitions"]),
         }
         return cls(**{**fields, **known})
 
@@ -150,12 +160,9 @@ def known_positions(head: TableHead | None) -> Mapping[int, int] | None:
     return head.current.positions if head.current is not None else None
 
 
-def known_began(head: TableHead | None) -> Mapping[int, int] | None:
-    """By partition, the first offset in the table, if the first export did not begin with the oldest record; None: not
-    known."""
-    if head is None or head.is_new:
-        return {}
-    return head.current.began if head.current is not None else None
+def known_began(head: TableHead | None) -> Began | None:
+    """How the first export of a table began; None if there is no table, or if this is not known."""
+    return head.current.began if head is not None and head.current is not None else None
 
 
 def perhaps_written(head: TableHead | None, start: Mapping[int, int]) -> dict[int, int]:

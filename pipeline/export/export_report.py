@@ -51,7 +51,7 @@ def replay_report(export: Export, table: str, result: ReplayResult, warnings: Se
 def _outcome(result: ExportResult, mode: ExportMode) -> dict[str, Value]:
     """The numbers of rows and of dead letters. The names of these figures depend on the mode."""
     letters: dict[str, Value] = {"dead letters": result.dead_letters, "dead letters by reason": result.reasons}
-    if mode is ExportMode.APPEND:
+    if mode is not ExportMode.UPSERT:
         return {"rows appended": result.written, **letters}
     return {
         "tombstones": result.tombstones,

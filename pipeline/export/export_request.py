@@ -79,7 +79,7 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
     if wanted.headers and mode is ExportMode.UPSERT:
         raise ConfigError(
             context.settings.place_of("export.headers"),
-            f"headers are exported only in append mode, but {asked_by} asks for upsert",
+            f"headers are exported only in the modes append and changelog, but {asked_by} asks for upsert",
             f"Leave out {context.settings.export_section}.headers, or set {context.settings.export_section}.mode to append.",
         )
     root = context.storage.uri

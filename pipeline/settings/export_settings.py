@@ -30,15 +30,16 @@ class ExportSettings(Section):
         validate_default=True,
         description="Directory of the Delta table. Default: tables/ and the name of the topic.",
     )
-    mode: Annotated[Literal["upsert", "append"], Noun("upsert or append")] | None = Field(
+    mode: Annotated[Literal["upsert", "append", "changelog"], Noun("upsert, append or changelog")] | None = Field(
         default=None,
         description="upsert: a row has the latest value of its key, and a tombstone deletes the row. append: every record"
-        " becomes a row. Default: upsert if the topic's cleanup.policy contains compact, otherwise append.",
+        " becomes a row. changelog: every record becomes a row, also a tombstone; the column _change_type is upsert or"
+        " delete. Default: upsert if the topic's cleanup.policy contains compact, otherwise append.",
     )
     headers: Annotated[bool, Noun("true or false")] = Field(
         default=False,
-        description="Whether the table has a column _headers with the records' headers. Only append mode allows this. Rows that"
-        " were exported without this column contain null there.",
+        description="Whether the table has a column _headers with the records' headers. The modes append and changelog allow"
+        " this. Rows that were exported without this column contain null there.",
     )
     max_dead_letter_share: Annotated[float, Noun("a number"), by_key(MAX_DEAD_LETTER_SHARE)] = Field(
         default=DEFAULT_MAX_SHARE, alias="max.dead.letter.share", description=MAX_DEAD_LETTER_SHARE.doc

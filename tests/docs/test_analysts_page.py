@@ -41,6 +41,8 @@ def page_folder(spark: SparkSession, tmp_path: Path) -> Path:
     context.arguments.take_over = context.arguments.accept_new_checkpoint = False
     ingest(context)
     export(context)
+    changes = ["export.mode=changelog", "export.table=tables/flight_changes"]
+    export(JobContext.of("test", load_settings(PROJECT / "conf" / "flights.yaml", changes, settings.root)))
     return tmp_path
 
 
@@ -63,6 +65,7 @@ def test_the_examples_run_and_show_what_the_page_says(
     assert re.search(r"N1\W+2\W", shown), "the log holds two records of N1"
     assert "prove: table tables/flights, table version 1, answer equal, records 3, table rows 2, equal 2" in shown
     assert re.search(r"no_key.*1\W", shown), "one dead letter"
+    assert sorted(names["as_of_noon"]) == [("N1", "SFO"), ("N2", "SFO")]
     assert sorted(names["as_of"]["tailnum"]) == ["N1", "N2"]
     ends = dict(line.split(":")[1:] for line in shown.splitlines() if line.startswith("flights:"))
     assert {int(number): int(end) for number, end in ends.items()} == names["exported"][0][1]

@@ -1,4 +1,4 @@
-"""Compares an append table with the log: each record that can be decoded is one row."""
+"""Compares an append or changelog table with the log: each record that can be decoded is one row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.delta.rows.row_columns import UNDECODABLE
 def compare_appended(
     records: pa.Table, is_open: Mask, rows: pa.Table, evidence: Evidence, added: AddedColumns
 ) -> Findings:
-    """Compare all rows of an append table, or a part of them, with their records.
+    """Compare all rows of such a table, or a part of them, with their records.
 
     Args:
         records: the records below the table's positions, decoded with today's model (row_decoding.decoded_columns).
@@ -40,10 +40,10 @@ def compare_appended(
         known = evidence.get(partition, NO_EVIDENCE)
         if offset >= known.position:
             findings.differs(partition, offset, "the row is beyond the table's position")
-        elif found[index] >= 0 and reasons[found[index]] == UNDECODABLE:
+        elif found[index] >= 0 and reasons[found[index]] == UNDECODABLE and not is_open[found[index]]:
             findings.unprovable[OTHER_MODEL] += 1
         elif found[index] >= 0:
-            findings.differs(partition, offset, "the record has no value")
+            findings.differs(partition, offset, "the record at this place is a dead letter")
         elif (why := known.why_gone(offset)) is not None:
             findings.unprovable[why] += 1
         else:

@@ -18,7 +18,7 @@ from pipeline.delta.proof.compared_rows import AddedColumns
 from pipeline.delta.proof.slices import Slice
 from pipeline.delta.rows.row_columns import COORDINATES, table_columns
 from pipeline.delta.table_history import Commit, DeltaLog, find_head
-from pipeline.delta.table_stamp import Stamp, TableHead, known_began, known_positions
+from pipeline.delta.table_stamp import Began, Stamp, TableHead, known_began, known_positions
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.table_opening import open_or_none
 
@@ -50,9 +50,8 @@ class ExportedTable:
         return known_positions(self.head) or {}
 
     @property
-    def began(self) -> Mapping[int, int] | None:
-        """By partition, the first offset that the first export read, if it did not begin with the oldest record. None:
-        the table's commits do not say so."""
+    def began(self) -> Began | None:
+        """How the first export began; None: the table's commits do not say it."""
         return known_began(self.head)
 
     def count(self) -> int:

@@ -86,7 +86,8 @@ def prove_table(
         places = Places(records)
         is_open = table.is_open_letter(places.partitions, places.offsets)
         if keyed:
-            found = compare_upserted(records, is_open, later, rows, evidence, table.added)
+            first_partitions = table.began.partitions if table.began is not None else 1
+            found = compare_upserted(records, is_open, later, rows, evidence, table.added, first_partitions)
         else:
             found = compare_appended(records, is_open, rows, evidence, table.added)
         proof.findings.add(found)
@@ -135,7 +136,7 @@ def _evidence(table: ExportedTable, read: Offsets, after: Offsets) -> dict[int, 
             each.compacted_end,
             each.tombstones_end,
             number not in read or each.compacted_end > read[number].last_stable_offset,
-            None if began is None else began.get(number, 0),
+            None if began is None else began.offsets.get(number, 0),
         )
         for number, each in after.items()
     }

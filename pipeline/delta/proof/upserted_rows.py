@@ -26,7 +26,13 @@ from storage_engine.record.partitioner import partition_keys
 
 
 def compare_upserted(
-    records: pa.Table, is_open: Mask, later: pa.ChunkedArray, rows: pa.Table, evidence: Evidence, added: AddedColumns
+    records: pa.Table,
+    is_open: Mask,
+    later: pa.ChunkedArray,
+    rows: pa.Table,
+    evidence: Evidence,
+    added: AddedColumns,
+    first_partitions: int,
 ) -> Findings:
     """Compare all rows of an upsert table, or those of a part of the keys, with their records.
 
@@ -36,10 +42,11 @@ def compare_upserted(
         is_open: bool of shape (records,): whether the record is an open dead letter of the table.
         later: the keys of the records at or above the positions.
         rows: the rows, with the columns that are compared, and the coordinates.
+        first_partitions: the number of the topic's partitions at the first export, or less.
     """
     has_key = np.array(records["_key"].is_valid().to_numpy(), np.bool_)
     records = records.filter(pa.array(has_key))
-    return _Comparison(records, is_open[has_key], later, rows, evidence, added).findings
+    return _Comparison(records, is_open[has_key], later, rows, evidence, added, first_partitions).findings
 
 
 class _Comparison:
@@ -53,8 +60,10 @@ class _Comparison:
         rows: pa.Table,
         evidence: Evidence,
         added: AddedColumns,
+        first_partitions: int,
     ) -> None:
         self.findings = Findings()
+        self._first_partitions = first_partitions
         self._evidence = evidence
         self._rows = rows
         self._there, self._places = Places(records), Places(rows)
@@ -64,7 +73,8 @@ class _Comparison:
         self._found = self._there.find(self._places.partitions, self._places.offsets)
         # A replay that was killed may have made the row, and not yet closed the dead letter.
         is_open = is_open.copy()
-        is_open[self._found[self._found >= 0]] = False
+        found = self._found[self._found >= 0]
+        is_open[found[self._fits[found]]] = False
         self._decides = self._fits & ~is_open
         self._is_open = is_open
         self._deciding = self._newest(np.flatnonzero(self._decides))
@@ -218,7 +228,10 @@ class _Comparison:
         elif record >= 0 and self._key_of_record[record] != key:
             self._differs_at_row(row, "the record at this place has another key")
         elif record >= 0 and not self._fits[record]:
-            self._unprovable(OTHER_MODEL)
+            if self._is_open[record]:
+                self._differs_at_row(row, "the record at this place is an open dead letter")
+            else:
+                self._unprovable(OTHER_MODEL)
         elif record >= 0 and self._tombstones[record]:
             self._differs_at_row(row, "the record at this place is a tombstone")
         elif decides >= 0 and self._is_newer_than_row(decides, row):
@@ -273,8 +286,10 @@ class _Comparison:
             self.findings.differs(partition, offset, "the record has no row")
 
     def _may_be_deleted_elsewhere(self, key: int, partition: int) -> bool:
-        """Whether a tombstone of the key may have been in another partition. The number of partitions may have grown, and
-        then the key has another partition than before."""
-        if int(partition_keys(self._keys.slice(key, 1), len(self._evidence), 0)[0]) == partition:
+        """Whether a tombstone of the key may have been in another partition. If partitions were added since the first
+        export, the key may have had another partition than today."""
+        chosen = self._keys.slice(key, 1)
+        counts = range(self._first_partitions, len(self._evidence) + 1)
+        if all(int(partition_keys(chosen, count, 0)[0]) == partition for count in counts):
             return False
         return any(each.tombstones_end or each.log_start_offset for n, each in self._evidence.items() if n != partition)

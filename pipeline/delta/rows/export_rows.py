@@ -20,20 +20,23 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakelog.spark.types import nullable, spark_struct
-from pipeline.delta.export_plan import Export, ExportMode
-from pipeline.delta.rows.row_columns import NO_KEY, carried_columns, row_columns
+from pipeline.delta.export_plan import Export
+from pipeline.delta.rows.row_columns import CHANGE_TYPE, DELETED, NO_KEY, UPSERTED, carried_columns, row_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 
 
 def decode(records: DataFrame, export: Export) -> DataFrame:
     """The records as rows of the table, with the additional columns of `row_columns.HANDLING`."""
-    keyed = export.mode is ExportMode.UPSERT
     records = records.select("key", "value", "partition", "offset", "timestamp", "headers")
     if export.schema is not None:
         decoding = partial(decode_batches, export=export)
         return records.mapInArrow(decoding, nullable(spark_struct(decoded_columns(export))))
-    lost = F.col("key").isNull() if keyed else F.lit(False)
-    coordinates = [F.col(name).alias(f"_{name}") for name in carried_columns(row_columns(export))]
+    lost = F.col("key").isNull() if export.mode.needs_key else F.lit(False)
+    columns = row_columns(export)
+    coordinates = [F.col(name).alias(f"_{name}") for name in carried_columns(columns)]
+    if CHANGE_TYPE.name in columns.names:
+        deleted = F.when(F.col("value").isNull(), F.lit(DELETED))
+        coordinates.append(deleted.otherwise(F.lit(UPSERTED)).alias(CHANGE_TYPE.name))
     return records.select(
         "value",
         *coordinates,

@@ -29,6 +29,9 @@ _PLACE = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("timesta
 STALE_SINCE = pa.field("_stale_since", _PLACE)
 """In upsert mode: the place of the first newer record of the key that could not be decoded. Null: the row is
 current."""
+CHANGE_TYPE = pa.field("_change_type", pa.string())
+"""In changelog mode: the kind of the change."""
+UPSERTED, DELETED = "upsert", "delete"
 _HEADERS = EXPORT_DEAD_LETTERS.field("headers").type
 _VALUE = pa.schema([("value", pa.binary())])
 # Internal columns of decoded records. No field of a pydantic model begins with an underscore.
@@ -47,7 +50,8 @@ def row_columns(export: Export) -> pa.Schema:
     """The columns that are computed from one record."""
     fields = arrow_schema(export.schema.model) if export.schema is not None else _VALUE
     headers = [pa.field("_headers", _HEADERS)] if export.headers else []
-    return pa.schema([*(each.with_nullable(True) for each in fields), *COORDINATES, *headers])
+    change = [CHANGE_TYPE] if export.mode is ExportMode.CHANGELOG else []
+    return pa.schema([*(each.with_nullable(True) for each in fields), *COORDINATES, *headers, *change])
 
 
 def table_columns(export: Export) -> pa.Schema:

@@ -7,9 +7,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pipeline.delta.export_plan import Export, ExportMode
-from pipeline.delta.rows.row_columns import HANDLING, NO_KEY, NO_VALUE, UNDECODABLE, carried_columns, row_columns
+from pipeline.delta.export_plan import Export
+from pipeline.delta.rows.row_columns import (
+    CHANGE_TYPE,
+    DELETED,
+    HANDLING,
+    NO_KEY,
+    NO_VALUE,
+    UNDECODABLE,
+    UPSERTED,
+    carried_columns,
+    row_columns,
+)
 from schemas.event_decoding import DecodeError, decode_values
 
 
@@ -25,7 +36,7 @@ def decode_batches(batches: Iterable[pa.RecordBatch], export: Export) -> Iterato
         batches: records with the columns of Spark's Kafka source.
     """
     columns = decoded_columns(export)
-    keyed = export.mode is ExportMode.UPSERT
+    keyed = export.mode.needs_key
     for batch in batches:
         values = batch.column("value").cast(pa.binary())
         fields, errors = _decoded(export, values)
@@ -40,9 +51,11 @@ def decode_batches(batches: Iterable[pa.RecordBatch], export: Export) -> Iterato
                     reasons[row], details[row] = (NO_KEY if keyed else NO_VALUE), None
         reason = pa.array(reasons, pa.string())
         bad = reason.is_valid()
+        changes = [pc.if_else(values.is_null(), DELETED, UPSERTED)] if CHANGE_TYPE.name in columns.names else []
         arrays = [
             *fields,
             *(batch.column(name) for name in carried_columns(columns)),
+            *changes,
             reason,
             pa.array(details, pa.string()),
             _where(bad, values),

@@ -141,7 +141,7 @@ def _read(read: ReadBatches, plan: ExportPlan, spark_records: int) -> list[pa.Re
 
 def _write(export: Export, table: PlainTable, decoded: pa.Table, stamp: Stamp) -> RowChanges:
     """Write the rows and the position, in one commit."""
-    if export.mode is ExportMode.APPEND:
+    if export.mode is not ExportMode.UPSERT:
         indices = pc.indices_nonzero(decoded["_reason"].is_null())
         rows = decoded.take(indices).select(row_columns(export).names)
         table.append(rows, stamp, stamp.version)

@@ -228,6 +228,42 @@ def test_append_makes_a_row_of_every_record(log: Log, append: Export) -> None:
     assert len(rows(append.table)) == 4
 
 
+@both_ways
+def test_a_changelog_has_each_change_of_a_key_and_its_deletions(log: Log, upsert: Export) -> None:
+    changelog = replace(upsert, mode=ExportMode.CHANGELOG, headers=True)
+    records: list[tuple[bytes | None, int | bytes | None]]
+    records = [(b"a", 1), (b"a", 2), (None, 3), (b"b", b"{}"), (b"a", None), (None, None)]
+    for key, value in records:
+        log.add(key, value)
+    result = run(log, changelog)
+    assert (result.records, result.written, result.deleted, result.tombstones) == (6, 3, 0, 2)
+    assert [(row["offset"], row["reason"]) for row in rows(changelog.dead_letters)] == [
+        (2, "no key"), (3, "undecodable"), (5, "no key"),
+    ]  # fmt: skip
+    log.add(b"a", 7)
+    assert run(log, changelog).written == 1
+    expected = [(b"a", 1, 0, "upsert"), (b"a", 2, 1, "upsert"), (b"a", None, 4, "delete"), (b"a", 7, 6, "upsert")]
+    names = ("_key", "number", "_offset", "_change_type")
+    found = sorted(rows(changelog.table), key=lambda row: int(row["_offset"]))
+    assert [tuple(row[name] for name in names) for row in found] == expected
+    assert all(row["_headers"] == [{"key": "trace", "value": b"1"}] for row in found)
+    run(log, changelog, ExportBounds(from_offsets={0: 1}))
+    again = sorted(rows(changelog.table), key=lambda row: int(row["_offset"]))
+    assert again == found
+    with pytest.raises(ExportModeError, match="was exported in changelog mode"):
+        run(log, replace(upsert, mode=ExportMode.APPEND))
+
+
+@both_ways
+def test_a_changelog_of_raw_values_tells_a_deletion_from_an_empty_value(log: Log, upsert: Export) -> None:
+    changelog = replace(upsert, mode=ExportMode.CHANGELOG, schema=None)
+    for key, value in [(b"a", b""), (b"a", None), (None, b"x")]:
+        log.add(key, value)
+    assert run(log, changelog).written == 2
+    assert [(row["value"], row["_change_type"]) for row in rows(changelog.table)] == [(b"", "upsert"), (None, "delete")]
+    assert [row["reason"] for row in rows(changelog.dead_letters)] == ["no key"]
+
+
 def test_append_carries_headers_where_they_are_asked_for(log: Log, append: Export, tmp_path: Path) -> None:
     log.add(b"a", 1)
     log.add(b"a", BAD)
@@ -607,7 +643,7 @@ def test_nothing_to_export_makes_no_table(log: Log, upsert: Export, tmp_path: Pa
     assert not (tmp_path / "orders").exists()
 
 
-@pytest.mark.parametrize("mode", list(ExportMode))
+@pytest.mark.parametrize("mode", [ExportMode.UPSERT, ExportMode.APPEND])
 def test_write_that_delta_skips_in_silence_is_noticed(log: Log, upsert: Export, mode: ExportMode) -> None:
     export = replace(upsert, mode=mode)
     log.add(b"a", 1)

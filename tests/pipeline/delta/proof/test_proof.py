@@ -28,7 +28,7 @@ def test_a_table_equals_its_topic(tmp_path: Path, mode: ExportMode) -> None:
     topic.append((b"a", 3), (b"b", None), (b"d", 4), (b"a", b"{"))
     topic.run_export()
     topic.append((b"d", 6))
-    rows = {ExportMode.UPSERT: 2, ExportMode.APPEND: 4}[mode]
+    rows = {ExportMode.UPSERT: 2, ExportMode.APPEND: 4, ExportMode.CHANGELOG: 5}[mode]
     proof = topic.prove()
     assert whole(proof) == {
         "answer": "equal", "rows": rows, "equal": rows, "unprovable": {}, "differences": [],
@@ -81,12 +81,12 @@ def rewritten(topic: ExportedTopic, change: Callable[[list[dict[str, object]]], 
 
 
 def set_value(rows: list[dict[str, object]], chance: random.Random) -> None:
-    row = chance.choice(rows)
+    row = chance.choice([row for row in rows if row["number"] is not None])
     row["number"] = int(str(row["number"])) + 1
 
 
 def set_null(rows: list[dict[str, object]], chance: random.Random) -> None:
-    chance.choice(rows)["number"] = None
+    chance.choice([row for row in rows if row["number"] is not None])["number"] = None
 
 
 def lose(rows: list[dict[str, object]], chance: random.Random) -> None:
@@ -166,7 +166,7 @@ TAMPERINGS: list[Callable[[list[dict[str, object]], random.Random], None]] = [
 def test_a_change_of_the_table_is_found(
     tmp_path: Path, mode: ExportMode, tamper: Callable[[list[dict[str, object]], random.Random], None]
 ) -> None:
-    if tamper is mark_stale and mode is ExportMode.APPEND:
+    if tamper is mark_stale and mode is not ExportMode.UPSERT:
         return
     chance = random.Random(tamper.__name__)
     topic = ExportedTopic(tmp_path, mode)
