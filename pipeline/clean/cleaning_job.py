@@ -7,9 +7,9 @@ committed as soon as it is done: one new version of the topic's state names the 
 pieces of work that were running.
 
 An error in one partition or topic is reported and does not stop the others. Ingests, exports and readers can work
-during a cleaning run, and so can a second cleaning job. A run may be killed at any time. The reasons why this is safe
-are in storage_engine.topic.clean.state_swap, storage_engine.topic.chain.pruning and
-storage_engine.topic.clean.sweeping. Before each piece, a run checks whether another run has already done the piece.
+during a cleaning run, and so can a second cleaning job. It is safe to kill a run at any time. The reasons are in
+storage_engine.topic.clean.state_swap, storage_engine.topic.chain.pruning and storage_engine.topic.clean.sweeping.
+Before each piece, a run checks whether another run has already done the piece.
 """
 
 from __future__ import annotations
