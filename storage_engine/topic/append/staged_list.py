@@ -14,9 +14,9 @@ commit, the files in the list are deleted first, and then the list itself.
 A micro-batch for one topic, without dead letters, has one commit and no list.
 
 If two attempts process the same batch, both use the list that was stored earlier. The files that the later attempt
-staged are not used. Before its first commit, a process makes the list durable, because it is possible that another
-process stored the list without making it durable. After a crash, the list is complete or absent. If the list is absent,
-either all topics have the batch, or no topic has it.
+staged are not used. Before its first commit, a process makes the list durable, because another process possibly stored
+the list without making it durable. After a crash, the list is complete or absent. If the list is absent, either all
+topics have the batch, or no topic has it.
 """
 
 from __future__ import annotations
