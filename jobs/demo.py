@@ -2,9 +2,9 @@
 
     ./spark-submit.sh demo [--root s3://bucket/prefix]
 
-The job writes the 336,776 flights that left New York in 2013 as twelve files of JSON events. The job appends the
-flights month by month to the compacted topic `flights`. Then it cleans the topic, and exports the topic. The exported
-Delta table contains the last flight of each aircraft. A second run finds no new flights and changes nothing. The
+First, the job writes the 336,776 flights that left New York in 2013 as twelve files of JSON events. Second, it appends
+the flights month by month to the compacted topic `flights`. Third, it cleans the topic and exports it to a Delta table.
+This table contains the last flight of each aircraft. A second run finds no new flights and changes nothing. The
 settings are in conf/flights.yaml.
 """
 

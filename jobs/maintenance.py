@@ -11,7 +11,7 @@ The job works on the topics that --topic or the section `maintenance` names. If 
 all topics of the root, including deleted topics that still have files. Compactions that are due by
 max.compaction.lag.ms come first, then compactions of the dirtiest partitions, then merges of small segments. Each piece
 of work is committed as soon as it is done. The end of the report lists the work that the budget did not allow. Ingests,
-exports, readers and another maintenance may run at the same time. The job may be killed at any time.
+exports, readers and another maintenance may run at the same time. It is safe to kill the job at any time.
 """
 
 from __future__ import annotations

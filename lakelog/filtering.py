@@ -4,13 +4,13 @@ Arrow itself decides which rows can match. Each segment becomes a fragment of an
 state knows about its rows: the topic, the partition, the offsets, the largest timestamp and the smallest one. Arrow
 returns the fragments that the expression does not contradict. Arrow opens no file for this.
 
-Bisection finds, in the same way, the earliest and the latest time at which a row of a segment can match. The first
-segment may begin with batches whose rows are all before this earliest time. These batches are skipped. The last segment
-may end with batches whose rows are all after this latest time. These batches are skipped, too.
-topic.readers.time_bounds finds the first and the last batch to read. To find the last batch, it uses a number in the
-state: the largest lateness of the segment's records. A record is late by the difference between its timestamp and a
-larger timestamp of an earlier record. If an earlier release of Lakelog wrote the segment, the state lacks this number
-and the smallest timestamp. In such a segment, fewer rows can be skipped.
+Bisection finds, in the same way, the earliest and the latest time at which a row of a segment can match. If the first
+segment begins with batches whose rows are all before this earliest time, these batches are skipped. If the last segment
+ends with batches whose rows are all after this latest time, these batches are skipped, too. topic.readers.time_bounds
+finds the first and the last batch to read. To find the last batch, it uses a number in the state: the largest lateness
+of the segment's records. A record is late by the difference between its timestamp and a larger timestamp of an earlier
+record. If an earlier release of Lakelog wrote the segment, the state lacks this number and the smallest timestamp. In
+such a segment, fewer rows can be skipped.
 """
 
 from __future__ import annotations

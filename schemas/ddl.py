@@ -7,7 +7,7 @@ BIGINT>>`.
              | DECIMAL ["(" digits ["," places] ")"] | ARRAY "<" type ">" | STRUCT "<" columns ">"
 
 Keywords may have upper-case and lower-case letters, and a name may be quoted by backticks. `schemas.model_columns` can
-map all these types to columns. Narrower types (INT, FLOAT) are refused, because a JSON number may be too large for
+map all these types to columns. Narrower types (INT, FLOAT) are refused, because a JSON number can be too large for
 them. The model follows the rules of every event model (`schemas.event_model`). The field of a NOT NULL column must be
 present and not null. Any other column may be null, and its field may be missing from the JSON. Spark's own parser
 cannot be used, because it needs a JVM, and settings are checked before the JVM starts.

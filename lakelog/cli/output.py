@@ -1,4 +1,4 @@
-"""Writes to standard output in large pieces. The process that reads this output, for example `head`, may stop at any
+"""Writes to standard output in large pieces. The process that reads this output, for example `head`, can stop at any
 time.
 
 Text for people never contains a control character, even if its source does (lakelog/terminal/text.py).

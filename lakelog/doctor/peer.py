@@ -11,8 +11,8 @@ communicate only through the storage.
 
 The first host requests actions, and removes all these files at the end. The second host performs the actions. Each file
 below mail/ is a letter from one host to the other. The hosts find letters by listing the folder, because a listing
-always asks the server. A cache may answer a lookup by name, for up to a minute. Each letter has its own name and is
-written with a rename, so the mail does not depend on put-if-absent.
+always asks the server. A lookup by name does not: for up to a minute, a cache can answer it. Each letter has its own
+name and is written with a rename, so the mail does not depend on put-if-absent.
 """
 
 from __future__ import annotations

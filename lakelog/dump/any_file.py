@@ -1,6 +1,6 @@
 """Dumps one file of a log, of any kind. As in Kafka's tool, only the file's name determines the kind.
 
-The contents of most files do not show their kind. If the user gives a whole directory, the directory may contain files
+The contents of most files do not show their kind. If the user gives a whole directory, the directory can contain files
 that do not belong to a log. Such a file is an error, but the other files are still dumped.
 """
 

@@ -1,4 +1,4 @@
-"""Measures how far the consumers of a topic are behind, again and again at little cost.
+"""Measures how far the consumers of a topic are behind. Repeated measurements cost little.
 
 A consumer's file is read again only if a listing shows that it has changed. The age of the lag needs the timestamp of the
 first unread record. That record is read once, and its timestamp is kept while the consumer stays at its position and the

@@ -18,10 +18,10 @@ The first rule that applies decides:
     6. The lag never decreased from one sample to the next                                        WARN
     7.                                                                                            OK
 
-Three details differ from Burrow. Burrow has no least window (the ten minutes of rule 2), because it takes about one
-sample per minute; Lakelog's samples may be a second apart. To find out whether the consumer was up to date within these
-ten minutes, Burrow keeps recent log ends, and Lakelog uses the age of the oldest unread record. Rules 4 to 6 need at
-least three samples, because they compare samples.
+Three details differ from Burrow. First, Burrow has no minimum time (the ten minutes of rule 2), because Burrow takes
+about one sample per minute. Lakelog's samples can be a second apart. Second, to find out whether the consumer was up to
+date within these ten minutes, Burrow keeps recent log ends, but Lakelog uses the age of the oldest unread record.
+Third, in Lakelog, rules 4 to 6 need at least three samples, because these rules compare samples.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Turns figures into Prometheus's metrics. Pure.
+"""Turns figures into Prometheus's metrics. All functions are pure.
 
-The names and labels of the first group are those of kafka_exporter, and the names and labels of the second group are those
-of kafka-lag-exporter, so that boards and alerts for Kafka work with Lakelog. All other names begin with lakelog_. If a figure
+The first group has the names and labels of kafka_exporter. The second group has the names and labels of
+kafka-lag-exporter. So boards and alerts for Kafka work with Lakelog. All other names begin with lakelog_. If a figure
 is not known, its metric is missing.
 """
 

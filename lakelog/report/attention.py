@@ -1,4 +1,6 @@
-"""Shows what an operator should look at, for the root or for a topic: warnings and dead letters. Pure."""
+"""Shows what an operator should look at, for the root or for a topic: warnings and dead letters. All functions are
+pure.
+"""
 
 from __future__ import annotations
 

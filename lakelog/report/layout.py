@@ -1,4 +1,4 @@
-"""Makes the elements of the page: tables, figures, times. Pure.
+"""Makes the elements of the page: tables, figures, times. All functions are pure.
 
 In a narrow window, tables and pictures scroll. Each table and each picture has a caption for screen readers.
 """

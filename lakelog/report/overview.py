@@ -1,4 +1,6 @@
-"""Shows the first part of the page: figures, warnings and topics of the root, and the legend of the pictures. Pure."""
+"""Shows the first part of the page: figures, warnings and topics of the root, and the legend of the pictures. All
+functions are pure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renders values as one HTML page: the overview, then each topic with its pictures and tables. Pure.
+"""Renders values as one HTML page: the overview, then each topic with its pictures and tables. All functions are pure.
 
 The page is complete: it contains its style and pictures, and loads nothing else, for example no font and no script. The
 page's content security policy forbids the page to load anything. If a long table omits rows, a line below the table

@@ -1,4 +1,4 @@
-"""Converts numbers and times to positions in a picture, and chooses the marks on an axis. Pure."""
+"""Converts numbers and times to positions in a picture, and chooses the marks on an axis. All functions are pure."""
 
 from __future__ import annotations
 

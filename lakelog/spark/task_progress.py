@@ -1,9 +1,9 @@
 """Reports the progress of tasks and streams that Spark runs.
 
 Tasks report through Spark's accumulators. The driver gets a task's numbers when the task has ended, so progress grows
-task by task. If Spark runs a task twice, its numbers may be added twice. After each micro-batch, a stream reports how
-far its source is ahead of the stream, if the source knows this. These numbers are only for people who wait; no job's
-result depends on them.
+task by task. If Spark runs a task twice, it is possible that the numbers of this task are added twice. After each
+micro-batch, a stream reports how far its source is ahead of the stream, if the source knows this. These numbers are
+only for people who wait; no job's result depends on them.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@
      "records": 1200000, "expected_records": null, "bytes": 340200000, "expected_bytes": 1200000000,
      "records_per_second": 96000, "bytes_per_second": 27300000, "seconds_left": 32, "note": ""}
 
-Each piece of work has a line at its start, a line each second if its progress has changed, a line each ten seconds
-otherwise, and a line at its end, whose state is `done` or `failed`. Lines are appended, so several runs can share a file.
-If the file can no longer be written, for example because the disk is full, the work continues.
+Each piece of work has a line at its start and a line at its end. The state of the last line is `done` or `failed`.
+Between these two lines, there is a line each second if the progress has changed, and otherwise a line each ten seconds.
+Lines are appended, so several runs can share a file. If the file can no longer be written, for example because the disk
+is full, the work continues.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Makes text from files and records safe to print on a terminal.
 
-A topic's name in a damaged document, a consumer's name, a header, or a value in an error message may contain characters
+A topic's name in a damaged document, a consumer's name, a header, or a value in an error message can contain characters
 that a terminal interprets. Such characters could hide lines, change the terminal's title, or enter text as if the user
 had typed it. These characters are printed as escapes, `\\x1b`. Two other kinds of characters are escaped, too: those
 that reverse the direction of the text after them, and those that only some programs treat as a line end. All text for

@@ -6,8 +6,8 @@ if
     --max-bytes      this piece and all pieces begun before it would together read more bytes than the limit
     --max-minutes    the time limit has passed, or would pass before the end of the piece
 
-Even if a piece must not begin, the budget may allow a smaller piece. The duration of a piece is estimated from the rate
-of the fastest piece so far, in bytes per second. Lower rates are ignored, because the rate of a small piece mostly
+If a piece must not begin, the budget can still allow a smaller piece. The duration of a piece is estimated from the
+rate of the fastest piece so far, in bytes per second. Lower rates are ignored, because the rate of a small piece mostly
 shows how long Spark takes to start. Until the first piece has ended, there is no estimate, and a piece may begin at any
 time before the time limit. So a run lasts longer than the time limit only if pieces are still running when the limit
 passes.

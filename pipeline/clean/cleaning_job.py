@@ -1,15 +1,15 @@
 """Cleans the topics of a root: retention, compaction, merging, and the deletion of unneeded files and versions.
 
 The driver decides and commits retention itself, because retention copies no bytes. Compactions and merges of all topics
-are in one queue (clean.work_queue), in the order of their priority, and run within the budget (clean.budget). They run
-on Spark, unless all of them together take less time than the start of Spark (clean.runners). Each piece of work is
-committed as soon as it is done: one new version of the topic's state names the new files. So a kill loses only the
-pieces of work that were running.
+are in one queue (clean.work_queue), in the order of their priority, and run within the budget (clean.budget). If all of
+this work takes less time than the start of Spark, it runs in the driver; otherwise it runs on Spark (clean.runners).
+Each piece of work is committed as soon as it is done: one new version of the topic's state names the new files. So a
+kill loses only the pieces of work that were running.
 
 An error in one partition or topic is reported and does not stop the others. Ingests, exports and readers can work
-during a cleaning run, and so can a second cleaning job. A run may be killed at any time. The reasons why this is safe
-are in storage_engine.topic.clean.state_swap, storage_engine.topic.chain.pruning and
-storage_engine.topic.clean.sweeping. Before each piece, a run checks whether another run has already done the piece.
+during a cleaning run, and so can a second cleaning job. It is safe to kill a run at any time. The reasons are in
+storage_engine.topic.clean.state_swap, storage_engine.topic.chain.pruning and storage_engine.topic.clean.sweeping.
+Before each piece, a run checks whether another run has already done the piece.
 """
 
 from __future__ import annotations

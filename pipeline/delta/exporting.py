@@ -16,11 +16,11 @@ The first columns are the fields of the topic's event model, or `value` if the t
 model becomes a dead letter, and the export continues, unless there are too many dead letters
 (`pipeline.delta.dead_letter_share`).
 
-The table does not depend on the increments in which the log was exported, with two exceptions. First, a key may be in
-several partitions, and in one of them, the timestamps of the key may decrease while its offsets increase. An increment
-keeps only the newest record of the key, and later increments no longer see the other records. But in a single export of
-the whole log, one of these other records could become the row. Second, compaction may remove the record from which a
-stale row was made. If the topic is then exported into a new table, the new table does not contain the row.
+The table does not depend on the increments in which the log was exported, with two exceptions. First, suppose that a
+key is in several partitions, and that in one of them, the timestamps of the key decrease while its offsets increase. An
+increment keeps only the newest record of the key, and later increments no longer see the other records. But in a single
+export of the whole log, one of these other records could become the row. Second, compaction can remove the record from
+which a stale row was made. If the topic is then exported into a new table, the new table does not contain the row.
 
 **Exactly once.** The positions are in the table's own commits (`pipeline.delta.table_stamp`). One run has four steps:
 
@@ -36,9 +36,10 @@ run is complete.
 
 **Consumer.** The export is a registered consumer of its topic (storage_engine.topic.readers.consumer_files). The export
 registers the position of step 1 before step 2, and the new position after step 4. So cleaning knows which records are
-not exported yet, even if a RESTORE of the table has brought back an older position. But in two cases, compaction may
-have removed tombstones above the position: before a RESTORE, or after consumer.max.hold.ms. Then an upsert reads the
-partition from its start, and deletes rows whose keys have no record.
+not exported yet, even if a RESTORE of the table has brought back an older position. But in two cases, it is possible
+that tombstones above the position are gone: compaction removed them before a RESTORE lowered the position, or after
+consumer.max.hold.ms had passed. Then an upsert reads the partition from its start, and deletes rows whose keys have no
+record.
 
 A run can also begin at offsets that are lower than the table's positions. An append then replaces the rows at and above
 those offsets, in one commit. An upsert reads the records again and makes each row as a complete export would.

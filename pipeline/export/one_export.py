@@ -2,8 +2,8 @@
 makes the report.
 
 The positions of the export are registered as a consumer of the topic, so that cleaning keeps the tombstones that the
-export has not read. They are registered before and after the table's commit. The table's own stamp decides what the next
-run reads. So if the process dies between these steps, no record is exported twice or left out.
+export has not read. These positions are registered before and after the table's commit. The table's own stamp decides
+what the next run reads. So if the process dies between these steps, no record is exported twice or left out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs the exports of the settings, one after another: each once, or again after each interval of its trigger.
 
 An export that fails does not stop the others. If it has a trigger, it is tried again after its interval, or later if it
-fails again and again. If all exports fail in the first round, the job ends: then the settings are wrong, or the storage
-is away.
+fails again and again. If all exports fail in the first round, the job ends, because then the settings are wrong or the
+storage is unavailable.
 
 The exports share one process, and one Spark session if any of them needs Spark. If an export has a trigger, SIGTERM or
 Ctrl-C ends the job after the export that is running, and a second signal ends this export as well. Without a trigger,

@@ -1,5 +1,5 @@
-"""Decides whether a query may take over topics, that is, become their writer. The decision uses the query's checkpoint
-and the topics' states, and is made before any change.
+"""Decides whether a query is allowed to take over topics, that is, to become their writer. The decision uses the
+query's checkpoint and the topics' states, and is made before any change.
 
 `decide_claim` checks these rules in this order, and returns a Claim, or the error of the first rule that is broken:
 

@@ -1,7 +1,7 @@
 """Lets Kafka's own parser check the login of a Kafka source, before Spark sees the login.
 
 The option `kafka.sasl.jaas.config` contains a password. If Kafka's client does not understand the option, its exception
-quotes a word of the option. If the line is malformed, this word can be the password. Spark prints this exception on
+quotes a word of the option. If the option is malformed, this word can be the password. Spark prints this exception on
 standard error, with each attempt to connect, and stores it in the event log. So the option is checked before the stream
 starts, and the error of this check does not contain the word.
 """

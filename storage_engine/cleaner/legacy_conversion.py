@@ -10,10 +10,10 @@ written with the entry's codec. The written batch has
     delete horizon              set as for any batch that keeps a tombstone for the first time
 
 A compacted segment therefore contains no entry of magic 0 or 1. A tombstone in an entry of magic 0 or 1 has no delete
-horizon yet. Kafka compares modification times of segments instead. A tombstone of magic 0 or 1 may be removed if its
-segment was modified more than delete.retention.ms before the newest clean segment was modified. To apply this rule,
-Lakelog gives such an entry a delete horizon: the modification time of the segment + delete.retention.ms. This delete
-horizon is compared with the modification time of the newest clean segment, and not with the current time.
+horizon yet. Kafka compares modification times of segments instead. Kafka allows the removal of a tombstone of magic 0
+or 1 if its segment was modified more than delete.retention.ms before the newest clean segment was modified. To apply
+this rule, Lakelog gives such an entry a delete horizon: the modification time of the segment + delete.retention.ms.
+This delete horizon is compared with the modification time of the newest clean segment, and not with the current time.
 
 An entry without remaining records is removed, even at the end of the cleaned range, because magic 0 and 1 have no empty
 batches. In this case, Kafka's cleaner stops with an error, and fails again at every later attempt.

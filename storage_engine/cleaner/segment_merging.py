@@ -16,10 +16,9 @@ neighbours becomes one segment only if the merged segment stays within these bou
     retention.bytes                                         its size is at most a tenth of this
 
 The merged segment must also be at least twice as large as the largest of the segments that it replaces. So a byte is
-copied at most log2(segment.bytes / size of the byte's first segment) times during the life of the topic. Neighbouring
-segments that are not merged have different sizes. The active segment and segments below the log start offset are not
-merged. Segments of compacted topics are not merged: compaction already joins small segments, and would copy a merged
-segment once more.
+copied at most log2(segment.bytes / size of the byte's first segment) times during the life of the topic. The active
+segment and segments below the log start offset are not merged. Segments of compacted topics are not merged: compaction
+already joins small segments, and would copy a merged segment once more.
 
 New files are durable when `merge_segments` returns. Readers use them only after a version of the state names them in
 place of the old files (topic.clean.state_swap). If the process dies before this version is committed, the new files are

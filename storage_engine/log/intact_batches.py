@@ -1,7 +1,7 @@
 """Finds every intact batch in a damaged .log, and the byte ranges that are damaged.
 
 A batch is intact if the values in its header are possible, its CRC matches, and its offsets are in order: above the
-offsets of the batch before it, and below the base offset of the next segment. A damaged batch may still have the right
+offsets of the batch before it, and below the base offset of the next segment. A damaged batch can still have the right
 length in its header. So if an intact batch begins directly after that length, reading continues there. If no intact
 batch begins there, reading continues at the next byte at which an intact batch begins.
 

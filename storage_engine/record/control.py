@@ -11,7 +11,7 @@ are those of Kafka's ControlRecordType and EndTransactionMarker:
                 0    2 version            0
                 2    4 coordinator_epoch
 
-All numbers are big-endian. Later versions of the formats may append fields, which this module ignores.
+All numbers are big-endian. Later versions of the formats can append fields; this module ignores these fields.
 """
 
 from __future__ import annotations

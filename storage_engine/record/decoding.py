@@ -3,7 +3,7 @@
 The CRC of each batch is checked before the batch is decoded. Two kinds of batches are recognised by their headers and
 skipped: control batches, and batches that contain no requested offset. The other batches are decoded in groups that fit
 into the processor's cache. For each group, the CRCs are checked, all records of the group are decompressed into one
-buffer, and one kernel call decodes them. Compressed batches, uncompressed batches and entries of magic 0 and 1 may be
+buffer, and one kernel call decodes them. Compressed batches, uncompressed batches and entries of magic 0 and 1 can be
 mixed; entries of magic 0 and 1 form their own groups. If no batch is compressed, one kernel call checks and decodes
 each batch while the batch is in the cache.
 

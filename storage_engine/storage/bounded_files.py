@@ -1,7 +1,7 @@
 """Limits how many files of a plain Kafka log directory are open for writing at the same time.
 
-A Kafka broker has three files of each partition open, so its administrator raises the limit on open files. A Lakelog
-command may open a directory with thousands of partitions although the limit still has its default value. So when
+A Kafka broker has three files of each partition open, so its administrator raises the limit on open files. But a
+Lakelog command can open a directory with thousands of partitions while the limit still has its default value. So when
 another file needs a descriptor, the least recently written file is synced and closed. The next write to this file opens
 it again. The sync comes before the close, because the operating system reports a lost write only to a process that has
 the file open. If that sync fails, the next call on the file raises the error.

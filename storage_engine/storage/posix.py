@@ -2,7 +2,7 @@
 
 put_new writes a temporary file, syncs it, links it to its final name and syncs the directory. put_new uses link(),
 because link() never overwrites a file, and makes the whole file visible in one step. After an unclear error (a lost NFS
-reply), the link count of the temporary file shows the result: 2 means that the link was made. A crash may leave a
+reply), the link count of the temporary file shows the result: 2 means that the link was made. A crash can leave a
 temporary file. The name of a temporary file begins with `.tmp-`, no listing shows the file, and no document names it.
 
 If a mount is unavailable for a moment (EIO, ESTALE, ETIMEDOUT...), the idempotent methods are retried for about a

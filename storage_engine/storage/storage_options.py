@@ -3,7 +3,7 @@
     LAKELOG_STORAGE_OPTIONS='{"aws_endpoint_url": "https://store.example.com", "aws_region": "eu-central-1"}'
 
 An environment variable reaches every process of a job, including the Python workers of Spark. The variable is not part
-of a command line, a plan or a state. The options may contain keys and passwords, so no message of this module contains
+of a command line, a plan or a state. The options can contain keys and passwords, so no message of this module contains
 a value. Credentials can also come from the places that the programs of each storage use
 (storage.objects.object_store_access).
 """

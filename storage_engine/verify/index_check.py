@@ -10,10 +10,11 @@ needed to rebuild an index.
 
 Under data/ of a root, a process never continues a segment after a restart, so one value explains all entries of an
 .index. The .index and the .log show which entries the .timeindex must have. So the check also finds entries that were
-lost. It cannot find a loss if the remaining entries are what another value would have produced: for example, if both
-indexes are empty. Three things may differ from one correct index to another, and are no problem:
+lost. The check cannot find a loss if another value of the key would have produced exactly the remaining entries: for
+example, if both indexes are empty. Three things can differ from one correct index to another, and are no problem:
 
-- entries for bytes after the end of the log, the last of which may be incomplete: an append is running, or did not commit;
+- entries for bytes after the end of the log, because an append is running or did not commit; the last of these entries
+  can be incomplete;
 - a missing closing entry of the .timeindex: the process that wrote the segment did not roll it;
 - a closing entry for an earlier end of the log: the index was rebuilt at that time.
 """

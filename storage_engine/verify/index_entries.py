@@ -1,6 +1,6 @@
-"""The entries of an .index or a .timeindex as a check sees them, with the findings about them.
+"""Defines the entries of an .index or a .timeindex for a check, and the findings about these entries.
 
-Entries are not trusted here: a file may end within an entry, or with zeros. index_check compares the entries with the
+Entries are not trusted here: a file can end within an entry, or with zeros. index_check compares the entries with the
 batches of the .log.
 """
 

@@ -1,4 +1,5 @@
-"""Lets `lakelog read` read as a group: from the group's positions. The command may also move these positions.
+"""Lets `lakelog read` read as a group: from the group's positions. With --commit, the command also moves these
+positions.
 
     --group G             read from the positions, and change nothing
     --group G --commit    join the group as its member, and record each position after its records were printed

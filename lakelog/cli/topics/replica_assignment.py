@@ -1,4 +1,4 @@
-"""Assigns a topic's partitions to the brokers of a cluster, as Kafka's tools do (AdminUtils). Pure.
+"""Assigns a topic's partitions to the brokers of a cluster, as Kafka's tools do (AdminUtils). All functions are pure.
 
 The brokers form a circle. The first replica of partition i is on broker i + start. The other replicas are on the
 brokers that follow in the circle, after a shift. The shift skips some brokers. The shift grows by one with each round

@@ -1,9 +1,9 @@
 """Decodes the records of damaged and undamaged batches, up to the first record that cannot be decoded.
 
-Batches with a correct CRC are decoded many at a time, as in the engine. A batch with a wrong CRC may still have
-readable records. A batch with a correct CRC may have records that cannot be read, because the program that wrote the
-batch had a defect. Batches of these two kinds are decoded one by one, record by record. Decoding ends at the first
-record that cannot be decoded, as in Kafka's tool.
+Batches with a correct CRC are decoded many at a time, as in the engine. A batch with a wrong CRC can still have
+readable records. A batch with a correct CRC can have unreadable records, if the program that wrote the batch had a
+defect. Batches of these two kinds are decoded one by one, record by record. Decoding ends at the first record that
+cannot be decoded, as in Kafka's tool.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ a replay after a crash is skipped, and a batch of an earlier checkpoint is refus
 several topics, a list of the staged runs is stored before the first commit (topic.append.staged_list), and a replay
 commits the runs of the list.
 
-The sink does not take over topics, so several queries may write to one topic, also while ingests and programs append to
-it. If two drivers run the same query and one driver has committed a batch, the batch of the other driver is skipped or
-refused.
+The sink does not take over topics. So several queries can write to one topic, even while ingests and programs append to
+this topic. If two drivers run the same query and one driver has committed a batch, the batch of the other driver is
+skipped or refused.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@
 This is the form of Delta's own OPTIMIZE. Lakelog writes the commit itself. deltalake's OPTIMIZE commits even if another
 OPTIMIZE has replaced the same files meanwhile, and then each row of these files is in the table twice.
 
-The commit is one put-if-absent of the next file of Delta's log, so two writers never make the same version. The writer
-that lost reads the commit that won. If the winner removed a joined file or changed the table's columns, nothing is
-committed. Otherwise the writer that lost commits the version after the winner's.
+The commit is one put-if-absent of the next file of Delta's log, so two writers never make the same version. If another
+writer commits this version first, Lakelog reads the other writer's commit. If that commit removed a joined file or
+changed the table's columns, Lakelog commits nothing. Otherwise Lakelog commits the version after that commit.
 
 After a crash before the commit, the new files belong to no version, and a later vacuum deletes them.
 """

@@ -1,9 +1,9 @@
 """Decides whether small files of a table are joined, and which files. This module is a pure function of sizes.
 
 A table with many files is slow to open and slow to read. But if each run joined all files, each run would copy the rows
-of all earlier runs again. So a file is joined only if the smaller files together are as large as the file itself. Each
-copy of a row then lands in a file that is at least twice as large, so a row is copied a few times at most. So the table
-keeps only a few files, each larger than all smaller ones together.
+of all earlier runs again. So a file is joined only if the smaller files together are as large as the file itself. With
+this rule, each copy of a row is in a file that is at least twice as large as the file before, so each row is copied
+only a few times. The table keeps only a few files, and each file is larger than all smaller files together.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Keeps one Delta table small, with deltalake and without Spark. Four steps, each of which may be left out or repeated:
+"""Keeps one Delta table small, with deltalake and without Spark. Each of the four steps can be left out or repeated:
 
-    1. checkpoint   write a checkpoint of Delta's log, if enough commits follow the last one
+    1. checkpoint   write a checkpoint of Delta's log, if enough commits follow the last checkpoint
     2. log          delete the log's entries that are older than delta.logRetentionDuration and precede a checkpoint
     3. vacuum       delete the files that no version within delta.deletedFileRetentionDuration needs
     4. files        join small files in one commit (OPTIMIZE); no row changes
@@ -11,11 +11,11 @@ another writer has removed one of the joined files meanwhile, nothing is committ
 export merges rows of a file that was joined meanwhile, Delta refuses the commit of the export.
 
 The commit of step 4 has no stamp and no guard (`pipeline.delta.table_stamp`), so the position of the next export does
-not change. The position of a table is in the commit with the stamp of the current rows. Delta may delete a commit that
+not change. The position of a table is in the commit with the stamp of the current rows. Delta can delete a commit that
 is before an old checkpoint. So step 1 writes no checkpoint after that commit. If another writer wrote a checkpoint
 there, steps 1 and 2 are left out until the next export.
 
-A table that deltalake must not write is left alone (`pipeline.delta.without_spark.plain_table`).
+A table that deltalake must not write is not changed (`pipeline.delta.without_spark.plain_table`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The result is the same as that of `pipeline.delta.exporting`: the same rows and 
 form in the same commit. Exports with and without Spark may write to one table in any order, and at the same time. For
 both, the plan, the guard, the share of dead letters and the check after the commit are the same code.
 
-`export_without_spark` returns None, without having written anything, if Spark must make the export:
+In three cases, Spark must do the export. Then `export_without_spark` writes nothing and returns None:
 
 - the increment has `spark_records` offsets or more, or its records need more than 64 MiB in memory
 - the table's columns must be changed, or the table is not plain (`pipeline.delta.without_spark.plain_table`)

@@ -1,4 +1,4 @@
-"""Selects what compaction would clean in an open log, and the log that is cleaned next (LogCleanerManager)."""
+"""Decides which range compaction would clean in an open log, and which log is cleaned next (LogCleanerManager)."""
 
 from __future__ import annotations
 

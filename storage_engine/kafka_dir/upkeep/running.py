@@ -1,4 +1,4 @@
-"""Runs the tasks and the cleaning of a LogManager: for ever, or each of them once.
+"""Runs the tasks and the cleaning of a LogManager, either continuously or once each.
 
 The calling thread does the scheduled tasks. log.cleaner.threads further threads compact. The caller passes a function
 that waits, so a program can wait for a signal, and a test can move a clock instead of waiting. If a thread fails, the

@@ -2,7 +2,7 @@
 
 Retention of compacted topics is not a task here: the cleaner does it between two compactions (upkeep.cleaning), so that
 no segment disappears while it is read. A directory whose storage fails goes offline, and the work on the others
-continues. A full disk is reported and does not end the work, because a later deletion may free space.
+continues. A full disk is reported and does not end the work, because a later deletion can free space.
 
 What remains after a crash: a flush and a checkpoint are done or not done; retention renames files, and the next load
 deletes the renamed files. Any thread may call any method.

@@ -8,8 +8,8 @@ computation. So if the processor has a CRC-32C instruction, kernels compute the 
   computed at the same time. Tables with the effect of zero bytes on a CRC are used to join the three results (Gopal and
   others, "Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction", Intel 2011).
 - By folding, if the processor has carry-less multiplication of 512 bits. Bytes are replaced by fewer bytes with the
-  same remainder. This is several times as fast (Gopal and others, "Fast CRC Computation for Generic Polynomials Using
-  PCLMULQDQ Instruction", Intel 2009).
+  same remainder. Folding is several times as fast as streams (Gopal and others, "Fast CRC Computation for Generic
+  Polynomials Using PCLMULQDQ Instruction", Intel 2009).
 
 On other processors the library is called for each batch.
 """

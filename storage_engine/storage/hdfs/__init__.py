@@ -12,16 +12,18 @@ renames a file as a whole, and only if the new name is free. So other processes 
 exactly one of several writers gets a name. A writer that dies leaves a file with a temporary name. No listing shows the
 file; a sweep deletes it after `lakelog.sweep.delay.ms`.
 
-The reply of a rename may be lost, and hdfs-native itself repeats a call after a lost connection. So put_new decides
-after every error of a rename: it deletes the temporary file. If the NameNode says that it deleted the file, the rename
-did not happen, and can no longer happen. Otherwise, put_new reads the file that has the name.
+The reply of a rename can be lost, and hdfs-native itself repeats a call after a lost connection. So after every error
+of a rename, put_new finds out whether the rename has happened: it deletes the temporary file. If the NameNode says that
+it deleted the file, the rename did not happen, and can no longer happen. Otherwise, put_new reads the file that has the
+final name.
 
 **Durability.** hsync returns after each DataNode of a block has forced the bytes to its disk. hsync concerns one block,
 so a large file is synced at the end of each block. close returns after the NameNode has heard from
-`dfs.namenode.replication.min` DataNodes (default: 1) that they have the block. The NameNode writes each change of a name
-to its journal before it replies. So a file survives a power cut of the NameNode, and of all DataNodes but one of each
-block. If a power cut hits all DataNodes of a block within seconds after the close, then their file systems may lose the
-name of the block's file. `dfs.datanode.synconclose=true` (a setting of DataNodes) prevents this.
+`dfs.namenode.replication.min` DataNodes (default: 1) that they have the block. The NameNode writes each change of a
+name to its journal before it replies. So a file survives a power cut of the NameNode. It also survives a power cut that
+hits all DataNodes of a block except one. If a power cut hits all DataNodes of a block within seconds after the close,
+then their file systems can lose the name of the block's file. `dfs.datanode.synconclose=true` (a setting of DataNodes)
+prevents this.
 
 **Time.** hdfs-native waits for a NameNode without a time limit. So each call runs in its own thread, and after
 `dfs.client.socket-timeout` (a storage option in milliseconds, default 60000) the caller gets StorageUnavailableError.
@@ -29,7 +31,7 @@ Large files are written and read in pieces, and each piece is one call. If a ren
 long: it also tries to delete the temporary file.
 
 The NameNode often has not yet heard from a DataNode when hdfs-native closes the file. Then hdfs-native waits for half a
-second. This happens nearly always if a block has only one replica, and seldom otherwise.
+second. This wait happens nearly always if a block has only one replica, and seldom otherwise.
 `dfs.namenode.file.close.num-committed-allowed=1` (a setting of the NameNode) prevents this wait if a block has several
 replicas.
 

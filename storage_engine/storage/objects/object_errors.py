@@ -1,6 +1,6 @@
 """Translates errors of obstore into StorageErrors with a remedy, and repeats requests whose reply ended early.
 
-The text of a store's answer may contain parts of the credentials. So no message contains the text.
+The text of a store's answer can contain parts of the credentials. So no message contains this text.
 """
 
 from __future__ import annotations

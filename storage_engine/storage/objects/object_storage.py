@@ -3,19 +3,20 @@
 An object is created whole or not at all, is durable as soon as it is visible, and cannot grow. So an object store has
 no capability.
 
-**put_new** is a conditional put (`If-None-Match: *` on S3 and Azure, generation 0 on Google). The reply may be lost
-after the store has executed the put, and a store may answer "conflict" (409), which means neither yes nor no. So each
-put carries a random mark in the object's metadata. After every unclear answer, put_new reads the object's metadata: the
-mark shows whether the put succeeded. If there is no object, put_new tries again with the same mark. If the result is
-still unknown after the last attempt, or if the metadata cannot be read, the caller gets AmbiguousPutError.
+**put_new** is a conditional put (`If-None-Match: *` on S3 and Azure, generation 0 on Google). The reply can be lost
+after the store has executed the put. A store can also answer "conflict" (409), which does not say whether the put
+succeeded. So each put carries a random mark in the object's metadata. After every unclear answer, put_new reads the
+object's metadata: the mark shows whether the put succeeded. If there is no object, put_new tries again with the same
+mark. If the result is still unknown after the last attempt, or if the metadata cannot be read, the caller gets
+AmbiguousPutError.
 
 Some stores, and proxies in front of stores, ignore the condition. Then two writers could both succeed. So before its
 first put, each process puts one random name twice. The second put must be refused; otherwise the process ends with an
 error.
 
 **replace** is conditional, too: it replaces the content that the object had a moment before (`If-Match`). A put whose
-reply was lost may reach the store late, perhaps after the next replacement. Then its condition no longer holds, and it
-cannot bring back the older content.
+reply was lost can reach the store late, perhaps after the next replacement. Then the condition of the late put is no
+longer true, so this put cannot bring back the older content.
 
 obstore repeats all other requests for up to 30 seconds. Repeating them is harmless: data files have random names, and
 are always written with the same bytes. If only the beginning of a reply arrives, obstore repeats some reads, but no
@@ -25,8 +26,8 @@ last key that arrived.
 A file larger than one part (8 MiB) is uploaded in parts. If its writer dies, the store keeps the parts, invisible, until
 a lifecycle rule deletes them. Large reads are divided into parts that are read in parallel.
 
-Error messages never contain the text of the store's answer, because the text may contain parts of the credentials. They
-contain the HTTP status and the store's error code.
+Error messages contain the HTTP status and the store's error code. The messages never contain the text of the store's
+answer, because this text can contain parts of the credentials.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ The credentials come from the places that other programs of the same storage use
     GCS      GOOGLE_SERVICE_ACCOUNT, GOOGLE_APPLICATION_CREDENTIALS; else the service account of the host
     Azure    AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY and the other AZURE_ variables
 
-LAKELOG_STORAGE_OPTIONS (storage.storage_options) may contain the same options with obstore's names (aws_..., google_...,
-azure_...), and takes precedence. No message of this module contains the value of an option.
+LAKELOG_STORAGE_OPTIONS (storage.storage_options) can contain the same options with obstore's names (aws_...,
+google_..., azure_...). The options in this variable take precedence. No message of this module contains the value of an
+option.
 """
 
 from __future__ import annotations

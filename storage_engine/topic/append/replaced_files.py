@@ -1,9 +1,9 @@
 """Deletes the files of segments that a writer has written again (topic.append.new_files_publisher).
 
-Readers may still use the old files, so they are deleted only after file.delete.delay.ms, like every dropped file. If
-only the scheduled maintenance deleted them, hundreds of old files would wait for it. So the writer itself deletes the
-files that it has replaced. A thread does this after a commit, so no commit waits. The next commit removes the deleted
-segments from the state's list of dropped files.
+Readers can still use the old files. So the old files are deleted only after file.delete.delay.ms, like every dropped
+file. If only the scheduled maintenance deleted them, hundreds of old files would wait for it. So the writer itself
+deletes the files that it has replaced. A thread does this after a commit, so no commit waits. The next commit removes
+the deleted segments from the state's list of dropped files.
 
 If the process dies, or if a deletion fails, the segment remains in the list, and maintenance deletes its files. Deleting
 a file twice does no harm.

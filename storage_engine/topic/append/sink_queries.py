@@ -1,13 +1,13 @@
 """Stores the last batch of each query that writes to a topic through a sink, and deletes the entries of idle queries.
 
-An ingest takes a topic over from other writers. A sink does not take the topic over, so several queries may write to
+An ingest takes a topic over from other writers. A sink does not take the topic over, so several queries can write to
 one topic. The state has an entry for each of these queries, with the query's last batch (`TopicState.queries`). The
 entry is deleted some time after this batch.
 
 Even if an entry is deleted, no batch must ever be appended twice. So the state also contains the time at which the
 newest deleted entry was written (`TopicState.sinks_expired_ms`). A query without an entry is accepted only if its first
-batch began after that time. If the first batch began earlier, the query's entry may have been deleted, and the query is
-refused.
+batch began after that time. If the first batch began earlier, it is possible that the query's entry was deleted, so the
+query is refused.
 
 All functions are pure.
 """

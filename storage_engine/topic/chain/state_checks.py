@@ -1,7 +1,7 @@
 """Checks the content of a state: the numbers must agree with one another, and times and names must be possible.
 
 The digest of a state shows only that the state was not changed after its put. But a defect, a manual edit or old
-software may have written a state that was wrong from the beginning. These checks reject such a state before a reader, a
+software can have written a state that was wrong from the beginning. These checks reject such a state before a reader, a
 writer or a cleaner uses it. All functions are pure.
 """
 

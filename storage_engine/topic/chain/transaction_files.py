@@ -14,10 +14,10 @@ A missing .ended.json has two possible meanings: the transaction is not decided 
 To distinguish these cases, a reader reads the state again. If the files were deleted, the state has the markers,
 because the files are deleted only when the state of every topic has the markers. No topic's name contains `@`.
 
-**The abort of a Lakelog transaction stays recorded**, because the process that began the transaction may be paused, and
-may try to commit later. **The abort of an imported transaction is deleted** as soon as the state of every topic has the
+**The abort of a Lakelog transaction stays recorded**, because the process that began the transaction can be paused, and
+can try to commit later. **The abort of an imported transaction is deleted** as soon as the state of every topic has the
 markers. No Lakelog process began that transaction, so it has no .begun.json, and no process can commit it. The deletion
-is necessary: brokers count producer ids from 0, so another import may bring an open transaction with the same id. After
+is necessary: brokers count producer ids from 0, so another import can bring an open transaction with the same id. After
 a crash between the two deletions only .ended.json remains, and the next `finish_transactions` removes it.
 """
 

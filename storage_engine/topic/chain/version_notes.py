@@ -1,5 +1,5 @@
-"""Reads what the versions of a topic's state say about themselves, from the newest version back to older versions: the
-time, the change in words, and the writer's epoch.
+"""Reads three fields of the versions of a topic's state, from the newest version back to older versions: the time, the
+change in words, and the writer's epoch.
 
 A version that still exists takes one small read. Its partitions are not read, so the lists of older segments are not
 read either. A pruned version is one of the hundred lines of a history file (topic.chain.history_file). Reading may run

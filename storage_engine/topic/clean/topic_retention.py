@@ -8,8 +8,8 @@ With retention.respect.consumers, retention keeps segments that registered consu
 not read. delete_records also deletes unread records. Each consumer that had not read all of the deleted records is
 named in the result and in the topic's history.
 
-A dropped segment remains on the storage and in the state's list of dropped files, because readers may use an older
-version. topic.dropped_files deletes the segment later. Neither kind of deletion takes a topic over, so ingests
+A dropped segment remains on the storage and in the state's list of dropped files, because readers can still use an
+older version. topic.dropped_files deletes the segment later. Neither kind of deletion takes a topic over, so ingests
 continue. If another process commits first, the decision is made again on the new state.
 """
 

@@ -5,9 +5,9 @@ A broker stores committed offsets in its topic __consumer_offsets. The broker's 
 partition, the newest record is used. A tombstone deletes the offset. An offset that was committed in a transaction is
 used only if the transaction was committed. If an offset belongs to another topic of the same name (with another topic
 id), the offset is ignored. The offsets become positions of groups (topic.readers.consumer_files) of the imported topic.
-If the topic in the root already has a group of the same name, this group keeps its positions, because a reader may have
-committed them in the root. Three things are not imported: the metadata of commits, the members of groups, and the
-positions of share groups.
+If the topic in the root already has a group of the same name, this group keeps its positions, because a reader possibly
+committed these positions in the root. Three things are not imported: the metadata of commits, the members of groups,
+and the positions of share groups.
 
 An export writes a file with lines `group,topic,partition,offset`, which kafka-consumer-groups --reset-offsets reads
 with --from-file. An export cannot replace a broker's __consumer_offsets, because this topic also has the members of

@@ -1,5 +1,5 @@
 """Imports topics from a plain Kafka log directory into a root. The directory was written by a broker or by an export.
-This writer may have crashed.
+The import also works if this writer crashed.
 
 If the root does not have the topic, the import creates it with the directory's log start offsets, first dirty offsets,
 leader epochs, producers and segments (topic.kafka.new_topic). If the root has the topic, both logs must contain the

@@ -20,8 +20,8 @@ data/ has no bytes beyond its committed size. Any other .log is a copy of the co
 an ingest appends, so log/ is equal to the states only until the next append. topic.kafka.shown_segment and
 topic.kafka.snapshots describe how settling recognises files that are up to date.
 
-After a crash each file is complete, but some files may belong to an older state, and temporary files may remain. The
-next settling makes log/ equal to the states again. Several processes may settle in parallel, also while ingests run. At
+After a crash each file is complete, but some files can belong to an older state, and temporary files can remain. The
+next settling makes log/ equal to the states again. Several processes may settle in parallel, even while ingests run. At
 the end, each process checks whether the states have changed. If they have, the process settles again. If one process
 deletes a temporary file of another process, the other process tries again. A storage without links (second names of
 files) has no view.

@@ -7,7 +7,7 @@ used. A member of a lower generation is fenced: if it commits later, it changes 
     join    put the file of generation g + 1 with the positions of g, read g again, delete g
     commit  check that no higher generation exists, replace the file, and check again
 
-The file of generation g is read again after the put, because the member of generation g may have committed between the
+The file of generation g is read again after the put, because the member of generation g can have committed between the
 first read and the put. So a commit that raises no FencedError is never lost. After a crash the file of the highest
 generation is complete, and the next join deletes the files of lower generations. Each call of a member writes at most
 one file, and can be repeated.

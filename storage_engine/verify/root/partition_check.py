@@ -2,7 +2,7 @@
 both.
 
 Only the committed bytes of a file belong to the log. Bytes after them, and files that do not appear in any state, come
-from an append that did not commit. The check reports them as notes. An index under data/ may have entries for bytes
+from an append that did not commit. The check reports them as notes. An index under data/ can have entries for bytes
 that were never committed. If an index has lost entries for committed bytes, for example in a power cut, this is a
 problem that a repair solves. Any number of partitions can be checked in parallel.
 """

@@ -15,24 +15,24 @@ an undamaged document. Documents are restored in this order:
                                    added (proven_state.py).
 
 If the newest version is restored, the epoch of the writer is raised. So a writer that read the damaged version is
-fenced, and does not continue after a lost micro-batch. The view may prove that additional records were committed. No
-file says which micro-batch appended these records. So the state then marks the last batch of each query as unknown. If
-an ingest is then started again, it is refused, and the error gives the choices. So the ingest neither loses nor repeats
-a row unnoticed. If there are no additional records, the last batch of each query is taken from the version before the
-restored version.
+fenced, and does not continue after a lost micro-batch. Sometimes the view proves that additional records were
+committed. No file says which micro-batch appended these records. So in this case, the state marks the last batch of
+each query as unknown. If an ingest is then started again, it is refused, and the error gives the choices. So the ingest
+neither loses nor repeats a row unnoticed. If there are no additional records, the last batch of each query is taken
+from the version before the restored version.
 
 If the history names later versions than the chain has, these versions were lost. The chain is then extended in the same
-way, and the history files of the lost versions are set aside.
+way, and the history files of the lost versions are moved to `damaged/`.
 
-A file may contain bytes that no document names. It is not known whether such bytes were committed. The repair never
+A file can contain bytes that no document names. It is not known whether such bytes were committed. The repair never
 makes these bytes visible, but the report lists them. Each replaced document is kept as
 `meta/<topic>/damaged/<file name>.<random>`. After a crash, each document is the complete old or the complete new
 document. A second repair finishes the work.
 
-A writer that read the newest version before the damage checks only the version's id. This writer may still commit the
+A writer that read the newest version before the damage checks only the version's id. This writer can still commit the
 next version, which is a whole state with everything that the damaged version contained. So the restored version keeps
-the old id if the id can be read. If such a next version has appeared, the damaged version is restored a second time,
-from the next version. If the id is lost, the writer detects the damage or the new epoch, and stops.
+the old id if the id can be read. If the writer has committed such a next version, the damaged version is restored a
+second time, from the next version. If the id is lost, the writer detects the damage or the new epoch, and stops.
 """
 
 from __future__ import annotations
