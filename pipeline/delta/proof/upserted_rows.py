@@ -292,4 +292,9 @@ class _Comparison:
         counts = range(self._first_partitions, len(self._evidence) + 1)
         if all(int(partition_keys(chosen, count, 0)[0]) == partition for count in counts):
             return False
-        return any(each.tombstones_end or each.log_start_offset for n, each in self._evidence.items() if n != partition)
+        others = [each for number, each in self._evidence.items() if number != partition]
+        if any(each.tombstones_end or each.log_start_offset for each in others):
+            return True
+        # A newer record of the key, which does not decide, may have superseded the tombstone.
+        has_other = self._has_later[key] or bool(((self._key_of_record == key) & ~self._decides).any())
+        return bool(has_other) and any(each.compacted_end for each in others)

@@ -59,7 +59,7 @@ def test_the_history_is_that_of_spark(log: Log, upsert: Export) -> None:
     assert found == in_spark(log, upsert.table)
     assert found[0].operation == "RESTORE"
     assert {each.table_id for each in DeltaLog(upsert.table).commits()} == {None, str(table.metadata().id)}
-    columns = {"number", "colour", "_key", "_partition", "_offset", "_timestamp", "_stale_since"}
+    columns = frozenset(("number", "colour", "_key", "_partition", "_offset", "_timestamp", "_stale_since"))
     created, restored = ([*DeltaLog(upsert.table).commits()][at] for at in (-1, 0))
     assert created.columns == restored.columns == columns
     assert DeltaLog(f"{upsert.table} 2").versions == []

@@ -37,7 +37,7 @@ def test_a_table_equals_its_topic(tmp_path: Path, mode: ExportMode) -> None:
 
 
 @MODES
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(10), 1038, 1055, 1067])
 def test_an_honest_table_is_never_called_different(tmp_path: Path, mode: ExportMode, seed: int) -> None:
     """The log is compacted and retained, more partitions are added, and time goes by."""
     chance = random.Random(seed)
