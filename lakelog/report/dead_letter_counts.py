@@ -112,7 +112,7 @@ def newest_dead_letters(storage: Storage, topic: str, kind: DeadLetterKind, most
     path = f"{storage.uri}/{key}"
     newest: pa.Table | None = None
     with _table_errors(path, columns):
-        for batch in _batches(path, (*columns, "detail"), {_OUTCOME, "timestamp"}):
+        for batch in _batches(path, columns, {_OUTCOME, "detail", "timestamp"}):
             rows = pa.Table.from_batches([batch])
             rows = rows if newest is None else pa.concat_tables([newest, rows])
             newest = rows.sort_by([(columns[2], "descending")]).slice(0, most)
@@ -122,7 +122,7 @@ def newest_dead_letters(storage: Storage, topic: str, kind: DeadLetterKind, most
 def _dead_letter(row: Mapping[str, Any], columns: tuple[str, str, str]) -> DeadLetter:
     time = row.get("timestamp")
     return DeadLetter(
-        row["reason"], row["detail"] or "", str(row[columns[1]]), row[columns[2]],
+        row["reason"], row.get("detail") or "", str(row[columns[1]]), row[columns[2]],
         None if time is None else round(time.timestamp() * 1000), row.get(_OUTCOME) or "",
     )  # fmt: skip
 

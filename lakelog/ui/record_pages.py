@@ -125,7 +125,7 @@ def records(site: Site, request: Request, name: str) -> Response:
         "start": start, "end": end, "high_watermark": part.high_watermark, "count": wanted.count,
         "table": data_table(
             f"Records of partition {number}",
-            ("offset", "timestamp", "type", "leader epoch", "producer", "key", "value", "headers"),
+            ("offset", "timestamp", "key", "value", "headers", "producer", "type", "leader epoch"),
             _rows(site, name, number, found, producers), words=("timestamp", "type", "producer"),
             prose=("key", "value", "headers"),
         ) if found.count else None,
@@ -253,11 +253,12 @@ def _rows(
             producer = producers.get(offset)
             yield (
                 link_head(shown_number(offset), "topics", name, "records", partition=number, offset=offset, count=1),
-                element("time", shown_moment(timestamp)), TIMESTAMP_TYPE_NAMES.get(kind, str(kind)), shown_number(epoch),
-                None if producer is None else f"{producer[0]} (epoch {producer[1]})",
+                element("time", shown_moment(timestamp)),
                 content(key, most) if is_shown else size_of(key),
                 content(value, most) if is_shown else size_of(value),
                 _header_text(pairs, most) if is_shown else _headers_size(pairs),
+                None if producer is None else f"{producer[0]} (epoch {producer[1]})",
+                TIMESTAMP_TYPE_NAMES.get(kind, str(kind)), shown_number(epoch),
             )  # fmt: skip
 
 
@@ -283,7 +284,7 @@ def content(data: bytes | None, most: int) -> Child:
         shown: Child = text[:most]
     except UnicodeDecodeError:
         shown = f"0x{data[: most // 2].hex()}"
-        note = f" {'…' if len(data) > most // 2 else ''} ({shown_size(len(data))}, not text)"
+        note = f"{' …' if len(data) > most // 2 else ''} ({shown_size(len(data))}, not text)"
     return joined([element("code", shown, class_="content"), note])
 
 

@@ -19,7 +19,7 @@ from lakelog.optional import optional
 from lakelog.report import markup
 from lakelog.report.drawing import pattern_definitions
 from lakelog.report.markup import element
-from lakelog.terminal.text import shown_lines
+from lakelog.terminal.text import shown_line, shown_lines
 from lakelog.ui.access.guard import FORM_TOKEN, cookie_name, session_of
 from lakelog.ui.access.sessions import SESSION_SECONDS
 from lakelog.ui.site import Site
@@ -98,7 +98,7 @@ def address(*path: str, **parameters: object) -> str:
 
 def link(text: str, *path: str, **parameters: object) -> markup.Markup:
     """A link to a page of this server."""
-    return element("a", text, href=address(*path, **parameters))
+    return element("a", shown_line(text), href=address(*path, **parameters))
 
 
 def link_head(text: str, *path: str, **parameters: object) -> markup.Markup:
