@@ -12,7 +12,7 @@ from lakelog.optional import optional
 from lakelog.ui.access.options import UiOptions, check_options
 from lakelog.ui.application import application
 from lakelog.ui.site import Site
-from storage_engine.errors import LogError, StorageAccessError, UsageError
+from storage_engine.errors import LogError, StorageAccessError
 from storage_engine.topic.topics import Topics
 
 with optional("uvicorn", "lakelog[ui]", "The command `lakelog ui`"):
@@ -20,18 +20,6 @@ with optional("uvicorn", "lakelog[ui]", "The command `lakelog ui`"):
 
 _SHUTDOWN_SECONDS = 3
 _POLL_SECONDS = 0.02
-
-
-def listen_address(text: str) -> tuple[str, int]:
-    """The host and the port of HOST:PORT, [IPV6]:PORT or :PORT. Without a host, the address is that of all networks.
-
-    Raises:
-        UsageError: the text is not an address.
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 0xFFFF or (":" in host and not host.startswith("[")):
-        raise UsageError("--listen", f"expected HOST:PORT; found {text!r}", "For example 127.0.0.1:8787.")
-    return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)
 
 
 def serve(

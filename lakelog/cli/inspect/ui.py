@@ -52,14 +52,16 @@ def ui(
     docs/UI.md describes the pages. They work without scripts, and load nothing from other hosts. SIGTERM or Ctrl-C ends
     the command.
     """
-    topics = open_topics(root, conf, examines=True)
-    from lakelog.ui.access.options import UiOptions, read_token
-    from lakelog.ui.serving import listen_address, serve
+    from lakelog.ui.access.options import UiOptions, check_options, listen_address, read_token
 
     host, port = listen_address(listen)
     options = UiOptions(
         host, port, read_token(token, warn=write_error), tuple(host_name or ()), show_values, allow_changes, refresh
     )
+    check_options(options)
+    topics = open_topics(root, conf, examines=True)
+    from lakelog.ui.serving import serve
+
     if allow_changes and options.token is None:
         write_error("--allow-changes without a token: every user of this host can change the root with these pages")
     with stopped_by_signals() as stop:

@@ -61,6 +61,12 @@ class Answer:
         return [unescape(each) for each in re.findall(r'<a [^>]*?href="([^"]*)"', self.text)]
 
 
+def hidden_fields(text: str) -> dict[str, str]:
+    """The hidden fields of a form."""
+    found = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', text)
+    return {name: unescape(value) for name, value in found}
+
+
 class _Words(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
@@ -84,15 +90,16 @@ class Browser:
     def post(self, path: str, fields: Mapping[str, str], headers: Mapping[str, str] | None = None) -> Answer:
         """Send fields as a browser does, without those of a page."""
         kind = {"Content-Type": "application/x-www-form-urlencoded"}
-        return self.request("POST", path, kind | ({"Origin": ADDRESS} if headers is None else dict(headers)), urlencode(fields))
+        return self.request(
+            "POST", path, kind | ({"Origin": ADDRESS} if headers is None else dict(headers)), urlencode(fields)
+        )
 
     def send(self, page: str, action: str, **fields: str) -> Answer:
         """Open a page, and send the form with this action: its hidden fields and the given ones."""
         text = self.get(page).text
         form = re.search(rf'<form method="post" action="{re.escape(action)}".*?</form>', text, re.DOTALL)
         assert form is not None, text
-        hidden = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', form[0])
-        return self.post(action, {name: unescape(value) for name, value in hidden} | fields)
+        return self.post(action, hidden_fields(form[0]) | fields)
 
     def request(self, method: str, path: str, headers: Mapping[str, str] | None = None, body: str = "") -> Answer:
         """One request, as the server passes it to the application."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_engine.quantities import shown_moment, shown_number, shown_size
+from storage_engine.topic.broker_settings import put_broker_settings
 from tests.lakelog.metrics.roots import HOUR, MINUTE
 from tests.lakelog.ui.browsing import PagesRoot
 
@@ -24,9 +25,7 @@ def test_the_overview_shows_what_the_states_say(root: PagesRoot) -> None:
     assert page.status == 200
     size = sum(part.size for part in state.partitions)
     newest = max(part.largest_timestamp for part in state.partitions)
-    written, created = (
-        f"{shown_moment(root.topics.state(name).written_ms)[:-5]}Z" for name in ("orders", "empty")
-    )
+    written, created = (f"{shown_moment(root.topics.state(name).written_ms)[:-5]}Z" for name in ("orders", "empty"))
     assert page.tables == {
         "Topics": [
             {
@@ -137,12 +136,12 @@ def test_a_wrong_page_is_refused_with_the_place_the_value_and_what_to_do(root: P
 
 
 def test_the_settings_show_the_root_and_the_server(root: PagesRoot) -> None:
-    from storage_engine.topic.broker_settings import put_broker_settings
-
     put_broker_settings(root.storage, {"log.retention.hours": "24"})
     page = root.browser(show_values=True, host_names=("logs.lan",), refresh_seconds=30).get("/settings")
     (row,) = (
-        each for each in page.tables["Broker settings that differ from Kafka's defaults"] if each["stored in the root"] != "–"
+        each
+        for each in page.tables["Broker settings that differ from Kafka's defaults"]
+        if each["stored in the root"] != "–"
     )
     assert (row["key"], row["stored in the root"]) == ("log.retention.hours", "24")
     assert page.facts == {

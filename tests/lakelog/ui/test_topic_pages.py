@@ -47,7 +47,7 @@ def test_settings_show_value_source_and_default(root: PagesRoot) -> None:
     assert (own["key"], own["value"], own["from"], own["default"]) == ("retention.ms", "3600000", "topic", "604800000")
     others = {row["key"]: row for row in page.tables["Other settings"]}
     assert (others["cleanup.policy"]["value"], others["cleanup.policy"]["from"]) == ("delete", "default")
-    assert "<form method=\"post\"" not in page.text
+    assert '<form method="post"' not in page.text
 
 
 def test_history_shows_who_changed_what(root: PagesRoot) -> None:
