@@ -121,7 +121,10 @@ class Browser:
         async def send(message: Message) -> None:
             sent.append(message)
 
-        asyncio.run(self._app(scope, receive, send))
+        async def answer() -> None:
+            await self._app(scope, receive, send)
+
+        asyncio.run(answer())
         start = sent[0]
         found = [(name.decode(), value.decode("latin-1")) for name, value in start["headers"]]
         for name, value in found:

@@ -22,52 +22,65 @@ def flip(root: PagesRoot, pattern: str, position: float = 0.5) -> None:
     path.write_bytes(data)
 
 
+def write(root: PagesRoot, pattern: str, data: bytes = b"") -> None:
+    """Overwrite the files of a pattern. If there is none, the pattern is the name of a new file."""
+    for path in list(root.folder.glob(pattern)) or [root.folder / pattern]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def remove(root: PagesRoot, pattern: str) -> None:
+    for path in list(root.folder.glob(pattern)):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def with_folder(root: PagesRoot, key: str) -> None:
+    """Put a folder in the place of a file."""
+    remove(root, key)
+    (root.folder / key).mkdir(parents=True)
+
+
+def with_file(root: PagesRoot, key: str) -> None:
+    """Put a file in the place of a folder."""
+    remove(root, key)
+    write(root, key)
+
+
 def data_of(root: PagesRoot) -> str:
     return f"data/{root.topics.state('hurt').topic_id}"
 
 
-def broken_folder(root: PagesRoot) -> None:
-    path = root.state_file("hurt")
-    path.unlink()
-    path.mkdir()
-
-
-DAMAGES: dict[str, Callable[[PagesRoot], object]] = {
-    "a byte of the newest state": lambda root: root.damage("hurt"),
-    "an empty newest state": lambda root: root.state_file("hurt").write_bytes(b""),
-    "a folder in the place of the newest state": broken_folder,
-    "a byte of an older state": lambda root: flip(root, "meta/hurt/00000000000000000001.json"),
-    "no older state": lambda root: (root.folder / "meta/hurt/00000000000000000001.json").unlink(),
-    "no state at all": lambda root: [path.unlink() for path in (root.folder / "meta/hurt").glob("0*.json")],
-    "no segment file": lambda root: [path.unlink() for path in (root.folder / data_of(root)).glob("*/*.log")],
-    "an empty segment file": lambda root: [path.write_bytes(b"") for path in (root.folder / data_of(root)).glob("*/*.log")],
+NEWEST, OLDER = "meta/hurt/00000000000000000002.json", "meta/hurt/00000000000000000001.json"
+CHECKPOINT = "log/replication-offset-checkpoint"
+DAMAGES: dict[str, Callable[[PagesRoot], None]] = {
+    "a byte of the newest state": lambda root: flip(root, NEWEST),
+    "an empty newest state": lambda root: write(root, NEWEST),
+    "a folder in the place of the newest state": lambda root: with_folder(root, NEWEST),
+    "a byte of an older state": lambda root: flip(root, OLDER),
+    "no older state": lambda root: remove(root, OLDER),
+    "no state at all": lambda root: remove(root, "meta/hurt/0*.json"),
+    "no segment file": lambda root: remove(root, f"{data_of(root)}/*/*.log"),
+    "an empty segment file": lambda root: write(root, f"{data_of(root)}/*/*.log"),
     "a byte of a batch": lambda root: flip(root, f"{data_of(root)}/0/*.log", 0.9),
     "a byte of the header of a batch": lambda root: flip(root, f"{data_of(root)}/0/*.log", 0.1),
-    "no folder of data": lambda root: shutil.rmtree(root.folder / data_of(root)),
+    "no folder of data": lambda root: remove(root, data_of(root)),
     "a byte of a file of a group": lambda root: flip(root, "meta/hurt/groups/*.json"),
-    "an empty file of a group": lambda root: max(root.folder.glob("meta/hurt/groups/*.json")).write_bytes(b""),
-    "a folder in the place of a group": lambda root: (root.folder / "meta/hurt/groups/x-00000000.json").mkdir(),
-    "a file in the place of the folder of groups": lambda root: (
-        shutil.rmtree(root.folder / "meta/hurt/groups"), (root.folder / "meta/hurt/groups").write_bytes(b"")
+    "an empty file of a group": lambda root: write(root, "meta/hurt/groups/*.json"),
+    "a folder in the place of a group": lambda root: with_folder(root, "meta/hurt/groups/x-00000000.json"),
+    "a file in the place of the folder of groups": lambda root: with_file(root, "meta/hurt/groups"),
+    "a table that is no table": lambda root: write(
+        root, f"tables/dead_letters/export/hurt/_delta_log/{0:020d}.json", b"{"
     ),
-    "a table that is no table": lambda root: (
-        (folder := root.folder / "tables/dead_letters/export/hurt/_delta_log").mkdir(parents=True),
-        (folder / f"{0:020d}.json").write_bytes(b"{"),
-    ),
-    "damaged broker settings": lambda root: (
-        (root.folder / "meta/@broker").mkdir(exist_ok=True), (root.folder / "meta/@broker/settings.json").write_bytes(b"{"),
-    ),
-    "a damaged checkpoint of the view": lambda root: (
-        (root.folder / "log").mkdir(exist_ok=True),
-        (root.folder / "log/replication-offset-checkpoint").write_bytes(b"0\n1\nhurt 0 999999\n"),
-    ),
-    "an unreadable checkpoint of the view": lambda root: (
-        (root.folder / "log").mkdir(exist_ok=True), (root.folder / "log/replication-offset-checkpoint").write_bytes(b"x"),
-    ),
-    "a root without topics": lambda root: shutil.rmtree(root.folder / "meta"),
+    "damaged broker settings": lambda root: write(root, "meta/@broker/settings.json", b"{"),
+    "a checkpoint of the view with later offsets": lambda root: write(root, CHECKPOINT, b"0\n1\nhurt 0 999999\n"),
+    "an unreadable checkpoint of the view": lambda root: write(root, CHECKPOINT, b"x"),
+    "a root without topics": lambda root: remove(root, "meta"),
     "no root": lambda root: shutil.rmtree(root.folder),
-}  # fmt: skip
-NO_OTHER_TOPIC = {"a root without topics", "no root", "an unreadable checkpoint of the view"}
+}
+NO_OTHER_TOPIC = {"a root without topics", "no root"}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
