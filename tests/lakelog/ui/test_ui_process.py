@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
-import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.lakelog.report.html_tables import tables
 from tests.lakelog.ui.browsing import TOKEN, PagesRoot
+from tests.lakelog.ui.processes import command, serving
 
 pytestmark = pytest.mark.posix("the command reads a folder")
-
-
-def command(root: PagesRoot, *options: str) -> list[str]:
-    return [sys.executable, "-m", "lakelog.cli", "ui", "--root", str(root.folder), *options]
-
-
-@contextmanager
-def serving(root: PagesRoot, *options: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process, and the address that it has printed."""
-    arguments = command(root, *(options or ("--listen", "127.0.0.1:0")))
-    environment = {name: value for name, value in os.environ.items() if name != "LAKELOG_UI_TOKEN"} | variables
-    process = subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("pages at http://"), (line, process.stderr and process.stderr.read())
-        yield process, line.removeprefix("pages at ").strip()
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def read(address: str) -> str:
@@ -51,7 +28,7 @@ def read(address: str) -> str:
 def test_a_signal_ends_the_server_quietly(root: PagesRoot, number: signal.Signals) -> None:
     root.topic("orders", 2)
     root.append("orders", 1, 2)
-    with serving(root) as (process, address):
+    with serving(root.folder) as (process, address):
         assert address.startswith("http://127.0.0.1:")
         (row,) = tables(read(address))["Topics"]
         assert (row["topic"], row["partitions"], row["records appended"]) == ("orders", "2", "2")
@@ -63,7 +40,7 @@ def test_a_signal_ends_the_server_quietly(root: PagesRoot, number: signal.Signal
 
 def test_a_signal_ends_the_server_while_a_browser_keeps_its_connection(root: PagesRoot) -> None:
     root.topic("orders")
-    with serving(root) as (process, address):
+    with serving(root.folder) as (process, address):
         port = int(address.rstrip("/").rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -75,7 +52,7 @@ def test_a_signal_ends_the_server_while_a_browser_keeps_its_connection(root: Pag
 
 def test_the_token_comes_from_the_environment_and_is_in_no_argument(root: PagesRoot) -> None:
     root.topic("orders")
-    with serving(root, "--listen", "0.0.0.0:0", LAKELOG_UI_TOKEN=TOKEN) as (process, address):
+    with serving(root.folder, "--listen", "0.0.0.0:0", LAKELOG_UI_TOKEN=TOKEN) as (process, address):
         port = address.rstrip("/").rpartition(":")[2]
         assert TOKEN.encode() not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
         assert "Token of this server" in read(f"http://127.0.0.1:{port}/")
@@ -83,7 +60,7 @@ def test_the_token_comes_from_the_environment_and_is_in_no_argument(root: PagesR
 
 def test_changes_without_a_token_are_warned_of(root: PagesRoot) -> None:
     root.topic("orders")
-    with serving(root, "--listen", "127.0.0.1:0", "--allow-changes") as (process, _):
+    with serving(root.folder, "--listen", "127.0.0.1:0", "--allow-changes") as (process, _):
         process.terminate()
         _, err = process.communicate(timeout=30)
         assert err == (
@@ -93,7 +70,7 @@ def test_changes_without_a_token_are_warned_of(root: PagesRoot) -> None:
 
 def test_a_request_for_another_host_is_refused_by_the_server(root: PagesRoot) -> None:
     root.topic("orders")
-    with serving(root) as (_, address):
+    with serving(root.folder) as (_, address):
         request = urllib.request.Request(address, headers={"Host": "evil.example"})
         with pytest.raises(urllib.error.HTTPError, match="400"):
             urllib.request.urlopen(request, timeout=30)
@@ -110,7 +87,7 @@ def test_a_request_for_another_host_is_refused_by_the_server(root: PagesRoot) ->
 )
 def test_wrong_options_end_the_command(root: PagesRoot, options: tuple[str, ...], status: int, message: str) -> None:
     root.topic("orders")
-    ended = subprocess.run(command(root, *options), capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command(root.folder, *options), capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (status, "")
     assert message in ended.stderr
     assert ended.stderr.count("\n") == 1
@@ -121,7 +98,7 @@ def test_a_port_that_is_in_use_ends_the_command(root: PagesRoot) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         ended = subprocess.run(
-            command(root, "--listen", address), capture_output=True, text=True, timeout=60, check=False
+            command(root.folder, "--listen", address), capture_output=True, text=True, timeout=60, check=False
         )
     assert ended.returncode == 1
     assert (
@@ -134,6 +111,6 @@ def test_a_path_that_is_no_root_ends_the_command(root: PagesRoot, tmp_path: Path
     (tmp_path / "other").mkdir()
     (tmp_path / "other/file").write_text("x")
     root.folder = tmp_path / "other"
-    ended = subprocess.run(command(root), capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command(root.folder), capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
     assert "this path is not a root" in ended.stderr
