@@ -30,7 +30,6 @@ from storage_engine.errors import (
 with optional("starlette", "lakelog[ui]", "The command `lakelog ui`"):
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
-    from starlette.middleware import Middleware
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import Route
@@ -74,18 +73,18 @@ def application(site: Site) -> ASGIApp:
         return _refused(site, request, error)
 
     def unexpected(request: Request, error: Exception) -> Response:
-        site.warn("".join(traceback.format_exception_only(error)))
-        shown = LogError(request.url.path, "the server has a defect", "The standard error of the server has more.")
+        # The text of the exception may have contents of records.
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        site.warn(f"{request.url.path}: a defect: {type(error).__name__} in {frame.filename}, line {frame.lineno}")
+        shown = LogError(request.url.path, "the server has a defect", "Its standard error has the place of the defect.")
         return show_error(site, request, shown, 500)
 
     def refuse(request: Request, error: ConfigError, status: int) -> Response:
         return show_error(site, request, error, status)
 
-    return Starlette(
-        routes=list(_routes(site)),
-        middleware=[Middleware(Guard, options=site.options, sessions=site.sessions, refuse=refuse)],
-        exception_handlers={HTTPException: wrong, Exception: unexpected},
-    )
+    handlers = {HTTPException: wrong, Exception: unexpected}
+    pages = Starlette(routes=_routes(site), exception_handlers=handlers)
+    return Guard(pages, site.options, site.sessions, refuse)  # outside, so that every answer has its headers
 
 
 def _refused(site: Site, request: Request, error: HTTPException) -> Response:

@@ -25,6 +25,7 @@ def alter_setting(site: Site, request: Request, name: str) -> Response:
     Raises:
         ConfigError: the key is unknown, or the value is not allowed. Nothing was changed.
         UnknownTopicError: there is no such topic.
+        ConflictError: another change is running.
         StorageError: the change could not be written.
     """
     form = form_of(request)
@@ -34,10 +35,11 @@ def alter_setting(site: Site, request: Request, name: str) -> Response:
     if form.text("default") != "1":
         value = form.required("value", "Enter a value, or choose the default.")
         declared.parse(value, f"field value, key {declared.key}")
-    topics = site.topics()
+    topics = site.exact_topics()
     topics.state(name)
-    topics.alter(name, None, {declared.key: value})
-    settle_committed(topics, (name,), site.warn)
+    with site.change(f"topic {name}"):
+        topics.alter(name, None, {declared.key: value})
+        settle_committed(topics, (name,), site.warn)
     site.warn(f"topic {name}: {declared.key} set to {'its default' if value is None else value} by the pages")
     return RedirectResponse(address("topics", name, "settings", done=1, key=declared.key), 303)
 
@@ -49,6 +51,7 @@ def delete_group(site: Site, request: Request) -> Response:
         ConfigError: a field is wrong, or the entered name is another one.
         StateError: the group has an active member.
         UnknownTopicError, UnknownConsumerError: there is no such topic or group.
+        ConflictError: another change is running.
         StorageError: the change could not be written.
     """
     form = form_of(request)
@@ -62,7 +65,8 @@ def delete_group(site: Site, request: Request) -> Response:
         )
     if consumer.is_active(site.now_ms()):
         raise StateError(f"group {name}", "has an active member", "Stop this member first.")
-    forget(topics.storage, topic, name)
+    with site.change(f"group {name}"):
+        forget(topics.storage, topic, name)
     site.warn(f"topic {topic}: group {name} deleted by the pages")
     return RedirectResponse(address("topics", topic, "groups"), 303)
 

@@ -102,8 +102,8 @@ def settings(site: Site, request: Request) -> Response:
     Raises:
         CorruptionError: the stored settings are damaged.
     """
-    kept = read_broker_settings(site.topics().storage) or {}
-    in_force = site.topics().broker
+    topics = site.exact_topics()
+    kept, in_force = read_broker_settings(topics.storage) or {}, topics.broker
 
     def rows() -> Iterator[Sequence[Child]]:
         for key in BROKER_KEYS:

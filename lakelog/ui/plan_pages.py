@@ -17,7 +17,7 @@ from lakelog.ui.access.guard import form_of
 from lakelog.ui.overview_pages import page_of
 from lakelog.ui.rendering import Look, link_head, paging, show
 from lakelog.ui.site import Site
-from storage_engine.errors import ConflictError, LogError, StalePlanError
+from storage_engine.errors import LogError, StalePlanError
 from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
 from storage_engine.topic.clean.applying_plans import (
     check_current,
@@ -47,7 +47,7 @@ def plans(site: Site, request: Request) -> Response:
         ConfigError: a parameter is wrong.
         StorageError: the root cannot be listed.
     """
-    topics, now_ms = site.topics(), site.now_ms()
+    topics, now_ms = site.exact_topics(), site.now_ms()
     names = site.watcher.look().names
     shown = page_of(request, len(names), TOPICS_OF_A_PAGE)
     rows, errors = list[Sequence[Child]](), list[LogError]()
@@ -86,7 +86,7 @@ def plan(site: Site, request: Request, name: str) -> Response:
         CorruptionError: the state of the topic is damaged.
         StorageError: a decision required to read a segment, and the read failed.
     """
-    topics = site.topics()
+    topics = site.exact_topics()
     planned = plan_topics(topics, [topics.state(name)], site.now_ms())
     return _show_plan(site, request, planned)
 
@@ -162,12 +162,8 @@ def apply(site: Site, request: Request, name: str) -> Response:
     planned = site.kept_plan(form_of(request).required("plan", "Send the form of the page of a plan."))
     if planned is None or [each.topic for each in planned.topics] != [name]:
         raise StalePlanError(f"topic {name}", "the server no longer has this plan", "Load the page of the plan again.")
-    if not site.changing.acquire(blocking=False):
-        raise ConflictError(f"topic {name}", "another change is running", "Try again when it has ended.")
-    try:
+    with site.change(f"topic {name}"):
         lines, problems = apply_plan(site, planned)
-    finally:
-        site.changing.release()
     for line in (*lines, *problems):
         site.warn(line)
     values = {"name": name, "lines": lines, "problems": problems}
@@ -183,7 +179,7 @@ def apply_plan(site: Site, planned: Plan) -> tuple[list[str], list[str]]:
     Raises:
         StalePlanError: the log has changed. Nothing was changed.
     """
-    topics, (each,) = site.topics(), planned.topics
+    topics, (each,) = site.exact_topics(), planned.topics
     check_current(planned, topics)
     chain = topics.chain(each.topic)
     before = chain.newest()

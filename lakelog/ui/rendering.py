@@ -157,7 +157,8 @@ def show(
 
 def show_error(site: Site, request: Request, error: LogError, status: int, topic: str = "") -> Response:
     """The answer with an error: its place, what was found there, and what to do."""
-    title = {400: "Wrong request", 403: "Refused", 404: "Not found", 409: "Not done"}.get(status, "Not readable")
+    titles = {400: "Wrong request", 403: "Refused", 404: "Not found", 409: "Not done"}
+    title = titles.get(status, f"{topic} is not readable" if topic else "Not readable")
     return show(site, request, "error", Look(title, topic), {"error": error}, status)
 
 

@@ -13,6 +13,7 @@ from lakelog.ui.access.options import UiOptions, check_options
 from lakelog.ui.application import application
 from lakelog.ui.site import Site
 from storage_engine.errors import LogError, StorageAccessError
+from storage_engine.topic.broker_settings import BrokerSettings
 from storage_engine.topic.topics import Topics
 
 with optional("uvicorn", "lakelog[ui]", "The command `lakelog ui`"):
@@ -24,6 +25,7 @@ _POLL_SECONDS = 0.02
 
 def serve(
     topics: Topics,
+    settings: BrokerSettings,
     options: UiOptions,
     stop: Callable[[None], object],
     ready: Callable[[str], None],
@@ -33,6 +35,7 @@ def serve(
     it reads the states of all topics. A change that is running when `stop` returns is finished.
 
     Args:
+        settings: the broker settings of this run. They override those that are stored in the root.
         stop: waits until the program must end. It is called with None.
         ready: called with the address when the port is open.
         warn: called with one line for each change of the root, and for each problem that no page shows.
@@ -44,14 +47,14 @@ def serve(
     check_options(options)
     listening = _listening(options)
     options = replace(options, port=listening.getsockname()[1])
-    site = Site(topics, options, warn)
+    site = Site(topics, settings, options, warn)
     try:
         site.watcher.look()
     except LogError as error:
         warn(str(error))  # the overview shows it, too
     config = uvicorn.Config(
         application(site), log_config=None, access_log=False, server_header=False, proxy_headers=False, ws="none",
-        lifespan="off", timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+        log_level="critical", lifespan="off", timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )  # fmt: skip
     server = uvicorn.Server(config)
     # In a thread other than the main thread, uvicorn leaves the signals to `stop`.
@@ -60,12 +63,14 @@ def serve(
     try:
         while thread.is_alive() and not server.started:
             time.sleep(_POLL_SECONDS)
-        host = f"[{options.host}]" if ":" in options.host else options.host
-        ready(f"http://{host}:{options.port}/")
-        stop(None)
+        if server.started:
+            host = f"[{options.host}]" if ":" in options.host else options.host
+            ready(f"http://{host}:{options.port}/")
+            stop(None)
     finally:
         server.should_exit = True
         thread.join()
+        site.wait_for_change()  # uvicorn does not wait for the thread of a request that takes long
         listening.close()
 
 

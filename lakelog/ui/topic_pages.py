@@ -47,6 +47,9 @@ def topic(site: Site, request: Request, name: str) -> Response:
     numbers = range(shown.first, shown.end)
     consumers = read_consumers(topics.storage, state)
     warnings = [ReportWarning(WarningKind.UNREADABLE, name, str(error)) for error in consumers.damaged]
+    if (problem := site.settings_error()) is not None:
+        text = f"{problem} This page assumes Kafka's defaults."
+        warnings.append(ReportWarning(WarningKind.UNREADABLE, "broker settings", text))
     config, parts = TopicConfig(), tuple[PartitionFacts, ...]()
     try:
         config = topics.config(state)
@@ -96,7 +99,7 @@ def settings(site: Site, request: Request, name: str) -> Response:
         CorruptionError: the state of the topic is damaged.
     """
     given = Parameters(request.query_params.multi_items())
-    topics = site.topics()
+    topics = site.exact_topics()
     state = topics.state(name)
     own, rest = list[Sequence[Child]](), list[Sequence[Child]]()
     for key, declared in TOPIC_KEYS.items():
@@ -110,11 +113,11 @@ def settings(site: Site, request: Request, name: str) -> Response:
         (own if source == "topic" else rest).append(cells)
     unknown = ((row_head(key), element("code", text), "topic", None, None) for key, text in state.configs.items()
                if key not in TOPIC_KEYS)  # fmt: skip
-    columns, prose = ("key", "value", "from", "default", "meaning"), ("value", "default", "meaning")
+    columns, words, prose = ("key", "value", "from", "default", "meaning"), ("value", "from", "default"), ("meaning",)
     values = {
         "name": name,
-        "own": data_table("The topic's own settings", columns, [*own, *unknown], words=("from",), prose=prose),
-        "rest": data_table("Other settings", columns, rest, words=("from",), prose=prose),
+        "own": data_table("The topic's own settings", columns, [*own, *unknown], words=words, prose=prose),
+        "rest": data_table("Other settings", columns, rest, words=words, prose=prose),
         "keys": list(TOPIC_KEYS), "chosen": given.text("key") or "", "is_done": given.text("done") == "1",
         "has_own": bool(state.configs),
     }  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from lakelog.cli.options import ConfOption, RootOption, open_topics
+from lakelog.cli.options import ConfOption, RootOption, open_root, open_topics
 from lakelog.cli.output import write_error, write_line
 from lakelog.cli.stopping import stopped_by_signals
 
@@ -60,9 +60,10 @@ def ui(
     )
     check_options(options)
     topics = open_topics(root, conf, examines=True)
+    _, settings = open_root(root, conf, kept=False)
     from lakelog.ui.serving import serve
 
     if allow_changes and options.token is None:
         write_error("--allow-changes without a token: every user of this host can change the root with these pages")
     with stopped_by_signals() as stop:
-        serve(topics, options, stop, lambda url: write_line(f"pages at {url}"), write_error)
+        serve(topics, settings, options, stop, lambda url: write_line(f"pages at {url}"), write_error)

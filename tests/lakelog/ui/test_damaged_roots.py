@@ -6,9 +6,12 @@ import shutil
 from collections.abc import Callable
 
 import pytest
+from starlette.responses import Response
 
+from lakelog.ui import application
+from lakelog.ui.access.guard import POLICY
 from tests.lakelog.metrics.roots import DAY, HOUR
-from tests.lakelog.ui.browsing import PagesRoot, hidden_fields
+from tests.lakelog.ui.browsing import DefectError, PagesRoot, hidden_fields
 
 pytestmark = pytest.mark.posix("the files of the root are changed")
 TABS = ("", "/records", "/records?offset=0", "/groups", "/dead-letters", "/plan", "/history", "/settings")
@@ -136,6 +139,20 @@ def test_a_missing_segment_is_named_on_the_page_of_the_topic(root: PagesRoot) ->
     assert (
         f"damaged, hurt-0: {file.relative_to(root.folder)} is missing. Restore this file from a backup." in page.words
     )
+
+
+def test_a_defect_of_the_server_shows_no_contents(root: PagesRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Response:
+        raise DefectError("the content of a record")
+
+    monkeypatch.setitem(application._PAGES, "/", broken)
+    browser = root.browser()
+    page = browser.get("/")
+    assert (page.status, page.facts["found"]) == (500, "the server has a defect")
+    assert page.headers["content-security-policy"] == POLICY
+    assert "content of a record" not in page.text + "".join(root.warnings)
+    assert root.warnings[0].startswith(f"/: a defect: DefectError in {__file__}, line ")
+    assert browser.get("/settings").status == 200
 
 
 def test_a_form_over_damage_is_refused(root: PagesRoot) -> None:

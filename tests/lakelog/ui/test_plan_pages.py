@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+import time
+import urllib.parse
+import urllib.request
+from contextlib import suppress
+
 import pytest
 
 import lakelog
 from lakelog.inspection.planning import make_plan
+from lakelog.ui import plan_pages, serving
+from lakelog.ui.site import Site
 from storage_engine.quantities import shown_size
-from storage_engine.topic.clean.cleaning_plan import step_summary
+from storage_engine.topic.broker_settings import SETTINGS_KEY, put_broker_settings
+from storage_engine.topic.clean.cleaning_plan import Plan, step_summary
 from tests.lakelog.metrics.roots import DAY, HOUR
 from tests.lakelog.ui.browsing import PagesRoot, hidden_fields
+from tests.lakelog.ui.processes import pages
 
 pytestmark = pytest.mark.posix("the files of the root are changed")
 
@@ -99,6 +109,67 @@ def test_a_plan_of_another_topic_or_of_another_server_is_refused(due: PagesRoot)
 def test_two_plans_are_not_applied_at_the_same_time(due: PagesRoot) -> None:
     browser = due.browser(allow_changes=True)
     fields = hidden_fields(browser.get("/topics/orders/plan").text)
-    with browser.site.changing:
+    with browser.site.change("a plan"):
         assert browser.post("/topics/orders/plan", fields).facts["found"] == "another change is running"
     assert browser.post("/topics/orders/plan", fields).status == 200
+
+
+def test_a_plan_uses_the_settings_that_are_stored_now(root: PagesRoot) -> None:
+    root.topic("orders")
+    root.append("orders", 3 * HOUR)
+    root.append("orders", HOUR)
+    put_broker_settings(root.storage, {"log.retention.hours": "2"})
+    browser = root.browser(allow_changes=True)
+    page = browser.get("/topics/orders/plan")
+    assert page.facts["what would be done"].startswith("delete 1 segment")
+    put_broker_settings(root.storage, {"log.retention.hours": "24"})
+    answer = browser.post("/topics/orders/plan", hidden_fields(page.text))
+    assert (answer.status, answer.facts["found"]) == (
+        409, "retention.ms was 7200000 in the plan, and is now 86400000",
+    )  # fmt: skip
+    assert browser.get("/topics/orders/plan").facts["what would be done"] == "nothing"
+
+
+def test_no_plan_is_made_and_nothing_is_changed_if_the_stored_settings_are_damaged(due: PagesRoot) -> None:
+    put_broker_settings(due.storage, {"log.retention.hours": "9999"})
+    browser = due.browser(allow_changes=True)
+    fields = hidden_fields(browser.get("/topics/orders/plan").text)
+    (due.folder / SETTINGS_KEY).write_bytes(b"{}")
+    for path in ("/plans", "/topics/orders/plan", "/topics/orders/settings", "/settings"):
+        page = browser.get(path)
+        assert page.facts["place"].startswith(SETTINGS_KEY)
+        assert "Segments that would change" not in page.tables
+    assert browser.post("/topics/orders/plan", fields).status == 409
+    change = {"key": "retention.ms", "value": "1", "form_token": fields["form_token"]}
+    assert browser.post("/topics/orders/settings", change).status == 409
+    assert "This page assumes Kafka's defaults." in browser.get("/topics/orders").words
+    assert due.topics.state("orders").version == 3
+
+
+def test_a_plan_that_is_being_applied_is_finished_when_the_server_ends(
+    due: PagesRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+    apply_plan = plan_pages.apply_plan
+
+    def slow(site: Site, planned: Plan) -> tuple[list[str], list[str]]:
+        begun.set()
+        time.sleep(2)  # longer than the server waits for a request
+        return apply_plan(site, planned)
+
+    def send(address: str) -> None:
+        with urllib.request.urlopen(f"{address}/topics/orders/plan") as page:
+            cookie, text = page.headers["Set-Cookie"].partition(";")[0], page.read().decode()
+        data = urllib.parse.urlencode(hidden_fields(text)).encode()
+        headers = {"Cookie": cookie, "Origin": address}
+        with suppress(OSError):  # the server closes the connection
+            urllib.request.urlopen(urllib.request.Request(f"{address}/topics/orders/plan", data, headers)).close()
+
+    monkeypatch.setattr(plan_pages, "apply_plan", slow)
+    monkeypatch.setattr(serving, "_SHUTDOWN_SECONDS", 1)
+    with pages(due, allow_changes=True) as address:
+        sender = threading.Thread(target=send, args=(address,))
+        sender.start()
+        assert begun.wait(30)
+    sender.join()
+    assert due.topics.state("orders").partitions[0].log_start_offset == 4

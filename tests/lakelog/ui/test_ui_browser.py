@@ -5,20 +5,17 @@ If there is no Chromium on PATH, these tests are skipped, and a line says so; `m
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
 
-from lakelog.ui.access.options import UiOptions
-from lakelog.ui.serving import serve
 from storage_engine.clock import SystemClock
 from tests.lakelog.metrics.roots import DAY, HOUR
 from tests.lakelog.report.chromium import Chromium, Page
 from tests.lakelog.ui.browsing import TOKEN, PagesRoot
+from tests.lakelog.ui.processes import PATIENCE_SECONDS, pages
 from tests.storage_engine.record_tables import Row
 
 pytestmark = [pytest.mark.browser, pytest.mark.posix("writes tables in a folder")]
@@ -29,7 +26,6 @@ PATHS = [
     "/topics/hurt",
 ]  # fmt: skip
 LONG = "a-very-long-name-without-any-break-" * 5
-PATIENCE_SECONDS = 30
 
 
 @pytest.fixture
@@ -50,29 +46,6 @@ def filled(root: PagesRoot) -> PagesRoot:
     letter = {"reason": "undecodable", "detail": LONG, "partition": 0, "offset": 1, "timestamp": at, "outcome": None}
     root.dead_letters("export", "orders", [letter])
     return root
-
-
-@contextmanager
-def pages(root: PagesRoot, **options: object) -> Iterator[str]:
-    """The address of a server in this process."""
-    ended, is_ready = threading.Event(), threading.Event()
-    addresses: list[str] = []
-
-    def ready(address: str) -> None:
-        addresses.append(address.rstrip("/"))
-        is_ready.set()
-
-    thread = threading.Thread(
-        target=serve,
-        args=(root.topics, UiOptions(port=0, **options), lambda _: ended.wait(), ready, root.warnings.append),  # type: ignore[arg-type]
-    )
-    thread.start()
-    try:
-        assert is_ready.wait(PATIENCE_SECONDS)
-        yield addresses[0]
-    finally:
-        ended.set()
-        thread.join()
 
 
 def wait_for(page: Page, expression: str, wanted: Callable[[object], bool]) -> None:

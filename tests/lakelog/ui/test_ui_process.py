@@ -1,21 +1,27 @@
-"""The command `lakelog ui` as a real process: it prints its address, serves, and ends quietly."""
+"""The command `lakelog ui` as a real process: it prints its address, serves, and ends quietly. Also the page docs/UI.md."""
 
 from __future__ import annotations
 
+import re
+import shlex
 import signal
 import socket
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 
+from tests.docs.commands import Machine
+from tests.docs.pages import blocks, commands, text_of
 from tests.lakelog.report.html_tables import tables
 from tests.lakelog.ui.browsing import TOKEN, PagesRoot
 from tests.lakelog.ui.processes import command, serving
 
 pytestmark = pytest.mark.posix("the command reads a folder")
+PAGE = "docs/UI.md"
 
 
 def read(address: str) -> str:
@@ -93,6 +99,19 @@ def test_wrong_options_end_the_command(root: PagesRoot, options: tuple[str, ...]
     assert ended.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("package", ["jinja2", "starlette", "uvicorn"])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(root: PagesRoot, package: str) -> None:
+    root.topic("orders")
+    without = f"import sys; sys.modules['{package}'] = None; from lakelog.cli import main; main()"
+    arguments = [sys.executable, "-c", without, "ui", "--root", str(root.folder)]
+    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == (
+        f"lakelog: {package}: The command `lakelog ui` requires the package {package}, which is not installed. Run: pip"
+        " install 'lakelog[ui]'.\n"
+    )
+
+
 def test_a_port_that_is_in_use_ends_the_command(root: PagesRoot) -> None:
     root.topic("orders")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -114,3 +133,34 @@ def test_a_path_that_is_no_root_ends_the_command(root: PagesRoot, tmp_path: Path
     ended = subprocess.run(command(root.folder), capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
     assert "this path is not a root" in ended.stderr
+
+
+def test_the_commands_of_the_page_work(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    for folder in ("mnt/shared/lakelog", "etc/lakelog"):
+        (tmp_path / folder).mkdir(parents=True)
+    token = tmp_path / "etc/lakelog/ui-token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    found = [each for block in blocks(PAGE, "sh") for each in commands(block)]
+    assert len(found) == 4
+    for each in found:
+        program, name, option, root, *others = shlex.split(machine.local(each))
+        assert (program, name, option) == ("lakelog", "ui", "--root")
+        if "--listen" in others:
+            others[others.index("--listen") + 1] = "0.0.0.0:0"
+        else:
+            others += ["--listen", "127.0.0.1:0"]
+        with serving(Path(root), *others) as (process, _):
+            process.terminate()
+            _, errors = process.communicate(timeout=60)
+            assert (process.returncode, errors) == (0, "")
+
+
+def test_the_page_names_every_page_of_the_server(tmp_path: Path) -> None:
+    root = PagesRoot(tmp_path / "root")
+    root.topic("orders")
+    page = root.browser().get("/topics/orders").text
+    tabs = re.findall(r'<li><a href="[^"]*"(?: aria-current="page")?>([^<]*)</a></li>', page)
+    named = re.findall(r"^\| (\w[\w ]*?) +\|", text_of(PAGE), re.MULTILINE)
+    assert [each for each in named if each != "page"] == tabs
