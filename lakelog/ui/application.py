@@ -22,7 +22,6 @@ from lakelog.ui.site import Site
 from storage_engine.errors import (
     ConfigError,
     LogError,
-    NoRootError,
     OffsetOutOfRangeError,
     TopicError,
 )
@@ -147,6 +146,4 @@ def status_of(request: Request, error: LogError) -> int:
         return 404
     if isinstance(error, ConfigError | OffsetOutOfRangeError):
         return 400
-    if request.method == "POST":
-        return 409
-    return 404 if isinstance(error, NoRootError) else 200
+    return 409 if request.method == "POST" else 200

@@ -30,7 +30,7 @@ def overview(site: Site, request: Request) -> Response:
 
     Raises:
         ConfigError: a parameter is wrong.
-        StorageError: the root cannot be listed.
+        NoRootError, StorageError: the root cannot be listed, or is an empty directory.
     """
     given = Parameters(request.query_params.multi_items())
     page = given.whole("page", 1, 1, LAST_PAGE)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lakelog.metrics.consumer_status import LEAST_WINDOW_MS, ConsumerStatus, consumer_status
-from storage_engine.errors import LogError
+from storage_engine.errors import LogError, NoRootError
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.quantities import shown_duration
 from storage_engine.storage import Storage, StoredFile
@@ -25,7 +25,7 @@ from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.readers.consumer_files import Consumer, Consumers, read_consumer, read_consumers
 from storage_engine.topic.readers.reader import PartitionReader
-from storage_engine.topic.topics import Topics
+from storage_engine.topic.topics import Topics, is_root
 from storage_engine.topic.witnesses import shown_offsets
 
 ANEW_MS = 60_000
@@ -155,6 +155,7 @@ class RootWatcher:
         """Look at the root.
 
         Raises:
+            NoRootError: the path is an empty directory. If a mount disappears, an empty directory remains.
             StorageError: the root cannot be listed.
         """
         with self._lock:
@@ -162,6 +163,11 @@ class RootWatcher:
             now_ms = topics.clock.now_ms()
             self._forget_oldest(now_ms)
             states, unreadable = topics.states(shown_offsets(topics.storage), self._chains)
+            if not (states or unreadable or is_root(topics.storage)):
+                raise NoRootError(
+                    f"root {topics.storage.uri}", "this path has no topics: the folder meta/ is missing or empty",
+                    "Check whether the file system is mounted. `lakelog topics create` creates the first topic of a root.",
+                )  # fmt: skip
             for name in unreadable:
                 self._chains.pop(name, None)
             self._read_ms = {name: self._read_ms.get(name, now_ms) for name in self._chains}

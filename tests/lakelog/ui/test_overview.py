@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from storage_engine.quantities import shown_moment, shown_number, shown_size
@@ -148,3 +150,14 @@ def test_the_settings_show_the_root_and_the_server(root: PagesRoot) -> None:
         "address": "127.0.0.1, port 8787", "further host names": "logs.lan", "token": "not required",
         "keys, values and headers": "shown (--show-values)", "changes": "not allowed", "refresh": "every 30 seconds",
     }  # fmt: skip
+
+
+def test_a_root_that_has_become_an_empty_directory_does_not_look_healthy(root: PagesRoot) -> None:
+    root.topic("orders")
+    browser = root.browser()
+    browser.get("/")
+    shutil.rmtree(root.folder)
+    root.folder.mkdir()
+    page = browser.get("/")
+    assert page.facts["found"] == "this path has no topics: the folder meta/ is missing or empty"
+    assert page.facts["what to do"].startswith("Check whether the file system is mounted.")

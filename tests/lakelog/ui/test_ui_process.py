@@ -137,8 +137,8 @@ def test_a_path_that_is_no_root_ends_the_command(root: PagesRoot, tmp_path: Path
 
 def test_the_commands_of_the_page_work(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
-    for folder in ("mnt/shared/lakelog", "etc/lakelog"):
-        (tmp_path / folder).mkdir(parents=True)
+    PagesRoot(tmp_path / "mnt/shared/lakelog").topic("orders")
+    (tmp_path / "etc/lakelog").mkdir(parents=True)
     token = tmp_path / "etc/lakelog/ui-token"
     token.write_text(TOKEN)
     token.chmod(0o600)
