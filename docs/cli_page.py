@@ -35,6 +35,7 @@ lakelog read --topic clicks --root R --from earliest --format table
 lakelog offsets --topic clicks --root R --time -1
 lakelog topics describe clicks --root R
 lakelog report --root R --out report.html                # one HTML page without scripts
+lakelog ui --root R                                      # pages about the root in a browser, until Ctrl-C
 lakelog verify --root R
 lakelog plan --topic clicks --root R                     # what a cleaning would do with each segment, and why
 lakelog consumers list --root R                          # registered consumers: positions, lag and retained bytes

@@ -47,6 +47,8 @@ ABOVE = {
     "lakelog.rows": "",
     "lakelog.opening": "",
     "lakelog.inspection": "",
+    "lakelog.ui": "lakelog.dead_letter_tables lakelog.terminal lakelog.optional lakelog.report lakelog.metrics"
+    " lakelog.inspection",
     "lakelog.spark": "lakelog.rows lakelog.opening lakelog.given_records",
     "lakelog.cli.output": "lakelog.terminal",
     "lakelog.cli.stopping": "",
@@ -55,7 +57,7 @@ ABOVE = {
     "lakelog.cli.records": "lakelog.terminal lakelog.cli.output lakelog.cli.options",
     "lakelog.cli.clean": "lakelog.terminal lakelog.inspection lakelog.cli.output lakelog.cli.stopping lakelog.cli.options",
     "lakelog.cli.inspect": "lakelog.terminal lakelog.doctor lakelog.dump lakelog.report lakelog.metrics lakelog.inspection"
-    " lakelog.cli.output lakelog.cli.stopping lakelog.cli.options",
+    " lakelog.ui lakelog.cli.output lakelog.cli.stopping lakelog.cli.options",
     "lakelog.cli": "lakelog.cli.output lakelog.cli.topics lakelog.cli.records lakelog.cli.clean lakelog.cli.inspect",
     "lakelog": "lakelog.optional lakelog.rows lakelog.opening lakelog.given_records lakelog.inspection lakelog.spark",
     "pipeline.settings": "",

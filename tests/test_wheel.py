@@ -108,6 +108,8 @@ def test_the_wheel_holds_lakelog_and_its_engine_only(wheel: Path) -> None:
     (metadata,) = wheel.glob("*.dist-info")
     assert {each.name for each in wheel.iterdir()} == {"lakelog", "storage_engine", "pyspark_lakelog.py", metadata.name}
     assert (metadata / "entry_points.txt").read_text() == "[console_scripts]\nlakelog = lakelog.cli:main\n"
+    assert (wheel / "lakelog/ui/templates/base.html").is_file()
+    assert {each.name for each in (wheel / "lakelog/ui/static").iterdir()} == {"ui.css", "refresh.js"}
     required_with = {extra: set(required(Distribution.at(metadata), extra)) for extra in ("", "spark", "delta")}
     assert not required_with[""] & {"pyspark", "pandas", "deltalake", "delta-spark"}
     assert {"pyspark", "pandas"} <= required_with["spark"]

@@ -35,6 +35,7 @@
     dump.py             print the files of a log, as Kafka's dump tool does
     report.py           write an HTML page that shows the topics of a root
     metrics.py          give the figures of a root to Prometheus
+    ui.py               serve pages about a root to a browser
     check.py            compare the figures of a root with limits, as a monitoring plugin
 
 Results go to standard output. An error goes to standard error as one line. The exit status is an ExitStatus. A command

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lakelog.cli.clean import compact, log_manager, merge, plan
-from lakelog.cli.inspect import check, doctor, dump, metrics, report, verify
+from lakelog.cli.inspect import check, doctor, dump, metrics, report, ui, verify
 from lakelog.cli.records import append, delete_records, offsets, read, transactions
 from lakelog.cli.topics import broker, consumers, groups, state, topics
 
@@ -41,6 +41,7 @@ app.command("merge")(merge.merge)
 app.command("metrics")(metrics.metrics)
 app.command("plan")(plan.plan)
 app.command("report")(report.report)
+app.command("ui")(ui.ui)
 app.command("verify")(verify.verify)
 
 

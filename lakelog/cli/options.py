@@ -119,11 +119,15 @@ def open_topics(
     return opening.open_topics(root, conf, write_error, creates=creates, makes_topics=makes_topics, examines=examines)
 
 
-def open_root(root: str | None, conf: Path | None) -> tuple[Storage, BrokerSettings]:
-    """The root that the options name, and the sources of this run's broker settings. Raises the errors of open_topics."""
+def open_root(root: str | None, conf: Path | None, *, kept: bool = True) -> tuple[Storage, BrokerSettings]:
+    """The root that the options name, and the sources of this run's broker settings. Raises the errors of open_topics.
+
+    Args:
+        kept: also read the root's stored settings.
+    """
     from lakelog import opening
 
-    return opening.open_root(root, conf)
+    return opening.open_root(root, conf, kept=kept)
 
 
 def open_readers(

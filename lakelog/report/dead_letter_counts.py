@@ -1,4 +1,4 @@
-"""Counts dead letters by reason, from the Delta tables that ingest and export fill.
+"""Counts dead letters by reason, and lists the newest ones, from the Delta tables that ingest and export fill.
 
 Only the needed columns are read, batch by batch. No key, value or header of a dead letter is ever loaded. deltalake is
 imported only if a table exists.
@@ -6,8 +6,11 @@ imported only if a table exists.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import pyarrow as pa
 
@@ -53,6 +56,25 @@ class DeadLetters:
         return self.kind is DeadLetterKind.EXPORT and not self.outcome and self.reason != "no value"
 
 
+@dataclass(frozen=True)
+class DeadLetter:
+    """One dead letter, without its key, value and headers.
+
+    detail: the exact error, without data of the record.
+    origin: as in DeadLetters.
+    place: for an ingest the id of the micro-batch, for an export the offset.
+    timestamp_ms: the timestamp of the record in milliseconds since 1970; None for an ingest, or if there is none.
+    outcome: as in DeadLetters.
+    """
+
+    reason: str
+    detail: str
+    origin: str
+    place: int
+    timestamp_ms: int | None
+    outcome: str
+
+
 _COLUMNS = {
     DeadLetterKind.INGEST: ("reason", "query_id", "batch_id"),
     DeadLetterKind.EXPORT: ("reason", "partition", "offset"),
@@ -75,25 +97,70 @@ def count_dead_letters_of_no_topic(storage: Storage) -> tuple[DeadLetters, ...]:
     return _counted(storage, UNKNOWN_TOPIC_DEAD_LETTERS, DeadLetterKind.INGEST)
 
 
-def _counted(storage: Storage, key: str, kind: DeadLetterKind) -> tuple[DeadLetters, ...]:
-    if next(storage.list(f"{key}/_delta_log/"), None) is None:
-        return ()
+def newest_dead_letters(storage: Storage, topic: str, kind: DeadLetterKind, most: int) -> list[DeadLetter]:
+    """The newest dead letters of a topic: those with the largest offsets or micro-batches, the largest first.
+
+    Args:
+        most: the largest number of dead letters.
+
+    Raises:
+        StorageError: the path of the table exists, but is not a table of dead letters.
+    """
+    key, columns = _KEYS[kind](topic), _COLUMNS[kind]
+    if not _has_table(storage, key):
+        return []
+    path = f"{storage.uri}/{key}"
+    newest: pa.Table | None = None
+    with _table_errors(path, columns):
+        for batch in _batches(path, columns, {_OUTCOME, "detail", "timestamp"}):
+            rows = pa.Table.from_batches([batch])
+            rows = rows if newest is None else pa.concat_tables([newest, rows])
+            newest = rows.sort_by([(columns[2], "descending")]).slice(0, most)
+    return [] if newest is None else [_dead_letter(row, columns) for row in newest.to_pylist()]
+
+
+def _dead_letter(row: Mapping[str, Any], columns: tuple[str, str, str]) -> DeadLetter:
+    time = row.get("timestamp")
+    return DeadLetter(
+        row["reason"], row.get("detail") or "", str(row[columns[1]]), row[columns[2]],
+        None if time is None else round(time.timestamp() * 1000), row.get(_OUTCOME) or "",
+    )  # fmt: skip
+
+
+def _has_table(storage: Storage, key: str) -> bool:
+    return next(storage.list(f"{key}/_delta_log/"), None) is not None
+
+
+def _batches(path: str, columns: Sequence[str], further: Set[str]) -> Iterator[pa.RecordBatch]:
+    """These columns of a table, and the further columns if the table has them."""
     with optional("deltalake", "lakelog[delta]", "The report on dead letters"):
         from deltalake import DeltaTable
+
+    rows = DeltaTable(path, storage_options=delta_options()).to_pyarrow_dataset()
+    yield from rows.to_batches(columns=[*columns, *sorted(further & set(rows.schema.names))])
+
+
+@contextmanager
+def _table_errors(path: str, columns: Sequence[str]) -> Iterator[None]:
+    with optional("deltalake", "lakelog[delta]", "The report on dead letters"):
         from deltalake.exceptions import DeltaError
 
-    path = f"{storage.uri}/{key}"
-    columns = _COLUMNS[kind]
     try:
-        rows = DeltaTable(path, storage_options=delta_options()).to_pyarrow_dataset()
-        wanted = [*columns, *({_OUTCOME} & set(rows.schema.names))]
-        batches = rows.to_batches(columns=wanted)
-        counted = [_count(pa.Table.from_batches([batch]), columns) for batch in batches if batch.num_rows]
+        yield
     except (DeltaError, pa.ArrowException, OSError) as error:
         problem = f"expected a Delta table with {', '.join(columns)}; found {shown_error(path, error)}"
         raise StorageError(
             path, problem, "Restore the table. Or move it away: the next job then creates a new table."
         ) from error
+
+
+def _counted(storage: Storage, key: str, kind: DeadLetterKind) -> tuple[DeadLetters, ...]:
+    if not _has_table(storage, key):
+        return ()
+    path, columns = f"{storage.uri}/{key}", _COLUMNS[kind]
+    with _table_errors(path, columns):
+        batches = _batches(path, columns, {_OUTCOME})
+        counted = [_count(pa.Table.from_batches([batch]), columns) for batch in batches if batch.num_rows]
     if not counted:
         return ()
     totals = pa.concat_tables(counted).group_by(["reason", "origin", "outcome"])

@@ -34,7 +34,7 @@ from storage_engine.quantities import counted, shown_duration, shown_number, sho
 from storage_engine.storage import Storage
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.clean.topic_compaction import plan_compaction
-from storage_engine.topic.readers.consumer_files import read_consumers
+from storage_engine.topic.readers.consumer_files import Consumers, read_consumers
 from storage_engine.topic.topics import Topics
 
 MANY_SEGMENTS = 20
@@ -228,25 +228,17 @@ def collect_topic(topics: Topics, name: str, now_ms: int) -> TopicFacts:
     """
     chain = topics.chain(name)
     state = chain.newest()
-    warnings = _held_against_files(topics.storage, state)
+    warnings = _held_against_files(topics.storage, state, range(len(state.partitions)))
     for _ in range(_MOST_ATTEMPTS):
         again = chain.newest()
         if not warnings or again.id == state.id:
             break
-        state, warnings = again, _held_against_files(topics.storage, again)
+        state = again
+        warnings = _held_against_files(topics.storage, again, range(len(again.partitions)))
     config = topics.config(state)
     consumers = read_consumers(topics.storage, state)
-    partitions = []
-    for number, part in enumerate(state.partitions):
-        compaction, holds = None, consumers.holds(number)
-        if config.compact:
-            try:
-                compaction = plan_compaction(topics.storage, state, number, config, now_ms, holds)
-            except LogError as error:
-                warnings.append(ReportWarning(WarningKind.UNREADABLE, _place(state, number), str(error)))
-        facts = describe_partition(number, part, config, now_ms, compaction, holds)
-        warnings += _noteworthy(_place(state, number), facts, config)
-        partitions.append(facts)
+    partitions, found = _described(topics, state, consumers, range(len(state.partitions)), now_ms)
+    warnings += found
     history = read_history(chain, state)
     if history.damaged:
         warnings.append(ReportWarning(WarningKind.DAMAGED, name, history.older))
@@ -265,8 +257,44 @@ def collect_topic(topics: Topics, name: str, now_ms: int) -> TopicFacts:
         warnings.append(ReportWarning(WarningKind.UNREADABLE, name, str(error)))
     warnings += _of_exports(name, dead_letters, stale_rows)
     return TopicFacts(
-        state, config, tuple(partitions), history, tuple(dead_letters), all_dead_letters, tuple(warnings), stale_rows
+        state, config, partitions, history, tuple(dead_letters), all_dead_letters, tuple(warnings), stale_rows
     )
+
+
+def collect_partitions(
+    topics: Topics, state: TopicState, consumers: Consumers, numbers: Sequence[int], now_ms: int
+) -> tuple[tuple[PartitionFacts, ...], list[ReportWarning]]:
+    """Collect the facts about some partitions of a topic, and the warnings about these partitions.
+
+    Args:
+        state: the newest state of the topic. If a job deletes files that this state names, the warnings contain these
+            files.
+        numbers: the partitions.
+        now_ms: the time for ages and for the decisions of maintenance, in milliseconds since 1970.
+
+    Raises:
+        ConfigError: the settings of the topic are wrong.
+    """
+    partitions, warnings = _described(topics, state, consumers, numbers, now_ms)
+    return partitions, _held_against_files(topics.storage, state, numbers) + warnings
+
+
+def _described(
+    topics: Topics, state: TopicState, consumers: Consumers, numbers: Sequence[int], now_ms: int
+) -> tuple[tuple[PartitionFacts, ...], list[ReportWarning]]:
+    config = topics.config(state)
+    partitions, warnings = [], []
+    for number in numbers:
+        compaction, holds = None, consumers.holds(number)
+        if config.compact:
+            try:
+                compaction = plan_compaction(topics.storage, state, number, config, now_ms, holds)
+            except LogError as error:
+                warnings.append(ReportWarning(WarningKind.UNREADABLE, _place(state, number), str(error)))
+        facts = describe_partition(number, state.partitions[number], config, now_ms, compaction, holds)
+        warnings += _noteworthy(_place(state, number), facts, config)
+        partitions.append(facts)
+    return tuple(partitions), warnings
 
 
 def _of_exports(name: str, dead_letters: Sequence[DeadLetters], stale_rows: Sequence[StaleRows]) -> list[ReportWarning]:
@@ -330,10 +358,11 @@ def _place(state: TopicState, number: int) -> str:
     return f"{state.topic}-{number}"
 
 
-def _held_against_files(storage: Storage, state: TopicState) -> list[ReportWarning]:
-    """Find segments whose committed bytes are not complete."""
+def _held_against_files(storage: Storage, state: TopicState, numbers: Sequence[int]) -> list[ReportWarning]:
+    """Find segments of these partitions whose committed bytes are not complete."""
     warnings = []
-    for number, part in enumerate(state.partitions):
+    for number in numbers:
+        part = state.partitions[number]
         place = _place(state, number)
         try:
             sizes = {file.key: file.size for file in storage.list(data_folder(state.topic_id, number))}

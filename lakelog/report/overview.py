@@ -50,7 +50,7 @@ def show_overview(facts: RootFacts) -> Markup:
         ) if facts.deleted else None,
         dead_letters_table(facts.of_no_topic, "Dead letters whose topic is unknown")
         if facts.of_no_topic else None,
-        _legend() if topics else None,
+        legend() if topics else None,
         id="overview", aria_label="Overview",
     )  # fmt: skip
 
@@ -76,7 +76,8 @@ def _topics_table(facts: RootFacts) -> Markup:
     )  # fmt: skip
 
 
-def _legend() -> Markup:
+def legend() -> Markup:
+    """What the patterns and lines of the pictures mean."""
     fates = (element("li", draw_swatch(fate), meaning) for fate, meaning in _MEANINGS.items())
     return element(
         "section",

@@ -13,7 +13,7 @@ from lakelog.report.markup import Child, Markup, element, escaped, joined
 from lakelog.report.next_steps import next_steps
 from lakelog.report.throughput import batch_sizes, rates
 from lakelog.report.topic_changes import Change
-from storage_engine.config import as_text
+from storage_engine.config import TopicConfig, as_text
 from storage_engine.quantities import counted, shown_duration, shown_number, shown_size
 from storage_engine.topic.chain.topic_state import DroppedFile, Writer
 
@@ -36,10 +36,10 @@ def show_topic(facts: TopicFacts, now_ms: int) -> Markup:
         element("h2", facts.name),
         _summary(facts),
         warning_list(facts.warnings) if facts.warnings else None,
-        _partitions_table(facts, now_ms),
+        partitions_table(facts.partitions, now_ms),
         element("p", f"Below are the {MOST_PICTURES} largest of {shown_number(len(facts.partitions))} partitions.")
         if partitions_not_pictured else None,
-        *(_partition(facts, each, now_ms) for each in sorted(pictured, key=lambda each: each.number)),
+        *(show_partition(facts.name, facts.config, each, now_ms) for each in sorted(pictured, key=lambda each: each.number)),
         _throughput(facts),
         _changes(facts),
         element("h3", "Dead letters"),
@@ -73,9 +73,11 @@ def _writer(writer: Writer) -> Markup:
     return joined(["query ", element("code", writer.query), where, moment(writer.since_ms)])
 
 
-def _partitions_table(facts: TopicFacts, now_ms: int) -> Markup:
+def partitions_table(partitions: Sequence[PartitionFacts], now_ms: int) -> Markup:
+    """A table of partitions: offsets, segments, sizes and ages. Ages are computed at now_ms."""
+
     def rows() -> Iterator[Sequence[Child]]:
-        for each in facts.partitions:
+        for each in partitions:
             part = each.state
             dirty = None if part.first_dirty_offset is None else shown_number(part.first_dirty_offset)
             newest = part.largest_timestamp
@@ -94,7 +96,8 @@ def _partitions_table(facts: TopicFacts, now_ms: int) -> Markup:
     )  # fmt: skip
 
 
-def _partition(facts: TopicFacts, each: PartitionFacts, now_ms: int) -> Markup:
+def show_partition(topic: str, config: TopicConfig, each: PartitionFacts, now_ms: int) -> Markup:
+    """The picture, the next steps and the segments of a partition. Ages are computed at now_ms."""
     number = each.number
     if not each.segments:
         offset = shown_number(each.state.high_watermark)
@@ -104,9 +107,9 @@ def _partition(facts: TopicFacts, each: PartitionFacts, now_ms: int) -> Markup:
     return element(
         "article",
         element("h3", f"Partition {number}"),
-        figure(draw_partition(facts.name, each, facts.config, now_ms), caption),
-        element("ul", *(element("li", step) for step in next_steps(facts.config, each))),
-        _segments_table(facts.name, each),
+        figure(draw_partition(topic, each, config, now_ms), caption),
+        element("ul", *(element("li", step) for step in next_steps(config, each))),
+        _segments_table(topic, each),
     )  # fmt: skip
 
 

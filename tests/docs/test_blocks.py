@@ -33,6 +33,7 @@ COVERED = {
     ("docs/SOURCES.md", "yaml"): "test_stories.py",
     ("docs/STORAGE.md", "json"): "test_storage_page.py",
     ("docs/STORAGE.md", "yaml"): "test_storage_page.py",
+    ("docs/UI.md", "sh"): "tests/lakelog/ui/test_ui_process.py",
 }
 """By page and language, the tests that take every block of them."""
 

@@ -36,6 +36,7 @@ ORDERS = 500
 ELSEWHERE = {
     "./spark-submit.sh demo": "tests/jobs/test_demo.py runs it, twice",
     "make test": "it runs what you are reading",
+    "lakelog ui --root R": "it serves until Ctrl-C; tests/lakelog/ui runs the commands of docs/UI.md",
     "lakelog doctor --root /mnt/shared/lakelog --peer /mnt/shared/doctor": "tests/lakelog/doctor has two hosts",
 }
 """Commands that are not run here, and why."""

@@ -15,6 +15,7 @@ import typer
 
 from lakelog.cli.options import ConfOption, RootOption, TopicOption, TopicsOption, open_topics
 from lakelog.cli.output import write, write_error, write_line, write_table
+from lakelog.inspection.change_texts import change_text
 from lakelog.terminal.text import shown_json
 from storage_engine.errors import ExitStatus, LogError
 from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from storage_engine.topic.chain.history_file import VersionChange
-    from storage_engine.topic.chain.topic_state import Removal
     from storage_engine.topic.topics import Topics
 
 app = typer.Typer(help="Show the changes of a topic's state; prune and sweep its files.", no_args_is_help=True)
@@ -135,29 +135,11 @@ def _write_history(changes: Iterable[VersionChange]) -> None:
         parts = each.partitions
         table.add_row(
             str(each.version), shown_moment(each.written_ms), str(writer.epoch),
-            "-" if writer.query is None else f"{writer.host} ({writer.pid})", _change_text(each), _signed(len(parts)),
+            "-" if writer.query is None else f"{writer.host} ({writer.pid})", change_text(each), _signed(len(parts)),
             _signed(sum(part.records for part in parts)), _signed(sum(part.bytes for part in parts)),
             _signed(sum(part.segments for part in parts)),
         )  # fmt: skip
     write_table(table)
-
-
-def _change_text(change: VersionChange) -> str:
-    settings = [key if value is None else f"{key}={value}" for key, value in change.configs.items()]
-    line = " ".join([change.change, *([f"({', '.join(settings)})"] if settings else [])])
-    return "\n".join([line, *map(_removal_text, change.removed)])
-
-
-def _removal_text(removal: Removal) -> str:
-    """A line of text: the offsets of a removal, and what was removed."""
-    took = [f"{shown_number(count)} {cause}" for cause, count in removal.records.items()]
-    if removal.segments > 0:
-        took.append(counted(removal.segments, "segment"))
-    if removal.bytes > 0:
-        took.append(shown_size(removal.bytes))
-    text = f"partition {removal.partition}, {removal.by}, offsets {removal.from_offset:,} to {removal.to_offset - 1:,}"
-    unread = f"; not read by {' and '.join(removal.unread_by)}" if removal.unread_by else ""
-    return f"{text}{': ' if took else ''}{', '.join(took)}{unread}"
 
 
 def _signed(number: int) -> str:

@@ -30,7 +30,7 @@ LOOKS = [
     ("topics", "list"), ("topics", "describe", "t"), ("topics", "alter", "t", "--partitions", "2"), ("topics", "delete", "t"),
     ("topics", "settle"), ("topics", "export", "out"), ("append", "--topic", "t"), ("read", "--topic", "t"),
     ("offsets", "--topic", "t"), ("compact",), ("compact", "--force"), ("merge",), ("plan",), ("report", "--out", "r.html"),
-    ("metrics",),
+    ("metrics",), ("ui",),
     ("state", "history", "--topic", "t"), ("state", "prune"), ("state", "sweep"), ("consumers", "list"),
     ("consumers", "forget", "c", "--topic", "t"), ("transactions", "list"), ("transactions", "finish"),
     ("delete-records", "--topic", "t", "--partition", "0", "--offset", "0"), ("broker", "describe"),

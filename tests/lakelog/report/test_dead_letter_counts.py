@@ -8,7 +8,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lakelog.report.dead_letter_counts import DeadLetterKind, DeadLetters, count_dead_letters
+from lakelog.report.dead_letter_counts import (
+    DeadLetter,
+    DeadLetterKind,
+    DeadLetters,
+    count_dead_letters,
+    newest_dead_letters,
+)
 from storage_engine.errors import StorageError
 from tests.lakelog.report.roots import Root
 
@@ -83,3 +89,24 @@ def test_a_table_that_lost_a_file_is_refused(root: Root) -> None:
         file.unlink()
     with pytest.raises(StorageError, match="tables/dead_letters/ingest/t"):
         count_dead_letters(root.topics.storage, "t", DeadLetterKind.INGEST)
+
+
+def test_the_newest_are_those_with_the_largest_offsets(root: Root) -> None:
+    root.folder.mkdir()
+    for first in (0, 500, 100):
+        rows = [
+            {"reason": "undecodable", "detail": f"at {offset}", "partition": 1, "offset": offset, "value": b"secret"}
+            for offset in range(first, first + 50)
+        ]
+        write(root, DeadLetterKind.EXPORT, rows)
+    found = newest_dead_letters(root.topics.storage, "t", DeadLetterKind.EXPORT, 52)
+    assert [each.place for each in found] == [*range(549, 499, -1), 149, 148]
+    assert found[0] == DeadLetter("undecodable", "at 549", "1", 549, None, "")
+
+
+def test_there_are_no_newest_without_a_table_and_an_error_if_it_is_no_table(root: Root) -> None:
+    root.folder.mkdir()
+    assert newest_dead_letters(root.topics.storage, "t", DeadLetterKind.INGEST, 5) == []
+    write(root, DeadLetterKind.INGEST, [{"reason": "no_key", "batch_id": 1}])
+    with pytest.raises(StorageError, match="expected a Delta table with reason, query_id, batch_id"):
+        newest_dead_letters(root.topics.storage, "t", DeadLetterKind.INGEST, 5)

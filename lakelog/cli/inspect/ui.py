@@ -1,0 +1,69 @@
+"""`lakelog ui`: serves pages about a root to a browser.
+
+The command serves until SIGTERM or Ctrl-C ends it. Standard output has the address, in one line. Standard error has a line
+for each change that a form has made. By default, the pages change nothing, show no contents of records, and only programs
+of this host can reach them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lakelog.cli.options import ConfOption, RootOption, open_root, open_topics
+from lakelog.cli.output import write_error, write_line
+from lakelog.cli.stopping import stopped_by_signals
+
+
+def ui(
+    listen: Annotated[
+        str,
+        typer.Option("--listen", metavar="HOST:PORT",
+            help="The address of the pages. An address that other hosts can reach requires a token."),
+    ] = "127.0.0.1:8787",
+    token: Annotated[
+        Path | None,
+        typer.Option("--token", metavar="FILE",
+            help="A file whose first line users must enter before the first page. Default: the variable LAKELOG_UI_TOKEN."),
+    ] = None,
+    host_name: Annotated[
+        list[str] | None,
+        typer.Option("--host-name", metavar="NAME",
+            help="A further name of this host under which browsers open the pages; may be given several times."),
+    ] = None,
+    show_values: Annotated[
+        bool, typer.Option("--show-values", help="Show keys, values and headers of records, and search in keys and headers.")
+    ] = False,
+    allow_changes: Annotated[
+        bool,
+        typer.Option("--allow-changes",
+            help="Show forms that apply a plan, alter a topic's setting, and delete a group. Default: change nothing."),
+    ] = False,
+    refresh: Annotated[
+        int, typer.Option("--refresh", metavar="SECONDS", min=1, max=3600, help="How often a page asks for newer content.")
+    ] = 10,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:  # fmt: skip
+    """Serve pages about topics, records, groups, dead letters, plans and history to a browser.
+
+    docs/UI.md describes the pages. They work without scripts, and load nothing from other hosts. SIGTERM or Ctrl-C ends
+    the command.
+    """
+    from lakelog.ui.access.options import UiOptions, check_options, listen_address, read_token
+
+    host, port = listen_address(listen)
+    options = UiOptions(
+        host, port, read_token(token, warn=write_error), tuple(host_name or ()), show_values, allow_changes, refresh
+    )
+    check_options(options)
+    topics = open_topics(root, conf, examines=True)
+    _, settings = open_root(root, conf, kept=False)
+    from lakelog.ui.serving import serve
+
+    if allow_changes and options.token is None:
+        write_error("--allow-changes without a token: every user of this host can change the root with these pages")
+    with stopped_by_signals() as stop:
+        serve(topics, settings, options, stop, lambda url: write_line(f"pages at {url}"), write_error)

@@ -1,0 +1,117 @@
+"""What all pages share: the topics, the options, the sessions, and the plans that were shown."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from lakelog.ui.access.options import UiOptions
+from lakelog.ui.access.sessions import Sessions
+from lakelog.ui.root_look import RootWatcher
+from storage_engine.config import BrokerConfig
+from storage_engine.errors import ConflictError, LogError
+from storage_engine.topic.broker_settings import BrokerSettings, read_broker_settings
+from storage_engine.topic.clean.cleaning_plan import Plan, encode_plan
+from storage_engine.topic.topics import Topics
+
+MOST_PLANS = 64
+"""So many plans that were shown can still be applied. Of more plans, the oldest are forgotten."""
+
+
+class Site:
+    """One root and its server. Several threads may use it at the same time."""
+
+    def __init__(
+        self, topics: Topics, settings: BrokerSettings, options: UiOptions, warn: Callable[[str], None]
+    ) -> None:
+        """
+        Args:
+            topics: the storage and the clock.
+            settings: the broker settings of this run. They override those that are stored in the root.
+            warn: called with one line for each change of the root, and for each problem that no page shows.
+        """
+        self._topics = topics
+        self._settings = settings
+        self.options = options
+        self.warn = warn
+        self.sessions = Sessions(topics.clock.now_ms)
+        self.watcher = RootWatcher(self.topics)
+        self._changing = threading.Lock()
+        self._plans: dict[str, Plan] = {}
+        self._lock = threading.Lock()
+
+    def topics(self) -> Topics:
+        """The topics, for one request. The stored settings are read again, because somebody may have changed them. If they
+        are damaged, Kafka's defaults apply: then a page must not show a plan, and must not change anything."""
+        try:
+            return self.exact_topics()
+        except LogError:
+            return Topics(self._topics.storage, BrokerConfig(), self._topics.clock)
+
+    def exact_topics(self) -> Topics:
+        """The topics, for a request that makes or applies a plan, or changes a setting.
+
+        Raises:
+            CorruptionError: the stored settings are damaged.
+            ConfigError: the stored settings are wrong.
+            StorageError: the stored settings cannot be read.
+        """
+        kept = read_broker_settings(self._topics.storage)
+        broker = BrokerConfig.from_mapping(replace(self._settings, kept=kept).in_force)
+        return Topics(self._topics.storage, broker, self._topics.clock)
+
+    def settings_error(self) -> LogError | None:
+        """Why the stored settings cannot be read; None if they can be read."""
+        try:
+            self.exact_topics()
+        except LogError as error:
+            return error
+        return None
+
+    @property
+    def uri(self) -> str:
+        """The path or URI of the root."""
+        return self._topics.storage.uri
+
+    def now_ms(self) -> int:
+        """The current time, in milliseconds since 1970."""
+        return self._topics.clock.now_ms()
+
+    @contextmanager
+    def change(self, place: str) -> Iterator[None]:
+        """A change of the root. Only one change is made at a time.
+
+        Args:
+            place: what is changed, for an error.
+
+        Raises:
+            ConflictError: another change is running.
+        """
+        if not self._changing.acquire(blocking=False):
+            raise ConflictError(place, "another change is running", "Try again when it has ended.")
+        try:
+            yield
+        finally:
+            self._changing.release()
+
+    def wait_for_change(self) -> None:
+        """Wait until no change is running. After that, no change can begin."""
+        self._changing.acquire()
+
+    def keep_plan(self, plan: Plan) -> str:
+        """Keep a plan that is shown, so that it can be applied. Returns its name."""
+        name = hashlib.sha256(encode_plan(plan)).hexdigest()
+        with self._lock:
+            self._plans.pop(name, None)
+            self._plans[name] = plan
+            while len(self._plans) > MOST_PLANS:
+                del self._plans[next(iter(self._plans))]
+        return name
+
+    def kept_plan(self, name: str) -> Plan | None:
+        """A plan by its name; None if the server no longer has the plan."""
+        with self._lock:
+            return self._plans.get(name)
