@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
@@ -110,6 +110,13 @@ class Program:
         assert self.process.stdout is not None
         self.process.stdout.close()
 
+    def kill_whole(self) -> None:
+        """Kill it together with all processes that it has started, as the loss of its host does."""
+        started = self.descendants
+        self.kill()
+        for process in (*started, *self.descendants):
+            process.signal(signal.SIGKILL)
+
     def result(self) -> tuple[int, dict[str, Any]]:
         """Wait for the end of the program. Returns its exit status and its JSON line."""
         out, _ = self.process.communicate(timeout=PATIENCE)
@@ -121,6 +128,24 @@ class Program:
         status, result = self.result()
         assert status == 0, self.said
         return result
+
+
+class Gated(Program):
+    """A program that starts Spark, and then waits at a gate (tests.faults.processes.driver)."""
+
+    def __init__(
+        self, folder: Path, module: str, *arguments: object, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._gate = folder / f"gate.{time.monotonic_ns()}"
+        super().__init__(folder, module, self._gate, *arguments, environment={**JAVA_OPTIONS, **(environment or {})})
+
+    def ready(self) -> Self:
+        self.wait_for(READY)
+        return self
+
+    def go(self) -> None:
+        """Let it begin."""
+        self._gate.touch()
 
 
 _Started = TypeVar("_Started", bound=Program)
@@ -218,25 +243,16 @@ class World:
                 process.signal(signal.SIGKILL)
 
 
-class Driver(Program):
+class Driver(Gated):
     """The ingest job behind a gate, ready to work."""
 
     def __init__(self, world: World, options: tuple[str, ...]) -> None:
-        self._gate = world.folder / f"gate.{time.monotonic_ns()}"
         words = [*(options or ("--master", "local[2]")), "pyspark-shell"]
         super().__init__(
-            world.folder, "tests.faults.processes.driver", self._gate,
+            world.folder, "tests.faults.processes.driver",
             "--conf", world.source.conf, "--root", world.root, "--json",
-            environment={"PYSPARK_SUBMIT_ARGS": shlex.join(words), **JAVA_OPTIONS, **world.environment},
+            environment={"PYSPARK_SUBMIT_ARGS": shlex.join(words), **world.environment},
         )  # fmt: skip
-
-    def ready(self) -> Driver:
-        self.wait_for(READY)
-        return self
-
-    def go(self) -> None:
-        """Let it begin."""
-        self._gate.touch()
 
     def pause(self) -> None:
         self.signal(signal.SIGSTOP)

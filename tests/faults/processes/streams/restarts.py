@@ -1,0 +1,155 @@
+"""Starts a program of streaming queries again and again, and kills each one at a chosen moment."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from storage_engine.clock import SystemClock
+from storage_engine.config import BrokerConfig
+from storage_engine.storage.storage_opening import open_storage
+from storage_engine.topic.topics import Topics
+from tests.faults.processes.programs import Gated
+
+START, WORK, BATCH, RESULT = "at the start", "at work", "in a micro-batch", "at a result"
+LONGEST_START_SECONDS, LONGEST_WORK_SECONDS, LONGEST_BATCH_SECONDS = 1.5, 3.0, 0.4
+WHOLE_SHARE = 0.5
+"""The share of the kills that also kill Python's workers, which otherwise notice the driver's death by themselves."""
+
+
+class Query(NamedTuple):
+    """A streaming query, as its checkpoint shows it.
+
+    has_result: whether a micro-batch that has begun has brought its result, or a part of it.
+    """
+
+    name: str
+    checkpoint: Path
+    has_result: Callable[[int], bool]
+
+    @property
+    def begun(self) -> int:
+        """The number of the last micro-batch that Spark has begun; -1 before the first."""
+        return self._last("offsets")
+
+    @property
+    def completed(self) -> int:
+        return self._last("commits")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a restart repeats a micro-batch."""
+        return self.begun > self.completed
+
+    @property
+    def has_open_result(self) -> bool:
+        """Whether a restart repeats a micro-batch that has brought its result."""
+        begun = self.begun
+        return begun > self.completed and self.has_result(begun)
+
+    def _last(self, folder: str) -> int:
+        path = self.checkpoint / folder
+        names = [each.name for each in path.iterdir()] if path.exists() else []
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def query_into(root: Path, topic: str, name: str, checkpoint: Path) -> Query:
+    """A query that writes to a topic."""
+    chain = Topics(open_storage(str(root)), BrokerConfig(), SystemClock()).chain(topic)
+
+    def has_result(number: int) -> bool:
+        query = json.loads((checkpoint / "metadata").read_text())["id"]
+        state = chain.newest_or_none()
+        return state is not None and query in state.queries and state.queries[query].batch_id >= number
+
+    return Query(name, checkpoint, has_result)
+
+
+class Restarts:
+    """A program with some queries, which is killed many times.
+
+    kills: by the moment of the kill.
+    repeated: how often a restart found an open micro-batch: by the query, and whether its result was there.
+    """
+
+    def __init__(
+        self, queries: Sequence[Query], start: Callable[..., Gated], chance: random.Random, began: Callable[[Gated], None]
+    ) -> None:
+        """
+        Args:
+            start: starts a program; with `once=True`, one that ends when everything is done that is there.
+            began: is called for each program when it has begun.
+        """
+        self._queries = queries
+        self._start = start
+        self._chance = chance
+        self._began = began
+        self.kills: Counter[str] = Counter()
+        self.repeated: Counter[str] = Counter()
+        self._started: list[Gated] = []
+
+    def run(self, kills: int, finish: Callable[[], None]) -> None:
+        """Kill so many programs. The next one completes the work that is there after `finish`."""
+        moments = self._moments()
+        following = self._next(once=not kills)
+        for number in range(1, kills + 1):
+            query, moment = next(moments)
+            program = following.ready()
+            self._look()
+            begun, completed = query.begun, query.completed
+            program.go()
+            following = self._next(once=number == kills)  # starts while this one works
+            self._began(program)
+            self._await(program, query, moment, begun, completed)
+            assert program.process.poll() is None, program.said
+            (program.kill_whole if self._chance.random() < WHOLE_SHARE else program.kill)()
+            self.kills[moment] += 1
+        following.ready()
+        finish()
+        self._look()
+        following.go()
+        assert following.process.wait() == 0, following.said
+
+    def end(self) -> None:
+        for program in self._started:
+            program.kill_whole()
+
+    def __str__(self) -> str:
+        batches = {query.name: query.begun + 1 for query in self._queries}
+        return f"{self.kills.total()} kills {dict(self.kills)}, micro-batches {batches}, repeated {dict(self.repeated)}"
+
+    def _next(self, *, once: bool) -> Gated:
+        self._started.append(self._start(once=once))
+        return self._started[-1]
+
+    def _moments(self) -> Iterator[tuple[Query, str]]:
+        """Even a few kills hit a result of each query."""
+        while True:
+            others = [(self._chance.choice(self._queries), moment) for moment in (START, WORK, BATCH)]
+            yield from [(query, RESULT) for query in self._queries]
+            yield from self._chance.sample(others, len(others))
+
+    def _await(self, program: Gated, query: Query, moment: str, begun: int, completed: int) -> None:
+        """Wait until a program is to be killed. begun, completed: of the query, before the program began."""
+        if moment == START:
+            longest = LONGEST_START_SECONDS
+        elif moment == WORK:
+            program.wait_until(lambda: query.completed > completed)
+            longest = LONGEST_WORK_SECONDS
+        elif moment == BATCH:
+            program.wait_until(lambda: query.begun > begun and query.is_open)
+            longest = LONGEST_BATCH_SECONDS
+        else:
+            program.wait_until(lambda: query.begun > begun and query.has_open_result)
+            longest = 0
+        time.sleep(self._chance.uniform(0, longest))
+
+    def _look(self) -> None:
+        for query in self._queries:
+            if query.is_open:
+                self.repeated[f"{query.name}, {'with' if query.has_open_result else 'without'} a result"] += 1
