@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipeline.spark.session import spark_session
 from tests.faults.processes.driver import wait_at_gate
@@ -25,7 +25,7 @@ from tests.faults.processes.driver import wait_at_gate
 COMPACTED, PLAIN, COPY = "compacted", "plain", "copy"
 COPIED, STORED = "copied", "stored"
 """The queries, which are also the groups."""
-BATCH_RECORDS = 600
+BATCH_RECORDS = 2_000
 
 
 def main(gate: Path, root: str, folder: Path, *, once: bool) -> None:

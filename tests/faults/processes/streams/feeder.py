@@ -17,7 +17,7 @@ import lakelog
 PARTITIONS = 3
 REPEATED_KEYS = 20
 """Half of the records have one of these keys, so compaction removes many of them. The others have keys of their own."""
-MOST_RECORDS = 300
+MOST_RECORDS = 100
 TOMBSTONES = 0.15
 """The share of the tombstones."""
 COMMITTED, ABORTED = 0.2, 0.1

@@ -7,12 +7,14 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.storage.storage_opening import open_storage
+from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.topics import Topics
 from tests.faults.processes.programs import Gated
 
@@ -25,12 +27,13 @@ WHOLE_SHARE = 0.5
 class Query(NamedTuple):
     """A streaming query, as its checkpoint shows it.
 
-    has_result: whether a micro-batch that has begun has brought its result, or a part of it.
+    results: one function for each place into which the query writes. It returns whether the place has the result of a
+        micro-batch.
     """
 
     name: str
     checkpoint: Path
-    has_result: Callable[[int], bool]
+    results: Sequence[Callable[[int], bool]]
 
     @property
     def begun(self) -> int:
@@ -47,10 +50,10 @@ class Query(NamedTuple):
         return self.begun > self.completed
 
     @property
-    def has_open_result(self) -> bool:
-        """Whether a restart repeats a micro-batch that has brought its result."""
+    def open_results(self) -> int:
+        """How many places have the result of a micro-batch that a restart repeats."""
         begun = self.begun
-        return begun > self.completed and self.has_result(begun)
+        return sum(has_result(begun) for has_result in self.results) if begun > self.completed else 0
 
     def _last(self, folder: str) -> int:
         path = self.checkpoint / folder
@@ -58,27 +61,31 @@ class Query(NamedTuple):
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
-def query_into(root: Path, topic: str, name: str, checkpoint: Path) -> Query:
-    """A query that writes to a topic."""
-    chain = Topics(open_storage(str(root)), BrokerConfig(), SystemClock()).chain(topic)
+def query_into(root: Path, topics: Sequence[str], name: str, checkpoint: Path) -> Query:
+    """A query that writes to topics."""
+    opened = Topics(open_storage(str(root)), BrokerConfig(), SystemClock())
 
-    def has_result(number: int) -> bool:
+    def has_result(chain: StateChain, number: int) -> bool:
         query = json.loads((checkpoint / "metadata").read_text())["id"]
         state = chain.newest_or_none()
         return state is not None and query in state.queries and state.queries[query].batch_id >= number
 
-    return Query(name, checkpoint, has_result)
+    return Query(name, checkpoint, [partial(has_result, opened.chain(topic)) for topic in topics])
 
 
 class Restarts:
     """A program with some queries, which is killed many times.
 
     kills: by the moment of the kill.
-    repeated: how often a restart found an open micro-batch: by the query, and whether its result was there.
+    repeated: how often a restart found an open micro-batch: by the query, and how many places had its result.
     """
 
     def __init__(
-        self, queries: Sequence[Query], start: Callable[..., Gated], chance: random.Random, began: Callable[[Gated], None]
+        self,
+        queries: Sequence[Query],
+        start: Callable[..., Gated],
+        chance: random.Random,
+        began: Callable[[Gated], None],
     ) -> None:
         """
         Args:
@@ -145,11 +152,11 @@ class Restarts:
             program.wait_until(lambda: query.begun > begun and query.is_open)
             longest = LONGEST_BATCH_SECONDS
         else:
-            program.wait_until(lambda: query.begun > begun and query.has_open_result)
+            program.wait_until(lambda: query.begun > begun and query.open_results)
             longest = 0
         time.sleep(self._chance.uniform(0, longest))
 
     def _look(self) -> None:
         for query in self._queries:
             if query.is_open:
-                self.repeated[f"{query.name}, {'with' if query.has_open_result else 'without'} a result"] += 1
+                self.repeated[f"{query.name}, {query.open_results} of {len(query.results)} results"] += 1

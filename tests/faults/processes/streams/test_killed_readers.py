@@ -23,14 +23,14 @@ from tests.faults.processes.streams.restarts import Query, Restarts, query_into
 
 SEED = int(os.environ.get("SEED", random.randrange(2**32)))
 KILLS = int(os.environ.get("KILLS", "3"))
-SMALL = {"segment.bytes": 20_000, "file.delete.delay.ms": 0, "retention.ms": -1}
+SMALL = {"segment.bytes": 10_000, "file.delete.delay.ms": 0, "retention.ms": -1}
 COMPACTED_OFTEN = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": 0.01,
     "delete.retention.ms": 500,
     "cleaner.clean.expired.horizons": True,
 }
-RETAINED_OFTEN = {"retention.bytes": 40_000, "retention.respect.consumers": True}
+RETAINED_OFTEN = {"retention.bytes": 20_000, "retention.respect.consumers": True}
 
 Offsets = dict[int, Entry]
 """Records by their offsets, in the order in which they were found."""
@@ -50,6 +50,7 @@ def test_however_often_a_reading_stream_is_killed_every_committed_record_comes_o
     for _ in range(6):
         feeder.append()
     janitors: list[Program] = []
+    stack = ExitStack()
 
     def start(*, once: bool) -> Gated:
         module = "tests.faults.processes.streams.copier"
@@ -60,16 +61,16 @@ def test_however_often_a_reading_stream_is_killed_every_committed_record_comes_o
         if not janitors:
             program.wait_until(lambda: {each.group for each in log.groups()} == {COPIED, STORED})
             janitors.append(Program(tmp_path, "tests.faults.processes.janitor", root, COMPACTED, PLAIN, COPY))
+            stack.callback(janitors[0].kill)
             feeder.start()
 
     queries = (
-        Query(STORED, checkpoint_of(tmp_path, STORED), lambda number: stored_file(tmp_path, number).exists()),
-        query_into(root, COPY, COPIED, checkpoint_of(tmp_path, COPIED)),
+        Query(STORED, checkpoint_of(tmp_path, STORED), [lambda number: stored_file(tmp_path, number).exists()]),
+        query_into(root, [COPY], COPIED, checkpoint_of(tmp_path, COPIED)),
     )
     restarts = Restarts(queries, start, chance, begin)
-    with ExitStack() as stack:
+    with stack:
         stack.callback(restarts.end)
-        stack.callback(lambda: [each.kill() for each in janitors])
         stack.callback(feeder.stop)
         restarts.run(KILLS, feeder.stop)
         cleaned = janitors[0].end()
