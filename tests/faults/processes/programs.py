@@ -77,6 +77,11 @@ class Program:
             assert time.monotonic() < deadline, self.said
             time.sleep(0.002)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended with an error."""
+        return bool(self.process.poll())
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the program and to its child processes that are still in its process group."""
         with suppress(ProcessLookupError):
@@ -143,9 +148,10 @@ class Gated(Program):
         self.wait_for(READY)
         return self
 
-    def go(self) -> None:
-        """Let it begin."""
-        self._gate.touch()
+    def go(self, text: str = "") -> None:
+        """Let it begin. text: the content of the gate."""
+        (written := self._gate.with_suffix(".part")).write_text(text)
+        written.rename(self._gate)
 
 
 _Started = TypeVar("_Started", bound=Program)

@@ -17,9 +17,12 @@ from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.topics import Topics
 from tests.faults.processes.programs import Gated
+from tests.faults.processes.streams.copier import ONCE
 
 START, WORK, BATCH, RESULT = "at the start", "at work", "in a micro-batch", "at a result"
 LONGEST_START_SECONDS, LONGEST_WORK_SECONDS, LONGEST_BATCH_SECONDS = 1.5, 3.0, 0.4
+TOO_BUSY = "Python worker failed to connect back"
+"""Spark says this if one of its Python processes needs longer than ten seconds for its start."""
 WHOLE_SHARE = 0.5
 """The share of the kills that also kill Python's workers, which otherwise notice the driver's death by themselves."""
 
@@ -77,19 +80,21 @@ class Restarts:
     """A program with some queries, which is killed many times.
 
     kills: by the moment of the kill.
+    too_busy: how many programs ended by themselves, because Spark gave up waiting for a Python process.
     repeated: how often a restart found an open micro-batch: by the query, and how many places had its result.
     """
 
     def __init__(
         self,
         queries: Sequence[Query],
-        start: Callable[..., Gated],
+        start: Callable[[], Gated],
         chance: random.Random,
         began: Callable[[Gated], None],
     ) -> None:
         """
         Args:
-            start: starts a program; with `once=True`, one that ends when everything is done that is there.
+            start: starts a program that waits at its gate. If the gate contains ONCE, the program ends when everything
+                is done that is there.
             began: is called for each program when it has begun.
         """
         self._queries = queries
@@ -98,29 +103,43 @@ class Restarts:
         self._began = began
         self.kills: Counter[str] = Counter()
         self.repeated: Counter[str] = Counter()
+        self.too_busy = 0
         self._started: list[Gated] = []
 
     def run(self, kills: int, finish: Callable[[], None]) -> None:
         """Kill so many programs. The next one completes the work that is there after `finish`."""
         moments = self._moments()
-        following = self._next(once=not kills)
-        for number in range(1, kills + 1):
+        following = self._next()
+        while self.kills.total() < kills:
             query, moment = next(moments)
             program = following.ready()
             self._look()
             begun, completed = query.begun, query.completed
             program.go()
-            following = self._next(once=number == kills)  # starts while this one works
+            following = self._next()  # starts while this one works
             self._began(program)
             self._await(program, query, moment, begun, completed)
-            assert program.process.poll() is None, program.said
-            (program.kill_whole if self._chance.random() < WHOLE_SHARE else program.kill)()
-            self.kills[moment] += 1
-        following.ready()
+            if not self._was_too_busy(program):
+                (program.kill_whole if self._chance.random() < WHOLE_SHARE else program.kill)()
+                self.kills[moment] += 1
         finish()
-        self._look()
-        following.go()
-        assert following.process.wait() == 0, following.said
+        while True:
+            following.ready()
+            self._look()
+            following.go(ONCE)
+            following.process.wait()
+            if not self._was_too_busy(following):
+                return
+            following = self._next()
+
+    def _was_too_busy(self, program: Gated) -> bool:
+        """Whether a program ended by itself because the machine was too busy for Spark. It is then started again, as the
+        handbook says. Fails if the program ended for another reason."""
+        if not program.has_failed:
+            return False
+        assert TOO_BUSY in program.said, program.said
+        self.too_busy += 1
+        return True
 
     def end(self) -> None:
         for program in self._started:
@@ -128,10 +147,13 @@ class Restarts:
 
     def __str__(self) -> str:
         batches = {query.name: query.begun + 1 for query in self._queries}
-        return f"{self.kills.total()} kills {dict(self.kills)}, micro-batches {batches}, repeated {dict(self.repeated)}"
+        return (
+            f"{self.kills.total()} kills {dict(self.kills)}, {len(self._started)} starts, micro-batches {batches}, "
+            f"repeated {dict(self.repeated)}, too busy {self.too_busy}"
+        )
 
-    def _next(self, *, once: bool) -> Gated:
-        self._started.append(self._start(once=once))
+    def _next(self) -> Gated:
+        self._started.append(self._start())
         return self._started[-1]
 
     def _moments(self) -> Iterator[tuple[Query, str]]:
@@ -146,13 +168,13 @@ class Restarts:
         if moment == START:
             longest = LONGEST_START_SECONDS
         elif moment == WORK:
-            program.wait_until(lambda: query.completed > completed)
+            program.wait_until(lambda: program.has_failed or query.completed > completed)
             longest = LONGEST_WORK_SECONDS
         elif moment == BATCH:
-            program.wait_until(lambda: query.begun > begun and query.is_open)
+            program.wait_until(lambda: program.has_failed or (query.begun > begun and query.is_open))
             longest = LONGEST_BATCH_SECONDS
         else:
-            program.wait_until(lambda: query.begun > begun and query.open_results)
+            program.wait_until(lambda: program.has_failed or (query.begun > begun and query.open_results))
             longest = 0
         time.sleep(self._chance.uniform(0, longest))
 

@@ -1,9 +1,10 @@
 """Writes to several topics with two streaming queries, which read files and share one of the topics.
 
-    python -m tests.faults.processes.streams.spreader GATE ROOT FOLDER [--once]
+    python -m tests.faults.processes.streams.spreader GATE ROOT FOLDER
 
 Each row of a file becomes one record (`RECORD`, and `expected` in Python). The program reports that Spark is ready, and
-starts the queries when the file GATE exists. With --once, they end when they have written all rows that exist then.
+starts the queries when the file GATE exists. If this file contains ONCE, the queries end when they have written all rows
+that exist then.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipeline.spark.session import spark_session
 from tests.faults.processes.driver import wait_at_gate
-from tests.faults.processes.streams.copier import run
+from tests.faults.processes.streams.copier import ONCE, run
 from tests.faults.processes.streams.feeder import Entry
 
 FIRST, SECOND = "first", "second"
@@ -64,10 +65,15 @@ def expected(query: str, file: int, row: int) -> Written:
     )
 
 
-def main(gate: Path, root: str, folder: Path, *, once: bool) -> None:
+def main(gate: Path, root: str, folder: Path) -> None:
     spark = spark_session("spreader")
     wait_at_gate(spark, gate)
-    run({query: _writer(spark, root, folder, query) for query in (FIRST, SECOND)}, folder, once=once)
+    run(
+        spark,
+        {query: _writer(spark, root, folder, query) for query in (FIRST, SECOND)},
+        folder,
+        once=gate.read_text() == ONCE,
+    )
 
 
 def _writer(spark: SparkSession, root: str, folder: Path, query: str) -> DataStreamWriter:
@@ -81,4 +87,4 @@ def _writer(spark: SparkSession, root: str, folder: Path, query: str) -> DataStr
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), once=sys.argv[4:] == ["--once"])
+    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))

@@ -51,9 +51,9 @@ def test_however_often_a_writing_stream_is_killed_every_row_comes_once(tmp_path:
     feeder = Feeder(root, (OTHER,), chance.random())
     queries = [query_into(root, [query, SHARED], query, checkpoint_of(tmp_path, query)) for query in QUERIES]
 
-    def start(*, once: bool) -> Gated:
+    def start() -> Gated:
         module = "tests.faults.processes.streams.spreader"
-        return Gated(tmp_path, module, root, tmp_path, *(["--once"] if once else []))
+        return Gated(tmp_path, module, root, tmp_path)
 
     def supply(_: Gated) -> None:
         for query in queries:
