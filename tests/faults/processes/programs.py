@@ -27,6 +27,7 @@ from tests.java_options import JAVA_OPTIONS
 PROJECT = Path(__file__).resolve().parents[3]
 PATIENCE = 300
 WORKERS = "pipeline.python_daemon"
+_MARK = "LAKELOG_TEST_PROGRAM"
 
 
 class Process(NamedTuple):
@@ -48,7 +49,11 @@ class Process(NamedTuple):
 
 
 class Program:
-    """A Python module that runs as a separate process. Its standard error goes to a file."""
+    """A Python module that runs as a separate process. Its standard error goes to a file.
+
+    The environment has the name of this file, so the processes of a program are recognized, although Linux gives the ids
+    of dead processes to new ones.
+    """
 
     def __init__(
         self, folder: Path, module: str, *arguments: object, environment: Mapping[str, str] | None = None
@@ -58,7 +63,7 @@ class Program:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", module, *map(str, arguments)],
                 stdout=subprocess.PIPE, stderr=said, text=True, cwd=PROJECT, start_new_session=True,
-                env={**os.environ, **(environment or {})},
+                env={**os.environ, **(environment or {}), _MARK: str(self._said)},
             )  # fmt: skip
 
     @property
@@ -96,7 +101,9 @@ class Program:
             if entry.name.isdigit():
                 with suppress(OSError):
                     fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                    if int(fields[3]) == self.process.pid and int(entry.name) != self.process.pid:
+                    if int(fields[3]) != self.process.pid or int(entry.name) == self.process.pid:
+                        continue
+                    if f"{_MARK}={self._said}".encode() in (entry / "environ").read_bytes().split(b"\0"):
                         command = (entry / "cmdline").read_text().replace("\0", " ")
                         found.append(Process(int(entry.name), int(fields[1]), command))
         return found

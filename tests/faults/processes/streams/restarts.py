@@ -143,7 +143,8 @@ class Restarts:
 
     def end(self) -> None:
         for program in self._started:
-            program.kill_whole()
+            if program.process.poll() is None:
+                program.kill_whole()
 
     def __str__(self) -> str:
         batches = {query.name: query.begun + 1 for query in self._queries}
