@@ -27,7 +27,7 @@ from tests.java_options import JAVA_OPTIONS
 PROJECT = Path(__file__).resolve().parents[3]
 PATIENCE = 300
 WORKERS = "pipeline.python_daemon"
-_MARK = "LAKELOG_TEST_PROGRAM"
+_MARK = "PROGRAM_OF_TEST"
 
 
 class Process(NamedTuple):
