@@ -39,8 +39,13 @@ def without_copies(path: str, installed: Sequence[str]) -> str:
         path: the PYTHONPATH.
         installed: the directories in which Python looks for packages.
     """
-    packages = tuple(f"{each}/pyspark/" for each in installed if Path(each, "pyspark/__init__.py").is_file())
-    return os.pathsep.join(each for each in path.split(os.pathsep) if not each.startswith(packages))
+    packages = tuple(
+        os.path.realpath(f"{each}/pyspark") + os.sep
+        for each in installed
+        if Path(each, "pyspark/__init__.py").is_file()
+    )
+    # A link can lead to the environment, so one file can have two paths.
+    return os.pathsep.join(each for each in path.split(os.pathsep) if not os.path.realpath(each).startswith(packages))
 
 
 def spark_python() -> str:

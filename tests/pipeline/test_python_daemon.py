@@ -109,6 +109,8 @@ def test_spark_s_processes_import_the_installed_pyspark_and_what_the_user_adds(t
     assert printed.strip() == pyspark.__file__
     elsewhere = tmp_path / "spark/python/lib/pyspark.zip"  # of a Spark that is not the installed one
     assert without_copies(f"{elsewhere}:{zipped}", sys.path) == str(elsewhere)
+    (linked := tmp_path / "current").symlink_to(zipped.parents[3])
+    assert without_copies(f"{elsewhere}:{linked / zipped.relative_to(zipped.parents[3])}", sys.path) == str(elsewhere)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
@@ -27,6 +27,7 @@ from tests.java_options import JAVA_OPTIONS
 PROJECT = Path(__file__).resolve().parents[3]
 PATIENCE = 300
 WORKERS = "pipeline.python_daemon"
+_MARK = "PROGRAM_OF_TEST"
 
 
 class Process(NamedTuple):
@@ -48,7 +49,11 @@ class Process(NamedTuple):
 
 
 class Program:
-    """A Python module that runs as a separate process. Its standard error goes to a file."""
+    """A Python module that runs as a separate process. Its standard error goes to a file.
+
+    The environment has the name of this file, so the processes of a program are recognized, although Linux gives the ids
+    of dead processes to new ones.
+    """
 
     def __init__(
         self, folder: Path, module: str, *arguments: object, environment: Mapping[str, str] | None = None
@@ -58,7 +63,7 @@ class Program:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", module, *map(str, arguments)],
                 stdout=subprocess.PIPE, stderr=said, text=True, cwd=PROJECT, start_new_session=True,
-                env={**os.environ, **(environment or {})},
+                env={**os.environ, **(environment or {}), _MARK: str(self._said)},
             )  # fmt: skip
 
     @property
@@ -77,6 +82,11 @@ class Program:
             assert time.monotonic() < deadline, self.said
             time.sleep(0.002)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended with an error."""
+        return bool(self.process.poll())
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the program and to its child processes that are still in its process group."""
         with suppress(ProcessLookupError):
@@ -91,7 +101,9 @@ class Program:
             if entry.name.isdigit():
                 with suppress(OSError):
                     fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                    if int(fields[3]) == self.process.pid and int(entry.name) != self.process.pid:
+                    if int(fields[3]) != self.process.pid or int(entry.name) == self.process.pid:
+                        continue
+                    if f"{_MARK}={self._said}".encode() in (entry / "environ").read_bytes().split(b"\0"):
                         command = (entry / "cmdline").read_text().replace("\0", " ")
                         found.append(Process(int(entry.name), int(fields[1]), command))
         return found
@@ -110,6 +122,13 @@ class Program:
         assert self.process.stdout is not None
         self.process.stdout.close()
 
+    def kill_whole(self) -> None:
+        """Kill it together with all processes that it has started, as the loss of its host does."""
+        started = self.descendants
+        self.kill()
+        for process in (*started, *self.descendants):
+            process.signal(signal.SIGKILL)
+
     def result(self) -> tuple[int, dict[str, Any]]:
         """Wait for the end of the program. Returns its exit status and its JSON line."""
         out, _ = self.process.communicate(timeout=PATIENCE)
@@ -121,6 +140,25 @@ class Program:
         status, result = self.result()
         assert status == 0, self.said
         return result
+
+
+class Gated(Program):
+    """A program that starts Spark, and then waits at a gate (tests.faults.processes.driver)."""
+
+    def __init__(
+        self, folder: Path, module: str, *arguments: object, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._gate = folder / f"gate.{time.monotonic_ns()}"
+        super().__init__(folder, module, self._gate, *arguments, environment={**JAVA_OPTIONS, **(environment or {})})
+
+    def ready(self) -> Self:
+        self.wait_for(READY)
+        return self
+
+    def go(self, text: str = "") -> None:
+        """Let it begin. text: the content of the gate."""
+        (written := self._gate.with_suffix(".part")).write_text(text)
+        written.rename(self._gate)
 
 
 _Started = TypeVar("_Started", bound=Program)
@@ -218,25 +256,16 @@ class World:
                 process.signal(signal.SIGKILL)
 
 
-class Driver(Program):
+class Driver(Gated):
     """The ingest job behind a gate, ready to work."""
 
     def __init__(self, world: World, options: tuple[str, ...]) -> None:
-        self._gate = world.folder / f"gate.{time.monotonic_ns()}"
         words = [*(options or ("--master", "local[2]")), "pyspark-shell"]
         super().__init__(
-            world.folder, "tests.faults.processes.driver", self._gate,
+            world.folder, "tests.faults.processes.driver",
             "--conf", world.source.conf, "--root", world.root, "--json",
-            environment={"PYSPARK_SUBMIT_ARGS": shlex.join(words), **JAVA_OPTIONS, **world.environment},
+            environment={"PYSPARK_SUBMIT_ARGS": shlex.join(words), **world.environment},
         )  # fmt: skip
-
-    def ready(self) -> Driver:
-        self.wait_for(READY)
-        return self
-
-    def go(self) -> None:
-        """Let it begin."""
-        self._gate.touch()
 
     def pause(self) -> None:
         self.signal(signal.SIGSTOP)
