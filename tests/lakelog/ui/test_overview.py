@@ -130,6 +130,7 @@ def test_an_overview_of_ten_thousand_partitions_is_small(root: PagesRoot) -> Non
 
 @pytest.mark.parametrize("path", ["/?page=0", "/?page=-1", "/?page=x", "/groups?page=%00", "/plans?page=1e3"])
 def test_a_wrong_page_is_refused_with_the_place_the_value_and_what_to_do(root: PagesRoot, path: str) -> None:
+    root.topic("orders")
     page = root.browser().get(path)
     assert page.status == 400
     assert page.facts["place"] == "parameter page"
