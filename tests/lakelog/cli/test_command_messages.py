@@ -92,7 +92,7 @@ def all_commands(group: object, words: tuple[str, ...]) -> list[tuple[str, ...]]
 def test_the_list_of_jobs_has_a_whole_sentence_for_each() -> None:
     told = subprocess.run([PROJECT / "spark-submit.sh", "--help"], capture_output=True, text=True, check=True).stdout
     jobs = [line for line in told.splitlines() if line.startswith("  ") and not line.startswith("  ./")]
-    assert len(jobs) == 6
+    assert len(jobs) == 7
     for job in jobs:
         assert job.endswith("."), job
 
