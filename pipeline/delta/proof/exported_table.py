@@ -23,7 +23,8 @@ from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.table_opening import open_or_none
 
 _READ_OPTIONS = ParquetReadOptions(coerce_int96_timestamp_unit="us")
-_REMEDY = "Check whether the table can be read. Nothing was changed."
+_FAILED = "cannot be read"
+_REMEDY = "Nothing was changed."
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,12 @@ class ExportedTable:
 
     def count(self) -> int:
         """The number of rows, from the statistics of the files where they have any."""
-        with deltalake_errors(self.path, _REMEDY):
+        with deltalake_errors(self.path, _REMEDY, _FAILED):
             return int(self._dataset().count_rows())
 
     def rows(self, part: Slice) -> pa.Table:
         """The rows of a part of the table, with the types of the model."""
-        with deltalake_errors(self.path, _REMEDY):
+        with deltalake_errors(self.path, _REMEDY, _FAILED):
             found = [
                 batch.filter(part.contains(batch["_key"], batch["_offset"])).cast(self.columns)
                 for batch in self._dataset().scanner(columns=self.columns.names).to_batches()
@@ -110,7 +111,7 @@ def open_exported_table(export: Export, version: int | None) -> ExportedTable:
             "its log no longer contains the position in the topic",
             "Run the export until it writes rows; the commit of these rows contains the position.",
         )
-    with deltalake_errors(export.table, _REMEDY):
+    with deltalake_errors(export.table, _REMEDY, _FAILED):
         table = DeltaTable(export.table, version=wanted, storage_options=delta_options())
         there = pa.schema(table.schema().to_arrow()).names
     columns = pa.schema([each for each in table_columns(export) if each.name in there])
@@ -154,7 +155,7 @@ def added_columns(commits: Iterable[Commit]) -> AddedColumns:
 
 
 def _open_letters(export: Export, head: TableHead) -> dict[int, npt.NDArray[np.int64]]:
-    with deltalake_errors(export.dead_letters, _REMEDY):
+    with deltalake_errors(export.dead_letters, _REMEDY, _FAILED):
         letters = open_or_none(export.dead_letters)
         if letters is None:
             return {}

@@ -18,12 +18,13 @@ _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 @contextmanager
-def deltalake_errors(path: str, remedy: str) -> Iterator[None]:
+def deltalake_errors(path: str, remedy: str, failed: str = "cannot be written") -> Iterator[None]:
     """Turn each error of deltalake, except a conflict between two commits, into a StorageError.
 
     Args:
         path: path or URI of the table.
         remedy: the last sentence of the message.
+        failed: what cannot be done.
     """
     try:
         yield
@@ -32,20 +33,20 @@ def deltalake_errors(path: str, remedy: str) -> Iterator[None]:
     except (OSError, DeltaError) as error:
         if "://" in path:
             # The cause is not kept, because the store's answer may contain parts of the credentials.
-            raise _store_error(path, error, remedy) from None
+            raise _store_error(path, error, remedy, failed) from None
         reason = str(error).partition("\n")[0]  # some errors continue with the library's stack
         code = _OS_ERROR.search(reason)
-        raise storage_error(path, f"cannot be written: {reason}", int(code[1]) if code else None, remedy) from error
+        raise storage_error(path, f"{failed}: {reason}", int(code[1]) if code else None, remedy) from error
 
 
-def _store_error(path: str, error: Exception, remedy: str) -> StorageError:
+def _store_error(path: str, error: Exception, remedy: str, failed: str) -> StorageError:
     found = answered(error)
     if found is None and isinstance(error, DeltaError):
-        return StorageError(path, f"cannot be written: {str(error).partition(chr(10))[0]}", remedy)
+        return StorageError(path, f"{failed}: {str(error).partition(chr(10))[0]}", remedy)
     if found is None:
-        return StorageUnavailableError(path, "cannot be written: the storage did not answer", remedy)
+        return StorageUnavailableError(path, f"{failed}: the storage did not answer", remedy)
     status, code = found
-    problem = f"cannot be written: the storage answered {status} {code}".rstrip()
+    problem = f"{failed}: the storage answered {status} {code}".rstrip()
     kind = kind_of(status)
     if kind is StorageAccessError:
         remedy = "Check the credentials and their permissions under this prefix."

@@ -13,6 +13,7 @@ from deltalake import write_deltalake
 
 from pipeline.delta.export_plan import ExportBounds, ExportMode, ExportRefusedError
 from pipeline.delta.proof.findings import ADDED_COLUMN, COMPACTION, OTHER_MODEL, RETENTION
+from storage_engine.errors import StorageError
 from tests.pipeline.delta.order_models import LargeOrder, MendedOrderWithPrice, schema_of
 from tests.pipeline.delta.proof.exported_topic import KEYS, ExportedTopic, some_orders, whole
 from tests.roots.delta_tables import table_at
@@ -340,3 +341,7 @@ def test_what_cannot_be_proved_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportRefusedError, match="the topic was deleted and created again"):
         topic.prove(replace(topic.export, topic_id="B" * 22))
     assert topic.prove(version=0).rows == 0
+    (file,) = (each.key for each in topic.storage.list("tables/orders/") if each.key.endswith(".parquet"))
+    topic.storage.delete(file)
+    with pytest.raises(StorageError, match=r"tables/orders: cannot be read: .*Nothing was changed"):
+        topic.prove()
