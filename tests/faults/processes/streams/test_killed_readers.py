@@ -22,7 +22,7 @@ from tests.faults.processes.streams.feeder import PARTITIONS, Entry, Feeder, Whe
 from tests.faults.processes.streams.restarts import Query, Restarts, query_into
 
 SEED = int(os.environ.get("SEED", random.randrange(2**32)))
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "2"))
 SMALL = {"segment.bytes": 10_000, "file.delete.delay.ms": 0, "retention.ms": -1}
 COMPACTED_OFTEN = {
     "cleanup.policy": "compact",

@@ -24,7 +24,7 @@ from tests.faults.processes.streams.restarts import Restarts, query_into
 from tests.faults.processes.streams.spreader import FILES, FIRST, PARTITIONS, ROWS, SECOND, SHARED, Written, expected
 
 SEED = int(os.environ.get("SEED", random.randrange(2**32)))
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "2"))
 QUERIES = (FIRST, SECOND)
 OTHER = "other"
 SMALL = {"segment.bytes": 10_000, "file.delete.delay.ms": 0, "retention.ms": -1}
