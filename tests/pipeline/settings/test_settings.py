@@ -555,7 +555,7 @@ def test_a_wrong_value_names_the_variable(conf: Path) -> None:
         ("root: [a]\n", "settings.yaml, line 1, root: expected a path or URI; found a list."),
         (
             "root: r\nexport: {topic: t, mode: merge}\n",
-            "settings.yaml, line 2, export.mode: expected upsert or append;",
+            "settings.yaml, line 2, export.mode: expected upsert, append or changelog;",
         ),
         (
             f"{INGEST}  compression.type: producer\n",
