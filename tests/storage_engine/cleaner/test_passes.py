@@ -126,7 +126,7 @@ def test_a_full_folder_for_temporary_files_is_named(tmp_path, monkeypatch) -> No
     log.append(*(put(f"key {number}") for number in range(500)))
     log.append(put("end"))
     # Another thread of this process can ask for a temporary file, too, so each caller gets a file of its own.
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Path("/dev/full").open("r+b", buffering=0))
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Path("/dev/full").open("r+b", buffering=0))  # noqa: SIM115
     with pytest.raises(StorageError, match="TMPDIR") as raised:
         clean_partition(log.storage, replace(task_of(log), memory_bytes=KIBIBYTE))
     assert str(errno.ENOSPC) in str(raised.value)
