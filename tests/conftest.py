@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -41,19 +40,6 @@ settings.load_profile("lakelog")
 
 for name in ("COLUMNS", "LINES"):  # a worker is told of a terminal of 80 columns that is not there
     os.environ.pop(name, None)
-
-
-_MEMORY = Path("/dev/shm")
-_ENOUGH_MEMORY_BYTES = 8 << 30
-
-
-def pytest_configure() -> None:
-    """Put the folders of the tests into memory if there is enough: thousands of tests wait for many thousands of syncs.
-    PYTEST_DEBUG_TEMPROOT chooses another folder."""
-    if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK):
-        found = os.statvfs(_MEMORY)
-        if found.f_bavail * found.f_frsize >= _ENOUGH_MEMORY_BYTES and not found.f_flag & os.ST_NOEXEC:
-            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
