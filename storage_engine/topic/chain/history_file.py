@@ -13,6 +13,7 @@ remaining version.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -26,6 +27,7 @@ from storage_engine.topic.chain.topic_state import Removal, TopicState, Writer
 
 VERSIONS_PER_FILE = 100
 """This number can never change, because it determines the file of each version."""
+_NAME = re.compile(r"([0-9]{20})\.jsonl")
 
 
 class PartitionChange(Frozen):
@@ -148,6 +150,14 @@ def is_rolled_up(storage: Storage, topic: str, version: int) -> bool:
     except NotFoundError:
         return False
     return True
+
+
+def history_starts(storage: Storage, topic: str) -> Iterator[int]:
+    """The first version in each history file, in order. Other files in the folder are left out."""
+    folder = f"{history_folder(topic)}/"
+    for file in storage.list(folder):
+        if found := _NAME.fullmatch(file.key.removeprefix(folder)):
+            yield int(found[1])
 
 
 def has_other(storage: Storage, state: TopicState) -> bool:

@@ -6,12 +6,11 @@ wrong. So a problem that this check finds is a contradiction inside the chain. N
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from storage_engine.errors import ConfigError, LogError
 from storage_engine.storage import Storage
-from storage_engine.topic.chain.history_file import is_rolled_up, read_history_file
+from storage_engine.topic.chain.history_file import history_starts, is_rolled_up, read_history_file
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.state_checks import oddities
 from storage_engine.topic.chain.topic_state import RESTORED, TopicState
@@ -19,8 +18,6 @@ from storage_engine.topic.chain.version_files import version_key
 from storage_engine.topic.readers.consumer_files import Consumer, consumer_key, read_consumers
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.findings import RESTORE, Finding, Kind, of_error, placed
-
-_HISTORY = re.compile(r"meta/[^/]+/history/([0-9]{20})\.jsonl")
 
 
 def check_chain(topics: Topics, name: str) -> Iterator[Finding]:
@@ -51,7 +48,7 @@ def check_chain(topics: Topics, name: str) -> Iterator[Finding]:
             yield from _wrong_step(before, state, place)
         yield from _odd_state(state, topics, place)
         before = state
-    for version in _rolled_up(storage, name):
+    for version in history_starts(storage, name):
         try:
             read_history_file(storage, name, version)
         except LogError as error:
@@ -89,13 +86,6 @@ def _wrong_positions(storage: Storage, chain: StateChain, consumers: Sequence[Co
                 "an older state of the topic was restored, or this file belongs to another topic. The consumer's next"
                 " run replaces this file, or reports what is wrong; `lakelog consumers forget` removes this file",
             )  # fmt: skip
-
-
-def _rolled_up(storage: Storage, name: str) -> Iterator[int]:
-    """The first version in each history file."""
-    for file in storage.list(f"meta/{name}/history/"):
-        if found := _HISTORY.fullmatch(file.key):
-            yield int(found[1])
 
 
 def _wrong_step(before: TopicState, state: TopicState, place: str) -> Iterator[Finding]:

@@ -48,7 +48,13 @@ from storage_engine.log.partition_state import SegmentList
 from storage_engine.quantities import counted, shown_size
 from storage_engine.storage import Storage
 from storage_engine.topic.chain.documents import FORMAT, decode_document, digest_of, set_aside, undo_one_byte
-from storage_engine.topic.chain.history_file import has_other, history_folder, history_key
+from storage_engine.topic.chain.history_file import (
+    file_end,
+    has_other,
+    history_folder,
+    history_key,
+    history_starts,
+)
 from storage_engine.topic.chain.pruning import derived_history
 from storage_engine.topic.chain.segment_lists import encode_list, list_folder, list_version
 from storage_engine.topic.chain.state_chain import StateChain
@@ -59,7 +65,6 @@ from storage_engine.verify.findings import Restored
 from storage_engine.verify.root.damaged_documents import A_DOCUMENT, damaged_documents
 from storage_engine.verify.root.proven_state import ProvenState, prove_state
 
-_HISTORY_FILE = re.compile(r"[0-9]{20}\.jsonl")
 _HEAD = re.compile(rb'\{"id":"([0-9a-f]{32})","parent":"([0-9a-f]{32}|)",')
 
 
@@ -253,7 +258,8 @@ class _Chain:
         The history of the lost versions is set aside after this. Until the last of its files is set aside, no process
         uses the chain (state_chain). So a repair that is killed leaves a chain that the next repair continues.
         """
-        files = self._history_files()  # before the state, so that each version in them is older, or was lost
+        # Listed before the state, so that each version in these files is older, or was lost.
+        starts = list(history_starts(self._storage, self._name))
         chain = StateChain(self._storage, self._name, self._topics.clock, ignores_history=True)
         try:
             state = chain.newest_or_none()
@@ -262,8 +268,8 @@ class _Chain:
             return
         if state is None or proven is None:
             return
-        first = history_key(self._name, state.version + (not has_other(self._storage, state)))
-        later = sorted((key for key in files if key >= first), reverse=True)
+        first_lost = state.version if has_other(self._storage, state) else state.version + 1
+        later = [history_key(self._name, start) for start in starts[::-1] if file_end(start) > first_lost]
         is_repaired = state.change.startswith(RESTORED)  # and then killed
         if not proven.goes_beyond(state) and (not later or is_repaired):
             committed = state
@@ -282,11 +288,6 @@ class _Chain:
             self._storage.delete(key)
         if later or committed is not state:
             yield self._restored(version_key(self._name, committed.version), proven)
-
-    def _history_files(self) -> list[str]:
-        folder = f"{history_folder(self._name)}/"
-        keys = (file.key for file in self._storage.list(folder))
-        return [key for key in keys if _HISTORY_FILE.fullmatch(key.removeprefix(folder))]
 
     def _restored(self, key: str, proven: ProvenState) -> Restored:
         unnamed = _unnamed_bytes(self._storage, proven.state)
