@@ -73,7 +73,8 @@ def _prove(context: JobContext, version: int | None) -> Proof:
     topic = context.settings.required_export().topic
     state = context.topics.state(topic)
     table = open_exported_table(wanted_export(context, state), version)
-    state = newest_decided(context.storage, context.topics.chain(topic))  # read after the table: it is not behind it
+    # The state is read after the table, so the log has each record that the table has.
+    state = newest_decided(context.storage, context.topics.chain(topic))
     export = wanted_export(context, state)
 
     def reader_of(partition: int) -> PartitionReader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from pipeline.delta.proof.compared_rows import AddedColumns, Numbers, Places, compare_columns
+from pipeline.delta.proof.compared_rows import AddedColumns, Numbers, Places, compare_columns, doubled
 from pipeline.delta.proof.findings import NO_EVIDENCE, OTHER_MODEL, UNKNOWN_START, Evidence, Findings
 from pipeline.delta.proof.row_differences import Mask
 from pipeline.delta.rows.row_columns import UNDECODABLE
@@ -25,10 +25,8 @@ def compare_appended(
     there, places = Places(records), Places(rows)
     found = there.find(places.partitions, places.offsets)
     first = np.ones(len(rows), np.bool_)
-    order = np.lexsort((places.offsets, places.partitions))
-    same = (np.diff(places.offsets[order]) == 0) & (np.diff(places.partitions[order]) == 0)
-    first[order[1:][same]] = False
-    for index in np.flatnonzero(~first):
+    for index in doubled(places.offsets, places.partitions):
+        first[index] = False
         findings.differs(places.partitions[index], places.offsets[index], "the row is there more than once")
     reasons = np.array(records["_reason"].to_pylist(), object)
     decodes = np.array([each is None for each in reasons], np.bool_)
@@ -58,7 +56,7 @@ def _missing(
     """Find the records that have no row."""
     expected = expected.copy()
     expected[found[found >= 0]] = False
-    lowest = {int(each): int(places.offsets[places.partitions == each].min()) for each in np.unique(places.partitions)}
+    lowest = places.lowest_offsets()
     for index in np.flatnonzero(expected):
         partition, offset = int(there.partitions[index]), int(there.offsets[index])
         began = evidence.get(partition, NO_EVIDENCE).began

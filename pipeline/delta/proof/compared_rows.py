@@ -28,6 +28,10 @@ class Places:
     def __len__(self) -> int:
         return len(self.offsets)
 
+    def lowest_offsets(self) -> dict[int, int]:
+        """The lowest offset of each partition."""
+        return {int(each): int(self.offsets[self.partitions == each].min()) for each in np.unique(self.partitions)}
+
     def find(self, partitions: Numbers, offsets: Numbers) -> Numbers:
         """The index of each of these places, int64 of shape (places,); -1 if the place is not here."""
         found = np.full(len(offsets), -1, np.int64)
@@ -80,7 +84,8 @@ def compare_columns(
     findings.equal += int((~is_older & ~any_wrong).sum())
 
 
-def doubled(keys: Numbers) -> Numbers:
-    """The indices of all but the first row of each key, int64."""
-    order = np.argsort(keys, kind="stable")
-    return np.sort(order[1:][keys[order[1:]] == keys[order[:-1]]])
+def doubled(*keys: Numbers) -> Numbers:
+    """The indices of all but the first row of each combination of these columns, int64."""
+    order = np.lexsort(keys)
+    is_same = np.logical_and.reduce([np.diff(each[order]) == 0 for each in keys])
+    return np.sort(order[1:][is_same])

@@ -77,6 +77,9 @@ class _Comparison:
         is_open[found[self._fits[found]]] = False
         self._decides = self._fits & ~is_open
         self._is_open = is_open
+        self._has_undecodable = np.zeros(len(self._keys), np.bool_)
+        self._has_undecodable[self._key_of_record[~self._decides]] = True
+        self._lowest_offsets = self._places.lowest_offsets()
         self._deciding = self._newest(np.flatnonzero(self._decides))
         self._falls = self._falling_times()
         self._row = self._row_of_each_key()
@@ -266,8 +269,7 @@ class _Comparison:
             return True
         if decides >= 0 and self._there.partitions[decides] == partition:
             return False  # the older record would be gone, too
-        is_undecodable = (self._key_of_record == key) & ~self._decides
-        return bool(is_undecodable.any()) or offset < known.tombstones_end
+        return bool(self._has_undecodable[key]) or offset < known.tombstones_end
 
     def _explain_missing(self, key: int, decides: int) -> None:
         """A record decides its key, but there is no row."""
@@ -275,8 +277,7 @@ class _Comparison:
         known = self._evidence.get(partition, NO_EVIDENCE)
         if known.began is not None and offset < known.began:
             return
-        here = self._places.partitions == partition
-        if known.began is None and (not here.any() or offset < self._places.offsets[here].min()):
+        if known.began is None and offset < self._lowest_offsets.get(partition, offset + 1):
             self._unprovable(UNKNOWN_START)
         elif self._falls[key] or self._may_be_deleted_elsewhere(key, partition):
             self._unprovable(SEVERAL_PARTITIONS)
@@ -296,5 +297,5 @@ class _Comparison:
         if any(each.tombstones_end or each.log_start_offset for each in others):
             return True
         # A newer record of the key, which does not decide, may have superseded the tombstone.
-        has_other = self._has_later[key] or bool(((self._key_of_record == key) & ~self._decides).any())
-        return bool(has_other) and any(each.compacted_end for each in others)
+        has_other = bool(self._has_later[key] or self._has_undecodable[key])
+        return has_other and any(each.compacted_end for each in others)
