@@ -256,3 +256,19 @@ def given_overrides(
             raise UsageError(place, f"{declared.key} is given twice", "Give the key only once.")
         overrides[declared.key] = value
     return overrides
+
+
+def listen_address(text: str, example: str) -> tuple[str, int]:
+    """The host and the port of HOST:PORT, [IPV6]:PORT or :PORT. Without a host, the address is that of all networks.
+
+    Args:
+        text: the value of the option --listen.
+        example: an address for the error message.
+
+    Raises:
+        UsageError: the text is not an address.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 0xFFFF or (":" in host and not host.startswith("[")):
+        raise UsageError("--listen", f"expected HOST:PORT; found {text!r}", f"For example {example}.")
+    return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)

@@ -12,7 +12,7 @@ from lakelog.metrics.families import families
 from lakelog.metrics.figures import RootFigures
 from lakelog.metrics.root_watch import RootWatch, all_errors
 from lakelog.optional import optional
-from storage_engine.errors import StorageAccessError, UsageError
+from storage_engine.errors import StorageAccessError
 
 with optional("prometheus_client", "lakelog[metrics]", "The command `lakelog metrics`"):
     from prometheus_client import generate_latest, start_http_server
@@ -106,15 +106,3 @@ class _Described(Collector):
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
-
-
-def address(text: str) -> tuple[str, int]:
-    """The host and the port of HOST:PORT, [IPV6]:PORT or :PORT.
-
-    Raises:
-        UsageError: the text is not an address.
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 0xFFFF or (":" in host and not host.startswith("[")):
-        raise UsageError("--listen", f"expected HOST:PORT; found {text!r}", "For example 127.0.0.1:9308.")
-    return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)

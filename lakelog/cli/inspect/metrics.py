@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakelog.cli.options import ConfOption, RootOption, open_topics
+from lakelog.cli.options import ConfOption, RootOption, listen_address, open_topics
 from lakelog.cli.output import replaceable, write, write_error
 from lakelog.cli.stopping import stopped_by_signals
 from lakelog.terminal.text import shown_lines
@@ -22,6 +22,8 @@ from storage_engine.errors import ExitStatus, UsageError
 if TYPE_CHECKING:
     from lakelog.metrics.endpoint import RootCollector
     from lakelog.metrics.figures import RootFigures
+
+_EXAMPLE = "127.0.0.1:9308"
 
 
 def metrics(
@@ -69,13 +71,13 @@ def metrics(
             raise UsageError("--textfile", "--listen is given, too", "Give only one of the two.")
         textfile = replaceable("--textfile", textfile)
     topics = open_topics(root, conf, examines=True)
-    from lakelog.metrics.endpoint import RootCollector, address, serve
+    from lakelog.metrics.endpoint import RootCollector, serve
     from lakelog.metrics.root_watch import RootWatch, all_errors
 
     collector = RootCollector(RootWatch(topics, cluster, counts_tables=tables), write_error)
     with stopped_by_signals() as stop:
         if listen is not None:
-            serve(collector, *address(listen), stop, lambda url: write_error(f"metrics at {url}"))
+            serve(collector, *listen_address(listen, _EXAMPLE), stop, lambda url: write_error(f"metrics at {url}"))
             return
         figures = _write(collector, textfile)
         while every is not None:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from lakelog.cli.options import ConfOption, RootOption, open_root, open_topics
+from lakelog.cli.options import ConfOption, RootOption, listen_address, open_root, open_topics
 from lakelog.cli.output import write_error, write_line
 from lakelog.cli.stopping import stopped_by_signals
 
@@ -52,9 +52,9 @@ def ui(
     docs/UI.md describes the pages. They work without scripts, and load nothing from other hosts. SIGTERM or Ctrl-C ends
     the command.
     """
-    from lakelog.ui.access.options import UiOptions, check_options, listen_address, read_token
+    from lakelog.ui.access.options import DEFAULT_LISTEN, UiOptions, check_options, read_token
 
-    host, port = listen_address(listen)
+    host, port = listen_address(listen, DEFAULT_LISTEN)
     options = UiOptions(
         host, port, read_token(token, warn=write_error), tuple(host_name or ()), show_values, allow_changes, refresh
     )

@@ -53,18 +53,6 @@ class UiOptions:
         return _LOOPBACK_NAMES | own | {name.lower() for name in self.host_names}
 
 
-def listen_address(text: str) -> tuple[str, int]:
-    """The host and the port of HOST:PORT, [IPV6]:PORT or :PORT. Without a host, the address is that of all networks.
-
-    Raises:
-        UsageError: the text is not an address.
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 0xFFFF or (":" in host and not host.startswith("[")):
-        raise UsageError("--listen", f"expected HOST:PORT; found {text!r}", "For example 127.0.0.1:8787.")
-    return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)
-
-
 def check_options(options: UiOptions) -> None:
     """Check that the options fit together.
 

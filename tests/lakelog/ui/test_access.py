@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from lakelog.cli.options import listen_address
 from lakelog.ui.access.guard import MOST_BYTES, POLICY
-from lakelog.ui.access.options import UiOptions, check_options, listen_address, read_token
+from lakelog.ui.access.options import DEFAULT_LISTEN, UiOptions, check_options, read_token
 from lakelog.ui.access.sessions import SESSION_SECONDS, Sessions
 from lakelog.ui.changes import is_own_address
 from storage_engine.errors import NotFoundError, UsageError
@@ -118,13 +119,13 @@ def test_a_name_of_the_host_must_be_a_name(name: str) -> None:
     [("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:80", ("::1", 80)), (":9", ("0.0.0.0", 9)), ("h:65535", ("h", 65535))],
 )
 def test_an_address_to_listen_on_is_read(text: str, expected: tuple[str, int]) -> None:
-    assert listen_address(text) == expected
+    assert listen_address(text, DEFAULT_LISTEN) == expected
 
 
 @pytest.mark.parametrize("text", ["", "8787", "host", "host:", "host:x", "host:65536", "::1:80"])
 def test_a_wrong_address_to_listen_on_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--listen"):
-        listen_address(text)
+        listen_address(text, DEFAULT_LISTEN)
 
 
 # --- The token --------------------------------------------------------------------------------------------------------
