@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from pyarrow.dataset import ParquetReadOptions
 
 from lakelog.delta_options import delta_options
 from pipeline.delta.export_plan import Export, ExportRefusedError
@@ -20,9 +19,8 @@ from pipeline.delta.rows.row_columns import COORDINATES, table_columns
 from pipeline.delta.table_history import Commit, DeltaLog, find_head
 from pipeline.delta.table_stamp import Began, Stamp, TableHead, known_began, known_positions
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
-from pipeline.delta.without_spark.table_opening import open_or_none
+from pipeline.delta.without_spark.table_opening import READ_OPTIONS, open_or_none
 
-_READ_OPTIONS = ParquetReadOptions(coerce_int96_timestamp_unit="us")
 _FAILED = "cannot be read"
 _REMEDY = "Nothing was changed."
 
@@ -70,7 +68,7 @@ class ExportedTable:
         return pa.Table.from_batches(found, schema=self.columns)
 
     def _dataset(self) -> pa.dataset.Dataset:
-        return self.table.to_pyarrow_dataset(parquet_read_options=_READ_OPTIONS)
+        return self.table.to_pyarrow_dataset(parquet_read_options=READ_OPTIONS)
 
     def is_open_letter(
         self, partitions: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]
@@ -159,7 +157,7 @@ def _open_letters(export: Export, head: TableHead) -> dict[int, npt.NDArray[np.i
         letters = open_or_none(export.dead_letters)
         if letters is None:
             return {}
-        dataset = letters.to_pyarrow_dataset(parquet_read_options=_READ_OPTIONS)
+        dataset = letters.to_pyarrow_dataset(parquet_read_options=READ_OPTIONS)
         names = [name for name in ("partition", "offset", "table_id", "outcome") if name in dataset.schema.names]
         found = dataset.to_table(columns=names)
     if "table_id" in names and head.table_id is not None:

@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
-from pyarrow.dataset import ParquetReadOptions
 
 from lakelog.delta_options import delta_options
 from pipeline.delta.rows.row_columns import COORDINATES, STALE_SINCE
@@ -28,7 +27,7 @@ from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES
 from pipeline.delta.table_stamp import Stamp
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.row_changes import RecordPlace, RowChanges, TableRow, places_of
-from pipeline.delta.without_spark.table_opening import create_table
+from pipeline.delta.without_spark.table_opening import READ_OPTIONS, create_table
 from storage_engine.errors import ConflictError
 
 _READER_VERSION = 1
@@ -41,9 +40,6 @@ _KNOWN_PROPERTIES = {
 """Properties that do not change what a writer must do."""
 _HARMLESS = {"delta.enableDeletionVectors": "false", "delta.columnMapping.mode": "none"}
 """Properties that do not change what a writer must do if they have these values."""
-_READ_OPTIONS = ParquetReadOptions(coerce_int96_timestamp_unit="us")
-"""Older tables have timestamps as INT96, which Arrow reads as nanoseconds by default. Nanoseconds end in the year
-2262."""
 _ACTION = "_action"
 _DELETES, _WRITES, _BECOMES_STALE = range(3)
 
@@ -155,7 +151,7 @@ class PlainTable:
     def _rows(self, columns: list[str], are_wanted: Callable[[pa.RecordBatch], pa.BooleanArray]) -> pa.Table:
         """The rows for which a function is true. Arrow itself cannot filter by statistics of a binary column."""
         with deltalake_errors(self._path, "Nothing was exported."):
-            rows = self._table.to_pyarrow_dataset(parquet_read_options=_READ_OPTIONS).scanner(columns=columns)
+            rows = self._table.to_pyarrow_dataset(parquet_read_options=READ_OPTIONS).scanner(columns=columns)
             found = [batch.filter(are_wanted(batch)) for batch in rows.to_batches()]
         return pa.Table.from_batches(found, schema=rows.projected_schema)
 
