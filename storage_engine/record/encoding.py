@@ -33,6 +33,7 @@ from storage_engine.record.header import (
     NO_PRODUCER_ID,
     TRANSACTIONAL,
 )
+from storage_engine.record.kernels.columns import RecordBuffers
 from storage_engine.record.kernels.crc32c import IN_KERNELS, crc32c_all
 from storage_engine.record.kernels.encode_kernels import BatchPlan, HeaderValues, plan_batches, write_batches
 from storage_engine.record.record_columns import TO_APPEND, new_array, no_headers, record_buffers
@@ -91,29 +92,49 @@ def encode_records(
     codec: Codec = Codec.NONE,
     *,
     level: int | None = None,
-    rows: Int64Array | None = None,
     append_time: int | None = None,
     producer: BatchProducer | None = None,
 ) -> EncodedRun:
-    """Encode records as batches of magic 2.
+    """Encode all records as batches of magic 2.
 
     Args:
-        records: columns as in columns.TO_APPEND.
-        batch_bytes: the largest size of a batch before compression. Only a batch of a single record may be larger.
-        codec: compresses the records of each batch. A batch is not compressed if compression does not change its size,
-            or if the compressed batch is larger than batch_bytes and larger than the batch without compression.
-        level: the level of compression, Kafka's default if it is None.
-        rows: int64, the rows to encode, in this order; all rows by default.
-        append_time: if it is set, the batches get timestamp type LogAppendTime and this time, in milliseconds.
-        producer: if it is set, the batches are a part of this producer's transaction.
+        records: columns as in record_columns.TO_APPEND.
+        batch_bytes, codec, level, append_time, producer: as in encode_rows.
 
     Raises:
         InvalidRecordError: a column has another type.
     """
-    buffers = record_buffers(records).plain()
-    chosen = np.arange(records.num_rows, dtype=np.int64) if rows is None else rows
-    plan = BatchPlan(*(new_array(len(chosen), np.int64) for _ in range(3)))
-    batches = plan_batches(chosen, buffers, batch_bytes, tuple(plan))
+    rows = np.arange(records.num_rows, dtype=np.int64)
+    return encode_rows(
+        record_buffers(records), rows, batch_bytes, codec, level=level, append_time=append_time, producer=producer
+    )
+
+
+def encode_rows(
+    records: RecordBuffers,
+    rows: Int64Array,
+    batch_bytes: int,
+    codec: Codec = Codec.NONE,
+    *,
+    level: int | None = None,
+    append_time: int | None = None,
+    producer: BatchProducer | None = None,
+) -> EncodedRun:
+    """Encode chosen records as batches of magic 2.
+
+    Args:
+        records: the result of record_columns.record_buffers.
+        rows: int64, the numbers of the records to encode, in this order.
+        batch_bytes: the largest size of a batch before compression. Only a batch of a single record may be larger.
+        codec: compresses the records of each batch. A batch is not compressed if compression does not change its size,
+            or if the compressed batch is larger than batch_bytes and larger than the batch without compression.
+        level: the level of compression, Kafka's default if it is None.
+        append_time: if it is set, the batches get timestamp type LogAppendTime and this time, in milliseconds.
+        producer: if it is set, the batches are a part of this producer's transaction.
+    """
+    buffers = records.plain()
+    plan = BatchPlan(*(new_array(len(rows), np.int64) for _ in range(3)))
+    batches = plan_batches(rows, buffers, batch_bytes, tuple(plan))
     starts, sizes = plan.starts[:batches], plan.sizes[:batches]
     data = new_array(int(sizes.sum()), np.uint8)
     max_timestamps, min_timestamps = (np.empty(batches, np.int64) for _ in range(2))
@@ -126,14 +147,14 @@ def encode_records(
     seals = IN_KERNELS and codec is Codec.NONE
     fields = HeaderValues(attributes, time, *whose)
     write_batches(
-        chosen, buffers, (plan.body_sizes, starts, sizes), tuple(fields), int(seals), data, max_timestamps,
+        rows, buffers, (plan.body_sizes, starts, sizes), tuple(fields), int(seals), data, max_timestamps,
         min_timestamps,
     )  # fmt: skip
     if codec is not Codec.NONE:
         data, sizes = _compress_batches(data, sizes, batch_bytes, codec, level)
     if not seals:
         seal_batches(data, sizes)
-    records_counts = np.diff(starts, append=len(chosen))
+    records_counts = np.diff(starts, append=len(rows))
     return EncodedRun(data, sizes, records_counts, max_timestamps, min_timestamps, producer)
 
 
@@ -145,7 +166,7 @@ def encode_end(
     Args:
         producer_epoch: the epoch of the transaction's batches. The marker gets the next epoch, so that an old process
             of this producer can no longer write (KIP-890).
-        append_time: as in encode_records.
+        append_time: as in encode_rows.
     """
     key, value = encode_marker(marker)
     columns = [pa.array([key], pa.binary()), pa.array([value], pa.binary()), no_headers(1), pa.array([now_ms])]

@@ -189,15 +189,13 @@ class PosixStorage:
             return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path, synced_soon=durable)
 
     def write_derivable(self, key: str, position: int, data: Buffer) -> None:
-        path = self.path(key)
-        with named(str(path)):
-            file = PosixFile(open_regular(path, os.O_WRONLY), path, synced_soon=False)
+        place = self._place(key)
+        with named(place):
+            descriptor = open_regular(place, os.O_WRONLY)
             try:
-                file.write_at(position, [data])
-            except BaseException:
-                file.close()
-                raise
-            file.close_unsynced()
+                write_all(descriptor, position, [data])
+            finally:
+                os.close(descriptor)  # a network mount may write the bytes only here, and report its errors here
 
     def open(self, key: str) -> PosixFile:
         path = self.path(key)

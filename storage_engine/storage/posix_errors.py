@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import resource
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeVar
 
 from storage_engine.errors import (
@@ -53,14 +52,22 @@ _MEANINGS: dict[int, tuple[type[StorageError], str]] = {
 _T = TypeVar("_T")
 
 
-@contextmanager
-def named(place: str) -> Iterator[None]:
+class named:  # noqa: N801 - used like a function, with `with`
     """Turn an OSError of the block into a StorageError that names the place."""
-    try:
-        yield
-    except OSError as error:
-        problem = error.strerror or str(error)
-        raise storage_error(place, problem, error.errno, "The operating system refused the operation.") from error
+
+    __slots__ = ("_place",)
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            problem = error.strerror or str(error)
+            remedy = "The operating system refused the operation."
+            raise storage_error(self._place, problem, error.errno, remedy) from error
 
 
 def storage_error(place: str, problem: str, code: int | None, otherwise: str) -> StorageError:

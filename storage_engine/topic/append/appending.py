@@ -26,8 +26,9 @@ from storage_engine.log.producers.producer_state import SEQUENCES
 from storage_engine.log.validator import Verdict, judge_records, record_limit, refusal
 from storage_engine.record.batch import Int64Array
 from storage_engine.record.compression import Codec
-from storage_engine.record.encoding import BatchProducer, encode_records
+from storage_engine.record.encoding import BatchProducer, encode_rows
 from storage_engine.record.partitioner import partition_keys
+from storage_engine.record.record_columns import record_buffers
 from storage_engine.storage import Storage
 from storage_engine.topic.append.staged_run import StagedRun, StagingWriter, by_partition, delete_staged, staging_folder
 from storage_engine.topic.append.topic_writer import Committed, TopicWriter
@@ -100,10 +101,11 @@ def stage_records(
         partitions: int32, shape (rows,). A row with -1 is skipped.
         producer: the producer of the transaction that the records belong to, if any.
     """
+    buffers = record_buffers(records)
     for partition, rows in _by_partition(partitions):
-        run = encode_records(
-            records, encoding.batch_bytes, encoding.codec, level=encoding.level,
-            rows=rows, append_time=encoding.append_time,
+        run = encode_rows(
+            buffers, rows, encoding.batch_bytes, encoding.codec, level=encoding.level,
+            append_time=encoding.append_time,
             producer=producer.take(partition, len(rows)) if producer else None,
         )  # fmt: skip
         writer.stage(partition, run)
@@ -114,7 +116,9 @@ def _by_partition(partitions: npt.NDArray[np.int32]) -> Iterator[tuple[int, Int6
     if len(partitions) and partitions[0] >= 0 and (partitions == partitions[0]).all():  # for example without keys
         yield int(partitions[0]), np.arange(len(partitions))
         return
-    order = np.argsort(partitions, kind="stable")
+    # For 16-bit numbers, NumPy uses radix sort, which is several times as fast as its sort of larger numbers.
+    fits = int(partitions.max(initial=0)) <= np.iinfo(np.int16).max
+    order = np.argsort(partitions.astype(np.int16) if fits else partitions, kind="stable")
     ordered = partitions[order]
     bounds = [*np.flatnonzero(np.diff(ordered, prepend=np.int32(-1))).tolist(), len(order)]
     for start, stop in itertools.pairwise(bounds):

@@ -14,8 +14,15 @@ from storage_engine.errors import InvalidRecordError
 from storage_engine.record.batch import scan_batches
 from storage_engine.record.compression import Codec, compress
 from storage_engine.record.crc import check_crcs
-from storage_engine.record.encoding import BatchProducer, compress_again, encode_records, seal_chosen_batches
+from storage_engine.record.encoding import (
+    BatchProducer,
+    compress_again,
+    encode_records,
+    encode_rows,
+    seal_chosen_batches,
+)
 from storage_engine.record.header import BATCH_HEADER, CRC_START, HEADER_BYTES
+from storage_engine.record.record_columns import record_buffers
 from tests.storage_engine.record_tables import Row, row_lists, to_table
 
 NO_LIMIT = 2**31 - 1
@@ -97,7 +104,7 @@ def test_batches_are_cut_before_the_record_that_would_pass_the_limit(rows, batch
 @given(rows=row_lists, data=st.data())
 def test_chosen_rows_are_encoded_in_the_order_asked_for(rows, data) -> None:
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1))
-    run = encode_records(to_table(rows), NO_LIMIT, rows=np.array(chosen, np.int64))
+    run = encode_rows(record_buffers(to_table(rows)), np.array(chosen, np.int64), NO_LIMIT)
     expected = encode_records(to_table([rows[number] for number in chosen]), NO_LIMIT)
     assert run.data.tobytes() == expected.data.tobytes()
 
