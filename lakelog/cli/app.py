@@ -10,6 +10,7 @@ import typer
 
 from lakelog.cli.clean import compact, log_manager, merge, plan
 from lakelog.cli.inspect import check, doctor, dump, metrics, report, ui, verify
+from lakelog.cli.kafka_tools.kafka_options import accepting
 from lakelog.cli.records import append, delete_records, offsets, read, transactions
 from lakelog.cli.topics import broker, consumers, groups, state, topics
 
@@ -30,8 +31,8 @@ app.add_typer(consumers.app, name="consumers")
 app.add_typer(groups.app, name="groups")
 app.command("append")(append.append)
 app.command("read")(read.read)
-app.command("offsets")(offsets.offsets)
-app.command("dump")(dump.dump)
+app.command("offsets", cls=accepting("offsets"))(offsets.offsets)
+app.command("dump", cls=accepting("dump"))(dump.dump)
 app.command("check", cls=check.PluginCommand)(check.check)
 app.command("compact")(compact.compact)
 app.command("delete-records")(delete_records.delete_records)

@@ -35,7 +35,7 @@ A .log is read in pieces of a few MiB, whatever its size. A .index is read into 
     batch_lines.py      the lines of batches
     record_lines.py     the lines of their records
     message_lines.py    the lines of messages of magic 0 and 1
-    group_lines.py      keys and values of the topic __consumer_offsets
+    decoded_contents.py keys and values as Kafka's decoders print them
     lines.py            the common parts of all lines: text or JSON
     fields.py           the names of numeric header fields
     java_text.py        values as Java prints them
@@ -45,8 +45,8 @@ A .log is read in pieces of a few MiB, whatever its size. A .index is read into 
 """
 
 from lakelog.dump.any_file import dump_file
-from lakelog.dump.lines import DumpOptions
+from lakelog.dump.lines import DumpOptions, TopicDecoder, ValueDecoder
 from lakelog.dump.mismatches import Mismatches
 from lakelog.dump.reading.dumped_file import DumpedFile
 
-__all__ = ["DumpOptions", "DumpedFile", "Mismatches", "dump_file"]
+__all__ = ["DumpOptions", "DumpedFile", "Mismatches", "TopicDecoder", "ValueDecoder", "dump_file"]

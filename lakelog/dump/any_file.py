@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from lakelog.dump.index_files import dump_index, dump_time_index
 from lakelog.dump.lines import DumpOptions, encoded
-from lakelog.dump.log_file import dump_log
+from lakelog.dump.log_file import SNAPSHOT_OF_METADATA, dump_log
 from lakelog.dump.mismatches import Mismatches
 from lakelog.dump.reading.dumped_file import DumpedFile
 from lakelog.dump.small_files import dump_snapshot, dump_text, dump_transaction_index
@@ -19,7 +19,7 @@ from storage_engine.log.checkpoint import META_PROPERTIES, PARTITION_METADATA
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX
 
 _CHECKPOINT = "-checkpoint"
-_SUFFIXES = (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT)
+_SUFFIXES = (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT, SNAPSHOT_OF_METADATA)
 
 
 def dump_file(file: DumpedFile, wanted: DumpOptions, findings: Mismatches) -> Iterator[bytes]:
@@ -38,7 +38,7 @@ def dump_file(file: DumpedFile, wanted: DumpOptions, findings: Mismatches) -> It
         return
     suffix = next((each for each in _SUFFIXES if name.endswith(each)), None)
     match suffix:
-        case ".log":
+        case ".log" | ".checkpoint":
             yield from dump_log(file, wanted, findings)
         case ".index":
             yield from dump_index(file, wanted, findings)

@@ -8,6 +8,9 @@ last offset of a batch and the largest timestamp up to this offset. A broker and
 the batch. If there is no .index, the .log is searched from its start. A contradiction is a finding. An impossible position
 of a batch is damage.
 
+With `verify_only`, entries are compared but not printed. With `sanity_only`, only the check that a broker makes when it
+starts is made (AbstractIndex.sanityCheck).
+
 A broker preallocates both files, and trims them when it stops or rolls the segment. So if an entry consists of zeros,
 and is not the first entry, the entries of the file end before this entry.
 """
@@ -20,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lakelog.dump.lines import DumpOptions, encoded, entry_line
+from lakelog.dump.lines import DumpOptions, encoded, entry_line, json_line
 from lakelog.dump.mismatches import Mismatches
 from lakelog.dump.reading.dumped_file import DumpedFile, read_whole
 from lakelog.dump.reading.entries import LogEntries, LogFile, entry_at
@@ -43,11 +46,16 @@ def dump_index(file: DumpedFile, wanted: DumpOptions, findings: Mismatches) -> I
         NotFoundError, StorageError: the file or its .log cannot be read.
     """
     base_offset = file.base_offset
-    entries = _whole_entries(read_whole(file.path), OFFSET_ENTRY)
+    data = read_whole(file.path)
+    entries = _whole_entries(data, OFFSET_ENTRY)
     log = LogFile.of(file.sibling(LOG))
     if not len(entries):
         if not wanted.jsonl:
             yield encoded(f"{file.name} is empty.\n")
+        return
+    if wanted.sanity_only:
+        _check_sanity(file, data, OFFSET_ENTRY)
+        yield _passed(file, wanted)
         return
     offsets, positions = base_offset + entries["relative_offset"].astype(np.int64), entries["position"]
     for row, (offset, position) in enumerate(zip(offsets.tolist(), positions.tolist(), strict=True)):
@@ -59,9 +67,17 @@ def dump_index(file: DumpedFile, wanted: DumpOptions, findings: Mismatches) -> I
             raise CorruptionError(
                 str(file.path), place, f"a position of a batch in {log.key}", str(position), DERIVABLE
             )  # fmt: skip
+        size = int(entry.table.sizes[0])
+        if wanted.max_message_bytes is not None and size > wanted.max_message_bytes:
+            raise CorruptionError(
+                str(log.name), position, f"a batch of at most {wanted.max_message_bytes} bytes (--max-message-size)",
+                f"{size} bytes",
+            )  # fmt: skip
         if last_offset(entry) != offset:
             findings.index_mismatches[file.absolute_name][offset] = last_offset(entry)
-        yield encoded(entry_line(file, wanted, "offset: %d position: %d", ("offset", "position"), (offset, position)))
+        if not wanted.verify_only:
+            values = (offset, position)
+            yield encoded(entry_line(file, wanted, "offset: %d position: %d", ("offset", "position"), values))
 
 
 def dump_time_index(file: DumpedFile, wanted: DumpOptions, findings: Mismatches) -> Iterator[bytes]:
@@ -72,8 +88,13 @@ def dump_time_index(file: DumpedFile, wanted: DumpOptions, findings: Mismatches)
         NotFoundError, StorageError: the file or its .log cannot be read.
     """
     base_offset = file.base_offset
-    entries = _whole_entries(read_whole(file.path), TIME_ENTRY)
+    data = read_whole(file.path)
+    entries = _whole_entries(data, TIME_ENTRY)
     log = LogFile.of(file.sibling(LOG))
+    if wanted.sanity_only:
+        _check_sanity(file, data, TIME_ENTRY)
+        yield _passed(file, wanted)
+        return
     try:
         index = _whole_entries(read_whole(file.sibling(INDEX)), OFFSET_ENTRY)
     except NotFoundError:
@@ -94,9 +115,34 @@ def dump_time_index(file: DumpedFile, wanted: DumpOptions, findings: Mismatches)
                 findings.time_mismatches[file.absolute_name].append((timestamp, largest))
             if previous >= timestamp:
                 findings.out_of_order[file.absolute_name].append((timestamp, previous))
-        values = (timestamp, offset)
-        yield encoded(entry_line(file, wanted, "timestamp: %d offset: %d", ("timestamp", "offset"), values))
+        if not wanted.verify_only:
+            values = (timestamp, offset)
+            yield encoded(entry_line(file, wanted, "timestamp: %d offset: %d", ("timestamp", "offset"), values))
         previous = timestamp
+
+
+def _passed(file: DumpedFile, wanted: DumpOptions) -> bytes:
+    return encoded(json_line(file, {"sane": True}) if wanted.jsonl else f"{file.name} passed sanity check.\n")
+
+
+def _check_sanity(file: DumpedFile, data: bytes, kind: np.dtype[Any]) -> None:
+    """The check that a broker makes of an index when it starts.
+
+    Raises:
+        CorruptionError: a broker would rebuild this index.
+    """
+    entries = _whole_entries(data, kind)
+    place, last = str(file.path), max(0, len(entries) - 1) * kind.itemsize
+    if len(entries) and entries["relative_offset"][-1] < 0:
+        found = file.base_offset + int(entries["relative_offset"][-1])
+        raise CorruptionError(place, last, f"a last offset of at least {file.base_offset}", str(found), DERIVABLE)
+    if kind is TIME_ENTRY and len(entries) and entries["timestamp"][-1] < entries["timestamp"][0]:
+        first, found = int(entries["timestamp"][0]), int(entries["timestamp"][-1])
+        raise CorruptionError(place, last, f"a last timestamp of at least {first}", str(found), DERIVABLE)
+    if len(data) % kind.itemsize:
+        raise CorruptionError(
+            place, len(data), f"a size that is a multiple of {kind.itemsize}", f"{len(data)} bytes", DERIVABLE
+        )  # fmt: skip
 
 
 def _whole_entries(data: bytes, kind: np.dtype[Any]) -> npt.NDArray[Any]:

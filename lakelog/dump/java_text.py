@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,22 @@ def java_bool(value: bool) -> str:
 def optional_long(value: int | None) -> str:
     """The text of a java.util.OptionalLong."""
     return "OptionalLong.empty" if value is None else f"OptionalLong[{value}]"
+
+
+def java_double(value: float) -> str:
+    """The text of a Java double."""
+    if value != value or value in (float("inf"), float("-inf")):
+        return {float("inf"): "Infinity", float("-inf"): "-Infinity"}.get(value, "NaN")
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    assert isinstance(exponent, int)
+    shown = "".join(map(str, digits)).rstrip("0") or "0"
+    power = len(digits) + exponent - 1 if any(digits) else 0
+    minus = "-" if sign else ""
+    if -3 <= power < 7:
+        padded = shown.ljust(power + 1, "0") if power >= 0 else "0" * -power + shown
+        whole, fraction = padded[: max(power, 0) + 1], padded[max(power, 0) + 1 :]
+        return f"{minus}{whole}.{fraction or '0'}"
+    return f"{minus}{shown[0]}.{shown[1:] or '0'}E{power}"
 
 
 def java_texts(column: pa.Array) -> list[str | None]:

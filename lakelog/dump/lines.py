@@ -12,6 +12,7 @@ import binascii
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, StrEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,22 @@ from storage_engine.record.batch import Int64Array
 _encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
+class TopicDecoder(Enum):
+    """A topic of Kafka whose keys and values the dump decodes."""
+
+    OFFSETS = "__consumer_offsets"
+    TRANSACTIONS = "__transaction_state"
+    METADATA = "__cluster_metadata"
+
+
+class ValueDecoder(StrEnum):
+    """The Java class in Kafka that decodes keys or values of a simple type."""
+
+    STRING = "org.apache.kafka.tools.api.StringDecoder"
+    INTEGER = "org.apache.kafka.tools.api.IntegerDecoder"
+    LONG = "org.apache.kafka.tools.api.LongDecoder"
+
+
 @dataclass(frozen=True)
 class DumpOptions:
     """What to print, as given by the options.
@@ -30,13 +47,26 @@ class DumpOptions:
     records: a line for each record.
     contents: the key and the value in a record's line.
     jsonl: lines of JSON instead of text.
-    groups: keys and values are decoded as those of the topic __consumer_offsets.
+    decoder: keys and values are decoded as those of this topic.
+    key_decoder, value_decoder: how keys and values become text, if there is no decoder.
+    skip_metadata: in a record's line, only the key and the value. The line of a control record is empty.
+    max_bytes: print only batches that end in the first max_bytes bytes of a .log; None for the whole file.
+    verify_only: compare the entries of an index, but do not print them.
+    sanity_only: of an index, check only what a broker checks when it starts.
+    max_message_bytes: an index entry of a larger batch is an error; None for no limit.
     """
 
     records: bool = False
     contents: bool = False
     jsonl: bool = False
-    groups: bool = False
+    decoder: TopicDecoder | None = None
+    key_decoder: ValueDecoder = ValueDecoder.STRING
+    value_decoder: ValueDecoder = ValueDecoder.STRING
+    skip_metadata: bool = False
+    max_bytes: int | None = None
+    verify_only: bool = False
+    sanity_only: bool = False
+    max_message_bytes: int | None = None
 
 
 class ShownEntries(NamedTuple):

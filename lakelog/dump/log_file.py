@@ -1,4 +1,4 @@
-"""Dumps a .log: its entries in order, each followed by its records. Finds gaps between the records' offsets.
+"""Dumps a .log, or a snapshot of __cluster_metadata, which has the same format: its entries in order, each followed by its records. Finds gaps between the records' offsets.
 
 Lines are made for a few MiB of entries at a time, and for a limited number of records, because a small compressed entry
 can have millions of records. Neighbouring entries of the same kind are handled together: batches of magic 2 in columns,
@@ -8,12 +8,14 @@ line comes before the lines of its records.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
 
 from lakelog.dump.batch_lines import batch_lines
+from lakelog.dump.fields import LARGEST_INT
 from lakelog.dump.lines import DumpOptions, ShownEntries, encoded, json_line
 from lakelog.dump.message_lines import show_messages
 from lakelog.dump.mismatches import Mismatches
@@ -21,8 +23,11 @@ from lakelog.dump.reading.decoded_batches import DecodedBatches, decode_up_to_da
 from lakelog.dump.reading.dumped_file import DumpedFile
 from lakelog.dump.reading.entries import LogEntries, LogFile, read_entries
 from lakelog.dump.record_lines import record_lines
+from storage_engine.errors import LogError
 from storage_engine.record.batch import Int64Array
 
+SNAPSHOT_OF_METADATA = ".checkpoint"
+_SNAPSHOT_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _RECORDS_AT_ONCE = 10_000
 """The lines of at most this many records are made together."""
 
@@ -34,10 +39,13 @@ def dump_log(file: DumpedFile, wanted: DumpOptions, findings: Mismatches) -> Ite
     Raises:
         CorruptionError: the file is damaged. The error is raised after the last line that could be made.
     """
-    base_offset = file.base_offset
+    opening = _opening(file)
     log = LogFile.of(file.path)
+    limit = LARGEST_INT if wanted.max_bytes is None else wanted.max_bytes
+    if limit < LARGEST_INT:
+        log = log._replace(size=min(log.size, limit))
     if not wanted.jsonl:
-        yield encoded(f"Log starting offset: {base_offset}\n")
+        yield encoded(f"{opening}\n")
     end = 0
     previous = -1
     for entries in read_entries(log):
@@ -52,13 +60,27 @@ def dump_log(file: DumpedFile, wanted: DumpOptions, findings: Mismatches) -> Ite
             if shown.error is not None:
                 raise shown.error
         end = entries.end
-    if end < log.size:
+    if end < log.size and limit == LARGEST_INT:
         invalid = log.size - end
         yield encoded(
             json_line(file, {"position": end, "invalid_bytes": invalid})
             if wanted.jsonl
             else f"Found {invalid} invalid bytes at the end of {file.path.name}\n"
         )
+
+
+def _opening(file: DumpedFile) -> str:
+    """The line that begins the dump."""
+    name = file.path.name
+    if not name.endswith(SNAPSHOT_OF_METADATA):
+        return f"Log starting offset: {file.base_offset}"
+    found = _SNAPSHOT_NAME.fullmatch(name)
+    if found is None:
+        raise LogError(
+            str(file.path), f"expected a name such as {0:020d}-{0:010d}{SNAPSHOT_OF_METADATA}, found {name!r}",
+            "Kafka names a snapshot after its end offset and its epoch.",
+        )  # fmt: skip
+    return f"Snapshot end offset: {int(found[1])}, epoch: {int(found[2])}"
 
 
 def _show_entries(entries: LogEntries, file: DumpedFile, wanted: DumpOptions) -> Iterator[ShownEntries]:

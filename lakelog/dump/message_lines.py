@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lakelog.dump.decoded_contents import json_contents, text_contents
 from lakelog.dump.fields import codec_name
-from lakelog.dump.group_lines import group_json, group_texts
-from lakelog.dump.java_text import java_bool, java_texts
-from lakelog.dump.lines import DumpOptions, ShownEntries, json_content, json_line, text_content
+from lakelog.dump.java_text import java_bool
+from lakelog.dump.lines import DumpOptions, ShownEntries, json_line
 from lakelog.dump.reading.dumped_file import DumpedFile
 from lakelog.dump.reading.entries import LogEntries
 from lakelog.dump.reading.messages import LegacyMessage, messages_in
@@ -85,12 +85,14 @@ def _message_line(
     sizes = [-1 if each is None else len(each) for each in pair]
     fixed = (message.offset, TIMESTAMP_TYPE_NAMES[entry.timestamp_type], timestamp, *sizes)
     if wanted.jsonl:
-        contents: dict[str, Any] = json_content(*pair, []) if wanted.contents else {}
-        contents |= group_json(*pair) if wanted.groups else {}
+        contents: dict[str, Any] = json_contents(*pair, [], wanted) if wanted.contents else {}
         return json_line(
             file, dict(zip(_MESSAGE_FIELDS, (*fixed, message.valid, message.crc), strict=True)) | contents
         )  # fmt: skip
-    key, value = java_texts(pa.array(pair, pa.binary())) if wanted.contents else (None, None)
-    if wanted.groups:
-        key, value = group_texts(message.offset, *pair)
-    return f"{_MESSAGE_LINE % (*fixed, java_bool(message.valid), message.crc)}{text_content(key, value)}\n"
+    tail = ""
+    if wanted.contents:
+        columns = [pa.array([each], pa.binary()) for each in pair]
+        (tail,) = text_contents(columns[0], columns[1], [message.offset], wanted)
+    if wanted.skip_metadata:
+        return f"|{tail}\n" if tail else "\n"
+    return f"{_MESSAGE_LINE % (*fixed, java_bool(message.valid), message.crc)}{tail}\n"

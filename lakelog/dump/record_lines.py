@@ -4,12 +4,12 @@
 
 The line of a control record has the operation instead of a key and a value. The end of a transaction is printed as
 endTxnMarker and coordinatorEpoch. Some types of control records occur only in a cluster's own metadata log. For these
-records, the line has the type as controlType. Any other control record is damage: the lines end before this record.
+records, the line has the message in the record; if the message cannot be decoded, the line has the type as controlType.
+Any other control record is damage: the lines end before this record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakelog.dump.decoded_contents import control_text, json_contents, text_contents
 from lakelog.dump.fields import sequences, timestamp_types
-from lakelog.dump.group_lines import group_json, group_texts
 from lakelog.dump.java_text import java_texts
-from lakelog.dump.lines import DumpOptions, base64_text, json_content, json_line, text_content
+from lakelog.dump.lines import DumpOptions, base64_text, json_line
 from lakelog.dump.reading.decoded_batches import DecodedBatches
 from lakelog.dump.reading.dumped_file import DumpedFile
 from lakelog.dump.reading.entries import LogEntries
@@ -41,7 +41,7 @@ _CLUSTER_CONTROL_TYPES = {
     5: "KRAFT_VERSION",
     6: "KRAFT_VOTERS",
 }
-"""The control types that occur only in a cluster's own metadata log. Kafka's tool also prints their contents."""
+"""The control types that occur only in a cluster's own metadata log."""
 
 
 def record_lines(
@@ -61,17 +61,20 @@ def record_lines(
         _sizes(records["value"]), numbers.tolist(), header_keys, strict=True,
     )  # fmt: skip
     if wanted.jsonl:
-        contents = (
-            _json_contents(records, header_keys, wanted) if wanted.contents else [{} for _ in range(len(offsets))]
-        )
+        contents = _contents(records, header_keys, wanted) if wanted.contents else [{} for _ in range(len(offsets))]
         lines = [
             json_line(file, dict(zip(_FIELDS, fields, strict=True)) | control.get(row, content))
             for row, (fields, content) in enumerate(zip(rows, contents, strict=True))
         ]
+        return lines[:end], error
+    tails = [""] * len(offsets)
+    if wanted.contents:
+        tails = text_contents(records["key"], records["value"], offsets.tolist(), wanted)
+    for row, fields in control.items():
+        tails[row] = _control_tail(fields)
+    if wanted.skip_metadata:
+        lines = ["\n" if row in control or not tail else f"|{tail}\n" for row, tail in enumerate(tails)]
     else:
-        tails = _text_contents(records, offsets, wanted) if wanted.contents else [""] * len(offsets)
-        for row, fields in control.items():
-            tails[row] = "".join(f" {_CONTROL_NAMES[name]}: {value}" for name, value in fields.items())
         lines = [
             f"| offset: {offset} {kind}: {timestamp} keySize: {key_size} valueSize: {value_size} sequence: {number}"
             f" headerKeys: [{','.join(names)}]{tail}\n"
@@ -113,22 +116,22 @@ def _control_fields(
         else:
             kind = control_type(key, log_name, int(places[row]))
             found[row] = {"control_type": f"{_CLUSTER_CONTROL_TYPES.get(kind, 'UNKNOWN')}({kind})"}
+            if (message := control_text(kind, value)) is not None:
+                found[row]["control_message"] = message
     return found, len(is_control), None
 
 
-def _text_contents(records: pa.RecordBatch, offsets: Int64Array, wanted: DumpOptions) -> list[str]:
-    if wanted.groups:
-        rows = zip(offsets.tolist(), records["key"].to_pylist(), records["value"].to_pylist(), strict=True)
-        return [text_content(*group_texts(*row)) for row in rows]
-    pairs = zip(java_texts(records["key"]), java_texts(records["value"]), strict=True)
-    return [text_content(key, value) for key, value in pairs]
+def _control_tail(fields: dict[str, Any]) -> str:
+    """The operation of a control record at the end of its line."""
+    if "control_message" in fields:
+        return f" {fields['control_message']}"
+    return "".join(f" {_CONTROL_NAMES[name]}: {value}" for name, value in fields.items())
 
 
-def _json_contents(
-    records: pa.RecordBatch, header_keys: list[list[str]], wanted: DumpOptions
-) -> Iterator[dict[str, Any]]:
+def _contents(records: pa.RecordBatch, header_keys: list[list[str]], wanted: DumpOptions) -> list[dict[str, Any]]:
     header_values = iter(records["headers"].flatten().field("value").to_pylist())
-    keys, values = records["key"].to_pylist(), records["value"].to_pylist()
-    for key, value, names in zip(keys, values, header_keys, strict=True):
-        content = json_content(key, value, [[name, base64_text(next(header_values))] for name in names])
-        yield content | group_json(key, value) if wanted.groups else content
+    rows = zip(records["key"].to_pylist(), records["value"].to_pylist(), header_keys, strict=True)
+    return [
+        json_contents(key, value, [[name, base64_text(next(header_values))] for name in names], wanted)
+        for key, value, names in rows
+    ]

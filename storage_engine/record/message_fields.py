@@ -3,6 +3,8 @@
 A schema lists the fields of a message. The fields are encoded as follows:
 
     int8 to int64, uint16     big-endian
+    float64                   an IEEE double, big-endian
+    bool                      a byte: 0 is false, every other value is true
     uuid                      16 bytes
     string, bytes, array      the length, then the contents; a null has the length -1
     struct                    its fields in order. If it may be null, a byte comes first: -1 for null, else 1. If such a
@@ -25,6 +27,7 @@ _NUMBERS = {
     name: struct.Struct(f">{code}")
     for name, code in (("int8", "b"), ("int16", "h"), ("uint16", "H"), ("int32", "i"), ("int64", "q"))
 }
+_DOUBLE = struct.Struct(">d")
 _UUID_BYTES = 16
 _LONGEST_VARINT = 5
 _LONGEST_STRING = 2**15 - 1
@@ -38,7 +41,7 @@ class FieldSchema:
     """A field of a message.
 
     name: the name of the field in Kafka's JSON.
-    kind: int8, int16, uint16, int32, int64, uuid, string, bytes, or {} for a struct. A [] before the kind means an
+    kind: int8, int16, uint16, int32, int64, float64, bool, uuid, string, bytes, or {} for a struct. A [] before the kind means an
         array of this kind; a ? after the kind means that the field may be null.
     fields: the fields of the struct.
     since, until: the first and the last version that has the field.
@@ -110,6 +113,10 @@ def _read(buffer: MessageBuffer, kind: str, field: FieldSchema, version: int, *,
     nullable, plain = kind.endswith("?"), kind.removesuffix("?")
     if plain in _NUMBERS:
         return buffer.number(plain)
+    if plain == "bool":
+        return buffer.number("int8") != 0
+    if plain == "float64":
+        return _DOUBLE.unpack(buffer.number_bytes(_DOUBLE.size))[0]
     if plain == "uuid":
         return base64.urlsafe_b64encode(buffer.number_bytes(_UUID_BYTES)).rstrip(b"=").decode()
     if plain == "{}":

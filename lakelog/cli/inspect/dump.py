@@ -3,7 +3,7 @@
 The command takes paths, not topics: files of the view under log/, of a plain Kafka directory, or of an export. As in
 Kafka's tool, contradictions are printed to standard error at the end: gaps between offsets, and index entries that do
 not match their batch. There is one difference: in a key, a value or a header, characters that a terminal would
-interpret are printed as escapes. --format jsonl prints all bytes.
+interpret are printed as escapes. --format jsonl prints all bytes. kafka_tools/tool_options.py lists all differences.
 
 If a file is damaged, its readable part is printed. If a file is damaged, is missing or does not belong to a log, its
 name is printed to standard error, and the command continues with the next file. In these cases, the exit status is
@@ -14,13 +14,18 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lakelog.cli.output import write, write_error
 from lakelog.terminal.text import shown_json, shown_lines
-from storage_engine.errors import ExitStatus, LogError
+from storage_engine.errors import ExitStatus, LogError, UsageError
+
+if TYPE_CHECKING:
+    from lakelog.dump import DumpOptions, TopicDecoder, ValueDecoder
+
+_INT_MAX = 2**31 - 1
 
 
 class DumpFormat(StrEnum):
@@ -31,39 +36,127 @@ class DumpFormat(StrEnum):
 
 
 def dump(
-    files: Annotated[
-        list[str],
+    names: Annotated[
+        list[str] | None,
         typer.Argument(
-            metavar="FILE...",
-            help="A .log, .index, .timeindex, .txnindex, .snapshot, checkpoint, partition.metadata or meta.properties.",
+            metavar="[FILE]...",
+            help=(
+                "A .log, .index, .timeindex, .txnindex, .snapshot, checkpoint, snapshot of __cluster_metadata,"
+                " partition.metadata or meta.properties."
+            ),
         ),
-    ],
+    ] = None,
+    files: Annotated[
+        str | None, typer.Option("--files", metavar="FILE,...", help="Files, separated by commas, as in Kafka's tool.")
+    ] = None,
     print_data_log: Annotated[
         bool, typer.Option("--print-data-log", help="Print the records of a .log with their keys and values.")
     ] = False,
     deep_iteration: Annotated[
         bool, typer.Option("--deep-iteration", help="Print the records of a .log, without keys and values.")
     ] = False,
+    skip_record_metadata: Annotated[
+        bool, typer.Option("--skip-record-metadata", help="In a record's line, print only the key and the value.")
+    ] = False,
+    max_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--max-bytes", metavar="BYTES", min=0, max=_INT_MAX, help="Read only the first bytes of a .log. Default: all."
+        ),
+    ] = None,
+    index_sanity_check: Annotated[
+        bool,
+        typer.Option(
+            "--index-sanity-check", help="Of an index, only print whether a broker that starts would rebuild the index."
+        ),
+    ] = False,
+    verify_index_only: Annotated[
+        bool, typer.Option("--verify-index-only", help="Compare an index with its .log, but do not print its entries.")
+    ] = False,
+    max_message_size: Annotated[
+        int | None,
+        typer.Option(
+            "--max-message-size", metavar="BYTES", min=1, max=_INT_MAX,
+            help="An index entry of a larger batch is an error. Default: no limit.",
+        ),
+    ] = None,
     offsets_decoder: Annotated[
         bool,
         typer.Option("--offsets-decoder", help="Print the records of a .log that belongs to the topic __consumer_offsets."),
     ] = False,
+    transaction_log_decoder: Annotated[
+        bool,
+        typer.Option(
+            "--transaction-log-decoder", help="Print the records of a .log that belongs to the topic __transaction_state."
+        ),
+    ] = False,
+    cluster_metadata_decoder: Annotated[
+        bool,
+        typer.Option(
+            "--cluster-metadata-decoder",
+            help="Print the records of a .log or a snapshot that belongs to the topic __cluster_metadata.",
+        ),
+    ] = False,
+    key_decoder_class: Annotated[
+        str | None,
+        typer.Option(
+            "--key-decoder-class", metavar="CLASS",
+            help="Print the records of a .log, with keys as this Java class of Kafka decodes them.",
+        ),
+    ] = None,
+    value_decoder_class: Annotated[
+        str | None,
+        typer.Option(
+            "--value-decoder-class", metavar="CLASS",
+            help="Print the records of a .log, with values as this Java class of Kafka decodes them.",
+        ),
+    ] = None,
     form: Annotated[
         DumpFormat, typer.Option("--format", help="text: like Kafka's tool. jsonl: one JSON object per entry, bytes in base64.")
     ] = DumpFormat.TEXT,
 ) -> None:  # fmt: skip
     """Print the files of a log as Kafka's dump tool does.
 
-    --offsets-decoder prints the groups of a broker: the committed offsets, the members and their assignments.
+    --offsets-decoder prints the groups of a broker: the committed offsets, the members and their assignments. Each
+    option with the word decoder includes --print-data-log.
     """
-    from lakelog.dump import DumpedFile, DumpOptions, Mismatches, dump_file
+    from lakelog.dump import DumpOptions, TopicDecoder
 
-    contents = print_data_log or offsets_decoder
-    wanted = DumpOptions(contents or deep_iteration, contents, form is DumpFormat.JSONL, offsets_decoder)
-    shown = shown_json if form is DumpFormat.JSONL else shown_lines
+    paths = [*(names or ()), *(files.split(",") if files else ())]
+    if not paths:
+        raise UsageError("lakelog dump", "no file is given", "Name files, for example log/orders-0/*.log.")
+    given = {
+        TopicDecoder.OFFSETS: offsets_decoder,
+        TopicDecoder.TRANSACTIONS: transaction_log_decoder,
+        TopicDecoder.METADATA: cluster_metadata_decoder,
+    }
+    decoders = [decoder for decoder, is_given in given.items() if is_given]
+    classes = [name for name in (key_decoder_class, value_decoder_class) if name is not None]
+    _check(decoders, classes, form, skip_record_metadata)
+    contents = print_data_log or bool(decoders or classes)
+    wanted = DumpOptions(
+        records=contents or deep_iteration,
+        contents=contents,
+        jsonl=form is DumpFormat.JSONL,
+        decoder=decoders[0] if decoders else None,
+        key_decoder=_value_decoder("--key-decoder-class", key_decoder_class),
+        value_decoder=_value_decoder("--value-decoder-class", value_decoder_class),
+        skip_metadata=skip_record_metadata,
+        max_bytes=max_bytes,
+        verify_only=verify_index_only,
+        sanity_only=index_sanity_check,
+        max_message_bytes=max_message_size,
+    )
+    _dump(paths, wanted)
+
+
+def _dump(paths: list[str], wanted: DumpOptions) -> None:
+    from lakelog.dump import DumpedFile, Mismatches, dump_file
+
+    shown = shown_json if wanted.jsonl else shown_lines
     findings = Mismatches()
     failures = 0
-    for name in files:
+    for name in paths:
         try:
             for lines in dump_file(DumpedFile.of(name), wanted, findings):
                 write(shown(lines.decode(errors="replace")).encode())
@@ -73,4 +166,25 @@ def dump(
     for text in findings.text():
         print(shown_lines(text), file=sys.stderr)
     if failures:
-        raise typer.Exit(ExitStatus.PARTIAL if failures < len(files) else ExitStatus.ERROR)
+        raise typer.Exit(ExitStatus.PARTIAL if failures < len(paths) else ExitStatus.ERROR)
+
+
+def _check(decoders: list[TopicDecoder], classes: list[str], form: DumpFormat, skips_metadata: bool) -> None:
+    """Refuse options that contradict one another."""
+    if len(decoders) + bool(classes) > 1:
+        raise UsageError("lakelog dump", "several decoders are given", "Dump the files of each topic with one command.")
+    if form is DumpFormat.JSONL and (classes or skips_metadata):
+        option = "a decoder class" if classes else "--skip-record-metadata"
+        raise UsageError("--format jsonl", f"{option} is given, too", "JSON has all fields, and bytes in base64.")
+
+
+def _value_decoder(option: str, name: str | None) -> ValueDecoder:
+    from lakelog.dump import ValueDecoder
+
+    try:
+        return ValueDecoder.STRING if name is None else ValueDecoder(name)
+    except ValueError:
+        raise UsageError(
+            option, f"found {name!r}, but Lakelog cannot run classes of Java",
+            f"Use {', '.join(ValueDecoder)}. Or use --print-data-log --format jsonl, which prints all bytes.",
+        ) from None  # fmt: skip

@@ -1,4 +1,4 @@
-"""`lakelog offsets`: prints the result of Kafka's ListOffsets in the form of kafka-get-offsets (GetOffsetShell).
+"""`lakelog offsets`: prints the result of Kafka's ListOffsets as kafka-get-offsets (GetOffsetShell) does, with its options.
 
 Each partition has one line, topic:partition:offset. A partition has no line if it has no record at or after the given
 time, or if none of its records has a timestamp. The lines are sorted by `topic-partition` as text, as in Kafka's tool:
@@ -7,36 +7,73 @@ orders-10 comes before orders-2.
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lakelog.cli.kafka_tools.partition_filter import PartitionFilter, partition_filter
 from lakelog.cli.options import (
     LONG_MAX,
-    AnyTopicOption,
     ConfOption,
     KafkaDirOption,
     PartitionOption,
     RootOption,
     open_readers,
+    open_topics,
+    topic_readers,
 )
-from lakelog.cli.output import write_line
-from storage_engine.errors import UsageError
+from lakelog.cli.output import write_error, write_line
+from storage_engine.errors import ExitStatus, LogError, UsageError
 from storage_engine.log.isolation import Isolation
 
-_WORDS = {"latest": -1, "earliest": -2, "max-timestamp": -3}
+if TYPE_CHECKING:
+    from storage_engine.log.log_reader import LogReader
+    from storage_engine.topic.readers.reader import PartitionReader
+
+_EARLIEST = -2
+_EARLIEST_LOCAL = -4
+_OF_TIERED_STORAGE = (-5, -6)
+_WORDS = {
+    "latest": -1, "earliest": _EARLIEST, "max-timestamp": -3, "earliest-local": _EARLIEST_LOCAL, "latest-tiered": -5,
+    "earliest-pending-upload": -6,
+}  # fmt: skip
 
 
 def offsets(
-    topic: AnyTopicOption = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic", metavar="REGEX", help="Only topics whose whole name matches; a comma means `or`. Default: all."
+        ),
+    ] = None,
     partition: PartitionOption = None,
+    partitions: Annotated[
+        str | None, typer.Option("--partitions", metavar="N,...", help="Only these partitions. Default: all.")
+    ] = None,
+    topic_partitions: Annotated[
+        str | None,
+        typer.Option(
+            "--topic-partitions", metavar="RULE,...",
+            help=(
+                "Instead of --topic and --partitions. A rule is a regular expression for the topic, and after a colon the"
+                " partitions: N, FROM-TO (without TO), FROM- or -TO. Both parts can be left out."
+            ),
+        ),
+    ] = None,
+    exclude_internal_topics: Annotated[
+        bool, typer.Option("--exclude-internal-topics", help="No topics of Kafka itself, such as __consumer_offsets.")
+    ] = False,
     time: Annotated[
         str,
         typer.Option(
             "--time", metavar="TIME",
             help=(
                 "-1 or latest, -2 or earliest, -3 or max-timestamp. Or a time in milliseconds since 1970: the"
-                " result is then the offset of the first record at or after this time."
+                " result is then the offset of the first record at or after this time. Kafka's -4 to -6 are"
+                " accepted, too."
             ),
         ),
     ] = "latest",
@@ -48,23 +85,64 @@ def offsets(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
-    """Print each partition's offset for a time, as topic:partition:offset."""
+    """Print each partition's offset for a time, as topic:partition:offset.
+
+    If the state of a topic cannot be read, its name is printed to standard error, and the exit status is 4.
+    """
     wanted = _parse_time(time)
-    readers = open_readers(root, conf, kafka_dir, topic, partition)
-    for name, number in sorted(readers, key=lambda each: (each[0], str(each[1]))):
-        found = readers[name, number].offset_at(wanted, isolation)
+    if partition is not None and partitions is not None:
+        raise UsageError("--partitions", "--partition is given, too", "Give only one of the two.")
+    numbers = str(partition) if partition is not None else partitions
+    chosen = partition_filter(topic, numbers, topic_partitions, without_internal=exclude_internal_topics)
+    readers, is_partial = _readers(root, conf, kafka_dir, chosen, topic)
+    for name, number in chosen.chosen(readers):
+        found = None if wanted in _OF_TIERED_STORAGE else readers[name, number].offset_at(wanted, isolation)
         if found is not None:
             write_line(f"{name}:{number}:{found[0]}")
+    if is_partial:
+        raise typer.Exit(ExitStatus.PARTIAL)
+
+
+def _readers(
+    root: str | None, conf: Path | None, kafka_dir: Path | None, chosen: PartitionFilter, topic: str | None
+) -> tuple[Mapping[tuple[str, int], LogReader | PartitionReader], bool]:
+    """A reader of each partition of the wanted topics, and whether a wanted topic cannot be read. Standard error names each
+    unreadable topic.
+
+    Raises:
+        LogError: no topic can be read, or the option --topic is the name of a topic that does not exist.
+    """
+    from storage_engine.topic.chain.topic_names import is_topic_name
+
+    if kafka_dir is not None:
+        if root is not None and root != os.environ.get("LAKELOG_ROOT"):
+            raise UsageError("--kafka-dir", "--root is given, too", "Give only one of the two.")
+        return open_readers(None, None, kafka_dir, None, None), False
+    topics = open_topics(root, conf)
+    readers, errors = {}, []
+    for name in topics.names(with_deleted=True):
+        try:
+            if chosen.is_topic_wanted(name) and topics.find(name) is not None:
+                readers |= topic_readers(topics, name, None)
+        except LogError as error:
+            errors.append(error)
+    if not readers and errors:
+        raise errors[0]
+    for error in errors:
+        write_error(error)
+    if not readers and topic is not None and is_topic_name(topic):
+        topics.state(topic)  # raises the error that other commands raise
+    return readers, bool(errors)
 
 
 def _parse_time(text: str) -> int:
     try:
         time = _WORDS[text] if text in _WORDS else int(text)
     except ValueError:
-        time = -4
-    if not -3 <= time <= LONG_MAX:
+        time = min(_WORDS.values()) - 1
+    if not min(_WORDS.values()) <= time <= LONG_MAX:
         raise UsageError(
             "--time", f"found {text!r}",
             "Use -1 or latest, -2 or earliest, -3 or max-timestamp, or milliseconds since 1970.",
         )  # fmt: skip
-    return time
+    return _EARLIEST if time == _EARLIEST_LOCAL else time

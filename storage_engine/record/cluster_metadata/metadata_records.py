@@ -1,27 +1,28 @@
-"""Decodes the records of __cluster_metadata that name topics, their replicas and their settings.
+"""Decodes the records of __cluster_metadata.
 
     varint   the version of this frame: 1
     varint   the type of the record
     varint   the version of the record
     fields   as in record/message_fields.py, always flexible
 
-All three numbers are unsigned. The records have no keys. The fields are those of Kafka 4.3.1 (metadata, *Record.json).
-Records of all other types are skipped, because they do not change topics and settings. All functions are pure.
+All three numbers are unsigned. The records have no keys. metadata_schemas.py lists the fields of each type. All functions
+are pure.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any
 
-from storage_engine.record.message_fields import FieldSchema, MalformedError, MessageBuffer, MessageSchema, read_fields
+from storage_engine.record.cluster_metadata.metadata_schemas import METADATA_RECORD_TYPES
+from storage_engine.record.message_fields import MalformedError, MessageBuffer, read_fields
 
 _FRAME = 1
 
 
 class MetadataType(IntEnum):
-    """The types of the records that are decoded."""
+    """The types of the records that name topics, their replicas and their settings."""
 
     TOPIC = 2
     PARTITION = 3
@@ -40,43 +41,6 @@ class ResourceType(IntEnum):
     BROKER = 4
 
 
-_PLACE = (FieldSchema("partitionId", "int32"), FieldSchema("topicId", "uuid"))
-_REASON = MessageSchema((FieldSchema("reason", "string?", tag=0),))
-
-METADATA_TYPES: Final[dict[MetadataType, MessageSchema]] = {
-    MetadataType.TOPIC: MessageSchema((FieldSchema("name", "string"), FieldSchema("topicId", "uuid"))),
-    MetadataType.PARTITION: MessageSchema(
-        (
-            *_PLACE,
-            FieldSchema("replicas", "[]int32"),
-            FieldSchema("isr", "[]int32"),
-            FieldSchema("removingReplicas", "[]int32"),
-            FieldSchema("addingReplicas", "[]int32"),
-            FieldSchema("leader", "int32"),
-            FieldSchema("leaderRecoveryState", "int8", tag=0, default=0),
-            FieldSchema("leaderEpoch", "int32"),
-            FieldSchema("partitionEpoch", "int32"),
-            FieldSchema("directories", "[]uuid", since=1),
-        ),
-        last_version=2,
-    ),
-    MetadataType.CONFIG: MessageSchema(
-        (
-            FieldSchema("resourceType", "int8"),
-            FieldSchema("resourceName", "string"),
-            FieldSchema("name", "string"),
-            FieldSchema("value", "string?"),
-        )
-    ),
-    MetadataType.PARTITION_CHANGE: MessageSchema((*_PLACE, FieldSchema("replicas", "[]int32?", tag=2)), last_version=2),
-    MetadataType.REMOVE_TOPIC: MessageSchema((FieldSchema("topicId", "uuid"),)),
-    MetadataType.BEGIN_TRANSACTION: MessageSchema((FieldSchema("name", "string?", tag=0),)),
-    MetadataType.END_TRANSACTION: MessageSchema(()),
-    MetadataType.ABORT_TRANSACTION: _REASON,
-}
-"""The fields of each type. Tagged fields that have no effect on topics and settings are not listed."""
-
-
 class UndecodableMetadataError(ValueError):
     """The bytes are not a record of __cluster_metadata, or a later version of Kafka wrote the record. The message
     contains no contents of the record.
@@ -91,25 +55,65 @@ class MetadataRecord:
     fields: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class AnyMetadataRecord:
+    """A decoded record of any type.
+
+    name: Kafka's name of the type.
+    fields: the fields by name. A tagged field that has its default value is missing.
+    """
+
+    name: str
+    version: int
+    fields: dict[str, Any]
+
+
 def decode_metadata_record(value: bytes | None) -> MetadataRecord | None:
-    """Decode a record of __cluster_metadata. None if the type of the record is not one of MetadataType.
+    """Decode a record that names topics, replicas or settings. None if the record has another type.
 
     Raises:
         UndecodableMetadataError: the record is truncated or malformed, or its version is unknown.
     """
-    buffer = MessageBuffer(value or b"")
     try:
-        frame, number, version = buffer.varint(), buffer.varint(), buffer.varint()
-        if frame != _FRAME:
-            raise UndecodableMetadataError(f"expected frame version {_FRAME}, found {frame}")
-        if number not in METADATA_TYPES:
+        buffer, number, version = _begin(value)
+        if number not in _DECODED:
             return None
-        kind = MetadataType(number)
-        schema = METADATA_TYPES[kind]
-        if not 0 <= version <= schema.last_version:
-            raise UndecodableMetadataError(
-                f"version {version} of record type {number}; the known versions are 0 to {schema.last_version}"
-            )
-        return MetadataRecord(kind, read_fields(buffer, schema.fields, version, flexible=True))
+        return MetadataRecord(MetadataType(number), _fields(buffer, number, version))
     except MalformedError as error:
         raise UndecodableMetadataError(str(error)) from None
+
+
+def decode_any_metadata_record(value: bytes | None) -> AnyMetadataRecord:
+    """Decode a record of any type.
+
+    Raises:
+        UndecodableMetadataError: the record is truncated or malformed, or its type or version is unknown.
+    """
+    try:
+        buffer, number, version = _begin(value)
+        if number not in METADATA_RECORD_TYPES:
+            raise UndecodableMetadataError(f"unknown record type {number}")
+        return AnyMetadataRecord(METADATA_RECORD_TYPES[number][0], version, _fields(buffer, number, version))
+    except MalformedError as error:
+        raise UndecodableMetadataError(str(error)) from None
+
+
+_DECODED = frozenset(MetadataType)
+
+
+def _begin(value: bytes | None) -> tuple[MessageBuffer, int, int]:
+    """The bytes after the frame, the type and the version."""
+    buffer = MessageBuffer(value or b"")
+    frame, number, version = buffer.varint(), buffer.varint(), buffer.varint()
+    if frame != _FRAME:
+        raise UndecodableMetadataError(f"expected frame version {_FRAME}, found {frame}")
+    return buffer, number, version
+
+
+def _fields(buffer: MessageBuffer, number: int, version: int) -> dict[str, Any]:
+    schema = METADATA_RECORD_TYPES[number][1]
+    if not 0 <= version <= schema.last_version:
+        raise UndecodableMetadataError(
+            f"version {version} of record type {number}; the known versions are 0 to {schema.last_version}"
+        )
+    return read_fields(buffer, schema.fields, version, flexible=True)

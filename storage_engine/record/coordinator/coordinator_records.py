@@ -1,4 +1,5 @@
-"""Decodes the records of a broker's topic __consumer_offsets: committed offsets, and the members of groups.
+"""Decodes the records of a broker's topic __consumer_offsets (committed offsets, and the members of groups) and of its topic
+__transaction_state.
 
     key      int16 type, then the key's fields
     value    int16 version, then the value's fields in this version; a tombstone has no value
@@ -18,6 +19,7 @@ from storage_engine.record.coordinator.coordinator_schemas import (
     GROUP_METADATA,
     MEMBER_CONTENTS,
     RECORD_TYPES,
+    RecordTypes,
 )
 from storage_engine.record.message_fields import MalformedError, MessageBuffer, MessageSchema, read_fields
 
@@ -51,7 +53,7 @@ class UnknownTypeError(UndecodableError):
 class CoordinatorRecord:
     """A decoded record.
 
-    type: the number of the type, as in RECORD_TYPES.
+    type: the number of the type.
     key: the key's fields by name. A uuid is text in Kafka's form. Text and bytes that are null are
         None.
     version: the version of the value; None in a tombstone.
@@ -64,8 +66,11 @@ class CoordinatorRecord:
     value: dict[str, Any] | None
 
 
-def decode_coordinator_record(key: bytes, value: bytes | None) -> CoordinatorRecord:
-    """Decode a record of __consumer_offsets. Bytes after the last field are ignored, as in Kafka.
+def decode_coordinator_record(key: bytes, value: bytes | None, types: RecordTypes = RECORD_TYPES) -> CoordinatorRecord:
+    """Decode a record. Bytes after the last field are ignored, as in Kafka.
+
+    Args:
+        types: the types of the topic's records. By default, the topic is __consumer_offsets.
 
     Raises:
         UnknownTypeError: the type is unknown.
@@ -73,9 +78,9 @@ def decode_coordinator_record(key: bytes, value: bytes | None) -> CoordinatorRec
     """
     buffer = MessageBuffer(key)
     kind = _read_version(buffer, "key")
-    if kind not in RECORD_TYPES:
+    if kind not in types:
         raise UnknownTypeError(kind)
-    of_key, of_value = RECORD_TYPES[kind]
+    of_key, of_value = types[kind]
     with _reading("key", kind):
         fields = read_fields(buffer, of_key, 0, flexible=False)
     if value is None:
@@ -89,7 +94,7 @@ def decode_coordinator_record(key: bytes, value: bytes | None) -> CoordinatorRec
         )
     with _reading("value", version):
         found = read_fields(buffer, of_value.fields, version, flexible=version >= of_value.flexible_since)
-    if kind == GROUP_METADATA and found["protocolType"] == CONSUMER_PROTOCOL_TYPE:
+    if types is RECORD_TYPES and kind == GROUP_METADATA and found["protocolType"] == CONSUMER_PROTOCOL_TYPE:
         for member in found["members"]:
             member |= {name: _member_content(member[name], message) for name, message in MEMBER_CONTENTS.items()}
     return CoordinatorRecord(kind, fields, version, found)

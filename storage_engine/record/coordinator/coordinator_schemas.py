@@ -1,11 +1,14 @@
-"""Lists the types of the records in a broker's topic __consumer_offsets, as Kafka 4.3.1 declares them
-(group-coordinator, messages *Key and *Value).
+"""Lists the types of the records in a broker's topics __consumer_offsets and __transaction_state, as Kafka 4.3.1 declares
+them (group-coordinator and transaction-coordinator, messages *Key and *Value).
 
 A type has a number that never changes. A value has versions, and a new version adds or removes fields. Versions after
 the first flexible version add only tagged fields, so that older programs can read the value.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
 
 from storage_engine.record.message_fields import LAST_VERSION, FieldSchema, MessageSchema
 
@@ -153,7 +156,10 @@ _TOPOLOGY = MessageSchema(
     )
 )  # fmt: skip
 
-RECORD_TYPES: dict[int, tuple[tuple[FieldSchema, ...], MessageSchema]] = {
+RecordTypes = Mapping[int, tuple[tuple[FieldSchema, ...], MessageSchema]]
+"""The schemas of the key and of the value, by the number of the type."""
+
+RECORD_TYPES: Final[RecordTypes] = {
     LEGACY_OFFSET_COMMIT: (_OFFSET, MessageSchema(_OFFSET_VALUE.fields, flexible_since=_ALWAYS)),
     OFFSET_COMMIT: (_OFFSET, _OFFSET_VALUE),
     GROUP_METADATA: ((FieldSchema("group", "string"),), _GROUP_VALUE),
@@ -228,7 +234,33 @@ RECORD_TYPES: dict[int, tuple[tuple[FieldSchema, ...], MessageSchema]] = {
     ),
     23: (_GROUP, _TOPOLOGY),
 }
-"""The schemas of the key and of the value, by the number of the type."""
+"""The types of __consumer_offsets."""
+
+TRANSACTION_RECORD_TYPES: Final[RecordTypes] = {
+    0: (
+        (FieldSchema("transactionalId", "string"),),
+        MessageSchema(
+            (
+                FieldSchema("producerId", "int64"),
+                FieldSchema("previousProducerId", "int64", tag=0, default=-1),
+                FieldSchema("nextProducerId", "int64", tag=1, default=-1),
+                FieldSchema("producerEpoch", "int16"),
+                FieldSchema("nextProducerEpoch", "int16", tag=3, default=-1),
+                FieldSchema("transactionTimeoutMs", "int32"),
+                FieldSchema("transactionStatus", "int8"),
+                FieldSchema(
+                    "transactionPartitions", "[]{}?", (FieldSchema("topic", "string"), FieldSchema("partitionIds", "[]int32"))
+                ),
+                FieldSchema("transactionLastUpdateTimestampMs", "int64"),
+                FieldSchema("transactionStartTimestampMs", "int64"),
+                FieldSchema("clientTransactionVersion", "int16", tag=2, default=0),
+            ),
+            last_version=1,
+            flexible_since=1,
+        ),
+    ),
+}  # fmt: skip
+"""The types of __transaction_state."""
 
 _OWNED = (FieldSchema("topic", "string"), FieldSchema("partitions", "[]int32"))
 MEMBER_CONTENTS = {

@@ -1,4 +1,4 @@
-"""`lakelog dump --offsets-decoder`, compared with the output of Kafka 4.3.1's own tool.
+"""`lakelog dump` with decoders of Kafka's own topics, compared with the output of Kafka 4.3.1's own tool.
 
 tests/golden/groups has the topic __consumer_offsets of a broker 4.3.1, with groups of every kind. Its topic every-type has
 random records of every type in every version, and damaged records. scripts/make_golden_groups.py makes the folder.
@@ -9,19 +9,21 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from lakelog import cli
-from lakelog.dump import DumpOptions
-from lakelog.dump.group_lines import group_json, group_texts
+from lakelog.dump import DumpOptions, TopicDecoder
+from lakelog.dump.decoded_contents import json_contents, text_contents
 from storage_engine.record.coordinator.coordinator_schemas import RECORD_TYPES
 from tests.in_process import run_in_process
 from tests.lakelog.dump.dumping import BASE, GOLDEN, dumped
 
 GROUPS = GOLDEN / "groups"
 FROM_BROKER, EVERY_TYPE = (f"{topic}-0/{BASE}.log" for topic in ("__consumer_offsets", "every-type"))
-DECODED = DumpOptions(records=True, contents=True, groups=True)
+DECODED = DumpOptions(records=True, contents=True, decoder=TopicDecoder.OFFSETS)
 
 
 def test_decoded_records_are_what_kafkas_tool_printed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +48,7 @@ def test_lines_of_json_have_the_same_keys_and_values_and_name_damage_without_con
         for line in dumped(path, DECODED)[0].splitlines()
         if (found := pattern.fullmatch(line))
     }
-    lines = [json.loads(line) for line in dumped(path, DumpOptions(True, True, True, True))[0].splitlines()]
+    lines = [json.loads(line) for line in dumped(path, replace(DECODED, jsonl=True))[0].splitlines()]
     assert {line["offset"]: (line["key"], line["value"]) for line in lines if "error" not in line} == text
     assert len(text) > 100
     assert [line["error"] for line in lines if "error" in line] == [
@@ -69,8 +71,11 @@ def test_lines_of_json_have_the_same_keys_and_values_and_name_damage_without_con
 
 def test_a_record_without_a_key_stops_no_dump() -> None:
     """Kafka's tool ends at this record."""
-    assert group_texts(7, None, b"v") == ("Error at offset 7, skipping. message had a missing key", None)
-    assert group_json(None, b"v") == {"key": None, "value": "dg==", "error": "the record has no key"}
+    key, value = pa.array([None], pa.binary()), pa.array([b"v"])
+    assert text_contents(key, value, [7], DECODED) == [" key: Error at offset 7, skipping. message had a missing key"]
+    assert json_contents(None, b"v", [], DECODED) == {
+        "key": None, "value": "dg==", "headers": [], "error": "the record has no key",
+    }  # fmt: skip
 
 
 def test_messages_of_old_logs_are_decoded_too() -> None:

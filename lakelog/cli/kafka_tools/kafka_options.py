@@ -1,0 +1,125 @@
+"""Lists the options of Kafka's tools (Kafka 4.3.1), and refuses those that a command of lakelog does not have.
+
+The lists are the source of a table in docs/CLI.md. A command with a list has the class of `accepting`. If a user types an
+option of Kafka's tool that the command does not have, the command ends with the reason from the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from typer.core import TyperCommand
+
+from lakelog.cli.kafka_tools.tool_options import (
+    CONFIGS,
+    CONSUMER_PERF_TEST,
+    DELETE_RECORDS,
+    DUMP_LOG,
+    GET_OFFSETS,
+    LOG_DIRS,
+    PRODUCER_PERF_TEST,
+)
+from storage_engine.errors import UsageError
+
+
+@dataclass(frozen=True)
+class KafkaOption:
+    """An option of one of Kafka's tools.
+
+    name: as it is typed.
+    ours: what to type instead of it; empty if the command refuses the option.
+    note: what differs; for a refused option the reason, and what to do.
+    """
+
+    name: str
+    ours: str
+    note: str
+
+
+@dataclass(frozen=True)
+class KafkaTool:
+    """One of Kafka's tools.
+
+    script: the name of Kafka's script, without .sh.
+    command: the words of our command, after `lakelog`.
+    note: what differs whatever the options are.
+    """
+
+    script: str
+    command: str
+    note: str
+    options: tuple[KafkaOption, ...]
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """The reasons for refused options, by option."""
+        return {option.name: option.note for option in self.options if not option.ours}
+
+
+def _tool(script: str, command: str, note: str, rows: Sequence[tuple[str, str, str]]) -> KafkaTool:
+    return KafkaTool(script, command, note, tuple(KafkaOption(*row) for row in rows))
+
+
+TOOLS = (
+    _tool(
+        "kafka-dump-log", "dump",
+        "Kafka's tool stops at a file that it cannot read completely; ours prints the readable part and continues with"
+        " the next file. Ours also prints checkpoints. Characters that a terminal would interpret are escaped.",
+        DUMP_LOG,
+    ),
+    _tool(
+        "kafka-get-offsets", "offsets",
+        "A partition whose records were all deleted has no line with --time -3, because no offset of this partition can"
+        " be read. A broker prints the deleted offset until retention deletes the segment.",
+        GET_OFFSETS,
+    ),
+    _tool(
+        "kafka-configs", "configs",
+        "Keys that have no effect in Lakelog are refused. The synonyms of --describe are those of Lakelog.",
+        CONFIGS,
+    ),
+    _tool(
+        "kafka-delete-records", "delete-records",
+        "If an offset is refused, the other partitions are done, as in Kafka, but the exit status is 4, not 0.",
+        DELETE_RECORDS,
+    ),
+    _tool(
+        "kafka-log-dirs", "log-dirs",
+        "A root is one broker, 0, with one directory. With --kafka-dir, the broker is the node.id in meta.properties.",
+        LOG_DIRS,
+    ),
+    _tool(
+        "kafka-producer-perf-test", "perf produce",
+        "The latency of a record ends when its commit is visible. A commit has many records.",
+        PRODUCER_PERF_TEST,
+    ),
+    _tool(
+        "kafka-consumer-perf-test", "perf consume",
+        "The records are read without a group, partition after partition. rebalance.time.ms is the time until the"
+        " topic's state was read. The command ends at the end of the topic, and does not wait for more records.",
+        CONSUMER_PERF_TEST,
+    ),
+)  # fmt: skip
+"""All tools, in the order of the table."""
+
+
+def accepting(command: str) -> type[TyperCommand]:
+    """The class of a command that refuses the options in the list of this command.
+
+    Args:
+        command: the words after `lakelog`.
+    """
+    (tool,) = (each for each in TOOLS if each.command == command)
+    refused = tool.refused
+
+    class KafkaToolCommand(TyperCommand):
+        def parse_args(self, ctx: Any, args: Any) -> Any:
+            for word in args:
+                name = word.partition("=")[0]
+                if name in refused:
+                    raise UsageError(f"{name} of {tool.script}", "is not supported", refused[name])
+            return super().parse_args(ctx, args)
+
+    return KafkaToolCommand
