@@ -15,6 +15,7 @@ import typer
 
 from docs.markdown import table
 from lakelog.cli.app import app
+from lakelog.cli.kafka_tools.kafka_options import TOOLS
 
 PAGE = Path(__file__).with_name("CLI.md")
 
@@ -48,6 +49,8 @@ lakelog topics export D --root R                         # a directory on which 
 lakelog topics import D --root R                         # imports the records that the broker has appended
 lakelog read --kafka-dir D --topic clicks                # a broker's log directory; offsets, verify and compact also take it
 lakelog dump --print-data-log D/clicks-0/*.log           # prints a file as Kafka's dump tool does
+lakelog configs --describe --topic clicks --root R       # options of Kafka's tools: see the tables below
+lakelog perf produce --topic clicks --num-records 1000 --record-size 100 --root R
 ```
 
 ## Rules for every command
@@ -71,7 +74,19 @@ For each topic, the report shows the offsets, times and sizes of the segments, t
 compaction with their reasons, the throughput, the number of dead letters for each reason, and warnings.
 """
 
+_KAFKA_TOOLS = """\
+## Kafka's tools
+
+These commands accept options of Kafka's command-line tools, under the same names, and print the same output. The tables
+list all options of the tools of Kafka 4.3.1. If a command refuses an option, it names the reason. The other options of
+these commands are Lakelog's own. All commands of Lakelog print errors as one line, and Kafka's tools often as a stack
+trace.
+
+Three more commands are like a tool of Kafka, but their options have other names. `lakelog topics` is like kafka-topics.
+`lakelog groups` is like kafka-consumer-groups. `lakelog topics reassign` makes the file of kafka-reassign-partitions.
+"""
 _SHARED = ("--root", "--conf")
+_TOOL_COLUMNS = ("Option of Kafka's tool", "Ours", "What differs")
 _COLUMNS = ("Option", "Value", "Default", "Meaning")
 _KINDS = {bool: "flag", int: "whole number", float: "number", str: "text", Path: "path"}
 _BOUND = 2**63 - 1
@@ -156,12 +171,28 @@ def _section(path: tuple[str, ...], command: Any) -> Iterator[str]:
         yield table(_COLUMNS, rows)
 
 
+def _tools() -> Iterator[str]:
+    """The tables of the options of Kafka's tools."""
+    yield _KAFKA_TOOLS
+    for tool in TOOLS:
+        yield f"### {tool.script}: `lakelog {tool.command}`\n"
+        yield f"{tool.note}\n"
+        yield table(
+            _TOOL_COLUMNS,
+            (
+                (f"`{each.name}`", each.ours and f"`{each.ours}`", each.note if each.ours else f"Refused. {each.note}")
+                for each in tool.options
+            ),
+        )
+
+
 def render() -> str:
     """The text of docs/CLI.md."""
     main: Any = typer.main.get_command(app)
     found = list(_commands(main, ("lakelog",)))
     shared = {each.opts[0]: each for _, command in found for each in command.params}
     parts = [_OPENING, table(_COLUMNS, (_row(shared[name]) for name in _SHARED)), _RULES]
+    parts += _tools()
     for length, title in ((2, "## Records, cleaning and inspection\n"), (3, "")):
         parts += [title] if title else []
         group = ""

@@ -10,6 +10,7 @@ import typer
 
 from lakelog.cli.clean import compact, log_manager, merge, plan
 from lakelog.cli.inspect import check, doctor, dump, metrics, report, ui, verify
+from lakelog.cli.kafka_tools import configs, log_dirs, perf
 from lakelog.cli.kafka_tools.kafka_options import accepting
 from lakelog.cli.records import append, delete_records, offsets, read, transactions
 from lakelog.cli.topics import broker, consumers, groups, state, topics
@@ -29,14 +30,17 @@ app.add_typer(transactions.app, name="transactions")
 app.add_typer(state.app, name="state")
 app.add_typer(consumers.app, name="consumers")
 app.add_typer(groups.app, name="groups")
+app.add_typer(perf.app, name="perf")
 app.command("append")(append.append)
 app.command("read")(read.read)
 app.command("offsets", cls=accepting("offsets"))(offsets.offsets)
 app.command("dump", cls=accepting("dump"))(dump.dump)
 app.command("check", cls=check.PluginCommand)(check.check)
 app.command("compact")(compact.compact)
-app.command("delete-records")(delete_records.delete_records)
+app.command("delete-records", cls=accepting("delete-records"))(delete_records.delete_records)
+app.command("configs", cls=accepting("configs"))(configs.configs)
 app.command("doctor")(doctor.doctor)
+app.command("log-dirs", cls=accepting("log-dirs"))(log_dirs.log_dirs)
 app.command("log-manager")(log_manager.log_manager)
 app.command("merge")(merge.merge)
 app.command("metrics")(metrics.metrics)

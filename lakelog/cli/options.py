@@ -234,8 +234,9 @@ def given_overrides(
     arguments: Sequence[str],
     declaration: Callable[[str, object, str], ConfigKey] = topic_key,
     example: str = "retention.ms=3600000",
+    option: str = "--config",
 ) -> dict[str, str]:
-    """The values of --config, by Kafka's name of the key. Each value is checked.
+    """The values of an option such as --config, by Kafka's name of the key. Each value is checked.
 
     Args:
         declaration: returns the declaration of a topic's key, or of a broker's key.
@@ -245,8 +246,8 @@ def given_overrides(
         key, equals, value = argument.partition("=")
         key = key.strip()
         if not equals or not key:
-            raise UsageError("--config", f"expected KEY=VALUE; found {argument!r}", f"For example {example}.")
-        place = f"--config {key}"
+            raise UsageError(option, f"expected KEY=VALUE; found {argument!r}", f"For example {example}.")
+        place = f"{option} {key}"
         try:
             declared = declaration(key, value, place)
             declared.parse(value, place)

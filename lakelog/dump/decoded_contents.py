@@ -53,7 +53,9 @@ def text_contents(keys: pa.Array, values: pa.Array, offsets: list[int], wanted: 
         rows = zip(offsets, keys.to_pylist(), values.to_pylist(), strict=True)
         return [text_content(*_coordinator_texts(offset, key, value, types)) for offset, key, value in rows]
     texts = zip(
-        _value_texts(keys, wanted.key_decoder, offsets), _value_texts(values, wanted.value_decoder, offsets), strict=True
+        _value_texts(keys, wanted.key_decoder, offsets),
+        _value_texts(values, wanted.value_decoder, offsets),
+        strict=True,
     )
     return [text_content(key, value) for key, value in texts]
 

@@ -7,13 +7,16 @@ differ, the dumped values themselves are different.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+_Key = TypeVar("_Key")
 _HALF_PAIR = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 """Half of a surrogate pair in three bytes, or in two if the third is missing."""
 
@@ -30,8 +33,8 @@ def optional_long(value: int | None) -> str:
 
 def java_double(value: float) -> str:
     """The text of a Java double."""
-    if value != value or value in (float("inf"), float("-inf")):
-        return {float("inf"): "Infinity", float("-inf"): "-Infinity"}.get(value, "NaN")
+    if not math.isfinite(value):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
     sign, digits, exponent = Decimal(repr(value)).as_tuple()
     assert isinstance(exponent, int)
     shown = "".join(map(str, digits)).rstrip("0") or "0"
@@ -62,16 +65,31 @@ def java_texts(column: pa.Array) -> list[str | None]:
 
 def java_order(names: Iterable[str]) -> list[str]:
     """Texts in the order in which a java.util.HashMap returns them."""
-    names = list(names)
+    return _in_buckets(list(names), _java_hash)
+
+
+def java_partition_order(partitions: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Topics with partition numbers in the order in which a HashMap of Kafka's TopicPartition returns them. Partitions with
+    the same bucket are sorted.
+    """
+    return _in_buckets(sorted(partitions), lambda each: 31 * (31 + each[1]) + _java_hash(each[0]))
+
+
+def _in_buckets(keys: list[_Key], hash_of: Callable[[_Key], int]) -> list[_Key]:
     buckets = 16
-    while len(names) > buckets * 3 // 4:
+    while len(keys) > buckets * 3 // 4:
         buckets *= 2
-    return sorted(names, key=lambda name: _java_hash(name) & (buckets - 1))
+
+    def bucket(key: _Key) -> int:
+        hashed = hash_of(key) & 0xFFFFFFFF
+        return (hashed ^ hashed >> 16) & (buckets - 1)
+
+    return sorted(keys, key=bucket)
 
 
 def _java_hash(text: str) -> int:
-    """The spread hash that java.util.HashMap uses for a java.lang.String."""
+    """The hash of a java.lang.String, as an unsigned number."""
     folded = 0
     for unit in np.frombuffer(text.encode("utf-16-be", "surrogatepass"), ">u2").tolist():
         folded = (31 * folded + unit) & 0xFFFFFFFF
-    return folded ^ (folded >> 16)
+    return folded

@@ -16,6 +16,14 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 """The topics in which Kafka stores data of its own."""
 _RULE = re.compile(r"([^:,]*)(?::(?:([0-9]*)|([0-9]*)-([0-9]*)))?")
 _QUOTES = "\"'"
+_SPECIAL = re.compile(r"[\[\](){}*+?|^$\\,]")
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text can be meant as the name of one topic: it has no character that is special in an expression, except
+    dots.
+    """
+    return not _SPECIAL.search(text)
 
 
 def topic_pattern(text: str, option: str) -> re.Pattern[str]:
@@ -81,7 +89,9 @@ def partition_filter(
     """
     if rules is not None:
         if topic is not None or partitions is not None:
-            raise UsageError("--topic-partitions", "--topic, --partition or --partitions is given, too", "Give only one.")
+            raise UsageError(
+                "--topic-partitions", "--topic, --partition or --partitions is given, too", "Give only one."
+            )
         return PartitionFilter(tuple(map(_rule, rules.split(","))), without_internal)
     pattern = topic_pattern(".*" if topic is None else topic, "--topic")
     if not partitions:

@@ -14,7 +14,7 @@ _NO_CLIENT = "Lakelog has no client of a broker. The environment has the setting
 _HELP: Rows = (("--help", "--help", ""), ("--version", "", "Type `lakelog --version`."))
 
 DUMP_LOG: Rows = (
-    ("--files", "--files, or the files as words", ""),
+    ("--files", "--files", "Files can also be given as words, without an option."),
     ("--print-data-log", "--print-data-log", ""),
     ("--deep-iteration", "--deep-iteration", ""),
     ("--skip-record-metadata", "--skip-record-metadata", "Not with --format jsonl."),
@@ -33,8 +33,8 @@ DUMP_LOG: Rows = (
     ),
     (
         "--key-decoder-class", "--key-decoder-class CLASS",
-        "StringDecoder, IntegerDecoder and LongDecoder of org.apache.kafka.tools.api. If the key is too short for the"
-        " number, Kafka's tool ends; ours prints the reason. Not with --format jsonl.",
+        ("StringDecoder, IntegerDecoder and LongDecoder of org.apache.kafka.tools.api. If the key is too short for the"
+         " number, Kafka's tool ends; ours prints the reason. Not with --format jsonl."),
     ),
     ("--value-decoder-class", "--value-decoder-class CLASS", "As --key-decoder-class."),
     (
@@ -50,18 +50,22 @@ DUMP_LOG: Rows = (
 
 GET_OFFSETS: Rows = (
     ("--bootstrap-server", "", _NO_BROKER),
-    ("--topic", "--topic", "A regular expression of Python instead of Java."),
-    ("--partitions", "--partitions, or --partition for one", ""),
+    (
+        "--topic", "--topic",
+        ("A regular expression of Python instead of Java. If a topic has exactly the name a.b, only this topic is meant;"
+         " in Kafka also a-b, because the dot matches every character."),
+    ),
+    ("--partitions", "--partitions", ""),
     ("--topic-partitions", "--topic-partitions", "A regular expression of Python instead of Java."),
     (
         "--time", "--time",
-        "Times below -6 are refused. Lakelog has no tiered storage: -4 (earliest-local) is the log start offset; -5"
-        " (latest-tiered) and -6 (earliest-pending-upload) print nothing, as a broker without tiered storage.",
+        ("Times below -6 are refused. Lakelog has no tiered storage: -4 (earliest-local) is the log start offset; -5"
+         " (latest-tiered) and -6 (earliest-pending-upload) print nothing, as a broker without tiered storage."),
     ),
     (
         "--exclude-internal-topics", "--exclude-internal-topics",
-        "Only a log directory (--kafka-dir) has internal topics. __cluster_metadata is one of them; a broker never"
-        " lists it.",
+        ("Only a log directory (--kafka-dir) has internal topics. __cluster_metadata is one of them; a broker never"
+         " lists it."),
     ),
     ("--command-config", "", _NO_CLIENT),
     *_HELP,

@@ -7,14 +7,12 @@ orders-10 comes before orders-2.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakelog.cli.kafka_tools.partition_filter import PartitionFilter, partition_filter
+from lakelog.cli.kafka_tools.partition_filter import PartitionFilter, is_plain, partition_filter
 from lakelog.cli.options import (
     LONG_MAX,
     ConfOption,
@@ -28,10 +26,12 @@ from lakelog.cli.options import (
 from lakelog.cli.output import write_error, write_line
 from storage_engine.errors import ExitStatus, LogError, UsageError
 from storage_engine.log.isolation import Isolation
+from storage_engine.topic_name import is_topic_name
 
 if TYPE_CHECKING:
     from storage_engine.log.log_reader import LogReader
     from storage_engine.topic.readers.reader import PartitionReader
+    from storage_engine.topic.topics import Topics
 
 _EARLIEST = -2
 _EARLIEST_LOCAL = -4
@@ -46,7 +46,8 @@ def offsets(
     topic: Annotated[
         str | None,
         typer.Option(
-            "--topic", metavar="REGEX", help="Only topics whose whole name matches; a comma means `or`. Default: all."
+            "--topic", metavar="REGEX",
+            help="The name of a topic, or a regular expression for the whole name; a comma means `or`. Default: all.",
         ),
     ] = None,
     partition: PartitionOption = None,
@@ -94,7 +95,14 @@ def offsets(
         raise UsageError("--partitions", "--partition is given, too", "Give only one of the two.")
     numbers = str(partition) if partition is not None else partitions
     chosen = partition_filter(topic, numbers, topic_partitions, without_internal=exclude_internal_topics)
-    readers, is_partial = _readers(root, conf, kafka_dir, chosen, topic)
+    if kafka_dir is not None:
+        only = topic if topic is not None and is_plain(topic) else None
+        readers: Mapping[tuple[str, int], LogReader | PartitionReader] = open_readers(
+            root, conf, kafka_dir, only, partition
+        )
+        is_partial = False
+    else:
+        readers, is_partial = _readers(open_topics(root, conf), chosen, topic, partition)
     for name, number in chosen.chosen(readers):
         found = None if wanted in _OF_TIERED_STORAGE else readers[name, number].offset_at(wanted, isolation)
         if found is not None:
@@ -104,22 +112,19 @@ def offsets(
 
 
 def _readers(
-    root: str | None, conf: Path | None, kafka_dir: Path | None, chosen: PartitionFilter, topic: str | None
-) -> tuple[Mapping[tuple[str, int], LogReader | PartitionReader], bool]:
+    topics: Topics, chosen: PartitionFilter, topic: str | None, partition: int | None
+) -> tuple[Mapping[tuple[str, int], PartitionReader], bool]:
     """A reader of each partition of the wanted topics, and whether a wanted topic cannot be read. Standard error names each
-    unreadable topic.
+    unreadable topic. If a topic has exactly the name in --topic, only this topic is wanted.
 
     Raises:
         LogError: no topic can be read, or the option --topic is the name of a topic that does not exist.
     """
-    from storage_engine.topic.chain.topic_names import is_topic_name
-
-    if kafka_dir is not None:
-        if root is not None and root != os.environ.get("LAKELOG_ROOT"):
-            raise UsageError("--kafka-dir", "--root is given, too", "Give only one of the two.")
-        return open_readers(None, None, kafka_dir, None, None), False
-    topics = open_topics(root, conf)
-    readers, errors = {}, []
+    plain = topic if topic is not None and is_plain(topic) else None
+    if plain is not None and is_topic_name(plain) and topics.find(plain) is not None:
+        return topic_readers(topics, plain, partition), False
+    readers: dict[tuple[str, int], PartitionReader] = {}
+    errors = []
     for name in topics.names(with_deleted=True):
         try:
             if chosen.is_topic_wanted(name) and topics.find(name) is not None:
@@ -128,10 +133,10 @@ def _readers(
             errors.append(error)
     if not readers and errors:
         raise errors[0]
-    for error in errors:
-        write_error(error)
-    if not readers and topic is not None and is_topic_name(topic):
-        topics.state(topic)  # raises the error that other commands raise
+    for each in errors:
+        write_error(each)
+    if not readers and plain is not None:
+        topics.state(plain)  # raises the error that other commands raise
     return readers, bool(errors)
 
 

@@ -309,7 +309,7 @@ def test_offsets_are_printed_as_kafka_get_offsets_does(filled, time, expected) -
 def test_offsets_of_one_partition(filled) -> None:
     assert filled("offsets", "--topic", "t", "--partition", "1", "--time", "-1").out == "t:1:3\n"
     assert filled("offsets", "--topic", "t", "--partition", "2").status == 1
-    for wrong in ("-4", "now", str(2**63)):
+    for wrong in ("-7", "now", str(2**63)):
         ended = filled("offsets", "--topic", "t", "--time", wrong)
         assert (ended.status, ended.out) == (2, "")
         assert "--time: found" in ended.err

@@ -1,0 +1,106 @@
+"""`lakelog log-dirs`: prints the sizes of the partitions of a root, or of a Kafka log directory, as kafka-log-dirs does.
+
+A size is the number of bytes of all .log files, for a root only the committed bytes. A root is shown as the broker 0 with
+one directory. The partitions have the order of Kafka's tool, which is that of a Java HashMap.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lakelog.cli.options import ConfOption, KafkaDirOption, RootOption, open_topics
+from lakelog.cli.output import write, write_error, write_line
+from storage_engine.errors import ExitStatus, UsageError
+
+_BROKER_OF_A_ROOT = 0
+_METADATA = "__cluster_metadata"
+
+
+def log_dirs(
+    describe: Annotated[bool, typer.Option("--describe", help="Required, as in Kafka's tool.")] = False,
+    topic_list: Annotated[
+        str, typer.Option("--topic-list", metavar="TOPIC,...", help="Only these topics. Default: all.")
+    ] = "",
+    broker_list: Annotated[
+        str, typer.Option("--broker-list", metavar="ID,...", help="The broker whose directory is shown. Default: this one.")
+    ] = "",
+    kafka_dir: KafkaDirOption = None,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:  # fmt: skip
+    """Print the size of each partition as JSON, as kafka-log-dirs does."""
+    if not describe:
+        raise UsageError("lakelog log-dirs", "--describe is not given", "Give --describe: there is no other action.")
+    wanted = {name for name in topic_list.split(",") if name}
+    is_partial = False
+    if kafka_dir is not None:
+        broker, place, sizes = _of_directory(kafka_dir)
+    else:
+        topics = open_topics(root, conf)
+        states, unreadable = topics.states()
+        for error in unreadable.values():
+            write_error(error)
+        is_partial = bool(unreadable)
+        broker, place = _BROKER_OF_A_ROOT, topics.storage.uri
+        sizes = {
+            (state.topic, number): sum(segment.size for segment in part.segments)
+            for state in states
+            for number, part in enumerate(state.partitions)
+        }
+    _check_brokers(broker_list, broker)
+    found = {each: size for each, size in sizes.items() if not wanted or each[0] in wanted}
+    write_line("Querying brokers for log directories information")
+    write_line(f"Received log directory information from brokers {broker}")
+    text = json.dumps(_document(broker, place, found), separators=(",", ":"), ensure_ascii=False)
+    write(f"{text}\n".encode(errors="replace"))
+    if is_partial:
+        raise typer.Exit(ExitStatus.PARTIAL)
+
+
+def _of_directory(path: Path) -> tuple[int, str, dict[tuple[str, int], int]]:
+    """The id of the broker, the directory, and the size of each partition."""
+    from storage_engine.errors import NotFoundError
+    from storage_engine.kafka_dir.log_directory import LogDirectory
+    from storage_engine.log.checkpoint import META_PROPERTIES, decode_meta_properties
+    from storage_engine.log.filenames import LOG
+
+    directory = LogDirectory(path)
+    try:
+        data = directory.storage.read(META_PROPERTIES)
+        broker = decode_meta_properties(data, f"{directory.path}/{META_PROPERTIES}").node_id
+    except NotFoundError:
+        broker = _BROKER_OF_A_ROOT
+    sizes = {
+        (name.topic, name.number): sum(
+            entry.size for entry in directory.storage.entries(name.folder) if entry.name.endswith(LOG)
+        )
+        for name in directory.partitions
+        if name.topic != _METADATA
+    }
+    return broker, str(directory.path), sizes
+
+
+def _check_brokers(text: str, broker: int) -> None:
+    asked = [each for each in text.split(",") if each]
+    others = [each for each in asked if each != str(broker)]
+    if others:
+        raise UsageError(
+            "--broker-list", f"the brokers {','.join(others)} do not exist", f"The only broker here is {broker}."
+        )
+
+
+def _document(broker: int, place: str, sizes: Mapping[tuple[str, int], int]) -> dict[str, Any]:
+    """What kafka-log-dirs prints, with the fields in the order of Kafka's tool."""
+    from lakelog.dump.java_text import java_partition_order
+
+    partitions = [
+        {"partition": f"{topic}-{number}", "size": sizes[topic, number], "offsetLag": 0, "isFuture": False}
+        for topic, number in java_partition_order(sizes)
+    ]
+    directory = {"partitions": partitions, "error": None, "logDir": place}
+    return {"brokers": [{"broker": broker, "logDirs": [directory]}], "version": 1}

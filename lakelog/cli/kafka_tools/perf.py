@@ -1,0 +1,317 @@
+"""`lakelog perf`: measures appends and reads, with the options and the output of Kafka's two performance tests.
+
+`perf produce` appends records without keys, many in each commit. The records stay in the topic. `perf consume` reads the
+records that are committed when the command starts, without decoding them into Python objects, and does not print them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakelog.cli.kafka_tools.kafka_options import accepting
+from lakelog.cli.kafka_tools.partition_filter import topic_pattern
+from lakelog.cli.kafka_tools.perf_figures import (
+    DETAILED_HEADER,
+    HEADER,
+    Consumed,
+    ProducerFigures,
+    consumer_interval,
+    consumer_total,
+    shown_date,
+)
+from lakelog.cli.options import LONG_MAX, ConfOption, RootOption, TopicOption, open_topics, settle_view, topic_readers
+from lakelog.cli.output import write_line
+from storage_engine.errors import NotFoundError, UnknownTopicError, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    from storage_engine.topic.topics import Topics
+
+app = typer.Typer(help="Measure how fast a topic is written and read.", no_args_is_help=True)
+
+_INT_MAX = 2**31 - 1
+_CAPITAL_A, _CAPITALS = 65, 26
+_Values = Callable[[int, int], "pa.Array"]
+"""Makes the values of some records: the number of the first record, and how many."""
+IntervalOption = Annotated[
+    int, typer.Option("--reporting-interval", metavar="MS", min=1, max=LONG_MAX, help="How often to print a report.")
+]
+
+
+@app.command("produce", cls=accepting("perf produce"))
+def produce(
+    topic: TopicOption,
+    num_records: Annotated[
+        int, typer.Option("--num-records", metavar="N", min=1, max=LONG_MAX, help="Number of records to append.")
+    ],
+    record_size: Annotated[
+        int | None,
+        typer.Option("--record-size", metavar="BYTES", min=1, max=_INT_MAX, help="Size of each value, of random capitals."),
+    ] = None,
+    payload_file: Annotated[
+        Path | None,
+        typer.Option("--payload-file", metavar="FILE", help="Each value is one of the values in this file, at random."),
+    ] = None,
+    payload_delimiter: Annotated[
+        str, typer.Option("--payload-delimiter", metavar="TEXT", help="What separates the values in the file.")
+    ] = "\\n",
+    payload_monotonic: Annotated[
+        bool, typer.Option("--payload-monotonic", help="Each value is the number of the record.")
+    ] = False,
+    throughput: Annotated[
+        float, typer.Option("--throughput", metavar="N", help="At most N records per second; -1: no limit.")
+    ] = -1.0,
+    warmup_records: Annotated[
+        int,
+        typer.Option(
+            "--warmup-records", metavar="N", min=0, max=LONG_MAX,
+            help="A second line at the end has the figures without the first N records.",
+        ),
+    ] = 0,
+    batch_records: Annotated[
+        int, typer.Option("--batch-records", metavar="N", min=1, max=_INT_MAX, help="Number of records in a commit.")
+    ] = 10_000,
+    reporting_interval: IntervalOption = 5000,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:  # fmt: skip
+    """Append records and print how fast, as kafka-producer-perf-test does.
+
+    Give one of --record-size, --payload-file and --payload-monotonic. The records stay in the topic.
+    """
+    if (record_size is not None) + (payload_file is not None) + payload_monotonic != 1:
+        raise UsageError(
+            "lakelog perf produce", "expected one of --record-size, --payload-file and --payload-monotonic",
+            "Give exactly one of the three.",
+        )  # fmt: skip
+    if warmup_records >= num_records:
+        raise UsageError(
+            "--warmup-records", f"expected fewer than --num-records, {num_records}; found {warmup_records}"
+        )
+    topics = open_topics(root, conf)
+    topics.state(topic)
+    values = _values(record_size, payload_file, payload_delimiter)
+    if warmup_records:
+        write_line(
+            f"Warmup first {warmup_records} records. Steady state results will print after the complete test summary."
+        )
+    most = batch_records if throughput <= 0 else max(1, min(batch_records, int(throughput)))
+    try:
+        _produce(
+            topics,
+            topic,
+            values,
+            _sizes(num_records, warmup_records, most),
+            throughput,
+            warmup_records,
+            reporting_interval,
+        )
+    finally:
+        settle_view(topics, topic)
+
+
+def _produce(
+    topics: Topics, topic: str, values: _Values, sizes: Iterator[int], throughput: float, warmup: int, interval_ms: int
+) -> None:
+    """Append commits of these sizes, and print the figures."""
+    begun = _now_ms()
+    total, window = ProducerFigures(begun), ProducerFigures(begun)
+    steady: ProducerFigures | None = None
+    for count in sizes:
+        start = _now_ms()
+        if steady is None and 0 < warmup <= total.count:
+            steady = ProducerFigures(start, steady=True)
+        size = _append(topics, topic, values(total.count, count))
+        now = _now_ms()
+        for figures in (total, window, steady):
+            if figures is not None:
+                figures.record(round(now - start), count, size)
+        if now - window.start_ms >= interval_ms:
+            if steady is not None and steady.count == window.count:
+                write_line("In steady state.")
+            if not warmup or steady is not None:
+                write_line(window.window(now))
+            window = ProducerFigures(now)
+        if throughput > 0:
+            time.sleep(max(0.0, total.count / throughput - (_now_ms() - begun) / 1000))
+    end = _now_ms()
+    write_line(total.total(end))
+    if steady is not None:
+        write_line(steady.total(end))
+
+
+def _sizes(records: int, warmup: int, most: int) -> Iterator[int]:
+    """The number of records of each commit. The warm-up ends with a commit."""
+    for part in (warmup, records - warmup):
+        left = part
+        while left:
+            count = min(left, most)
+            yield count
+            left -= count
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1000
+
+
+def _append(topics: Topics, topic: str, values: pa.Array) -> int:
+    """Append one commit; returns the bytes of the values."""
+    import pyarrow as pa
+
+    from lakelog.given_records import record_batches
+    from storage_engine.topic.append.appending import Append
+
+    state = topics.state(topic)
+    records = pa.RecordBatch.from_arrays([values], names=["value"])
+    with Append(topics.storage, topics.chain(topic), topics.config(state), topics.clock, state=state) as append:
+        for batch in record_batches(records, topics.clock.now_ms()):
+            append.stage(batch)
+        append.commit()
+    import pyarrow.compute as pc
+
+    size: int = pc.sum(pc.binary_length(values)).as_py()
+    return size
+
+
+def _values(record_size: int | None, file: Path | None, delimiter: str) -> _Values:
+    """How the values of the records are made; by default they are the numbers of the records."""
+    import numpy as np
+    import pyarrow as pa
+
+    if record_size is not None:
+        return _RandomCapitals(record_size, np.random.default_rng(0))
+    if file is None:
+        return lambda first, count: pa.array([b"%d" % number for number in range(first, first + count)])
+    write_line(f"Reading payloads from: {file.absolute()}")
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise NotFoundError(f"--payload-file {file}", f"cannot be read: {error.strerror}") from None
+    payloads = content.split(delimiter.replace("\\n", "\n").encode())
+    if payloads and not payloads[-1]:
+        payloads.pop()  # the file ends with the delimiter
+    if not payloads:
+        raise UsageError(f"--payload-file {file}", "the file is empty", "Name a file with values.")
+    write_line(f"Number of records read: {len(payloads)}")
+    chosen, random = pa.array(payloads, pa.binary()), np.random.default_rng(0)
+    return lambda _, count: chosen.take(pa.array(random.integers(len(payloads), size=count)))
+
+
+class _RandomCapitals:
+    """Makes values of random capital letters."""
+
+    def __init__(self, size: int, random: np.random.Generator) -> None:
+        self._size = size
+        self._random = random
+
+    def __call__(self, _: int, count: int) -> pa.Array:
+        import numpy as np
+        import pyarrow as pa
+
+        letters = self._random.integers(_CAPITALS, size=count * self._size, dtype=np.uint8) + np.uint8(_CAPITAL_A)
+        fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(self._size), count, [None, pa.py_buffer(letters)])
+        return fixed.cast(pa.binary())
+
+
+@app.command("consume", cls=accepting("perf consume"))
+def consume(
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Name of the topic.")] = None,
+    include: Annotated[
+        str | None,
+        typer.Option("--include", metavar="REGEX", help="Instead of --topic: all topics whose whole name matches."),
+    ] = None,
+    num_records: Annotated[
+        int | None,
+        typer.Option("--num-records", metavar="N", min=1, max=LONG_MAX, help="Number of records to read. Required."),
+    ] = None,
+    messages: Annotated[
+        int | None,
+        typer.Option("--messages", metavar="N", min=1, max=LONG_MAX, help="The older name of --num-records."),
+    ] = None,
+    timeout: Annotated[
+        int, typer.Option("--timeout", metavar="MS", min=0, max=LONG_MAX, help="Only named in a warning: nothing is waited for.")
+    ] = 10_000,
+    show_detailed_stats: Annotated[
+        bool, typer.Option("--show-detailed-stats", help="Print the reports, and no line at the end.")
+    ] = False,
+    reporting_interval: IntervalOption = 5000,
+    date_format: Annotated[
+        str, typer.Option("--date-format", metavar="PATTERN", help="How times are printed, as in Java's SimpleDateFormat.")
+    ] = "yyyy-MM-dd HH:mm:ss:SSS",
+    hide_header: Annotated[bool, typer.Option("--hide-header", help="Print no first line with the names.")] = False,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:  # fmt: skip
+    """Read records and print how fast, as kafka-consumer-perf-test does.
+
+    Give --topic or --include, and --num-records.
+    """
+    if (topic is None) == (include is None):
+        raise UsageError("lakelog perf consume", "expected --topic or --include, and not both", "Give one of the two.")
+    if (num_records is None) == (messages is None):
+        raise UsageError(
+            "lakelog perf consume", "--num-records is not given, or --messages, too", "Give --num-records."
+        )
+    if messages is not None:
+        write_line("Warning: --messages is deprecated. Use --num-records instead.")
+    wanted = num_records or messages or 0
+    shown_date(0, date_format)
+    topics = open_topics(root, conf)
+    if not hide_header:
+        write_line(DETAILED_HEADER if show_detailed_stats else HEADER)
+    start = Consumed(topics.clock.now_ms())
+    streams = _streams(topics, topic, include)
+    join_ms = topics.clock.now_ms() - start.at_ms
+    last, now, unreported_ms = start, start, join_ms
+    for records in streams:
+        taken = records.slice(0, wanted - now.count)
+        now = Consumed(topics.clock.now_ms(), now.count + taken.num_rows, now.size + _content_bytes(taken))
+        if now.at_ms - last.at_ms >= reporting_interval:
+            if show_detailed_stats:
+                write_line(consumer_interval(last, now, unreported_ms, date_format))
+            last, unreported_ms = now, 0
+        if now.count >= wanted:
+            break
+    if now.count < wanted:
+        write_line(
+            f"WARNING: Exiting before consuming the expected number of records: timeout ({timeout} ms) exceeded."
+            " You can use the --timeout option to increase the timeout."
+        )
+    end = Consumed(topics.clock.now_ms(), now.count, now.size)
+    if not show_detailed_stats:
+        write_line(consumer_total(start, end, join_ms, date_format))
+
+
+def _streams(topics: Topics, topic: str | None, include: str | None) -> Iterator[pa.RecordBatch]:
+    """The records of all partitions, one partition after another."""
+    from storage_engine.log.isolation import Isolation
+
+    if topic is not None:
+        names = [topic]
+    else:
+        pattern = topic_pattern(include or "", "--include")
+        names = [name for name in topics.names() if pattern.fullmatch(name)]
+        if not names:
+            raise UnknownTopicError(
+                f"--include {include}", "no topic matches", "`lakelog topics list` prints all names."
+            )
+    readers = [reader for name in names for reader in topic_readers(topics, name, None).values()]
+    return (
+        records
+        for reader in readers
+        for records in reader.read(reader.partition.log_start_offset, None, Isolation.READ_UNCOMMITTED)
+    )
+
+
+def _content_bytes(records: pa.RecordBatch) -> int:
+    """The bytes of the keys and values."""
+    import pyarrow.compute as pc
+
+    return sum(pc.sum(pc.binary_length(records[name])).as_py() or 0 for name in ("key", "value"))
