@@ -64,8 +64,10 @@ def java_texts(column: pa.Array) -> list[str | None]:
 
 
 def java_order(names: Iterable[str]) -> list[str]:
-    """Texts in the order in which a java.util.HashMap returns them."""
-    return _in_buckets(list(names), _java_hash)
+    """Texts in the order in which a java.util.HashMap returns them, if they were added with computeIfAbsent. This method adds
+    a key at the front of its bucket.
+    """
+    return _in_buckets(list(names)[::-1], _java_hash)
 
 
 def java_partition_order(partitions: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:

@@ -314,4 +314,7 @@ def _content_bytes(records: pa.RecordBatch) -> int:
     """The bytes of the keys and values."""
     import pyarrow.compute as pc
 
-    return sum(pc.sum(pc.binary_length(records[name])).as_py() or 0 for name in ("key", "value"))
+    from storage_engine.record.record_columns import with_binary
+
+    plain = with_binary(records.select(["key", "value"]))
+    return sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in plain.columns)
