@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format test test-airflow test-browser test-prometheus test-stores fuzz soak judge bench sources demo-s3 demo-hdfs dist docs lock clean
+.PHONY: help venv lint format test test-airflow test-browser test-stores fuzz soak judge bench sources demo-s3 demo-hdfs dist docs lock clean
 
 SETUP := . scripts/setup.sh
 VENV_PYTHON := .venv/bin/python
@@ -31,7 +31,8 @@ format: ## format the code, and let ruff fix what it can
 	$(VENV_PYTHON) -m ruff format .
 
 test: lint ## lint, then run the tests; TESTS="tests/storage_engine -k roll" selects tests
-	@$(SETUP); $(VENV_PYTHON) -m scripts.build_versitygw; $(VENV_PYTHON) -m pytest -n 2 --dist loadgroup $(TESTS)
+	@$(SETUP); $(VENV_PYTHON) -m scripts.build_versitygw; $(VENV_PYTHON) -m scripts.build_prometheus; \
+	    $(VENV_PYTHON) -m pytest -n 2 --dist loadgroup $(TESTS)
 
 test-stores: ## run the tests of stores, then all tests with roots on S3, then Azure (needs npm), then HDFS; STORES="s3 hdfs" and TESTS="..." select
 	@$(SETUP); $(VENV_PYTHON) -m pytest -m stores $(TESTS); for store in $(STORES); do echo "roots in $$store"; \
@@ -43,9 +44,6 @@ test-browser: ## run the tests that open Chromium; fail if Chromium is missing (
 
 test-airflow: ## load the DAG of deploy/ with Airflow, which this target installs once
 	@$(SETUP); $(VENV_PYTHON) -m pytest -m airflow tests/deploy
-
-test-prometheus: ## run the tests that start Prometheus; fail if Prometheus is missing (`make test` skips these tests)
-	@$(SETUP); PROMETHEUS=$${PROMETHEUS:-prometheus} $(VENV_PYTHON) -m pytest -m prometheus
 
 fuzz: ## pass mutated files to every reader: 20,000 with bounds checks, then a million without; MUTATIONS=100000 SEED=7
 	@$(SETUP); checked=$$(mktemp -d); trap 'rm -rf "$$checked"' EXIT; \

@@ -66,7 +66,8 @@ TOOLS = (
     _tool(
         "kafka-dump-log", "dump",
         "Kafka's tool stops at a file that it cannot read completely; ours prints the readable part and continues with"
-        " the next file. Kafka's tool trims an index that a broker preallocated; ours changes no file. Ours also prints checkpoints. Characters that a terminal would interpret are escaped.",
+        " the next file. Kafka's tool trims an index that a broker preallocated; ours changes no file. Ours also prints"
+        " checkpoints. Characters that a terminal would interpret are escaped.",
         DUMP_LOG,
     ),
     _tool(

@@ -1,12 +1,8 @@
-"""Runs promtool and Prometheus. PROMETHEUS names the program `prometheus`; if it is not set, PATH is searched. `promtool` is in
-the same folder. On Debian, the package `prometheus` has both.
-"""
+"""Runs promtool and Prometheus, which scripts/build_prometheus.py builds."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import socket
 import subprocess
 import time
@@ -22,23 +18,10 @@ import yaml
 _PATIENCE_SECONDS = 300
 
 
-def find_prometheus() -> Path | None:
-    """The program; None where PROMETHEUS is not set and `prometheus` is not on PATH.
-
-    Raises:
-        FileNotFoundError: PROMETHEUS names a program that is not there.
-    """
-    wanted = os.environ.get("PROMETHEUS")
-    found = shutil.which(wanted or "prometheus")
-    if wanted and not found:
-        raise FileNotFoundError(f"PROMETHEUS is {wanted}, which is not there: install Debian's package prometheus")
-    return Path(found) if found else None
-
-
-def promtool(program: Path, *arguments: str | Path) -> str:
+def promtool(programs: Path, *arguments: str | Path) -> str:
     """Run promtool to its end; an error is a failure of the test, with all that promtool printed."""
     done = subprocess.run(
-        [program.with_name("promtool"), *arguments],
+        [programs / "promtool", *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -85,7 +68,7 @@ class PrometheusServer:
 
 
 @contextmanager
-def running_prometheus(program: Path, folder: Path, targets: list[str], rules: Path) -> Iterator[PrometheusServer]:
+def running_prometheus(programs: Path, folder: Path, targets: list[str], rules: Path) -> Iterator[PrometheusServer]:
     """Start Prometheus on a free port.
 
     Args:
@@ -103,7 +86,7 @@ def running_prometheus(program: Path, folder: Path, targets: list[str], rules: P
     with (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(
             [
-                program, f"--config.file={file}", f"--storage.tsdb.path={folder / 'tsdb'}",
+                programs / "prometheus", f"--config.file={file}", f"--storage.tsdb.path={folder / 'tsdb'}",
                 f"--web.listen-address=127.0.0.1:{port}",
             ],
             stdout=log, stderr=log, cwd=folder,

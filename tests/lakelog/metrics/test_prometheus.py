@@ -15,6 +15,7 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
+from scripts import build_prometheus
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.topic.chain.topic_state import DroppedFile, TopicState
 from storage_engine.topic.chain.version_files import encode_state, version_key
@@ -22,11 +23,10 @@ from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.consumer_files import group_folder
 from tests.docs.pages import blocks
 from tests.lakelog.metrics.monitoring_files import ALERTS, alerts, dashboard_expressions
-from tests.lakelog.metrics.prometheus_server import find_prometheus, free_port, promtool, running_prometheus
+from tests.lakelog.metrics.prometheus_server import free_port, promtool, running_prometheus
 from tests.lakelog.metrics.roots import DAY, HOUR, MINUTE, WatchedRoot
 from tests.lakelog.report.roots import partition, segments
 
-pytestmark = pytest.mark.prometheus
 CASES = Path(__file__).with_name("alert_tests.yaml")
 ONLY_WITH_PROMTOOL = {"LakelogDiskLow", "LakelogDiskFull", "LakelogDeadLetters"}
 """A full disk is not staged here, and tables are counted only every five minutes. promtool tests these alerts."""
@@ -34,10 +34,8 @@ ONLY_WITH_PROMTOOL = {"LakelogDiskLow", "LakelogDiskFull", "LakelogDeadLetters"}
 
 @pytest.fixture(scope="module")
 def prometheus() -> Path:
-    program = find_prometheus()
-    if program is None:
-        pytest.skip("no Prometheus on PATH: alerts and metrics were not tried with it")
-    return program
+    """The folder of the programs."""
+    return build_prometheus.prometheus()
 
 
 def test_promtool_accepts_the_alerts_and_each_of_them_fires_above_its_limit(prometheus: Path, tmp_path: Path) -> None:
