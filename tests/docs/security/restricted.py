@@ -6,7 +6,8 @@ needs the rights of the owner.
 
     python -m tests.docs.security.restricted     reads lines [[word, ...], input], writes lines [status, out, err]
 
-The first word is `lakelog` or the name of a job. The process starts Spark with the first job that needs Spark.
+The first word is `lakelog` or the name of a job. The process starts Spark with the first job that needs Spark. For
+`lakelog ui`, the process opens the pages itself, as a browser would.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def allow(root: Path, rights: Mapping[str, str]) -> None:
 
     Args:
         rights: folder -> READ or WRITE. The longest folder that contains a file decides; NONE without such a folder. The
-            root itself can be read.
+            root itself, `./`, can always be read.
     """
     paths = [path for folder, _, files in os.walk(root) for path in map(Path(folder).joinpath, ("", *files))]
     for path in sorted(paths, key=lambda each: len(each.parts), reverse=True):
@@ -88,7 +89,7 @@ def allow(root: Path, rights: Mapping[str, str]) -> None:
         inside = [folder for folder in rights if key.startswith(folder)]
         if path.is_symlink() or (key.startswith("log/") and path.is_file() and path.stat().st_nlink > 1):
             continue  # a file of data/, whose mode is that of data/
-        right = READ if path == root else rights[max(inside, key=len)] if inside else NONE
+        right = rights.get("./", READ) if path == root else rights[max(inside, key=len)] if inside else NONE
         path.chmod(_MODES[right][path.is_file()])
 
 
@@ -109,8 +110,41 @@ def _give_up_overriding() -> None:
             raise OSError(ctypes.get_errno(), "prctl")
 
 
+def _browsed(arguments: list[str]) -> Ended:
+    """The pages of `lakelog ui` as one text, and what the server reported. With --allow-changes, also a change."""
+    from lakelog.opening import open_topics
+    from lakelog.ui.access.options import UiOptions
+    from lakelog.ui.site import Site
+    from storage_engine.errors import LogError
+    from storage_engine.topic.broker_settings import BrokerSettings
+    from tests.lakelog.ui.browsing import PORT, Browser
+
+    reported: list[str] = []
+    try:
+        topics = open_topics(arguments[arguments.index("--root") + 1], None, reported.append, examines=True)
+    except LogError as error:
+        return Ended(1, "", str(error))
+    changes = "--allow-changes" in arguments
+    options = UiOptions(port=PORT, allow_changes=changes, show_values=True)
+    browser = Browser(Site(topics, BrokerSettings(), options, reported.append))
+    pages = [browser.get(page).words for page in _PAGES]
+    if changes:
+        for page, fields in (("/topics/t/plan", {}), ("/topics/t/settings", {"key": "retention.ms", "value": "5"})):
+            sent = browser.send(page, page, **fields)
+            pages.append(f"{sent.status} {sent.words}")
+    return Ended(0, "\n".join(pages), "\n".join(reported))
+
+
+_PAGES = (
+    "/", "/groups", "/dead-letters", "/plans", "/settings", "/topics/t", "/topics/t/records", "/topics/t/groups",
+    "/topics/t/dead-letters", "/topics/t/plan", "/topics/t/history", "/topics/t/settings",
+)  # fmt: skip
+
+
 def _ended(words: list[str], stdin: str) -> Ended:
     program, *arguments = words
+    if words[:2] == ["lakelog", "ui"]:
+        return _browsed(arguments)
     if program == "lakelog":
         return run_in_process(cli.main, words, stdin.encode())
     return run_job(program, *arguments)

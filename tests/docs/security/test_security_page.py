@@ -11,19 +11,28 @@ import stat
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from storage_engine.clock import ManualClock
+from storage_engine.config import BrokerConfig
 from storage_engine.errors import ConfigError
 from storage_engine.storage.storage_opening import open_storage
+from storage_engine.topic.append.transaction_writer import TransactionWriter
+from storage_engine.topic.chain.transaction_files import TRANSACTIONS, decide
+from storage_engine.topic.chain.version_files import encode_state, version_key
+from storage_engine.topic.topics import Topics
 from tests.docs.pages import PROJECT, blocks, text_of
 from tests.docs.security.restricted import NONE, READ, WRITE, Restricted, allow, allow_everything, restricted_process
 from tests.in_process import Ended
 from tests.lakelog.cli.conftest import line
+from tests.storage_engine.record_tables import Row, to_table
 
 PAGE = "docs/SECURITY.md"
+GOLDEN = PROJECT / "tests/golden"
 OLD = 1_700_000_000_000
 VALUE = b'{"id": 1}'
 SETTINGS = """
@@ -38,6 +47,10 @@ ingest:
 export: {{topic: t, table: tables/t, mode: append}}
 maintenance: {{tables.small.files: 1}}
 """
+PRUNED = 1005
+"""So many versions that the oldest of them are pruned."""
+EXPORTED, IMPORTED, PRODUCER = "{exported}", "{imported}", "{producer}"
+"""Words of commands: a new directory, a Kafka log directory, and the producer of a transaction."""
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "lakelog read": ("lakelog", "read", "--topic", "t"),
     "lakelog read --group": ("lakelog", "read", "--topic", "t", "--group", "g"),
@@ -57,6 +70,32 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "lakelog topics alter": ("lakelog", "topics", "alter", "t", "--config", "retention.ms=5"),
     "lakelog topics delete": ("lakelog", "topics", "delete", "t"),
     "lakelog delete-records": ("lakelog", "delete-records", "--topic", "t", "--partition", "0", "--offset", "2"),
+    "lakelog configs --describe": ("lakelog", "configs", "--describe", "--topic", "t"),
+    "lakelog configs --alter": ("lakelog", "configs", "--alter", "--topic", "t", "--add-config", "retention.ms=5"),
+    "lakelog log-dirs": ("lakelog", "log-dirs", "--describe"),
+    "lakelog perf produce": (
+        "lakelog", "perf", "produce", "--topic", "old", "--num-records", "5", "--record-size", "5",
+    ),
+    "lakelog perf consume": ("lakelog", "perf", "consume", "--topic", "t", "--num-records", "5"),
+    "lakelog topics export": ("lakelog", "topics", "export", EXPORTED),
+    "lakelog topics import": ("lakelog", "topics", "import", IMPORTED),
+    "lakelog topics settle": ("lakelog", "topics", "settle", "t"),
+    "lakelog append --transactional": ("lakelog", "append", "--transactional"),
+    "lakelog transactions list": ("lakelog", "transactions", "list"),
+    "lakelog transactions abort": ("lakelog", "transactions", "abort", PRODUCER),
+    "lakelog transactions finish": ("lakelog", "transactions", "finish"),
+    "lakelog transactions decide": ("lakelog", "transactions", "decide", PRODUCER, "commit"),
+    "lakelog state history": ("lakelog", "state", "history", "--topic", "t"),
+    "lakelog state prune": ("lakelog", "state", "prune", "--topic", "t"),
+    "lakelog state sweep": ("lakelog", "state", "sweep"),
+    "lakelog verify --repair": ("lakelog", "verify", "--repair"),
+    "lakelog plan": ("lakelog", "plan"),
+    "lakelog compact": ("lakelog", "compact", "--topic", "t"),
+    "lakelog groups describe": ("lakelog", "groups", "describe", "--all-groups"),
+    "lakelog groups delete": ("lakelog", "groups", "delete", "--group", "g"),
+    "lakelog consumers list": ("lakelog", "consumers", "list"),
+    "lakelog ui": ("lakelog", "ui"),
+    "lakelog ui --allow-changes": ("lakelog", "ui", "--allow-changes"),
     "lakelog broker alter": ("lakelog", "broker", "alter", "--config", "log.retention.hours=3"),
     "retention": ("retention", "--topic", "old"),
     "compaction": ("compaction", "--topic", "t"),
@@ -76,9 +115,9 @@ def rights_on_the_page() -> dict[str, dict[str, str]]:
         names, writes, reads = (cell.strip() for cell in row.strip("|").split("|"))
         rights = dict.fromkeys(re.findall(r"`([^`]+)`", reads), READ)
         rights |= dict.fromkeys(re.findall(r"`([^`]+)`", writes), WRITE)
-        rights = {folder.replace("<topic>", "t"): right for folder, right in rights.items()}
-        for name in names.split(", "):
-            found[name.replace("`", "")] = rights
+        for name in names.replace("`", "").split(", "):
+            topic = "old" if "old" in COMMANDS.get(name, ()) else "t"
+            found[name] = {folder.replace("<topic>", topic): right for folder, right in rights.items()}
     return found
 
 
@@ -146,13 +185,54 @@ def ran(process: Restricted, template: Path, folder: Path, name: str, rights: Ma
         shutil.rmtree(folder / "source")
     subprocess.run(["cp", "-a", template / "root", root], check=True)  # keeps the times, and the links in log/
     written(folder, root)
-    words = [str(folder / word) if word == "report.html" else word for word in COMMANDS[name]]
+    words = [str(folder / word) if word == "report.html" else word for word in prepared(name, root, folder)]
     settings = () if words[0] == "lakelog" else ("--conf", str(folder / "settings.yaml"))
     allow(root, rights)
     try:
-        return process.run(*words, *settings, "--root", str(root), stdin=line(b"k", VALUE))
+        return process.run(*words, *settings, "--root", str(root), stdin=line(b"k", VALUE, topic="t"))
     finally:
         allow_everything(root)
+
+
+def prepared(name: str, root: Path, folder: Path) -> list[str]:
+    """The words of a command, after something was added that the command needs."""
+    words = list(COMMANDS.get(name, name.split()))
+    if EXPORTED in words:
+        shutil.rmtree(folder / "exported", ignore_errors=True)
+        words[words.index(EXPORTED)] = str(folder / "exported")
+    if IMPORTED in words:
+        shutil.rmtree(folder / "imported", ignore_errors=True)
+        shutil.copytree(GOLDEN / "codec_none/data", folder / "imported")
+        words[words.index(IMPORTED)] = str(folder / "imported")
+    topics = Topics(open_storage(str(root)), BrokerConfig(), ManualClock(OLD))
+    if (
+        name in {"lakelog transactions list", "lakelog transactions finish", "lakelog topics settle"}
+        or PRODUCER in words
+    ):
+        begun = TransactionWriter(topics)
+        begun.append("t", to_table([Row(b"k", VALUE, timestamp=OLD)]))
+        producer_id = begun.producer_id
+        assert producer_id is not None
+        words = [str(producer_id) if word == PRODUCER else word for word in words]
+        if name == "lakelog transactions decide":
+            decide(topics.storage, topics.clock, producer_id, committed=True)
+            ((root / TRANSACTIONS) / f"{producer_id:020d}.ended.json").write_bytes(b"{}")
+    if name == "lakelog state sweep":
+        log = max((root / "data").rglob("*.log"))
+        shutil.copyfile(log, log.with_name(f"{log.name[:-12]}deadbeef.log"))
+    if name == "lakelog state prune":
+        state = topics.state("t")
+        for _ in range(PRUNED):  # written without fsync, which would take most of the time
+            following = {"version": state.version + 1, "parent": state.id, "id": uuid.uuid4().hex}
+            state = state.model_copy(update=following)
+            (root / version_key("t", state.version)).write_bytes(encode_state(state))
+    if name == "lakelog verify --repair":
+        for index in (root / "data").rglob("*.index"):
+            index.write_bytes(bytes(7) + b"\1")  # says that the first batch begins at position 1
+        for folder_of_files, pattern in (("log", "*.timeindex"), ("meta/t", "*5.json")):
+            path = max((root / folder_of_files).rglob(pattern))
+            path.write_bytes(path.read_bytes()[:-1] + b"x")
+    return words
 
 
 def test_the_page_lists_the_commands_that_are_tested() -> None:
@@ -175,6 +255,18 @@ def test_a_command_needs_exactly_the_rights_on_the_page(
         fewer = {**RIGHTS[name], folder: READ if right == WRITE else NONE}
         refused = ran(process, template, tmp_path, name, fewer)
         assert "Permission denied" in refused.out + refused.err, (folder, refused)
+
+
+def test_doctor_writes_only_into_the_root_itself_and_names_the_folders_that_the_user_cannot_write(
+    process: Restricted, template: Path, tmp_path: Path
+) -> None:
+    ended = ran(process, template, tmp_path, "lakelog doctor", {"./": WRITE, "meta/": READ})
+    assert ended.status == 1
+    (problem,) = [line for line in ended.out.splitlines() if not line.startswith("ok")]
+    assert "cannot write in meta/, data/, staging/, checkpoints/, tables/, log/" in problem
+    for fewer in ({"./": WRITE}, {"meta/": READ}):
+        refused = ran(process, template, tmp_path, "lakelog doctor", fewer)
+        assert "Permission denied" in refused.out + refused.err, refused
 
 
 # --- Secrets ----------------------------------------------------------------------------------------------------------
