@@ -54,11 +54,13 @@ ABOVE = {
     "lakelog.cli.stopping": "",
     "lakelog.cli.options": "lakelog.opening lakelog.inspection lakelog.cli.output",
     "lakelog.cli.topics": "lakelog.terminal lakelog.inspection lakelog.cli.output lakelog.cli.options",
-    "lakelog.cli.records": "lakelog.terminal lakelog.cli.output lakelog.cli.options",
+    "lakelog.cli.kafka_tools": "lakelog.dump lakelog.inspection lakelog.given_records lakelog.cli.output lakelog.cli.options",
+    "lakelog.cli.records": "lakelog.terminal lakelog.cli.output lakelog.cli.options lakelog.cli.kafka_tools",
     "lakelog.cli.clean": "lakelog.terminal lakelog.inspection lakelog.cli.output lakelog.cli.stopping lakelog.cli.options",
     "lakelog.cli.inspect": "lakelog.terminal lakelog.doctor lakelog.dump lakelog.report lakelog.metrics lakelog.inspection"
     " lakelog.ui lakelog.cli.output lakelog.cli.stopping lakelog.cli.options",
-    "lakelog.cli": "lakelog.cli.output lakelog.cli.topics lakelog.cli.records lakelog.cli.clean lakelog.cli.inspect",
+    "lakelog.cli": "lakelog.cli.output lakelog.cli.topics lakelog.cli.kafka_tools lakelog.cli.records lakelog.cli.clean"
+    " lakelog.cli.inspect",
     "lakelog": "lakelog.optional lakelog.rows lakelog.opening lakelog.given_records lakelog.inspection lakelog.spark",
     "pipeline.settings": "",
     "pipeline.spark": "lakelog.spark",

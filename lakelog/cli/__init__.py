@@ -43,6 +43,7 @@
     verify.py           check every invariant of a log directory or a root
     doctor.py           test whether a storage does what Lakelog's promises need
     dump.py             print the files of a log, as Kafka's dump tool does
+    dump_options.py     the options of dump
     report.py           write an HTML page that shows the topics of a root
     metrics.py          give the figures of a root to Prometheus
     ui.py               serve pages about a root to a browser

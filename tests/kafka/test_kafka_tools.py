@@ -291,7 +291,13 @@ KAFKAS_LARGEST = "kt-deleted:0:0\nkt-deleted:1:0\nkt-deleted:2:0\n"
 def test_files_of_offsets_that_both_refuse(both: Both, tmp_path: Path) -> None:
     file = tmp_path / "offsets.json"
     entry = {"topic": "kt-orders", "partition": 0, "offset": 1}
-    for content in ({}, {"partitions": [entry, entry]}, {"partitions": [entry], "version": 2}, {"partitions": [{}]}):
+    contents: list[dict[str, object]] = [
+        {},
+        {"partitions": [entry, entry]},
+        {"partitions": [entry], "version": 2},
+        {"partitions": [{}]},
+    ]
+    for content in contents:
         file.write_text(json.dumps(content))
         arguments = ("--offset-json-file", str(file))
         for ended in (both.kafka("kafka-delete-records", *arguments), both.ours("delete-records", *arguments)):

@@ -1,4 +1,4 @@
-"""Starts versitygw, a real S3 server, for tests. scripts/build_versitygw.py builds the program.
+"""Starts versitygw, a real S3 server, for tests. scripts/go_programs.py builds the program.
 
 The server stores objects as files of a folder in a temporary directory, which is deleted with the server. A bucket is a
 folder at the top. The server has keys of its own, so that no client reaches the server of another test process.
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from scripts.build_versitygw import versitygw
+from scripts.go_programs import versitygw
 from tests.servers.local_server import serving
 from tests.servers.object_server import ObjectServer
 

@@ -13,11 +13,28 @@ PARTIAL, or ERROR if no file could be printed completely.
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from lakelog.cli.inspect.dump_options import (
+    ClusterMetadataDecoderOption,
+    DeepIterationOption,
+    DumpFormat,
+    FilesArgument,
+    FilesOption,
+    FormatOption,
+    IndexSanityCheckOption,
+    KeyDecoderClassOption,
+    MaxBytesOption,
+    MaxMessageSizeOption,
+    OffsetsDecoderOption,
+    PrintDataLogOption,
+    SkipRecordMetadataOption,
+    TransactionLogDecoderOption,
+    ValueDecoderClassOption,
+    VerifyIndexOnlyOption,
+)
 from lakelog.cli.output import write, write_error
 from lakelog.terminal.text import shown_json, shown_lines
 from storage_engine.errors import ExitStatus, LogError, UsageError
@@ -25,96 +42,24 @@ from storage_engine.errors import ExitStatus, LogError, UsageError
 if TYPE_CHECKING:
     from lakelog.dump import DumpOptions, TopicDecoder, ValueDecoder
 
-_INT_MAX = 2**31 - 1
-
-
-class DumpFormat(StrEnum):
-    """The output format of entries."""
-
-    TEXT = "text"
-    JSONL = "jsonl"
-
 
 def dump(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[FILE]...",
-            help=(
-                "A .log, .index, .timeindex, .txnindex, .snapshot, checkpoint, snapshot of __cluster_metadata,"
-                " partition.metadata or meta.properties."
-            ),
-        ),
-    ] = None,
-    files: Annotated[
-        str | None, typer.Option("--files", metavar="FILE,...", help="Files, separated by commas, as in Kafka's tool.")
-    ] = None,
-    print_data_log: Annotated[
-        bool, typer.Option("--print-data-log", help="Print the records of a .log with their keys and values.")
-    ] = False,
-    deep_iteration: Annotated[
-        bool, typer.Option("--deep-iteration", help="Print the records of a .log, without keys and values.")
-    ] = False,
-    skip_record_metadata: Annotated[
-        bool, typer.Option("--skip-record-metadata", help="In a record's line, print only the key and the value.")
-    ] = False,
-    max_bytes: Annotated[
-        int | None,
-        typer.Option(
-            "--max-bytes", metavar="BYTES", min=0, max=_INT_MAX, help="Read only the first bytes of a .log. Default: all."
-        ),
-    ] = None,
-    index_sanity_check: Annotated[
-        bool,
-        typer.Option(
-            "--index-sanity-check", help="Of an index, only print whether a broker that starts would rebuild the index."
-        ),
-    ] = False,
-    verify_index_only: Annotated[
-        bool, typer.Option("--verify-index-only", help="Compare an index with its .log, but do not print its entries.")
-    ] = False,
-    max_message_size: Annotated[
-        int | None,
-        typer.Option(
-            "--max-message-size", metavar="BYTES", min=1, max=_INT_MAX,
-            help="An index entry of a larger batch is an error. Default: no limit.",
-        ),
-    ] = None,
-    offsets_decoder: Annotated[
-        bool,
-        typer.Option("--offsets-decoder", help="Print the records of a .log that belongs to the topic __consumer_offsets."),
-    ] = False,
-    transaction_log_decoder: Annotated[
-        bool,
-        typer.Option(
-            "--transaction-log-decoder", help="Print the records of a .log that belongs to the topic __transaction_state."
-        ),
-    ] = False,
-    cluster_metadata_decoder: Annotated[
-        bool,
-        typer.Option(
-            "--cluster-metadata-decoder",
-            help="Print the records of a .log or a snapshot that belongs to the topic __cluster_metadata.",
-        ),
-    ] = False,
-    key_decoder_class: Annotated[
-        str | None,
-        typer.Option(
-            "--key-decoder-class", metavar="CLASS",
-            help="Print the records of a .log, with keys as this Java class of Kafka decodes them.",
-        ),
-    ] = None,
-    value_decoder_class: Annotated[
-        str | None,
-        typer.Option(
-            "--value-decoder-class", metavar="CLASS",
-            help="Print the records of a .log, with values as this Java class of Kafka decodes them.",
-        ),
-    ] = None,
-    form: Annotated[
-        DumpFormat, typer.Option("--format", help="text: like Kafka's tool. jsonl: one JSON object per entry, bytes in base64.")
-    ] = DumpFormat.TEXT,
-) -> None:  # fmt: skip
+    names: FilesArgument = None,
+    files: FilesOption = None,
+    print_data_log: PrintDataLogOption = False,
+    deep_iteration: DeepIterationOption = False,
+    skip_record_metadata: SkipRecordMetadataOption = False,
+    max_bytes: MaxBytesOption = None,
+    index_sanity_check: IndexSanityCheckOption = False,
+    verify_index_only: VerifyIndexOnlyOption = False,
+    max_message_size: MaxMessageSizeOption = None,
+    offsets_decoder: OffsetsDecoderOption = False,
+    transaction_log_decoder: TransactionLogDecoderOption = False,
+    cluster_metadata_decoder: ClusterMetadataDecoderOption = False,
+    key_decoder_class: KeyDecoderClassOption = None,
+    value_decoder_class: ValueDecoderClassOption = None,
+    form: FormatOption = DumpFormat.TEXT,
+) -> None:
     """Print the files of a log as Kafka's dump tool does.
 
     --offsets-decoder prints the groups of a broker: the committed offsets, the members and their assignments. Each

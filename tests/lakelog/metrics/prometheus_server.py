@@ -1,4 +1,4 @@
-"""Runs promtool and Prometheus, which scripts/build_prometheus.py builds."""
+"""Runs promtool and Prometheus, which scripts/go_programs.py builds."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
-from scripts import build_prometheus
+from scripts import go_programs
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.topic.chain.topic_state import DroppedFile, TopicState
 from storage_engine.topic.chain.version_files import encode_state, version_key
@@ -35,7 +35,7 @@ ONLY_WITH_PROMTOOL = {"LakelogDiskLow", "LakelogDiskFull", "LakelogDeadLetters"}
 @pytest.fixture(scope="module")
 def prometheus() -> Path:
     """The folder of the programs."""
-    return build_prometheus.prometheus()
+    return go_programs.prometheus()
 
 
 def test_promtool_accepts_the_alerts_and_each_of_them_fires_above_its_limit(prometheus: Path, tmp_path: Path) -> None:
