@@ -43,6 +43,37 @@ _Values = Callable[[int, int], "pa.Array"]
 IntervalOption = Annotated[
     int, typer.Option("--reporting-interval", metavar="MS", min=1, max=LONG_MAX, help="How often to print a report.")
 ]
+PayloadFileOption = Annotated[
+    Path | None,
+    typer.Option("--payload-file", metavar="FILE", help="Each value is one of the values in this file, at random."),
+]
+ThroughputOption = Annotated[
+    float, typer.Option("--throughput", metavar="N", help="At most N records per second; -1: no limit.")
+]
+WarmupOption = Annotated[
+    int,
+    typer.Option(
+        "--warmup-records",
+        metavar="N",
+        min=0,
+        max=LONG_MAX,
+        help="A second line at the end has the figures without the first N records.",
+    ),
+]
+BatchOption = Annotated[
+    int, typer.Option("--batch-records", metavar="N", min=1, max=_INT_MAX, help="Number of records in a commit.")
+]
+RecordsOption = Annotated[
+    int | None,
+    typer.Option("--num-records", metavar="N", min=1, max=LONG_MAX, help="Number of records to read. Required."),
+]
+MessagesOption = Annotated[
+    int | None,
+    typer.Option("--messages", metavar="N", min=1, max=LONG_MAX, help="The older name of --num-records."),
+]
+DateFormatOption = Annotated[
+    str, typer.Option("--date-format", metavar="PATTERN", help="How times are printed, as in Java's SimpleDateFormat.")
+]
 
 
 @app.command("produce", cls=accepting("perf produce"))
@@ -55,29 +86,16 @@ def produce(
         int | None,
         typer.Option("--record-size", metavar="BYTES", min=1, max=_INT_MAX, help="Size of each value, of random capitals."),
     ] = None,
-    payload_file: Annotated[
-        Path | None,
-        typer.Option("--payload-file", metavar="FILE", help="Each value is one of the values in this file, at random."),
-    ] = None,
+    payload_file: PayloadFileOption = None,
     payload_delimiter: Annotated[
         str, typer.Option("--payload-delimiter", metavar="TEXT", help="What separates the values in the file.")
     ] = "\\n",
     payload_monotonic: Annotated[
         bool, typer.Option("--payload-monotonic", help="Each value is the number of the record.")
     ] = False,
-    throughput: Annotated[
-        float, typer.Option("--throughput", metavar="N", help="At most N records per second; -1: no limit.")
-    ] = -1.0,
-    warmup_records: Annotated[
-        int,
-        typer.Option(
-            "--warmup-records", metavar="N", min=0, max=LONG_MAX,
-            help="A second line at the end has the figures without the first N records.",
-        ),
-    ] = 0,
-    batch_records: Annotated[
-        int, typer.Option("--batch-records", metavar="N", min=1, max=_INT_MAX, help="Number of records in a commit.")
-    ] = 10_000,
+    throughput: ThroughputOption = -1.0,
+    warmup_records: WarmupOption = 0,
+    batch_records: BatchOption = 10_000,
     reporting_interval: IntervalOption = 5000,
     root: RootOption = None,
     conf: ConfOption = None,
@@ -227,14 +245,8 @@ def consume(
         str | None,
         typer.Option("--include", metavar="REGEX", help="Instead of --topic: all topics whose whole name matches."),
     ] = None,
-    num_records: Annotated[
-        int | None,
-        typer.Option("--num-records", metavar="N", min=1, max=LONG_MAX, help="Number of records to read. Required."),
-    ] = None,
-    messages: Annotated[
-        int | None,
-        typer.Option("--messages", metavar="N", min=1, max=LONG_MAX, help="The older name of --num-records."),
-    ] = None,
+    num_records: RecordsOption = None,
+    messages: MessagesOption = None,
     timeout: Annotated[
         int, typer.Option("--timeout", metavar="MS", min=0, max=LONG_MAX, help="Only named in a warning: nothing is waited for.")
     ] = 10_000,
@@ -242,9 +254,7 @@ def consume(
         bool, typer.Option("--show-detailed-stats", help="Print the reports, and no line at the end.")
     ] = False,
     reporting_interval: IntervalOption = 5000,
-    date_format: Annotated[
-        str, typer.Option("--date-format", metavar="PATTERN", help="How times are printed, as in Java's SimpleDateFormat.")
-    ] = "yyyy-MM-dd HH:mm:ss:SSS",
+    date_format: DateFormatOption = "yyyy-MM-dd HH:mm:ss:SSS",
     hide_header: Annotated[bool, typer.Option("--hide-header", help="Print no first line with the names.")] = False,
     root: RootOption = None,
     conf: ConfOption = None,

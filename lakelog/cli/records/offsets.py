@@ -40,44 +40,50 @@ _WORDS = {
     "latest": -1, "earliest": _EARLIEST, "max-timestamp": -3, "earliest-local": _EARLIEST_LOCAL, "latest-tiered": -5,
     "earliest-pending-upload": -6,
 }  # fmt: skip
+TopicRegexOption = Annotated[
+    str | None,
+    typer.Option(
+        "--topic",
+        metavar="REGEX",
+        help="The name of a topic, or a regular expression for the whole name; a comma means `or`. Default: all.",
+    ),
+]
+TopicPartitionsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--topic-partitions",
+        metavar="RULE,...",
+        help=(
+            "Instead of --topic and --partitions. A rule is a regular expression for the topic, and after a colon the"
+            " partitions: N, FROM-TO (without TO), FROM- or -TO. Both parts can be left out."
+        ),
+    ),
+]
+TimeOption = Annotated[
+    str,
+    typer.Option(
+        "--time",
+        metavar="TIME",
+        help=(
+            "-1 or latest, -2 or earliest, -3 or max-timestamp. Or a time in milliseconds since 1970: the"
+            " result is then the offset of the first record at or after this time. Kafka's -4 to -6 are"
+            " accepted, too."
+        ),
+    ),
+]
 
 
 def offsets(
-    topic: Annotated[
-        str | None,
-        typer.Option(
-            "--topic", metavar="REGEX",
-            help="The name of a topic, or a regular expression for the whole name; a comma means `or`. Default: all.",
-        ),
-    ] = None,
+    topic: TopicRegexOption = None,
     partition: PartitionOption = None,
     partitions: Annotated[
         str | None, typer.Option("--partitions", metavar="N,...", help="Only these partitions. Default: all.")
     ] = None,
-    topic_partitions: Annotated[
-        str | None,
-        typer.Option(
-            "--topic-partitions", metavar="RULE,...",
-            help=(
-                "Instead of --topic and --partitions. A rule is a regular expression for the topic, and after a colon the"
-                " partitions: N, FROM-TO (without TO), FROM- or -TO. Both parts can be left out."
-            ),
-        ),
-    ] = None,
+    topic_partitions: TopicPartitionsOption = None,
     exclude_internal_topics: Annotated[
         bool, typer.Option("--exclude-internal-topics", help="No topics of Kafka itself, such as __consumer_offsets.")
     ] = False,
-    time: Annotated[
-        str,
-        typer.Option(
-            "--time", metavar="TIME",
-            help=(
-                "-1 or latest, -2 or earliest, -3 or max-timestamp. Or a time in milliseconds since 1970: the"
-                " result is then the offset of the first record at or after this time. Kafka's -4 to -6 are"
-                " accepted, too."
-            ),
-        ),
-    ] = "latest",
+    time: TimeOption = "latest",
     isolation: Annotated[
         Isolation, typer.Option(
             "--isolation", help="read_committed: latest is the offset at which the oldest open transaction begins.")
