@@ -16,7 +16,7 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 """The topics in which Kafka stores data of its own."""
 _RULE = re.compile(r"([^:,]*)(?::(?:([0-9]*)|([0-9]*)-([0-9]*)))?")
 _QUOTES = "\"'"
-_SPECIAL = re.compile(r"[\[\](){}*+?|^$\\,\"' ]")
+_SPECIAL = re.compile(r"[\[\](){}*+?|^$\\,\"']")
 
 
 def is_plain(text: str) -> bool:
