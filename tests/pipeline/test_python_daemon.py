@@ -74,6 +74,20 @@ def test_what_fails_in_a_planner_s_worker_is_reported_to_a_jvm_that_listens(tmp_
     assert b"Traceback" in failure
 
 
+@pytest.mark.parametrize(("program", "loaded"), [
+    ("pyspark.sql.worker.create_data_source", True),
+    ("pyspark.sql.streaming.python_streaming_source_runner", True),
+    ("pyspark.sql.worker.lookup_data_sources", False),  # runs once, without the source
+])  # fmt: skip
+def test_a_daemon_of_the_planner_has_imported_the_source_before_it_forks(program: str, loaded: bool) -> None:
+    said = "import sys; from pipeline.spark import quiet_daemon as quiet; "
+    said += "quiet.daemon.manager = lambda: print('lakelog.spark.data_source' in sys.modules); quiet.main()"
+    printed = subprocess.run(
+        [sys.executable, "-c", said, program], cwd=PROJECT, check=True, capture_output=True, text=True
+    )
+    assert printed.stdout == f"{loaded}\n"
+
+
 def test_spark_is_given_the_python_whose_daemons_are_silent() -> None:
     said = "import os; from pipeline.spark.session import _prepare_environment as prepare; prepare(); "
     said += "print(os.environ['PYSPARK_PYTHON'], os.environ['PYSPARK_DRIVER_PYTHON'])"

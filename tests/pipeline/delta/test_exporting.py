@@ -771,7 +771,7 @@ def test_positions_are_registered_before_reading_and_go_back_with_the_table(log:
     log.add(b"b", 2)
     exported()
     assert first.table_version is not None
-    DeltaTable.forPath(log.spark, upsert.table).restoreToVersion(first.table_version)
+    table_at(upsert.table).restore(first.table_version)
     exported()
     assert registered == [{}, {0: 1}, {0: 1}]
 
@@ -784,7 +784,7 @@ def test_keys_whose_tombstones_are_gone_after_a_restore_are_deleted_all_the_same
     log.add(b"a", None)
     run(log, upsert)
     assert first.table_version is not None
-    DeltaTable.forPath(log.spark, upsert.table).restoreToVersion(first.table_version)
+    table_at(upsert.table).restore(first.table_version)
     # Meanwhile the tombstone is cleaned away, and offset 0 with it; partition 1 begins at 1, where nothing is left.
     log.add(b"d", 5)
     cleaned = [record for record in log.records[0] if record[0] != b"a"]
