@@ -254,7 +254,7 @@ Only the names in this reference are the Python API. Everything else may change 
 raise `StorageError` or one of its subclasses if the storage refuses a call or fails.
 """
 
-CLASSES: tuple[type, ...] = (lakelog.Root, lakelog.Topic, lakelog.Transaction, lakelog.Rows)
+CLASSES: tuple[type, ...] = (lakelog.Root, lakelog.Topic, lakelog.Transaction, lakelog.Rows, lakelog.FreshTable)
 """The classes with methods, in the order of the page."""
 VALUES: tuple[type, ...] = (
     lakelog.Record, lakelog.GroupPosition, lakelog.TopicDescription, Setting, PartitionState, Segment, LeaderEpoch, Writer,
@@ -262,7 +262,9 @@ VALUES: tuple[type, ...] = (
     lakelog.Finding, Kind, Restored,
 )  # fmt: skip
 """The immutable values that the methods return, in the order of the page."""
-_FUNCTIONS: Mapping[str, Callable[..., object]] = {"lakelog.open": lakelog.open, "lakelog.register": lakelog.register}
+_FUNCTIONS: Mapping[str, Callable[..., object]] = {
+    "lakelog.open": lakelog.open, "lakelog.register": lakelog.register, "lakelog.table": lakelog.table,
+}  # fmt: skip
 _NOT_LISTED = {"Plan.kind", "Plan.format", "PartitionState.listed"}
 """Fields that say only how a document is stored."""
 
@@ -355,9 +357,13 @@ def signature(name: str, function: Callable[..., object]) -> str:
 def public_members(kind: type) -> dict[str, Any]:
     """The public methods and properties of a class, by name in the order of the source; and the methods of protocols that
     have a docstring."""
+    inherited = [each for each in kind.__mro__[1:] if each.__module__.startswith("lakelog.")]
+    members = dict(vars(kind))
+    for each in inherited:
+        members |= {name: member for name, member in vars(each).items() if name not in members}
     return {
         name: member
-        for name, member in vars(kind).items()
+        for name, member in members.items()
         if (inspect.isfunction(member) or isinstance(member, property))
         and (not name.startswith("_") or (name in ("__iter__", "__arrow_c_stream__") and member.__doc__))
     }

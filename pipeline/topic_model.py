@@ -100,7 +100,8 @@ def changed_model(
                 f" {'; '.join(breaking)}",
                 "Nothing was changed. Choose: undo the change, for example keep the old field and add an optional new one;"
                 " or accept the change once with --accept-schema. If the columns of an exported table do not fit the"
-                " new model, also choose another export.table.",
+                " new model, also make the table again with `export --rebuild`, or choose another"
+                " export.table.",
             )
     return wanted
 
