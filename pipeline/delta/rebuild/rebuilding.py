@@ -24,7 +24,7 @@ The commit has the guard of an export. So of a rebuild and an export at the same
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from pyspark.sql import DataFrame, SparkSession
@@ -123,7 +123,7 @@ def rebuild_table(
         counts = count_records(rows)
         recent = recent_after(Recent(), counts, options.max_share, accepted=options.bounds.up_to is not None)
         if recent is None:
-            raise too_many(export, plan, rows, counts, options.max_share)
+            raise too_many(export, replace(plan, head=None), rows, counts, options.max_share)
         before = table.count()
         lost = lost_rows(export, table, rows, ranges, plan.end)
         check_lost(export, before, lost, options.accepted_lost)
