@@ -156,6 +156,9 @@ rows = orders.read()
 print(duckdb.sql("SELECT count(*), count(value) FROM rows"))
 ```
 
+If the topic is exported to a Delta table, `orders.table(schema="order")` returns the rows of the table together with
+the records that the log has beyond it ([ANALYSTS.md](ANALYSTS.md#rows-that-are-not-exported-yet)).
+
 By default, a reader sees committed records only: no records of aborted transactions, and no records after the start of
 an open transaction. With `isolation="read_uncommitted"`, a reader also sees these records. The records are read when
 your program uses the rows. If retention or compaction deletes records between the call of `read` and this use, the rows
@@ -244,7 +247,8 @@ wheel. Executors need the packages `lakelog` and `storage_engine`. [SOURCES.md](
 Build the wheel in the checkout with `.venv/bin/python -m hatchling build -t wheel`, and install the file from `dist/`.
 The wheel contains the packages `lakelog` and `storage_engine` and the program `lakelog`. It has two extras:
 `lakelog[spark]` adds PySpark, and `lakelog[delta]` adds the packages for Delta tables, which `lakelog report` uses. The
-Spark jobs in `jobs/` run from a checkout.
+Spark jobs in `jobs/` run from a checkout. `Topic.table` and `lakelog.table` need a checkout, too, because they decode
+records with the topic's model.
 """
 
 _REFERENCE = """
