@@ -220,7 +220,7 @@ def _finish(
 
 
 def _foreign(table: str, planned_from: int, version: int) -> tuple[int, ...]:
-    """The versions between the plan and the rebuild that added rows."""
+    """The versions between the plan and the rebuild that may have added rows."""
     commits = takewhile(lambda each: each.version > planned_from, DeltaLog(table).commits())
-    found = [each.version for each in commits if each.version < version and each.adds_files]
-    return tuple(sorted(found))
+    found = [each for each in commits if each.version < version and each.adds_files and each.operation != "OPTIMIZE"]
+    return tuple(sorted(each.version for each in found))

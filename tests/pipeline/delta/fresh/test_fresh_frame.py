@@ -104,7 +104,8 @@ def test_an_export_and_retention_while_a_view_is_made(
     topic.append((b"a", 3), (b"b", None), (b"c", 4))
     topic.append(*((b"fill-%d" % number, number) for number in range(40)))
     topic.append((b"d", 5))
-    united, attempts = fresh_frame._united, []
+    united = fresh_frame._united
+    attempts: list[int] = []
 
     def raced(*arguments: Any) -> DataFrame:
         if not attempts:

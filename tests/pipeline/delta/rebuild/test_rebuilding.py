@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from lakelog.spark.splits import read_topic
@@ -22,7 +23,7 @@ from pipeline.delta.export_plan import (
     TopicRecreatedError,
 )
 from pipeline.delta.rebuild import rebuilding
-from pipeline.delta.rebuild.lost_rows import LostRows, RowsWouldBeLostError
+from pipeline.delta.rebuild.lost_rows import LostRows, RowsWouldBeLostError, check_lost
 from pipeline.delta.rebuild.rebuilding import RebuildOptions, RebuildResult, rebuild_table
 from pipeline.delta.table_history import read_head
 from storage_engine.errors import ConflictError
@@ -233,7 +234,6 @@ def test_of_a_rebuild_and_an_export_at_the_same_time_one_is_refused(
     topic.append((b"a", 1))
     topic.run_export()
     topic.append((b"b", 2))
-    check_lost = rebuilding.check_lost
 
     def raced(*arguments: Any) -> None:
         topic.run_export()
@@ -244,6 +244,15 @@ def test_of_a_rebuild_and_an_export_at_the_same_time_one_is_refused(
         rebuild(spark, topic, replace(topic.export, mode=ExportMode.UPSERT))
     assert [row["number"] for row in rows(topic.export)] == [1, 2]
     assert whole(topic.prove())["answer"] == "equal"
+
+    def foreign(*arguments: Any) -> None:
+        table = table_at(topic.export.table)
+        write_deltalake(table, table.to_pyarrow_table(), mode="append")
+        check_lost(*arguments)
+
+    monkeypatch.setattr(rebuilding, "check_lost", foreign)
+    assert rebuild(spark, topic, topic.export).foreign == (3,)
+    assert [row["number"] for row in rows(topic.export)] == [1, 2]
 
 
 def test_tables_that_a_rebuild_refuses(spark: SparkSession, tmp_path: Path) -> None:
