@@ -63,7 +63,8 @@ def _united(spark: SparkSession, request: FreshRequest, snapshot: Snapshot) -> D
         if export.mode is not ExportMode.UPSERT:
             new = rows.where("_reason IS NULL").select(row_columns(export).names)
             return table.unionByName(new, allowMissingColumns=True)
-        changed = upserted_rows(export, rows, table).localCheckpoint()
+        has_undecodable = not rows.where("_reason IS NOT NULL").isEmpty()
+        changed = upserted_rows(export, rows, table, with_undecodable=has_undecodable).localCheckpoint()
     kept = table.join(rows.select("_key"), "_key", "left_anti").select(table.columns)
     for partition, start in plan.rebuilt.items():
         # The log may have lost tombstones of this partition, so a row without a record was deleted.

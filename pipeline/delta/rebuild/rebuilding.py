@@ -183,7 +183,8 @@ def _write(
         append_undecodable(spark, export, rows, stamp, plan.start)
     columns = nullable(spark_struct(table_columns(export)))
     if export.mode is ExportMode.UPSERT:
-        made = upserted_rows(export, rows, spark.createDataFrame([], columns))
+        nothing = spark.createDataFrame([], columns)
+        made = upserted_rows(export, rows, nothing, with_undecodable=counts.dead_letters > 0)
     else:
         made = rows.where("_reason IS NULL").select(columns.names)
     writer = made.write.format("delta").mode("overwrite").partitionBy(*partitions)

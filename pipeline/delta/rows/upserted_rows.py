@@ -50,14 +50,15 @@ def upsert_source(export: Export, rows: DataFrame, first: DataFrame | None) -> D
     return source.join(met, "_key", "full_outer").join(first.select("_key", "_bad"), "_key", "left")
 
 
-def upserted_rows(export: Export, rows: DataFrame, table: DataFrame) -> DataFrame:
+def upserted_rows(export: Export, rows: DataFrame, table: DataFrame, *, with_undecodable: bool) -> DataFrame:
     """The rows that the keys of the increment have after an upsert, with the columns of the table.
 
     Args:
         rows: reduced rows.
         table: the table before the upsert.
+        with_undecodable: whether some of the rows could not be decoded.
     """
-    source = upsert_source(export, rows, first_undecodable(rows, table))
+    source = upsert_source(export, rows, first_undecodable(rows, table) if with_undecodable else None)
     joined = source.alias("s").join(table.alias("t"), F.expr("s._key = t._key"), "left")
     has_row = F.col("t._key").isNotNull()
     wins = F.when(has_row, F.coalesce(F.expr(WINS), F.lit(False))).otherwise(F.expr(DECIDES))
