@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from storage_engine.config import BrokerConfig
 from storage_engine.progress import NO_PROGRESS
 from storage_engine.topic.clean.topic_retention import retain_topic
 from storage_engine.topic.dropped_files import delete_dropped
-from tests.pipeline.delta.order_models import Order, WideOrder, schema_of
+from tests.pipeline.delta.order_models import Order, Trip, WideTrip, schema_of
 from tests.pipeline.delta.proof.exported_topic import ExportedTopic, some_orders
 from tests.roots.delta_tables import table_at
 
@@ -123,15 +125,26 @@ def test_an_export_and_retention_while_a_view_is_made(
     assert len(attempts) == 2, "the first attempt found that its records were gone"
 
 
-def test_a_view_has_the_wider_column_and_the_table_stays(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_view_has_the_wider_columns_and_new_fields_and_the_table_stays(spark: SparkSession, tmp_path: Path) -> None:
     topic = ExportedTopic(tmp_path, partitions=1)
-    topic.append((b"a", 1), (b"b", 2))
+    topic.export = replace(topic.export, schema=schema_of(Trip))
+    trip = b'{"number": 1, "count": 2, "price": "1.50", "marks": [3, null], "legs": [{"distance": 4%s}], "home": null}'
+    topic.append((b"a", trip % b""), (b"b", trip % b""))
     topic.run_export()
-    topic.append((b"b", b'{"number": 2.5}'))
-    found = lakelog.table(spark, "orders", root=topic.root, table=topic.export.table, schema=schema_of(WideOrder).text)
-    assert sorted(tuple(row) for row in found.select("_key", "number").collect()) == [(b"a", 1.0), (b"b", 2.5)]
-    assert dict(found.dtypes)["number"] == "double"
-    assert [row["number"] for row in exported_rows(topic)] == [1, 2]
+    before = exported_rows(topic)
+    topic.append((b"b", trip % b', "stop": "x"'))
+    found = lakelog.table(spark, "orders", root=topic.root, table=topic.export.table, schema=schema_of(WideTrip).text)
+    wide = {
+        "number": 1.0, "count": Decimal("2.00"), "price": Decimal("1.5000"), "marks": [3.0, None], "home": None,
+        "note": None,
+    }  # fmt: skip
+    names = ["_key", "legs", *wide]
+    assert [{name: row[name] for name in names} for row in rows_of(found)] == [
+        {"_key": b"a", "legs": [{"distance": 4.0, "stop": None}], **wide},
+        {"_key": b"b", "legs": [{"distance": 4.0, "stop": "x"}], **wide},
+    ]
+    assert found.columns[-2:] == ["_stale_since", "note"]
+    assert exported_rows(topic) == before
 
 
 def test_a_table_without_a_stamp_is_refused(spark: SparkSession, tmp_path: Path) -> None:
