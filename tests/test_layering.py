@@ -61,7 +61,9 @@ ABOVE = {
     "lakelog.cli": "lakelog.cli.output lakelog.cli.topics lakelog.cli.records lakelog.cli.clean lakelog.cli.inspect",
     "pipeline.settings": "",
     "pipeline.spark": "lakelog.spark",
-    "pipeline.job": "lakelog.terminal lakelog.opening lakelog.cli.clean pipeline.settings pipeline.spark",
+    "pipeline.job_metrics": "lakelog.terminal lakelog.optional",
+    "pipeline.job": "lakelog.terminal lakelog.opening lakelog.cli.output lakelog.cli.clean pipeline.settings pipeline.spark"
+    " pipeline.job_metrics",
     "pipeline.topic_model": "schemas pipeline.settings",
     "pipeline.stop_request": "",
     "pipeline.delta": "schemas lakelog.dead_letter_tables lakelog.delta_options lakelog.rows lakelog.spark"

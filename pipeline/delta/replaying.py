@@ -1,9 +1,9 @@
 """Replays the dead letters of an export: decodes them again with a fixed model.
 
 The records from the first open dead letter up to the table's position are read from the log again. The table's position
-does not change. In an append table, each dead letter that can now be decoded becomes a row. In an upsert table, the row
-of each key is decided by the key's newest record that is a tombstone or can be decoded. This rule is the same in every
-export. So the result is the same as that of a complete export with the fixed model.
+does not change. In an append table, each dead letter that can now be decoded becomes a row. In an upsert table, one
+record of each key decides the key's row: the newest record that can be decoded or is a tombstone. This rule is the same
+in every export. So the result is the same as that of a complete export with the fixed model.
 
 Each open dead letter gets an `outcome`, or stays open:
 

@@ -109,8 +109,8 @@ def test_an_append_from_its_first_run_to_one_with_nothing_new(
     assert told == (
         f"export: {storage.uri}/tables/t: 1 of 1 records to export and 0 of the 3 records before them cannot be decoded:"
         " 25.0%, and export.max.dead.letter.share allows 5.0% (1 undecodable, missing at carrier; in partition 0 offsets 3"
-        " to 3 (1)). Nothing was exported. Choose: fix the model in schemas/ or the producer, and start again; accept these dead"
-        ' letters once with --accept-dead-letters "0:5"; or raise export.max.dead.letter.share.\n'
+        " to 3 (1)). Nothing was exported. Choose one: (1) fix the model in schemas/ or the producer, and start again; (2)"
+        ' accept these dead letters once with --accept-dead-letters "0:5"; (3) raise export.max.dead.letter.share.\n'
     )
     assert all_files(storage) == files
     status, result, told = run_export("--accept-dead-letters", "0:5")

@@ -359,8 +359,8 @@ def test_too_many_dead_letters_stop_the_export_before_anything_is_committed(
     assert str(stopped.value) == (
         f"{upsert.table}: 20 of 20 records to export and 0 of the 20 records before them cannot be decoded: 50.0%, and"
         " export.max.dead.letter.share allows 5.0% (20 undecodable, missing at number; in partition 0 offsets 20 to 29"
-        " (10); partition 1 offsets 0 to 9 (10)). Nothing was exported. Choose: fix the model in schemas/ or the producer,"
-        ' and start again; accept these dead letters once with --accept-dead-letters "0:31,1:10"; or raise'
+        " (10); partition 1 offsets 0 to 9 (10)). Nothing was exported. Choose one: (1) fix the model in schemas/ or the"
+        ' producer, and start again; (2) accept these dead letters once with --accept-dead-letters "0:31,1:10"; (3) raise'
         " export.max.dead.letter.share."
     )
     log.add(b"later", BAD)  # what came since was not shown, and is not accepted

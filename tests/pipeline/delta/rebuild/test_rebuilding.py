@@ -146,8 +146,8 @@ def test_rows_that_the_log_no_longer_has_are_not_lost_without_consent(spark: Spa
         rebuild(spark, topic, topic.export)
     assert str(refused.value) == (
         f"{topic.export.table}: a rebuild would lose 2 of 45 rows, because the log no longer has their records (2 deleted by"
-        " retention). Nothing was changed. Choose: keep this table, and make the new one beside it with another"
-        " export.table; or accept the loss once with --rebuild --accept-lost-rows 2."
+        " retention). Nothing was changed. Choose one: (1) keep this table, and make the new one beside it with another"
+        " export.table; (2) accept the loss once with --rebuild --accept-lost-rows 2."
     )
     with pytest.raises(RowsWouldBeLostError, match=r"and --accept-lost-rows accepts 1\. "):
         rebuild(spark, topic, replace(topic.export, section="exports.o"), accepted_lost=1)
