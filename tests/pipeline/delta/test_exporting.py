@@ -489,7 +489,7 @@ def test_replay_makes_the_table_what_a_pass_with_the_mended_model_makes(
     run(log, at_once)
     before, positions = table_at(upsert.table).version(), run(log, upsert).positions_after
     with monkeypatch.context() as patch:
-        patch.setattr(replaying, "_mark", lambda *_: killed())
+        patch.setattr(replaying, "mark_letters", lambda *_: killed())
         with pytest.raises(Killed):
             replayed(log, mended)
     assert by_key(upsert) == by_key(at_once)
@@ -529,7 +529,7 @@ def test_replay_appends_each_record_once_and_leaves_what_the_log_has_lost(
         replay(log.spark, mended, {0: PartitionOffsets(first, 6)}, read, lambda: {0: 1})
 
     with monkeypatch.context() as patch:
-        patch.setattr(replaying, "_mark", lambda *_: killed())
+        patch.setattr(replaying, "mark_letters", lambda *_: killed())
         with pytest.raises(Killed):
             replay_where_the_log_began_at(1)
     for first in (0, 1):
