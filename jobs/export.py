@@ -3,6 +3,7 @@
     ./spark-submit.sh export --conf conf/flights.yaml [--from-offset P:N]... [--from-timestamp TIME]
         [--accept-dead-letters P:N,...]
     ./spark-submit.sh export --conf conf/flights.yaml --replay
+    ./spark-submit.sh export --conf conf/flights.yaml --rebuild [--accept-lost-rows N]
     ./spark-submit.sh export --conf several.yaml [--only NAME]...
 
 The job reads the records that the topic of the section `export` has received since the last run. Records of open or
@@ -19,6 +20,9 @@ With --from-offset or --from-timestamp, the export begins at an earlier offset. 
 table's rows at and above that offset. In upsert mode, the export computes some rows again: the rows of all keys that
 have records at or above that offset. --replay decodes the dead letters again. Use --replay after you have corrected the
 model.
+
+--rebuild makes the table again from the whole log, in one commit. Use --rebuild to change export.mode, or the type of a
+column. If the log no longer has the records of some rows, the rebuild is refused, and the error gives their number.
 
 If the settings have a section `exports`, the job runs each of its exports, and one that fails does not stop the others.
 With a trigger such as `1 minute`, the job runs until SIGTERM or Ctrl-C, and looks for new records after each minute.

@@ -3,9 +3,6 @@
 The import of numba, pyarrow and pandas needs about four seconds on one core. Spark forks all workers from one daemon,
 so every worker starts with the daemon's modules and shares their memory. The setting spark.python.daemon.module names
 this module. The workers end silently after the JVM has closed the connection (pipeline/spark/quiet_daemon.py).
-
-PySpark collects the garbage of a worker after each task. With all of these modules, this would need 70 milliseconds of
-processor time. So the daemon exempts its objects from garbage collection before it forks workers.
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ from __future__ import annotations
 import pandas as pd
 
 from lakelog.spark import data_source
-from lakelog.spark.tasks import exempt_modules_from_collection
 from pipeline.delta import exporting
 from pipeline.ingest import spark_publisher, staging_task
 from pipeline.spark import quiet_daemon
@@ -24,5 +20,4 @@ PRELOADED = (pd, topic_compaction, exporting, topic_merging, spark_publisher, da
 
 if __name__ == "__main__":
     load_kernels()
-    exempt_modules_from_collection()
     quiet_daemon.main()

@@ -100,7 +100,7 @@ def changed_model(
                 f" {'; '.join(breaking)}",
                 "Nothing was changed. Choose one: (1) undo the change, for example keep the old field and add an optional"
                 " new one; (2) accept the change once with --accept-schema. If the columns of an exported table do not fit"
-                " the new model, also choose another export.table.",
+                " the new model, also make the table again with `export --rebuild`, or choose another export.table.",
             )
     return wanted
 

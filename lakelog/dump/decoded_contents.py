@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakelog.dump.java_text import java_double, java_texts
+from lakelog.dump.java_text import java_double, java_text, java_texts
 from lakelog.dump.lines import DumpOptions, TopicDecoder, ValueDecoder, base64_text, json_content, text_content
 from storage_engine.record.cluster_metadata.metadata_records import (
     UndecodableMetadataError,
@@ -45,19 +45,19 @@ def text_contents(keys: pa.Array, values: pa.Array, offsets: list[int], wanted: 
     Args:
         keys, values: binary.
     """
+    if wanted.decoder is None and wanted.key_decoder is wanted.value_decoder is ValueDecoder.STRING:
+        return [text_content(*pair) for pair in zip(java_texts(keys), java_texts(values), strict=True)]
+    rows = zip(offsets, keys.to_pylist(), values.to_pylist(), strict=True)
+    return [record_text(offset, key, value, wanted) for offset, key, value in rows]
+
+
+def record_text(offset: int, key: bytes | None, value: bytes | None, wanted: DumpOptions) -> str:
+    """The key and the value at the end of the line of one record."""
     if wanted.decoder is TopicDecoder.METADATA:
-        pairs = zip(offsets, values.to_pylist(), strict=True)
-        return [text_content(None, _metadata_text(offset, value)) for offset, value in pairs]
+        return text_content(None, _metadata_text(offset, value))
     if wanted.decoder is not None:
-        types = _COORDINATORS[wanted.decoder]
-        rows = zip(offsets, keys.to_pylist(), values.to_pylist(), strict=True)
-        return [text_content(*_coordinator_texts(offset, key, value, types)) for offset, key, value in rows]
-    texts = zip(
-        _value_texts(keys, wanted.key_decoder, offsets),
-        _value_texts(values, wanted.value_decoder, offsets),
-        strict=True,
-    )
-    return [text_content(key, value) for key, value in texts]
+        return text_content(*_coordinator_texts(offset, key, value, _COORDINATORS[wanted.decoder]))
+    return text_content(_value_text(key, wanted.key_decoder, offset), _value_text(value, wanted.value_decoder, offset))
 
 
 def json_contents(
@@ -83,16 +83,13 @@ def control_text(kind: int, value: bytes | None) -> str | None:
         return None
 
 
-def _value_texts(column: pa.Array, decoder: ValueDecoder, offsets: list[int]) -> list[str | None]:
-    if decoder is ValueDecoder.STRING:
-        return java_texts(column)
+def _value_text(data: bytes | None, decoder: ValueDecoder, offset: int) -> str | None:
+    if data is None or decoder is ValueDecoder.STRING:
+        return java_text(data)
     size = _NUMBER_BYTES[decoder]
-    return [
-        None if data is None
-        else str(int.from_bytes(data[:size], "big", signed=True)) if len(data) >= size
-        else f"Error at offset {offset}, skipping. Expected {size} bytes, found {len(data)}."
-        for offset, data in zip(offsets, column.to_pylist(), strict=True)
-    ]  # fmt: skip
+    if len(data) < size:
+        return f"Error at offset {offset}, skipping. Expected {size} bytes, found {len(data)}."
+    return str(int.from_bytes(data[:size], "big", signed=True))
 
 
 def _metadata_text(offset: int, value: bytes | None) -> str:

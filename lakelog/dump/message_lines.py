@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from lakelog.dump.decoded_contents import json_contents, text_contents
+from lakelog.dump.decoded_contents import json_contents, record_text
 from lakelog.dump.fields import codec_name
 from lakelog.dump.java_text import java_bool
 from lakelog.dump.lines import DumpOptions, ShownEntries, json_line
@@ -89,10 +88,7 @@ def _message_line(
         return json_line(
             file, dict(zip(_MESSAGE_FIELDS, (*fixed, message.valid, message.crc), strict=True)) | contents
         )  # fmt: skip
-    tail = ""
-    if wanted.contents:
-        columns = [pa.array([each], pa.binary()) for each in pair]
-        (tail,) = text_contents(columns[0], columns[1], [message.offset], wanted)
+    tail = record_text(message.offset, *pair, wanted) if wanted.contents else ""
     if wanted.skip_metadata:
         return f"|{tail}\n" if tail else "\n"
     return f"{_MESSAGE_LINE % (*fixed, java_bool(message.valid), message.crc)}{tail}\n"

@@ -82,7 +82,7 @@ def exempt_modules_from_collection() -> None:
     """Exempt the objects of this process from garbage collection, once.
 
     PySpark collects the garbage of a worker after each task. With the modules that a task has imported, this needs up to
-    75 milliseconds of processor time. pipeline.python_daemon does the same before it forks workers.
+    75 milliseconds of processor time. The daemon of Lakelog's jobs does the same before it forks workers.
     """
     if gc.get_freeze_count() == 0:
         gc.collect()
