@@ -67,8 +67,9 @@ ABOVE = {
     "pipeline.stop_request": "",
     "pipeline.delta": "schemas lakelog.dead_letter_tables lakelog.delta_options lakelog.rows lakelog.spark"
     " pipeline.settings pipeline.spark pipeline.job",
-    "pipeline.export": "lakelog.dead_letter_tables lakelog.spark pipeline.settings pipeline.spark pipeline.job"
-    " pipeline.topic_model pipeline.stop_request pipeline.delta",
+    "pipeline.jdbc": "lakelog.optional pipeline.settings pipeline.delta",
+    "pipeline.export": "lakelog.dead_letter_tables lakelog.optional lakelog.spark pipeline.settings pipeline.spark"
+    " pipeline.job pipeline.topic_model pipeline.stop_request pipeline.delta pipeline.jdbc",
     "pipeline.ingest": "schemas lakelog.dead_letter_tables lakelog.spark pipeline.settings pipeline.spark"
     " pipeline.topic_model pipeline.stop_request pipeline.delta",
     "pipeline.clean": "lakelog.inspection lakelog.spark lakelog.cli.clean pipeline.settings pipeline.spark pipeline.job",

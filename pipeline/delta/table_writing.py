@@ -19,7 +19,8 @@ from pyspark.sql import functions as F
 from lakelog.spark.types import nullable, spark_struct
 from pipeline.delta.dead_letters import append_dead_letters
 from pipeline.delta.export_plan import Export
-from pipeline.delta.rows.export_rows import deciding, first_undecodable, is_newer, of_place, of_row, place
+from pipeline.delta.rows.export_rows import deciding, first_undecodable, place
+from pipeline.delta.rows.newer_sql import is_newer, of_place, of_row
 from pipeline.delta.rows.row_columns import STALE_SINCE, row_columns, table_columns
 from pipeline.delta.table_history import Commit, read_head
 from pipeline.delta.table_stamp import Stamp, perhaps_written

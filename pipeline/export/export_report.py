@@ -75,13 +75,19 @@ def gap_warnings(plan: ExportPlan) -> list[str]:
     ]
 
 
-def export_warnings(result: ExportResult, export: Export, compacted: bool) -> list[str]:
-    """The warnings of an export. compacted: compaction has removed records of the topic."""
+def export_warnings(result: ExportResult, export: Export, compacted: bool, *, to_database: bool = False) -> list[str]:
+    """The warnings of an export.
+
+    Args:
+        compacted: compaction has removed records of the topic.
+        to_database: the dead letters are in a table of a database.
+    """
+    counted_by = "its column reason says why" if to_database else "`lakelog report` counts them by reason"
     warnings = gap_warnings(result.plan)
     if result.dead_letters:
         warnings.append(
             f"{counted(result.dead_letters, 'record')} could not be decoded and became dead letters in"
-            f" {export.dead_letters}; `lakelog report` counts them by reason"
+            f" {export.dead_letters}; {counted_by}"
         )
     if result.became_stale:
         warnings.append(
