@@ -45,7 +45,7 @@ def mariadb_server() -> Iterator[DatabaseTarget]:
             process = subprocess.Popen(
                 [
                     *common, f"--port={port}", "--bind-address=127.0.0.1", f"--socket={place}/socket",
-                    "--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve", "--performance-schema=OFF",
+                    "--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve", "--performance-schema=OFF", "--skip-ssl", "--debug-no-sync",
                 ],
                 stdout=log, stderr=log,
             )  # fmt: skip
