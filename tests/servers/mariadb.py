@@ -36,8 +36,9 @@ def mariadb_server() -> Iterator[DatabaseTarget]:
         statements = "CREATE DATABASE IF NOT EXISTS mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\n"
         statements += "".join((programs / "share" / name).read_text() for name in _TABLES)
         statements += (
-            "\nCREATE DATABASE shop CHARACTER SET utf8mb4;\nFLUSH PRIVILEGES;\n"
-            f"CREATE USER lakelog@'%' IDENTIFIED BY '{password}';\nGRANT ALL ON *.* TO lakelog@'%' WITH GRANT OPTION;\n"
+            "\nCREATE DATABASE tests CHARACTER SET utf8mb4;\nFLUSH PRIVILEGES;\n"
+            f"CREATE USER administrator@'%' IDENTIFIED BY '{password}';\n"
+            "GRANT ALL ON *.* TO administrator@'%' WITH GRANT OPTION;\n"
         )
         with (place / "log").open("wb") as log:
             subprocess.run([*common, "--bootstrap"], input=statements.encode(), check=True, stdout=log, stderr=log)
@@ -45,11 +46,14 @@ def mariadb_server() -> Iterator[DatabaseTarget]:
             process = subprocess.Popen(
                 [
                     *common, f"--port={port}", "--bind-address=127.0.0.1", f"--socket={place}/socket",
-                    "--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve", "--performance-schema=OFF", "--skip-ssl", "--debug-no-sync",
+                    "--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve", "--performance-schema=OFF",
+                    "--skip-ssl", "--debug-no-sync",
                 ],
                 stdout=log, stderr=log,
             )  # fmt: skip
-        target = DatabaseTarget(DatabaseKind.MARIADB, "127.0.0.1", port, "shop", "shop", "-", "lakelog", password)
+        target = DatabaseTarget(
+            DatabaseKind.MARIADB, "127.0.0.1", port, "tests", "tests", "-", "administrator", password
+        )
         try:
             answering(target, process, place / "log")
             yield target

@@ -50,7 +50,7 @@ def postgresql_server() -> Iterator[DatabaseTarget]:
                 os.chown(each, nobody.pw_uid, nobody.pw_gid)
         subprocess.run(
             [
-                programs / "bin/initdb", "-D", data, "-U", "lakelog", "--pwfile", file, "-A", "scram-sha-256",
+                programs / "bin/initdb", "-D", data, "-U", "administrator", "--pwfile", file, "-A", "scram-sha-256",
                 "-E", "UTF8", "--no-locale", "--no-sync",
             ],
             check=True, stdout=subprocess.DEVNULL, **as_user,
@@ -60,7 +60,7 @@ def postgresql_server() -> Iterator[DatabaseTarget]:
         with (place / "log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, **as_user)
         target = DatabaseTarget(
-            DatabaseKind.POSTGRESQL, "127.0.0.1", port, "postgres", "public", "-", "lakelog", password
+            DatabaseKind.POSTGRESQL, "127.0.0.1", port, "postgres", "public", "-", "administrator", password
         )
         try:
             answering(target, process, place / "log")

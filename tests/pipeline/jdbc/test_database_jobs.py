@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from jobs.export import export
 from jobs.prove import add_proof_options, prove_exports
-from lakelog import open as open_root
+from lakelog.opening import open_topics
 from pipeline.export.export_request import add_export_options
 from pipeline.export.export_to_database import fill_with_spark
 from pipeline.job import run_job
@@ -58,9 +58,8 @@ def test_job_reports_what_it_did(sales: Sales, run: Run) -> None:
     assert (result["topic"], result["table"], result["table version"], result["records"]) == ("sales", shown, 0, 200)
     assert f"dead letters in {sales.target.table}_dead_letters; its column reason says why" in told
     assert run()[1]["records"] == 0
-    root = open_root(sales.root)
-    state = root.topics.state("sales")
-    [consumer] = read_consumers(root.topics.storage, state).known
+    topics = open_topics(str(sales.root), None, print)
+    [consumer] = read_consumers(topics.storage, topics.state("sales")).known
     assert (consumer.name, consumer.kind) == (f"export {shown}", "database export")
     assert sum(consumer.positions.values()) == 200
     assert exported_table(consumer) is None
