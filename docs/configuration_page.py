@@ -144,7 +144,7 @@ def _settings(section: type[Section], prefix: str, keys: Iterable[str] | None = 
             continue
         required = "required" if field.is_required() else ""
         fixed = field.default
-        default = "" if fixed is None or fixed is PydanticUndefined or fixed == {} else f"`{fixed}`"
+        default = "" if fixed is None or fixed is PydanticUndefined or fixed in ({}, "") else f"`{fixed}`"
         rows.append((f"`{prefix}{key}`", noun(field), required or default, field.description or ""))
     return rows
 

@@ -29,7 +29,7 @@ def mariadb_server() -> Iterator[DatabaseTarget]:
     with tempfile.TemporaryDirectory(prefix="mariadb-", ignore_cleanup_errors=True) as folder:
         place, password = Path(folder), secrets.token_hex(8)
         (place / "data/mysql").mkdir(parents=True)
-        common = [
+        common: list[str | Path] = [
             programs / "bin/mariadbd", "--no-defaults", f"--basedir={programs}", f"--lc-messages-dir={programs}/share",
             f"--datadir={place}/data", f"--tmpdir={place}", "--user=root", *_SIZES,
         ]  # fmt: skip

@@ -56,9 +56,20 @@ def postgresql_server() -> Iterator[DatabaseTarget]:
             check=True, stdout=subprocess.DEVNULL, **as_user,
         )  # fmt: skip
         (port,) = free_ports(1)
-        command = [programs / "bin/postgres", "-D", data, "-p", str(port), "-k", "", "-h", "127.0.0.1", "-F"]
+        command: list[str | Path] = [
+            programs / "bin/postgres",
+            "-D",
+            data,
+            "-p",
+            str(port),
+            "-k",
+            "",
+            "-h",
+            "127.0.0.1",
+            "-F",
+        ]
         with (place / "log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, **as_user)
+            process: subprocess.Popen[bytes] = subprocess.Popen(command, stdout=log, stderr=log, **as_user)
         target = DatabaseTarget(
             DatabaseKind.POSTGRESQL, "127.0.0.1", port, "postgres", "public", "-", "administrator", password
         )

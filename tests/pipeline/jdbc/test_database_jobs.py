@@ -8,16 +8,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
 
 from jobs.export import export
-from jobs.prove import add_proof_options, prove_exports
 from lakelog.opening import open_topics
 from pipeline.export.export_request import add_export_options
 from pipeline.export.export_to_database import fill_with_spark
+from pipeline.export.proof_run import add_proof_options, prove_exports
 from pipeline.job import run_job
 from pipeline.settings.jdbc_settings import DatabaseKind
 from storage_engine.topic.readers.consumer_files import exported_table, read_consumers
@@ -92,12 +93,23 @@ def test_tasks_of_spark_fill_the_same_table(spark: SparkSession, shop: Shop) -> 
     for number in range(40):
         shop.log.add(b"%d" % (number % 7), number if number % 5 else b"{}", partition=number % 3)
     shop.log.spark = spark
+    plans: list[str] = []
 
     def with_spark(plan: Any, staging: Any) -> Any:
-        rows = shop.log.read(*plan.to_read, {}).repartition(2)
-        return fill_with_spark(rows, shop.export, staging)
+        rows = shop.log.read(plan.to_read[0], plan.to_read[1], {}).repartition(2)
+        collect = type(rows).collect
+
+        def collected(frame: Any) -> Any:
+            plans.append(frame._jdf.queryExecution().toString())
+            return collect(frame)
+
+        with patch.object(type(rows), "collect", collected):
+            return fill_with_spark(rows, shop.export, staging)
 
     done = shop.run(fill_tables=with_spark)
+    [plan] = plans
+    assert "MapInArrow" in plan
+    assert shop.target.password not in plan
     found, letters = shop.rows(), shop.letters()
     other = Shop(replace(shop.target, table=f"{shop.target.table}_2"))
     other.log = shop.log
@@ -113,7 +125,7 @@ def test_error_of_a_task_is_the_error_of_the_export(spark: SparkSession, shop: S
 
     def with_a_wrong_password(plan: Any, staging: Any) -> Any:
         wrong = replace(staging, target=replace(staging.target, password="wrong-secret"))
-        return fill_with_spark(shop.log.read(*plan.to_read, {}), shop.export, wrong)
+        return fill_with_spark(shop.log.read(plan.to_read[0], plan.to_read[1], {}), shop.export, wrong)
 
     with pytest.raises(Exception, match="the user or the password is wrong") as raised:
         shop.run(fill_tables=with_a_wrong_password)

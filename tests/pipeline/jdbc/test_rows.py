@@ -214,7 +214,8 @@ def test_export_from_an_earlier_offset_makes_the_rows_of_a_full_export(shop: Sho
 def random_log(shop: Shop, chance: random.Random) -> None:
     for _ in range(120):
         key = chance.choice([b"a", b"b", b"c", b"d", b"e", b"f"])
-        value = chance.choices([chance.randrange(1000), None, b"{}"], [6, 1, 2])[0]
+        values: list[int | bytes | None] = [chance.randrange(1000), None, b"{}"]
+        value = chance.choices(values, [6, 1, 2])[0]
         shop.log.add(key, value, partition=chance.randrange(2))
 
 
