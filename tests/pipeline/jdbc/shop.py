@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+import pyarrow as pa
 
 from pipeline.delta.export_plan import (
     NO_BOUNDS,
@@ -92,11 +94,14 @@ class Shop:
             return export_to_database(database, self.export, found, filling, bounds=bounds, max_share=max_share)
 
     def fill_tables(self, plan: ExportPlan, staging: Staging) -> Sequence[Filled]:
-        """One task for each partition."""
+        """One task for each partition, with batches of three records."""
         start, end = plan.to_read
-        return [
-            fill(self.export, staging, self.log.read_batches({each: start[each]}, end, {})) for each in plan.waiting
-        ]
+        return [fill(self.export, staging, self._batches(each, start[each], end[each])) for each in plan.waiting]
+
+    def _batches(self, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        for batch in self.log.read_batches({partition: start}, {partition: end}, {}):
+            for row in range(0, batch.num_rows, 3):
+                yield batch.slice(row, 3)
 
     # --- What is in the database --------------------------------------------------------------------------------
 

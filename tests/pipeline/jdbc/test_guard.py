@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -86,6 +87,14 @@ def test_one_of_two_runs_at_once_loses(shop: Shop, is_first: bool) -> None:
     assert len(shop.position()) == 1
 
 
+def wait_for_end(staging: Staging) -> None:
+    """Wait until the database has noticed that the connection of a run is closed."""
+    with connected(staging.target) as database:
+        while not database.lock_run(staging.lock):
+            time.sleep(0.01)
+        database.unlock_run(staging.lock)
+
+
 def test_staging_tables_of_dead_runs_are_dropped_by_the_next_run(shop: Shop) -> None:
     shop.log.add(b"a", 1)
     living, dead = Staging(shop.target), Staging(shop.target)
@@ -94,8 +103,10 @@ def test_staging_tables_of_dead_runs_are_dropped_by_the_next_run(shop: Shop) -> 
         with connected(shop.target) as database:
             create_staging(database, shop.export, dead)
         assert shop.staging_tables() == sorted([*living.names, *dead.names])
+        wait_for_end(dead)
         shop.run()
         assert shop.staging_tables() == sorted(living.names)
+    wait_for_end(living)
     shop.log.add(b"a", 2)
     shop.run()
     assert shop.staging_tables() == []

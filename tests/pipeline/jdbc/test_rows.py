@@ -193,7 +193,10 @@ def test_table_that_the_user_created_keeps_its_types(shop: Shop) -> None:
 
 
 def test_export_from_an_earlier_offset_makes_the_rows_of_a_full_export(shop: Shop) -> None:
-    for key, value in [(b"a", 1), (b"b", b'{"nummer": 2}'), (b"c", 3), (b"c", b'{"nummer": 4}')]:
+    records: list[tuple[bytes, int | bytes]] = [
+        (b"a", 1), (b"b", b'{"nummer": 2}'), (b"c", 3), (b"c", b'{"nummer": 4}'),
+    ]  # fmt: skip
+    for key, value in records:
         shop.log.add(key, value)
     shop.run()
     from tests.pipeline.jdbc.shop import sql
@@ -215,7 +218,7 @@ def random_log(shop: Shop, chance: random.Random) -> None:
     for _ in range(120):
         key = chance.choice([b"a", b"b", b"c", b"d", b"e", b"f"])
         values: list[int | bytes | None] = [chance.randrange(1000), None, b"{}"]
-        value = chance.choices(values, [6, 1, 2])[0]
+        [value] = chance.choices(values, [6, 1, 2])
         shop.log.add(key, value, partition=chance.randrange(2))
 
 
