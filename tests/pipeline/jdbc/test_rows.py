@@ -96,6 +96,19 @@ def test_record_that_does_not_decode_leaves_its_row_and_is_kept(shop: Shop) -> N
     ]
 
 
+def test_row_stays_stale_if_its_new_record_is_older_than_the_bad_one(shop: Shop) -> None:
+    """A key can be in two partitions. Between partitions, the timestamp decides."""
+    shop.log.add(b"a", 1, timestamp=1)
+    shop.log.add(b"a", b"{}", partition=1, timestamp=10)
+    shop.run()
+    shop.log.add(b"a", 2, timestamp=5)
+    shop.run()
+    assert utc(shop.rows()) == [(b"a", 2, "red", 0, 1, at(5), 1, 0, at(10))]
+    shop.log.add(b"a", 3, timestamp=11)
+    shop.run()
+    assert utc(shop.rows()) == [(b"a", 3, "red", 0, 2, at(11), None, None, None)]
+
+
 EVERYTHING = (
     b'{"text": "\xc3\xa4 \\\\ \' \\" \\t \\n %s", "whole": -9223372036854775808, "real": -2.5e-300, "flag": true,'
     b' "raw": "AP9c", "moment": "2026-01-31T12:00:00.123456+02:00", "day": "0001-01-01",'
