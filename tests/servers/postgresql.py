@@ -23,7 +23,7 @@ from pipeline.settings.jdbc_settings import DatabaseKind, DatabaseTarget
 from scripts.built_once import built_once
 from tests.free_ports import free_ports
 from tests.ivy import fetched_jars
-from tests.servers.local_server import answering
+from tests.servers.local_server import CERTIFICATE, answering
 
 VERSION = "17.5.0"
 _ARTEFACT = (
@@ -55,19 +55,16 @@ def postgresql_server() -> Iterator[DatabaseTarget]:
             ],
             check=True, stdout=subprocess.DEVNULL, **as_user,
         )  # fmt: skip
+        key = shutil.copy(CERTIFICATE / "server.key", place / "server.key")
+        certificate = shutil.copy(CERTIFICATE / "server.crt", place / "server.crt")
+        key.chmod(0o600)
+        if "user" in as_user:
+            os.chown(key, as_user["user"], as_user["group"])
         (port,) = free_ports(1)
         command: list[str | Path] = [
-            programs / "bin/postgres",
-            "-D",
-            data,
-            "-p",
-            str(port),
-            "-k",
-            "",
-            "-h",
-            "127.0.0.1",
-            "-F",
-        ]
+            programs / "bin/postgres", "-D", data, "-p", str(port), "-k", "", "-h", "127.0.0.1", "-F",
+            "-c", "ssl=on", "-c", f"ssl_key_file={key}", "-c", f"ssl_cert_file={certificate}",
+        ]  # fmt: skip
         with (place / "log").open("wb") as log:
             process: subprocess.Popen[bytes] = subprocess.Popen(command, stdout=log, stderr=log, **as_user)
         target = DatabaseTarget(

@@ -34,6 +34,7 @@ from storage_engine.errors import ConflictError, LogError
 from tests.free_ports import free_ports
 from tests.pipeline.delta.order_models import WideOrder
 from tests.pipeline.jdbc.shop import Shop, sql
+from tests.servers.local_server import CERTIFICATE
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -250,6 +251,19 @@ def test_wrong_connections_are_named_without_the_password(shop: Shop) -> None:
         shown = f"{raised.value}{raised.value!r}{target}{target!r}"
         assert target.password not in shown
         assert f"jdbc:{target.kind}://{target.host}:{target.port}/{target.database}" in shown
+
+
+def test_connection_is_encrypted_if_the_settings_ask_for_it(shop: Shop) -> None:
+    cipher = "SHOW STATUS LIKE 'Ssl_cipher'"
+    if shop.target.kind is DatabaseKind.POSTGRESQL:
+        cipher = "SELECT 1, cipher FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
+    ca = str(CERTIFICATE / "server.crt")
+    for tls, trusted, is_encrypted in (("off", None, False), ("on", None, True), ("verified", ca, True)):
+        with connected(replace(shop.target, tls=tls, tls_ca=trusted)) as database:
+            assert bool(database.rows(cipher)[0][1]) == is_encrypted, tls
+    refused = pytest.raises(DatabaseUnavailableError, match="cannot be reached")
+    with refused, connected(replace(shop.target, tls="verified")):
+        pass
 
 
 def test_missing_driver_is_named(shop: Shop) -> None:
