@@ -55,8 +55,8 @@ def postgresql_server() -> Iterator[DatabaseTarget]:
             ],
             check=True, stdout=subprocess.DEVNULL, **as_user,
         )  # fmt: skip
-        key = shutil.copy(CERTIFICATE / "server.key", place / "server.key")
-        certificate = shutil.copy(CERTIFICATE / "server.crt", place / "server.crt")
+        key = Path(shutil.copy(CERTIFICATE / "server.key", place))
+        certificate = Path(shutil.copy(CERTIFICATE / "server.crt", place))
         key.chmod(0o600)
         if "user" in as_user:
             os.chown(key, as_user["user"], as_user["group"])

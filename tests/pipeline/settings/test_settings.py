@@ -735,3 +735,16 @@ def test_a_wrong_section_of_a_database_is_refused_without_its_secrets(
     assert words in message
     assert "hidden" not in message
     assert message.startswith("settings.yaml, line ")
+
+
+def test_each_table_of_a_database_has_one_export(tmp_path: Path) -> None:
+    """Exports of one topic into a database and into Delta are two tables, and so are tables of two databases."""
+    exports = (
+        "root: r\nexports:\n  a: {{topic: t}}\n"
+        "  b: {{topic: t, jdbc: {{url: 'jdbc:postgresql://h/d', table: t, user: u}}}}\n"
+        "  c: {{topic: t, jdbc: {{url: 'jdbc:postgresql://h:5432/{database}', table: t, user: v}}}}\n"
+    )
+    tables = [each.shown_table for each in load(exports.format(database="e"), tmp_path).exports.values()]
+    assert tables == ["tables/t", "jdbc:postgresql://h:5432/d public.t", "jdbc:postgresql://h:5432/e public.t"]
+    message = mistake(exports.format(database="d"), tmp_path)
+    assert "the exports b and c have the same table, jdbc:postgresql://h:5432/d public.t" in message
