@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic_core import PydanticUndefined
 
 from docs.markdown import table
+from pipeline.settings.jdbc_settings import JdbcSettings
 from pipeline.settings.model import SECTIONS, TOPIC_ENTRY, Section, Settings, SourceSettings
 from pipeline.settings.values import noun
 from storage_engine.config import (
@@ -137,12 +138,13 @@ def _settings(section: type[Section], prefix: str, keys: Iterable[str] | None = 
     for key, field in section.fields_by_key().items():
         if keys is not None and key not in keys:
             continue
-        if field.annotation is SourceSettings:
-            rows += _settings(SourceSettings, f"{prefix}{key}.")
+        if field.annotation is SourceSettings or field.annotation == JdbcSettings | None:
+            inner = SourceSettings if field.annotation is SourceSettings else JdbcSettings
+            rows += _settings(inner, f"{prefix}{key}.")
             continue
         required = "required" if field.is_required() else ""
         fixed = field.default
-        default = "" if fixed is None or fixed is PydanticUndefined or fixed == {} else f"`{fixed}`"
+        default = "" if fixed is None or fixed is PydanticUndefined or fixed in ({}, "") else f"`{fixed}`"
         rows.append((f"`{prefix}{key}`", noun(field), required or default, field.description or ""))
     return rows
 

@@ -22,6 +22,7 @@ from tests.stores import choose_tests, environment, new_bucket, serving_store
 
 if TYPE_CHECKING:
     from tests.kafka_broker import KafkaBroker
+    from tests.servers.databases import Databases
     from tests.servers.minicluster import HdfsCluster
     from tests.servers.object_server import ObjectServer
 
@@ -69,7 +70,7 @@ def _join_group(item: pytest.Item, group: str) -> None:
     item._id = NodeId.parse(f"{item.nodeid}@{group}")
 
 
-_SERVICES = {"kafka_broker": "broker", "spark": "spark", "hdfs_cluster": "hdfs"}
+_SERVICES = {"kafka_broker": "broker", "spark": "spark", "hdfs_cluster": "hdfs", "databases": "spark"}
 """By fixture, the group of the modules that use it; a module that uses both is in the first one's group."""
 
 
@@ -99,6 +100,16 @@ def kafka_broker() -> Iterator[KafkaBroker]:
 
     with KafkaBroker(secure=True) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def databases() -> Iterator[Databases]:
+    """PostgreSQL and MariaDB, each started by the first test that needs it. Shared by all tests: each makes tables of its
+    own."""
+    from tests.servers.databases import Databases
+
+    with Databases() as servers:
+        yield servers
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from lakelog.metrics.consumer_status import ConsumerStatus
 from lakelog.metrics.figures import ConsumerFigures, RootFigures, TopicFigures, lag_seconds
 from lakelog.metrics.rules import Limit, Rules, TopicRules
 from storage_engine.quantities import counted, shown_duration, shown_size
-from storage_engine.topic.readers.consumer_files import EXPORT_KIND
+from storage_engine.topic.readers.consumer_files import EXPORT_KINDS
 
 
 class PluginStatus(IntEnum):
@@ -140,7 +140,7 @@ def _writer(root: RootFigures, topic: TopicFigures, rules: TopicRules) -> Iterat
 def _consumer(
     root: RootFigures, topic: TopicFigures, consumer: ConsumerFigures, rules: TopicRules
 ) -> Iterator[CheckFinding]:
-    is_export = consumer.kind == EXPORT_KIND
+    is_export = consumer.kind in EXPORT_KINDS
     place = f"topic {topic.name}, {'' if is_export else 'group '}{consumer.name}"
     records, seconds = (
         (rules.export_lag_records, rules.export_lag_seconds) if is_export else (rules.lag_records, rules.lag_seconds)

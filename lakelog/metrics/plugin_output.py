@@ -16,7 +16,7 @@ from lakelog.metrics.figures import RootFigures, lag_seconds
 from lakelog.metrics.judging import CheckFinding, PluginStatus
 from lakelog.metrics.rules import Limit, Rules
 from storage_engine.quantities import counted
-from storage_engine.topic.readers.consumer_files import EXPORT_KIND
+from storage_engine.topic.readers.consumer_files import EXPORT_KINDS
 
 _NO_LIMIT = Limit()
 
@@ -60,7 +60,7 @@ def _performance(root: RootFigures, rules: Rules) -> Iterator[str]:
         for consumer in topic.consumers:
             if consumer.name in rules.ignore_consumers:
                 continue
-            is_export = consumer.kind == EXPORT_KIND
+            is_export = consumer.kind in EXPORT_KINDS
             records = own.export_lag_records if is_export else own.lag_records
             yield _datum(f"{topic.name} {consumer.name} lag", consumer.unread, limit=records)
             if (age := lag_seconds(root, consumer.unread, consumer.oldest_unread_ms)) is not None:

@@ -33,7 +33,8 @@ from pipeline.delta.dead_letters import EXPORT_DEAD_LETTERS
 from pipeline.delta.delta_table import is_table, named_conflicts, read_table_id
 from pipeline.delta.export_plan import Export, ExportMode, ExportRefusedError, PartitionOffsets, decide_export
 from pipeline.delta.exporting import ReadRecords
-from pipeline.delta.rows.export_rows import deciding, decode, is_newer, of_place, place, reduced, with_counts
+from pipeline.delta.rows.export_rows import deciding, decode, place, reduced, with_counts
+from pipeline.delta.rows.newer_sql import is_newer, of_place
 from pipeline.delta.table_history import check_committed
 from pipeline.delta.table_position import look_at_table, stamp_of
 from pipeline.delta.table_schema import Notify, fit_table

@@ -17,7 +17,8 @@ from pyspark.sql import functions as F
 
 from pipeline.delta.dead_letters import append_dead_letters
 from pipeline.delta.export_plan import Export
-from pipeline.delta.rows.export_rows import first_undecodable, is_newer, of_place, place
+from pipeline.delta.rows.export_rows import first_undecodable, place
+from pipeline.delta.rows.newer_sql import is_newer, of_place
 from pipeline.delta.rows.row_columns import row_columns, table_columns
 from pipeline.delta.rows.upserted_rows import BECOMES_STALE, DECIDES, STALE_AFTER, WINS, upsert_source
 from pipeline.delta.table_history import Commit, read_head

@@ -114,18 +114,24 @@ def gap_warnings(plan: ExportPlan) -> list[str]:
     ]
 
 
-def _letters_warning(export: Export, result: ExportResult) -> str:
+def _letters_warning(export: Export, result: ExportResult, *, to_database: bool = False) -> str:
+    counted_by = "its column reason says why" if to_database else "`lakelog report` counts them by reason"
     return (
         f"{counted(result.dead_letters, 'record')} could not be decoded and became dead letters in"
-        f" {export.dead_letters}; `lakelog report` counts them by reason"
+        f" {export.dead_letters}; {counted_by}"
     )
 
 
-def export_warnings(result: ExportResult, export: Export, compacted: bool) -> list[str]:
-    """The warnings of an export. compacted: compaction has removed records of the topic."""
+def export_warnings(result: ExportResult, export: Export, compacted: bool, *, to_database: bool = False) -> list[str]:
+    """The warnings of an export.
+
+    Args:
+        compacted: compaction has removed records of the topic.
+        to_database: the dead letters are in a table of a database.
+    """
     warnings = gap_warnings(result.plan)
     if result.dead_letters:
-        warnings.append(_letters_warning(export, result))
+        warnings.append(_letters_warning(export, result, to_database=to_database))
     if result.became_stale:
         warnings.append(
             f"{counted(result.became_stale, 'row')} of {export.table} became stale: a newer record of the row's key"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lakelog.dead_letter_tables import export_dead_letters_key
 from pipeline.delta.export_plan import Export, ExportBounds, ExportMode
+from pipeline.jdbc.target_tables import letters_table
 from pipeline.job import JobContext
 from pipeline.topic_model import topic_schema
 from storage_engine.errors import ConfigError, UsageError
@@ -97,13 +98,17 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
             f"Leave out {context.settings.export_section}.headers, or set {context.settings.export_section}.mode to append.",
         )
     root = context.storage.uri
+    table, dead_letters = f"{root}/{wanted.table}", f"{root}/{export_dead_letters_key(state.topic)}"
+    if wanted.jdbc is not None:
+        mode, asked_by = ExportMode.UPSERT, context.settings.place_of("export.jdbc")
+        table, dead_letters = str(wanted.jdbc.target()), letters_table(wanted.jdbc.target())
     return Export(
         topic=state.topic,
         topic_id=state.topic_id,
         mode=mode,
         schema=topic_schema(context.settings, state.topic),
-        table=f"{root}/{wanted.table}",
-        dead_letters=f"{root}/{export_dead_letters_key(state.topic)}",
+        table=table,
+        dead_letters=dead_letters,
         asked_by=asked_by,
         section=context.settings.export_section,
         headers=wanted.headers,

@@ -25,11 +25,17 @@ from pipeline.delta.table_history import plan_from_history, read_head
 from pipeline.delta.table_stamp import TableHead
 from pipeline.export.export_report import export_report, export_warnings, gap_warnings, rebuild_report, replay_report
 from pipeline.export.export_request import bounds_of, check_options, wanted_export
+from pipeline.export.export_to_database import export_topic_to_database
 from pipeline.job import JobContext, JobReport
 from pipeline.topic_model import changed_model, record_model
-from storage_engine.errors import LogError
+from storage_engine.errors import LogError, UsageError
 from storage_engine.topic.chain.transaction_files import newest_decided
-from storage_engine.topic.readers.consumer_files import EXPORT_KIND, export_consumer, put_positions
+from storage_engine.topic.readers.consumer_files import (
+    DATABASE_EXPORT_KIND,
+    EXPORT_KIND,
+    export_consumer,
+    put_positions,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,14 +55,20 @@ def export_topic(context: JobContext) -> JobReport:
     context.topics.state(wanted.topic)  # raises the right error if the topic does not exist
     state = newest_decided(context.storage, context.topics.chain(wanted.topic))
     target = wanted_export(context, state)
+    if wanted.jdbc is not None and vars(context.arguments).get("replay"):
+        raise UsageError(
+            "--replay",
+            "dead letters of a database are not replayed",
+            "Correct the model, and export with --from-offset P:N, with the first partition and offset of the dead letters.",
+        )
     accepted = vars(context.arguments).get("accept_schema", False)
     changed = changed_model(context.settings, state.topic, state.model, target.schema, accepted)
     ranges = offset_ranges(state)
 
     def register(positions: Mapping[int, int]) -> None:
-        name = export_consumer(wanted.table)
-        now_ms = context.clock.now_ms()
-        put_positions(context.storage, state, name, EXPORT_KIND, positions, now_ms, holds_back=True)
+        name = export_consumer(wanted.shown_table)
+        kind = EXPORT_KIND if wanted.jdbc is None else DATABASE_EXPORT_KIND
+        put_positions(context.storage, state, name, kind, positions, context.clock.now_ms(), holds_back=True)
 
     newly_accepted = changed if accepted else None
     if vars(context.arguments).get("replay"):
@@ -66,18 +78,16 @@ def export_topic(context: JobContext) -> JobReport:
         if head is not None and not head.is_new:
             return _rebuild(context, state, target, head, register, changed)
     bounds = bounds_of(context, state)
-    plan = plan_from_history(target, ranges, bounds)
-    if plan is not None and not plan.waiting:
-        register(plan.before)
-        result = ExportResult(plan=plan, table_version=plan.table_version)
+    if wanted.jdbc is not None:
+        result = export_topic_to_database(context, state, target, ranges, register, bounds, _reading_with_spark)
     else:
-        small = None if plan is None else _without_spark(context, state, target, plan, register)
-        result = _with_spark(context, state, target, ranges, register, bounds) if small is None else small
+        result = _to_delta(context, state, target, ranges, register, bounds)
     if not result.plan.waiting:
         if newly_accepted is not None:
             record_model(context.topics, state, newly_accepted)
-        return export_report(target, wanted.table, result, gap_warnings(result.plan))
-    warnings = export_warnings(result, target, any(part.first_dirty_offset for part in state.partitions))
+        return export_report(target, wanted.shown_table, result, gap_warnings(result.plan))
+    compacted = any(part.first_dirty_offset for part in state.partitions)
+    warnings = export_warnings(result, target, compacted, to_database=wanted.jdbc is not None)
     try:
         if changed is not None:
             record_model(context.topics, state, changed)
@@ -86,7 +96,24 @@ def export_topic(context: JobContext) -> JobReport:
         warnings.append(
             f"the export is done, but its positions or the fields of its model could not be recorded: {error}"
         )
-    return export_report(target, wanted.table, result, warnings)
+    return export_report(target, wanted.shown_table, result, warnings)
+
+
+def _to_delta(
+    context: JobContext,
+    state: TopicState,
+    target: Export,
+    ranges: Mapping[int, PartitionOffsets],
+    register: Register,
+    bounds: ExportBounds,
+) -> ExportResult:
+    """Export to a Delta table, without Spark if that is possible."""
+    plan = plan_from_history(target, ranges, bounds)
+    if plan is not None and not plan.waiting:
+        register(plan.before)
+        return ExportResult(plan=plan, table_version=plan.table_version)
+    small = None if plan is None else _without_spark(context, state, target, plan, register)
+    return _with_spark(context, state, target, ranges, register, bounds) if small is None else small
 
 
 def _without_spark(

@@ -13,7 +13,7 @@ from pipeline.delta.without_spark.topic_records import batch_reader
 from pipeline.export.export_request import wanted_export
 from pipeline.export.several_exports import chosen_exports
 from pipeline.job import JobContext, JobReport, Value
-from storage_engine.errors import LogError, UsageError
+from storage_engine.errors import ConfigError, LogError, UsageError
 from storage_engine.quantities import counted
 from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.readers.reader import PartitionReader
@@ -60,7 +60,7 @@ def prove_exports(context: JobContext) -> JobReport:
         )
     results = []
     for each in exports:
-        table = each.context.settings.required_export().table
+        table = each.context.settings.required_export().shown_table
         try:
             results.append(_Result(each.name, table, _prove(each.context, version)))
         except LogError as error:
@@ -71,7 +71,12 @@ def prove_exports(context: JobContext) -> JobReport:
 
 
 def _prove(context: JobContext, version: int | None) -> Proof:
-    topic = context.settings.required_export().topic
+    wanted = context.settings.required_export()
+    if wanted.jdbc is not None:
+        raise ConfigError(
+            context.settings.place_of("export.jdbc"), "found a table of a database", "prove compares Delta tables only."
+        )
+    topic = wanted.topic
     state = context.topics.state(topic)
     table = open_exported_table(wanted_export(context, state), version)
     # The state is read after the table, so the log has each record that the table has.

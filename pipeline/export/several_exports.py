@@ -121,7 +121,7 @@ class ExportRuns:
         return {
             "export": self.name,
             "topic": wanted.topic,
-            "table": wanted.table,
+            "table": wanted.shown_table,
             "table version": self.last.summary["table version"] if self.last else None,
             "runs": self.runs,
             **{name: self.counts[name] for name in ("records", "rows written", "rows deleted", "dead letters")},

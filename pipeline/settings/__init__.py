@@ -3,6 +3,7 @@
 storage_engine/config/settings_document.py parses the YAML file. `lakelog --conf` uses the same parser.
 
 export_settings.py   declares the settings of exports
+jdbc_settings.py     declares the settings of an export into a database
 overlays.py          finds the setting to which a LAKELOG_ variable or a --set refers
 model.py             declares the settings, with their documentation
 values.py            defines the types of the values, with their checks

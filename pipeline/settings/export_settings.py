@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
+from pipeline.settings.jdbc_settings import DatabaseKind, JdbcSettings
 from pipeline.settings.job_keys import (
     DEFAULT_MAX_SHARE,
     DEFAULT_SPARK_RECORDS,
@@ -22,13 +23,18 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class ExportSettings(Section):
-    """The job `export`: brings a Delta table up to date with a topic, incrementally and exactly once."""
+    """The job `export`: brings a table up to date with a topic, incrementally and exactly once. It is a Delta table, or a
+    table of a database."""
 
     topic: TopicName = Field(description="Topic to export.")
     table: Table = Field(
         default_factory=lambda fields: f"tables/{fields.get('topic', '')}",
         validate_default=True,
         description="Directory of the Delta table. Default: tables/ and the name of the topic.",
+    )
+    jdbc: JdbcSettings | None = Field(
+        default=None,
+        description="A table of a database, instead of a Delta table. The mode is upsert.",
     )
     mode: Annotated[Literal["upsert", "append", "changelog"], Noun("upsert, append or changelog")] | None = Field(
         default=None,
@@ -54,6 +60,28 @@ class ExportSettings(Section):
         default=DEFAULT_SPARK_RECORDS, alias="spark.records", description=SPARK_RECORDS.doc
     )
 
+    @property
+    def shown_table(self) -> str:
+        """The table, for reports and messages."""
+        return str(self.jdbc.target()) if self.jdbc is not None else self.table
+
+    @model_validator(mode="after")
+    def _fits_a_database(self) -> Self:
+        if self.jdbc is None:
+            return self
+        if "table" in self.model_fields_set:
+            raise mistake("found both keys, table and jdbc", "Remove table, or use two exports in the section exports.")
+        if self.mode not in (None, "upsert"):
+            raise mistake(
+                f"found the mode {self.mode}, but an export into a database has one row per key",
+                "Remove mode, or export to a Delta table.",
+            )
+        if self.headers:
+            raise mistake("found headers: true, but an export into a database has no headers", "Remove headers.")
+        if self.jdbc.schema_ is not None and self.jdbc.target().kind is not DatabaseKind.POSTGRESQL:
+            raise mistake("found jdbc.schema, which only PostgreSQL has", "Remove it: the URL names the database.")
+        return self
+
 
 def _export_name(name: str) -> str:
     if not _NAME.fullmatch(name):
@@ -64,11 +92,13 @@ def _export_name(name: str) -> str:
 def _each_table_once(exports: Mapping[str, ExportSettings]) -> Mapping[str, ExportSettings]:
     """Refuse two exports with one table, or with a table inside the folder of another one."""
     for (name, export), (other_name, other) in itertools.permutations(exports.items(), 2):
-        if export.table == other.table:
+        if export.shown_table == other.shown_table:
             raise mistake(
-                f"the exports {name} and {other_name} have the same table, {export.table}",
+                f"the exports {name} and {other_name} have the same table, {export.shown_table}",
                 "Give each export its own table.",
             )
+        if export.jdbc is not None or other.jdbc is not None:
+            continue
         if export.table.startswith(f"{other.table}/"):
             raise mistake(
                 f"the table of the export {name}, {export.table}, is inside the table of {other_name}",

@@ -294,7 +294,8 @@ class Settings(Section):
         description="Appends a stream to one topic or to several, exactly once. Expressions use the source's columns.",
     )
     export: ExportSettings | None = Field(
-        default=None, description="Brings a Delta table up to date with a topic, incrementally and exactly once."
+        default=None,
+        description="Brings a Delta table, or a table of a database, up to date with a topic, incrementally and exactly once.",
     )
     exports: Exports = Field(
         default={},

@@ -195,7 +195,7 @@ def _first_mistake(document: Document, error: ValidationError) -> ConfigError:
     if found["type"] == "missing":
         return ConfigError(place, f"the key {'.'.join(path)} is missing", (field and field.description) or "")
     expected = noun(field) if field else "text"
-    if path[:2] == STORAGE_OPTIONS:
+    if path[:2] == STORAGE_OPTIONS or path[-1] == "password":
         return ConfigError(place, f"expected {expected}; the value is not shown, because it may be a password")
     if field and section_in(field.annotation):  # the value may be the password of an option inside the section
         return ConfigError(place, f"expected {expected}; found {section_kind(found['input'])}")

@@ -10,9 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from pipeline.jdbc.connecting import connected
+from pipeline.jdbc.database import DatabaseAccessError, DatabaseUnavailableError
+from pipeline.settings.jdbc_settings import DatabaseTarget
 from tests.free_ports import free_ports
 
 PATIENCE_SECONDS = 120
+CERTIFICATE = Path(__file__).parent / "certificate"
+"""The certificate of the databases, for 127.0.0.1, and its key. Only tests trust it."""
 ATTEMPTS = 5
 
 
@@ -58,3 +63,19 @@ def _answers(process: subprocess.Popen[bytes], port: int, path: str) -> bool:
         finally:
             connection.close()
     return False
+
+
+def answering(target: DatabaseTarget, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a database accepts the user of the target.
+
+    Raises:
+        RuntimeError: the server ended, or answers too late.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with connected(target):
+                return
+        except (DatabaseUnavailableError, DatabaseAccessError):  # MariaDB has no users before it has read its tables
+            time.sleep(0.05)
+    raise RuntimeError(f"the server does not start: {log.read_text()[-2000:]}")

@@ -29,7 +29,7 @@ from pipeline.delta.proof.slices import Slice, slices_of
 from pipeline.delta.proof.upserted_rows import compare_upserted
 from pipeline.delta.rows.row_columns import table_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
-from pipeline.delta.without_spark.small_export import ReadBatches
+from pipeline.delta.without_spark.topic_records import ReadBatches
 
 Offsets = Mapping[int, PartitionOffsets]
 """The offsets of the topic's partitions, from one version of its state."""

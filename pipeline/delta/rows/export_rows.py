@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 from lakelog.spark.types import nullable, spark_struct
 from pipeline.delta.export_plan import Export
+from pipeline.delta.rows.newer_sql import is_newer, of_place
 from pipeline.delta.rows.row_columns import CHANGE_TYPE, DELETED, NO_KEY, UPSERTED, carried_columns, row_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 
@@ -76,34 +77,6 @@ def place() -> Column:
     """The place of a row's record, in the form of `_stale_since`."""
     return F.struct(
         F.col("_partition").alias("partition"), F.col("_offset").alias("offset"), F.col("_timestamp").alias("timestamp")
-    )
-
-
-SqlPlace = tuple[str, str, str]
-"""SQL expressions of a partition, an offset and a timestamp."""
-
-
-def of_row(alias: str) -> SqlPlace:
-    """The place of a row's record."""
-    return f"{alias}._partition", f"{alias}._offset", f"{alias}._timestamp"
-
-
-def of_place(column: str) -> SqlPlace:
-    """The place in a column that has the form of `place`."""
-    return f"{column}.partition", f"{column}.offset", f"{column}.timestamp"
-
-
-def is_newer(one: SqlPlace, other: SqlPlace, within: str = ">") -> str:
-    """SQL that is true if the record at `one` is newer than the record at `other`. Both records have the same key.
-
-    within: the operator that compares offsets in one partition. With >=, a record counts as newer than itself.
-    """
-    partition, offset, timestamp = one
-    than_partition, than_offset, than_timestamp = other
-    return (
-        f"(({partition} = {than_partition} AND {offset} {within} {than_offset}) OR"
-        f" ({partition} <> {than_partition} AND ({timestamp} > {than_timestamp} OR"
-        f" ({timestamp} = {than_timestamp} AND {partition} > {than_partition}))))"
     )
 
 

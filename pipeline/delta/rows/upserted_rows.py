@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 
 from lakelog.spark.types import nullable, quoted, spark_struct
 from pipeline.delta.export_plan import Export
-from pipeline.delta.rows.export_rows import deciding, first_undecodable, is_newer, of_place, of_row
+from pipeline.delta.rows.export_rows import deciding, first_undecodable
+from pipeline.delta.rows.newer_sql import is_newer, of_place, of_row
 from pipeline.delta.rows.row_columns import STALE_SINCE, row_columns
 
 _THERE, _BAD = "t._stale_since", "s._bad"

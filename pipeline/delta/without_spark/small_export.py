@@ -14,7 +14,7 @@ In three cases, Spark must do the export. Then `export_without_spark` writes not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,15 +43,12 @@ from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES, PLAIN_TABLE_
 from pipeline.delta.table_stamp import Recent, Stamp, TableHead, perhaps_written
 from pipeline.delta.without_spark.plain_table import PlainTable
 from pipeline.delta.without_spark.row_changes import IncrementRecords, RowChanges
+from pipeline.delta.without_spark.topic_records import ReadBatches
 from pipeline.settings.job_keys import DEFAULT_MAX_SHARE, DEFAULT_SPARK_RECORDS
 from storage_engine.errors import ConflictError
 
 _MOST_BYTES = 64 << 20
 """The largest size of an increment's records in memory, before they are decoded."""
-
-ReadBatches = Callable[[Mapping[int, int], Mapping[int, int], Mapping[int, int]], Iterable[pa.RecordBatch]]
-"""Reads records, with the columns of Spark's Kafka source and in each partition in the order of the log. The arguments
-are those of `pipeline.delta.exporting.ReadRecords`."""
 
 
 def export_without_spark(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
 from lakelog.rows import as_rows
-from pipeline.delta.without_spark.small_export import ReadBatches
 from storage_engine.config import LONG_MAX
 from storage_engine.log.isolation import Isolation
 from storage_engine.progress import Progress
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.readers.reader import PartitionReader
+
+ReadBatches = Callable[[Mapping[int, int], Mapping[int, int], Mapping[int, int]], Iterable[pa.RecordBatch]]
+"""Reads records, with the columns of Spark's Kafka source and in each partition in the order of the log. The arguments
+are those of `pipeline.delta.exporting.ReadRecords`."""
 
 
 def batch_reader(reader_of: Callable[[int], PartitionReader], state: TopicState, progress: Progress) -> ReadBatches:

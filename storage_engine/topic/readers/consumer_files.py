@@ -44,6 +44,9 @@ _SETTLED_MS = 10_000
 stay the same, because some file systems round the times of files to a coarse unit."""
 EXPORT_KIND = "delta export"
 """The position is stored in the exported table."""
+DATABASE_EXPORT_KIND = "database export"
+"""The position is stored in the database of the exported table."""
+EXPORT_KINDS = frozenset({EXPORT_KIND, DATABASE_EXPORT_KIND})
 GROUP_KIND = "group"
 """The position is stored only in the group's file."""
 STREAM_KIND = "stream"
@@ -72,7 +75,7 @@ class PositionSample(NamedTuple):
 class Consumer(Frozen):
     """A registered consumer of a topic.
 
-    kind: EXPORT_KIND, GROUP_KIND or STREAM_KIND.
+    kind: EXPORT_KIND, DATABASE_EXPORT_KIND, GROUP_KIND or STREAM_KIND.
     positions: by partition, the offset after the last record that the consumer has read.
     registered_ms: the time of the registration.
     updated_ms: the time of the last change of the positions.
@@ -136,13 +139,13 @@ class Consumers:
 def export_consumer(table: str) -> str:
     """The name of the consumer for the export to a table.
 
-    table: the key of the table below the root.
+    table: the key of the table below the root; or the database and the table, if it is a table of a database.
     """
     return f"{_EXPORT}{table}"
 
 
 def exported_table(consumer: Consumer) -> str | None:
-    """The table that a consumer exports to; None if the consumer is not an export."""
+    """The key of the Delta table that a consumer exports to; None if the consumer is not an export to a Delta table."""
     return consumer.name.removeprefix(_EXPORT) if consumer.kind == EXPORT_KIND else None
 
 

@@ -21,7 +21,7 @@ from storage_engine.topic.readers.reader import PartitionReader
 class GroupPosition:
     """The position of a group in one partition.
 
-    kind: "group", "delta export" or "stream".
+    kind: "group", "delta export", "database export" or "stream".
     current_offset: the offset after the last record that was read; None if no record was read.
     log_end_offset: the offset after the last record of the partition.
     lag: the difference of these two; None without current_offset.

@@ -31,6 +31,7 @@ from storage_engine.storage import Storage
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.readers.consumer_files import (
     ACTIVE_MS,
+    DATABASE_EXPORT_KIND,
     EXPORT_KIND,
     GROUP_KIND,
     STREAM_KIND,
@@ -170,6 +171,8 @@ def _check_kind(consumer: Consumer, topic: str) -> None:
     decides = {
         STREAM_KIND: "the checkpoint of a Spark query decides where this stream continues. Change startingOffsets and"
         " use a new checkpoint.",
+        DATABASE_EXPORT_KIND: "the database of the exported table decides where the export continues. Use the option"
+        " --from-offset of the export.",
         EXPORT_KIND: "the table that is exported decides where the export continues. Restore the table, or export into"
         " a new table.",
     }

@@ -19,7 +19,8 @@ from pipeline.delta.exporting import export_increment
 from pipeline.delta.table_history import plan_from_history
 from pipeline.delta.table_schema import Notify
 from pipeline.delta.without_spark import small_export
-from pipeline.delta.without_spark.small_export import ReadBatches, export_without_spark
+from pipeline.delta.without_spark.small_export import export_without_spark
+from pipeline.delta.without_spark.topic_records import ReadBatches
 from pipeline.settings.job_keys import DEFAULT_SPARK_RECORDS
 from tests.roots.delta_tables import table_at
 

@@ -692,3 +692,59 @@ def test_every_setting_is_documented() -> None:
     for section in (IngestSettings, SourceSettings):
         for key, field in section.fields_by_key().items():
             assert key == "source" or (field.description or "").endswith("."), key
+
+
+# Databases
+
+_JDBC = "root: r\nexport:\n  topic: t\n  jdbc: {{url: '{url}', table: t, user: u{more}}}\n"
+
+
+def test_the_password_of_a_database_comes_from_the_environment(tmp_path: Path) -> None:
+    conf = tmp_path / "settings.yaml"
+    conf.write_text(_JDBC.format(url="jdbc:postgresql://[::1]/shop", more=""))
+    settings = load_settings(conf, (), None, {"LAKELOG_EXPORT_JDBC_PASSWORD": "hidden"})
+    jdbc = settings.required_export().jdbc
+    assert jdbc is not None
+    target = jdbc.target()
+    assert (target.host, target.port, target.database, target.schema) == ("::1", 5432, "shop", "public")
+    assert target.password == "hidden"
+    assert "hidden" not in f"{settings!r}{target!r}{target}"
+    assert settings.required_export().shown_table == "jdbc:postgresql://::1:5432/shop public.t"
+
+
+@pytest.mark.parametrize(
+    ("url", "more", "words"),
+    [
+        ("jdbc:oracle://h/d", "", "found the database oracle"),
+        ("postgresql://h/d", "", "expected the JDBC URL of a database"),
+        ("jdbc:mysql://h:0/d", "", "found the port 0"),
+        ("jdbc:mysql://u:hidden@h/d", "", "the URL has a user, a password or parameters"),
+        ("jdbc:mysql://h/d?password=hidden", "", "the URL has a user, a password or parameters"),
+        ("jdbc:mysql://h/d", ", schema: s", "found jdbc.schema, which only PostgreSQL has"),
+        ("jdbc:mysql://h/d", ", password: [hidden]", "the value is not shown"),
+        ("jdbc:mysql://h/d", "}\n  jdbc.url: x #", "unknown key jdbc.url"),
+        ("jdbc:mysql://h/d", "}\n  mode: append #", "found the mode append"),
+        ("jdbc:mysql://h/d", "}\n  table: tables/t #", "found both keys, table and jdbc"),
+        ("jdbc:mysql://h/d", "}\n  headers: true #", "has no headers"),
+    ],
+)
+def test_a_wrong_section_of_a_database_is_refused_without_its_secrets(
+    url: str, more: str, words: str, tmp_path: Path
+) -> None:
+    message = mistake(_JDBC.format(url=url, more=more), tmp_path)
+    assert words in message
+    assert "hidden" not in message
+    assert message.startswith("settings.yaml, line ")
+
+
+def test_each_table_of_a_database_has_one_export(tmp_path: Path) -> None:
+    """Exports of one topic into a database and into Delta are two tables, and so are tables of two databases."""
+    exports = (
+        "root: r\nexports:\n  a: {{topic: t}}\n"
+        "  b: {{topic: t, jdbc: {{url: 'jdbc:postgresql://h/d', table: t, user: u}}}}\n"
+        "  c: {{topic: t, jdbc: {{url: 'jdbc:postgresql://h:5432/{database}', table: t, user: v}}}}\n"
+    )
+    tables = [each.shown_table for each in load(exports.format(database="e"), tmp_path).exports.values()]
+    assert tables == ["tables/t", "jdbc:postgresql://h:5432/d public.t", "jdbc:postgresql://h:5432/e public.t"]
+    message = mistake(exports.format(database="d"), tmp_path)
+    assert "the exports b and c have the same table, jdbc:postgresql://h:5432/d public.t" in message

@@ -11,8 +11,8 @@ from pipeline.delta.export_plan import NO_BOUNDS, Export, ExportBounds, ExportMo
 from pipeline.delta.proof.exported_table import open_exported_table
 from pipeline.delta.proof.proving import Proof, prove_table
 from pipeline.delta.table_history import plan_from_history
-from pipeline.delta.without_spark.small_export import ReadBatches, export_without_spark
-from pipeline.delta.without_spark.topic_records import batch_reader
+from pipeline.delta.without_spark.small_export import export_without_spark
+from pipeline.delta.without_spark.topic_records import ReadBatches, batch_reader
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.progress import NO_PROGRESS

@@ -1,0 +1,178 @@
+"""What an export needs from a database, and the errors of databases.
+
+All SQL is without parameters: `literal` and `name` quote values and identifiers by the rules of the database. So a
+percent sign in a name is an ordinary character. No error contains the driver's own message about a statement, because
+databases quote values in such messages; the error has the database's code and the driver's name for it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from pipeline.delta.export_plan import ExportRefusedError, TableSchemaError
+from pipeline.settings.jdbc_settings import DatabaseTarget
+from storage_engine.errors import StorageAccessError, StorageError, StorageUnavailableError
+
+AGAIN = "Nothing is lost: start the job again."
+LONGEST_KEY = 2048
+"""The longest key of a row, in bytes. A primary key of PostgreSQL has at most 2,704 bytes."""
+LOCK_SECONDS = 60
+"""How long a statement waits for a lock of another run."""
+
+
+class DatabaseUnavailableError(StorageUnavailableError):
+    """The server cannot be reached, or the connection was lost."""
+
+
+class DatabaseAccessError(StorageAccessError):
+    """The user or the password is wrong, the database does not exist, or the user lacks a right."""
+
+
+class DatabaseFailedError(StorageError):
+    """The database refused a statement."""
+
+
+class NotExportedTableError(ExportRefusedError):
+    """The table is not a table of an export, or is not the table that the position belongs to."""
+
+
+class ColumnTypeError(TableSchemaError):
+    """A column of the table cannot store the values of the model."""
+
+
+class RecordsLostError(ExportRefusedError):
+    """Retention deleted records before they were exported."""
+
+
+class Database(ABC):
+    """A connection to a database. Not for use by several threads.
+
+    The connection is in autocommit mode, except in `transaction`.
+    """
+
+    key_type: ClassVar[str]
+    text_type: ClassVar[str]
+    bytes_type: ClassVar[str]
+    moment_type: ClassVar[str]
+    flag_type: ClassVar[str]
+    true: ClassVar[str]
+    name_type: ClassVar[str]
+    table_options: ClassVar[str] = ""
+
+    def __init__(self, target: DatabaseTarget) -> None:
+        self.target = target
+
+    # --- Statements ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run a query.
+
+        Raises:
+            DatabaseUnavailableError: the connection was lost.
+            DatabaseAccessError: the user lacks a right.
+            ConflictError: another session holds a lock for too long, wrote the same key, or was part of a deadlock.
+            DatabaseFailedError: any other failure.
+        """
+
+    @abstractmethod
+    def run(self, sql: str) -> int:
+        """Run a statement, and return the number of rows that it changed. It raises the errors of `rows`."""
+
+    @abstractmethod
+    def load(self, table: str, batch: pa.RecordBatch) -> None:
+        """Insert the rows of a batch into the columns of the same names. The batch is inserted as a whole or not at all,
+        unless a transaction is open. It raises the errors of `rows`.
+
+        table: the quoted name.
+        """
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit all statements of the block together; none of them if the block raises an error."""
+        self.run("BEGIN")
+        try:
+            yield
+        except BaseException:
+            self.roll_back()
+            raise
+        self.commit()
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Commit the open transaction.
+
+        Raises:
+            DatabaseUnavailableError: it is not known whether the transaction was committed.
+        """
+
+    @abstractmethod
+    def roll_back(self) -> None:
+        """End the open transaction without its changes. An error of the connection has the same effect."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection. The database releases its locks."""
+
+    # --- SQL ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def name(self, identifier: str) -> str:
+        """The identifier, quoted."""
+
+    def table(self, name: str) -> str:
+        """The quoted name of a table in the schema of the target."""
+        return f"{self.name(self.target.schema)}.{self.name(name)}"
+
+    @abstractmethod
+    def literal(self, text: str) -> str:
+        """The text, quoted."""
+
+    @abstractmethod
+    def upsert(self, columns: Sequence[str]) -> str:
+        """The clause after INSERT ... SELECT that replaces these columns of the row with the same `_key`."""
+
+    # --- Locks of runs ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def lock_run(self, name: str) -> bool:
+        """Take the lock of this name until the connection ends; False if another session holds it."""
+
+    @abstractmethod
+    def unlock_run(self, name: str) -> None:
+        """Release the lock."""
+
+    # --- Tables and types ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def columns(self, table: str) -> Mapping[str, str] | None:
+        """The types of a table's columns, by name; None if there is no such table."""
+
+    @abstractmethod
+    def problem_of(self, table: str) -> str | None:
+        """Why an existing table cannot be the table of an export, apart from its columns; None if it can."""
+
+    @abstractmethod
+    def tables_like(self, prefix: str) -> list[str]:
+        """The names of the tables that begin with this text."""
+
+    @abstractmethod
+    def type_of(self, kind: pa.DataType) -> str:
+        """The type of a column for values of an Arrow type."""
+
+    @abstractmethod
+    def accepts(self, found: str, kind: pa.DataType) -> bool:
+        """Whether a column of the type `found` stores each value of an Arrow type unchanged."""
+
+    @abstractmethod
+    def unfit(self, column: pa.Array) -> tuple[str, pa.BooleanArray] | None:
+        """What the database cannot store of a column, and the rows that have it; None if it can store each value."""
+
+    def same_name(self, one: str, other: str) -> bool:
+        """Whether two names of columns are the same for the database."""
+        return one == other
