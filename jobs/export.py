@@ -1,4 +1,4 @@
-"""Bring Delta tables up to date with their topics, incrementally and exactly once.
+"""Bring Delta tables, or tables of databases, up to date with their topics, incrementally and exactly once.
 
     ./spark-submit.sh export --conf conf/flights.yaml [--from-offset P:N]... [--from-timestamp TIME]
         [--accept-dead-letters P:N,...]
@@ -19,6 +19,8 @@ With --from-offset or --from-timestamp, the export begins at an earlier offset. 
 table's rows at and above that offset. In upsert mode, the export computes some rows again: the rows of all keys that
 have records at or above that offset. --replay decodes the dead letters again. Use --replay after you have corrected the
 model.
+
+With the key export.jdbc, the rows go into a table of PostgreSQL, MariaDB or MySQL instead (docs/JDBC.md).
 
 If the settings have a section `exports`, the job runs each of its exports, and one that fails does not stop the others.
 With a trigger such as `1 minute`, the job runs until SIGTERM or Ctrl-C, and looks for new records after each minute.
