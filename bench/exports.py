@@ -2,9 +2,9 @@
 
     python -m bench.exports [--keys 200000] [--records 1000] [--rounds 5]
 
-A compacted topic of many keys is exported into two tables. In each round, records of random keys are appended, and the
-job exports them into both tables, once without Spark and once with Spark. The peers take turns. After the last round,
-both tables must have the same rows.
+A compacted topic of many keys is exported into two tables. In each round, records with random keys are appended. Then
+the job exports these records into both tables: into one without Spark, and into the other with Spark. The order of
+these two runs alternates. After the last round, both tables must have the same rows.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def main() -> None:
         "Small exports",
         f"The time of one run of the job export, from the start of its process to its end: the median of {ROUNDS} rounds."
         f" A compacted topic of two partitions has {KEYS:,} keys with JSON values of one number and one text. In each"
-        f" round, {RECORDS:,} records of random keys are appended, and merged into two tables of {KEYS:,} rows: into one"
-        " without Spark, into the other with Spark. The runs take turns. At the end, both tables have the same rows. In"
-        " the last row, the table has all records already.",
+        f" round, {RECORDS:,} records with random keys are appended. Then the job merges these records into two tables of"
+        f" {KEYS:,} rows: into one table without Spark, and into the other table with Spark. The order of these two runs"
+        " alternates. At the end, both tables have the same rows. In the last row, the table has all records already.",
         ["", "time"],
         rows,
         ratios,

@@ -156,6 +156,9 @@ rows = orders.read()
 print(duckdb.sql("SELECT count(*), count(value) FROM rows"))
 ```
 
+If the topic is exported to a Delta table, `orders.table(schema="order")` returns the rows of the table together with
+the records that the log has beyond it ([ANALYSTS.md](ANALYSTS.md#rows-that-are-not-exported-yet)).
+
 By default, a reader sees committed records only: no records of aborted transactions, and no records after the start of
 an open transaction. With `isolation="read_uncommitted"`, a reader also sees these records. The records are read when
 your program uses the rows. If retention or compaction deletes records between the call of `read` and this use, the rows
@@ -244,7 +247,8 @@ wheel. Executors need the packages `lakelog` and `storage_engine`. [SOURCES.md](
 Build the wheel in the checkout with `.venv/bin/python -m hatchling build -t wheel`, and install the file from `dist/`.
 The wheel contains the packages `lakelog` and `storage_engine` and the program `lakelog`. It has two extras:
 `lakelog[spark]` adds PySpark, and `lakelog[delta]` adds the packages for Delta tables, which `lakelog report` uses. The
-Spark jobs in `jobs/` run from a checkout.
+Spark jobs in `jobs/` run from a checkout. `Topic.table` and `lakelog.table` need a checkout, too, because they decode
+records with the topic's model.
 """
 
 _REFERENCE = """
@@ -254,7 +258,7 @@ Only the names in this reference are the Python API. Everything else may change 
 raise `StorageError` or one of its subclasses if the storage refuses a call or fails.
 """
 
-CLASSES: tuple[type, ...] = (lakelog.Root, lakelog.Topic, lakelog.Transaction, lakelog.Rows)
+CLASSES: tuple[type, ...] = (lakelog.Root, lakelog.Topic, lakelog.Transaction, lakelog.Rows, lakelog.FreshTable)
 """The classes with methods, in the order of the page."""
 VALUES: tuple[type, ...] = (
     lakelog.Record, lakelog.GroupPosition, lakelog.TopicDescription, Setting, PartitionState, Segment, LeaderEpoch, Writer,
@@ -262,7 +266,9 @@ VALUES: tuple[type, ...] = (
     lakelog.Finding, Kind, Restored,
 )  # fmt: skip
 """The immutable values that the methods return, in the order of the page."""
-_FUNCTIONS: Mapping[str, Callable[..., object]] = {"lakelog.open": lakelog.open, "lakelog.register": lakelog.register}
+_FUNCTIONS: Mapping[str, Callable[..., object]] = {
+    "lakelog.open": lakelog.open, "lakelog.register": lakelog.register, "lakelog.table": lakelog.table,
+}  # fmt: skip
 _NOT_LISTED = {"Plan.kind", "Plan.format", "PartitionState.listed"}
 """Fields that say only how a document is stored."""
 
@@ -355,9 +361,13 @@ def signature(name: str, function: Callable[..., object]) -> str:
 def public_members(kind: type) -> dict[str, Any]:
     """The public methods and properties of a class, by name in the order of the source; and the methods of protocols that
     have a docstring."""
+    inherited = [each for each in kind.__mro__[1:] if each.__module__.startswith("lakelog.")]
+    members = dict(vars(kind))
+    for each in inherited:
+        members |= {name: member for name, member in vars(each).items() if name not in members}
     return {
         name: member
-        for name, member in vars(kind).items()
+        for name, member in members.items()
         if (inspect.isfunction(member) or isinstance(member, property))
         and (not name.startswith("_") or (name in ("__iter__", "__arrow_c_stream__") and member.__doc__))
     }

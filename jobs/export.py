@@ -3,6 +3,7 @@
     ./spark-submit.sh export --conf conf/flights.yaml [--from-offset P:N]... [--from-timestamp TIME]
         [--accept-dead-letters P:N,...]
     ./spark-submit.sh export --conf conf/flights.yaml --replay
+    ./spark-submit.sh export --conf conf/flights.yaml --rebuild [--accept-lost-rows N]
     ./spark-submit.sh export --conf several.yaml [--only NAME]...
 
 The job reads the records that the topic of the section `export` has received since the last run. Records of open or
@@ -21,6 +22,9 @@ have records at or above that offset. --replay decodes the dead letters again. U
 model.
 
 With the key export.jdbc, the rows go into a table of PostgreSQL, MariaDB or MySQL instead (docs/JDBC.md).
+
+--rebuild makes the table again from the whole log, in one commit. Use --rebuild to change export.mode, or the type of a
+column. If the log no longer has the records of some rows, the rebuild is refused, and the error gives their number.
 
 If the settings have a section `exports`, the job runs each of its exports, and one that fails does not stop the others.
 With a trigger such as `1 minute`, the job runs until SIGTERM or Ctrl-C, and looks for new records after each minute.

@@ -11,6 +11,8 @@
         t.append("orders", table)
     log.describe(), log.plan(), log.verify()          # what there is, what cleaning would do, what is damaged
     lakelog.register(spark)                           # format("lakelog") in any Spark session
+    orders.table(schema="order")                      # an exported table, and what the log has beyond it
+    lakelog.table(spark, "orders", root="...")        # the same as a DataFrame
 
 Every error is a class of lakelog.errors. A public class or function is loaded when a program first uses it, so `import
 lakelog` is quick.
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from lakelog.root import Root
     from lakelog.root import open_root as open  # noqa: A004 - lakelog.open
     from lakelog.spark.registering import register
+    from lakelog.tables import FreshTable, table
     from lakelog.topic import Rows, Topic
     from lakelog.transaction import Transaction
     from storage_engine.topic.clean.cleaning_plan import Plan
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Finding",
+    "FreshTable",
     "GroupPosition",
     "Plan",
     "Record",
@@ -49,10 +53,12 @@ __all__ = [
     "errors",
     "open",
     "register",
+    "table",
 ]
 
 _PLACES = {
     "Finding": ("storage_engine.verify.findings", "Finding"),
+    "FreshTable": ("lakelog.tables", "FreshTable"),
     "GroupPosition": ("storage_engine.topic.readers.group_positions", "GroupPosition"),
     "Plan": ("storage_engine.topic.clean.cleaning_plan", "Plan"),
     "Record": ("lakelog.following", "Record"),
@@ -64,6 +70,7 @@ _PLACES = {
     "Verification": ("lakelog.inspection.verifying", "Verification"),
     "open": ("lakelog.root", "open_root"),
     "register": ("lakelog.spark.registering", "register"),
+    "table": ("lakelog.tables", "table"),
 }
 
 

@@ -8,9 +8,9 @@ Bisection finds, in the same way, the earliest and the latest time at which a ro
 segment begins with batches whose rows are all before this earliest time, these batches are skipped. If the last segment
 ends with batches whose rows are all after this latest time, these batches are skipped, too. topic.readers.time_bounds
 finds the first and the last batch to read. To find the last batch, it uses a number in the state: the largest lateness
-of the segment's records. A record is late by the difference between its timestamp and a larger timestamp of an earlier
-record. If an earlier release of Lakelog wrote the segment, the state lacks this number and the smallest timestamp. In
-such a segment, fewer rows can be skipped.
+of the segment's records. A record is late if an earlier record has a larger timestamp. Its lateness is the difference
+between the largest timestamp of the earlier records and its own timestamp. If an earlier release of Lakelog wrote the
+segment, the state lacks this number and the smallest timestamp. In such a segment, fewer rows can be skipped.
 """
 
 from __future__ import annotations

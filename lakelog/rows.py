@@ -13,10 +13,18 @@ headers        list of {key, value}    empty if there are none
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakelog.optional import optional
 from storage_engine.record.record_columns import HEADERS, with_binary
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
 
 ROWS = pa.schema(
     [
@@ -51,3 +59,54 @@ def as_rows(records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBat
         ],
         schema=ROWS,
     )
+
+
+class ArrowRows:
+    """Rows in record batches, which a subclass reads, and their other forms."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """The rows in record batches."""
+        raise NotImplementedError
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows as an Arrow stream. Reading the stream raises the same errors as a loop over the rows."""
+        return pa.RecordBatchReader.from_batches(self.schema, iter(self))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The rows as a stream for Polars, DuckDB and other programs that read Arrow's C stream."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def to_arrow(self) -> pa.Table:
+        """All rows, in memory. Raises the same errors as a loop over the rows."""
+        return pa.Table.from_batches(self, self.schema)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All rows, in memory.
+
+        Raises:
+            MissingPackageError: pandas is not installed.
+            LogError: the same errors as in a loop over the rows.
+        """
+        with optional("pandas", "pandas", "to_pandas"):
+            import pandas as pd  # noqa: F401 - Arrow imports it in a deeper place, without saying what it is for
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def to_polars(self) -> pl.DataFrame:
+        """All rows, in memory.
+
+        Raises:
+            MissingPackageError: Polars is not installed.
+            LogError: the same errors as in a loop over the rows.
+        """
+        with optional("polars", "polars", "to_polars"):
+            import polars
+
+        frame = polars.from_arrow(self.to_arrow())
+        assert isinstance(frame, polars.DataFrame)
+        return frame

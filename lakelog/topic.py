@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from lakelog.following import Follower, Following, Pieces, Record, check_id, in_batches, in_records
 from lakelog.given_records import record_batches
-from lakelog.optional import optional
-from lakelog.rows import ROWS, as_rows
+from lakelog.rows import ROWS, ArrowRows, as_rows
 from storage_engine.errors import ConfigError, UnknownTopicError
 from storage_engine.log.isolation import Isolation
 from storage_engine.storage import Storage
@@ -32,11 +31,10 @@ from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 
 if TYPE_CHECKING:
-    import pandas as pd
-    import polars as pl
     import pyarrow.compute as pc
 
     from lakelog.inspection.describing import TopicDescription
+    from lakelog.tables import FreshTable
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 """The start of a read.
@@ -181,6 +179,31 @@ class Topic:
             }
         return Rows(storage, chain, state, ranges, level, where)
 
+    def table(self, table: str | None = None, *, schema: str | None = None) -> FreshTable:
+        """The rows that an exported Delta table would have after an export of all committed records: the rows of the
+        table, and the records that the log has beyond it. Each committed record counts once, even if an export commits
+        meanwhile. Records that cannot be decoded are left out.
+
+        The records beyond the table are read when `table` is called, and stay in memory. This function needs a checkout
+        of Lakelog, and no Spark.
+
+        Args:
+            table: the path of the table below the root, or a URI; by default tables/NAME, with the name of the topic.
+            schema: the text of the setting topics.NAME.schema. Leave it out if the topic has no schema.
+
+        Raises:
+            StateError: there is no such table, or its position is not known, or it belongs to another topic, or retention
+                deleted records that no export had read. The message says what to do.
+            ConflictError: the log changed again and again while it was read.
+            ConfigError: the table needs a schema, or `schema` names no model.
+            MissingPackageError: this is not a checkout of Lakelog, or deltalake is not installed.
+            UnsupportedError: only Spark can read this table; use lakelog.table.
+            UnknownTopicError: the topic was deleted.
+        """
+        from lakelog.tables import fresh_table
+
+        return fresh_table(self._topics, self.name, self.id, table, schema)
+
     def follow(self, group: str, **options: Unpack[FollowOptions]) -> Iterator[Record]:
         """The records of the topic, one by one: first those that the group has not read, then those that are appended
         later.
@@ -268,7 +291,7 @@ class Topic:
 
 
 @dataclass(frozen=True)
-class Rows:
+class Rows(ArrowRows):
     """The rows of a topic between two offsets of each partition. The partitions follow one another, each in the order
     of its offsets.
 
@@ -310,44 +333,6 @@ class Rows:
                         rows = filtered(rows, self._where)
                     if rows.num_rows:
                         yield rows
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        """The rows as an Arrow stream. Reading the stream raises the same errors as a loop over the rows."""
-        return pa.RecordBatchReader.from_batches(ROWS, iter(self))
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The rows as a stream for Polars, DuckDB and other programs that read Arrow's C stream."""
-        return self.to_reader().__arrow_c_stream__(requested_schema)
-
-    def to_arrow(self) -> pa.Table:
-        """All rows, in memory. Raises the same errors as a loop over the rows."""
-        return pa.Table.from_batches(self, ROWS)
-
-    def to_pandas(self) -> pd.DataFrame:
-        """All rows, in memory.
-
-        Raises:
-            MissingPackageError: pandas is not installed.
-            LogError: the same errors as in a loop over the rows.
-        """
-        with optional("pandas", "pandas", "to_pandas"):
-            import pandas as pd  # noqa: F401 - Arrow imports it in a deeper place, without saying what it is for
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
-        return frame
-
-    def to_polars(self) -> pl.DataFrame:
-        """All rows, in memory.
-
-        Raises:
-            MissingPackageError: Polars is not installed.
-            LogError: the same errors as in a loop over the rows.
-        """
-        with optional("polars", "polars", "to_polars"):
-            import polars
-
-        frame = polars.from_arrow(self.to_arrow())
-        assert isinstance(frame, polars.DataFrame)
-        return frame
 
 
 def warn(problem: str) -> None:

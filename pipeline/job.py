@@ -45,6 +45,7 @@ from storage_engine.topic.topics import Topics
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pipeline.job_metrics import JobMetrics
     from storage_engine.topic.clean.cleaning_plan import Plan
 
 _PLAIN_WIDTH = 250  # the width if standard output is not a terminal: wide enough for every table
@@ -170,8 +171,11 @@ def run_job(
     except SystemExit as ended:  # argparse has printed its message; 0 after --help
         return ended.code if isinstance(ended.code, int) else ExitStatus.USAGE
     started, lines = time.monotonic(), _lines(name, arguments)
+    metrics: JobMetrics | None = None
+    status: int = ExitStatus.ERROR
     try:
         with TERMINATION.listening():
+            display, metrics = _displays(lines, arguments)
             settings = load_settings(
                 arguments.conf,
                 arguments.overrides,
@@ -180,22 +184,40 @@ def run_job(
                 _stored_broker_settings,
                 makes_topics=makes_topics,
             )
-            display: ProgressDisplay = display_on_stderr(lines)
-            if arguments.progress_json is not None:
-                display = ProgressFile(display, arguments.progress_json, name)
             context = JobContext.of(name, settings, arguments, display)
             report = show_changes(context, main(context))
+        print_report(lines, report, time.monotonic() - started, as_json=arguments.json)
+        status = report.exit_status
     except Terminated as ended:
         lines.info(f"{ended}; nothing that was committed is lost")
         TERMINATION.await_endings()
-        return ended.exit_status
+        status = ended.exit_status
     except LogError as error:
         lines.error(str(error))
         if arguments.json:
             print_json({"job": name, "exit_status": int(error.exit_status), "error": str(error)})
-        return error.exit_status
-    print_report(lines, report, time.monotonic() - started, as_json=arguments.json)
-    return report.exit_status
+        status = error.exit_status
+    finally:
+        if metrics is not None:
+            metrics.end(status)
+    return status
+
+
+def _displays(lines: LogLines, arguments: argparse.Namespace) -> tuple[ProgressDisplay, JobMetrics | None]:
+    """The display for standard error and the files that the command line names. If it names a file for metrics, the
+    second result writes this file.
+    """
+    display = display_on_stderr(lines)
+    metrics = None
+    if arguments.metrics_textfile is not None:
+        from lakelog.cli.output import replaceable
+        from pipeline.job_metrics import JobMetrics
+
+        textfile = replaceable("--metrics-textfile", arguments.metrics_textfile)
+        display = metrics = JobMetrics(display, textfile, lines.job, arguments.conf.stem if arguments.conf else "")
+    if arguments.progress_json is not None:
+        display = ProgressFile(display, arguments.progress_json, lines.job)
+    return display, metrics
 
 
 def _stored_broker_settings(settings: Settings) -> Mapping[str, str] | None:
@@ -234,6 +256,12 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="append the progress of the work to this file, as lines of JSON",
+    )
+    parser.add_argument(
+        "--metrics-textfile",
+        type=Path,
+        metavar="FILE",
+        help="write metrics of this run to this file, in Prometheus's text format, while the job runs and at its end",
     )
     parser.add_argument(
         "--log-format",

@@ -98,9 +98,9 @@ def changed_model(
                 settings.place_of(f"topics.{topic}.schema"),
                 f"model {model.__name__} is not compatible with the model that is recorded in topic {topic}:"
                 f" {'; '.join(breaking)}",
-                "Nothing was changed. Choose: undo the change, for example keep the old field and add an optional new one;"
-                " or accept the change once with --accept-schema. If the columns of an exported table do not fit the"
-                " new model, also choose another export.table.",
+                "Nothing was changed. Choose one: (1) undo the change, for example keep the old field and add an optional"
+                " new one; (2) accept the change once with --accept-schema. If the columns of an exported table do not fit"
+                " the new model, also make the table again with `export --rebuild`, or choose another export.table.",
             )
     return wanted
 

@@ -79,6 +79,11 @@ def added_up(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return whole.seconds
 
 
+def rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return the seconds of each phase, rounded to milliseconds."""
+    return {name: round(taken, 3) for name, taken in seconds.items()}
+
+
 def shown_shares(seconds: Mapping[str, float]) -> str:
     """Return the share of each phase as text: `encode 40%, fsync 60%`."""
     whole = sum(seconds.values())

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,6 +75,7 @@ class Meter:
         self.expected_size: int | None = None
         self._clock = clock
         self._note = ""
+        self._figures: dict[str, float | Mapping[str, float]] = {}
         self._lock = threading.RLock()
         self._samples = deque([_Sample(clock.now_ms(), 0, 0)])
 
@@ -96,6 +98,13 @@ class Meter:
         """Set a text that `line` shows at its end. This text replaces the earlier text."""
         with self._lock:
             self._note = text
+
+    def figure(self, name: str, value: float | Mapping[str, float]) -> None:
+        """Set a figure that only this kind of work has: a number, or several numbers by name. This value replaces the
+        figure's earlier value. `facts` has the figures, and `line` does not show them.
+        """
+        with self._lock:
+            self._figures[name] = value
 
     @property
     def share(self) -> float | None:
@@ -127,8 +136,8 @@ class Meter:
                 parts.append(self._note)
             return f"{self.work}: {', '.join(parts) or 'begun'}"
 
-    def facts(self) -> dict[str, str | int | float | None]:
-        """All reports by name. Rates are per second; what is not known is None."""
+    def facts(self) -> dict[str, str | float | Mapping[str, float] | None]:
+        """All reports and figures by name. Rates are per second; what is not known is None."""
         with self._lock:
             records_per_s, bytes_per_s = self._rates()
             left = self._seconds_left()
@@ -142,6 +151,7 @@ class Meter:
                 "bytes_per_second": round(bytes_per_s),
                 "seconds_left": None if left is None else round(left),
                 "note": self._note,
+                **self._figures,
             }
 
     def _seconds_left(self) -> float | None:

@@ -98,7 +98,7 @@ def kafka_broker() -> Iterator[KafkaBroker]:
     """Shared by all tests: each makes topics of its own."""
     from tests.kafka_broker import KafkaBroker  # a run without Kafka tests does not need its clients
 
-    with KafkaBroker() as broker:
+    with KafkaBroker(secure=True) as broker:
         yield broker
 
 

@@ -5,6 +5,8 @@ The distribution is downloaded from Maven at the first use, with Ivy, which is o
 heap and the options in java_options.py, so that it starts fast. To measure anything except the start, pass other
 `java_options`. The broker's data is in a temporary directory, which is deleted with the broker. The broker can be
 stopped and started again on this directory. While it is stopped, its partitions can be replaced by other files.
+
+A secure broker has a second listener, with TLS and passwords (SASL_SSL, PLAIN). `keytool` makes its certificate.
 """
 
 from __future__ import annotations
@@ -55,6 +57,20 @@ transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
 """
 
+USER, PASSWORD = "lakelog", "correct horse-battery$staple"
+STORE_PASSWORD = "store-pass-word"
+_SECURE_PROPERTIES = """
+listeners=PLAINTEXT://127.0.0.1:{port},SASL_SSL://127.0.0.1:{secure_port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_SSL://127.0.0.1:{secure_port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT
+sasl.enabled.mechanisms=PLAIN
+ssl.keystore.location={keystore}
+ssl.keystore.password={store_password}
+ssl.keystore.type=PKCS12
+listener.name.sasl_ssl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \\
+    user_{user}="{password}";
+"""
+
 _LOGGING = """
 appender.out.type = Console
 appender.out.name = out
@@ -70,15 +86,23 @@ class KafkaBroker:
     """A running broker; as a context it is started and ended.
 
     port: where clients find it, on 127.0.0.1. data: its log directory. properties: its server.properties.
+    secure_port, truststore: only of a secure broker: the port with TLS and passwords, and the store with its certificate.
     """
 
-    def __init__(self, java_options: Sequence[str] = (*JAVA_FLAGS, "-Xmx256m"), more_properties: str = "") -> None:
+    def __init__(
+        self,
+        java_options: Sequence[str] = (*JAVA_FLAGS, "-Xmx256m"),
+        more_properties: str = "",
+        *,
+        secure: bool = False,
+    ) -> None:
         """
         Args:
             more_properties: further lines of its server.properties.
         """
         self._java_options = java_options
         self._more_properties = more_properties
+        self._secure = secure
 
     @property
     def bootstrap_servers(self) -> str:
@@ -89,10 +113,10 @@ class KafkaBroker:
         self._folder = tempfile.TemporaryDirectory(prefix="kafka-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
         self.data = folder / "data"
-        self.port, controller_port = free_ports(2)
+        self.port, self.secure_port, controller_port = free_ports(3)
         properties, logging = folder / "server.properties", folder / "log4j2.properties"
         lines = _PROPERTIES.format(port=self.port, controller_port=controller_port, data=self.data)
-        properties.write_text(lines + self._more_properties)
+        properties.write_text(lines + self._more_properties + self._secure_lines(folder, controller_port))
         self.properties = properties
         logging.write_text(_LOGGING)
         command = [java(), *self._java_options, f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
@@ -109,6 +133,33 @@ class KafkaBroker:
             self.__exit__(None, None, None)
             raise
         return self
+
+    def _secure_lines(self, folder: Path, controller_port: int) -> str:
+        """Make the certificate of a secure broker. Returns the lines of its server.properties."""
+        if not self._secure:
+            return ""
+        keystore, certificate, self.truststore = (folder / name for name in ("key.p12", "broker.cer", "trust.p12"))
+        keytool = str(Path(java()).with_name("keytool"))
+        for verb, store in (
+            ("-genkeypair -alias broker -keyalg EC -dname CN=127.0.0.1 -ext SAN=ip:127.0.0.1", keystore),
+            (f"-exportcert -alias broker -file {certificate}", keystore),
+            (f"-importcert -noprompt -alias broker -file {certificate}", self.truststore),
+        ):
+            command = [
+                keytool,
+                *verb.split(),
+                "-keystore",
+                str(store),
+                "-storepass",
+                STORE_PASSWORD,
+                "-storetype",
+                "PKCS12",
+            ]
+            subprocess.run(command, check=True, capture_output=True)
+        return _SECURE_PROPERTIES.format(
+            port=self.port, secure_port=self.secure_port, controller_port=controller_port, keystore=keystore,
+            store_password=STORE_PASSWORD, user=USER, password=PASSWORD,
+        )  # fmt: skip
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -44,7 +44,7 @@ ABOVE = {
     "lakelog.given_records": "",
     "lakelog.report": "lakelog.dead_letter_tables lakelog.delta_options lakelog.optional",
     "lakelog.metrics": "lakelog.optional lakelog.report",
-    "lakelog.rows": "",
+    "lakelog.rows": "lakelog.optional",
     "lakelog.opening": "",
     "lakelog.inspection": "",
     "lakelog.ui": "lakelog.dead_letter_tables lakelog.terminal lakelog.optional lakelog.report lakelog.metrics"
@@ -59,14 +59,18 @@ ABOVE = {
     "lakelog.cli.inspect": "lakelog.terminal lakelog.doctor lakelog.dump lakelog.report lakelog.metrics lakelog.inspection"
     " lakelog.ui lakelog.cli.output lakelog.cli.stopping lakelog.cli.options",
     "lakelog.cli": "lakelog.cli.output lakelog.cli.topics lakelog.cli.records lakelog.cli.clean lakelog.cli.inspect",
-    "lakelog": "lakelog.optional lakelog.rows lakelog.opening lakelog.given_records lakelog.inspection lakelog.spark",
     "pipeline.settings": "",
     "pipeline.spark": "lakelog.spark",
-    "pipeline.job": "lakelog.terminal lakelog.opening lakelog.cli.clean pipeline.settings pipeline.spark",
+    "pipeline.job_metrics": "lakelog.terminal lakelog.optional",
+    "pipeline.job": "lakelog.terminal lakelog.opening lakelog.cli.output lakelog.cli.clean pipeline.settings pipeline.spark"
+    " pipeline.job_metrics",
     "pipeline.topic_model": "schemas pipeline.settings",
     "pipeline.stop_request": "",
     "pipeline.delta": "schemas lakelog.dead_letter_tables lakelog.delta_options lakelog.rows lakelog.spark"
     " pipeline.settings pipeline.spark pipeline.job",
+    # The Python API stands above what reads exported tables.
+    "lakelog": "lakelog.optional lakelog.rows lakelog.opening lakelog.given_records lakelog.inspection lakelog.spark"
+    " pipeline.delta",
     "pipeline.jdbc": "lakelog.optional pipeline.settings pipeline.delta",
     "pipeline.export": "lakelog.dead_letter_tables lakelog.optional lakelog.spark pipeline.settings pipeline.spark"
     " pipeline.job pipeline.topic_model pipeline.stop_request pipeline.delta pipeline.jdbc",

@@ -74,7 +74,7 @@ def second_name(workspace: Workspace) -> Result:
     except AlreadyExistsError:
         pass
     if storage.read(workspace.key("second")) != b"one":
-        return problem("a refused link has changed the file that already had the name")
+        return problem("a link was refused because its name already existed, but the file of this name has changed")
     counts = [_links(workspace, "one")]
     storage.delete(workspace.key("one"))
     if storage.read(workspace.key("second")) != b"one":

@@ -27,19 +27,26 @@ def optional_long(value: int | None) -> str:
     return "OptionalLong.empty" if value is None else f"OptionalLong[{value}]"
 
 
-def java_texts(column: pa.Array) -> list[str | None]:
-    """Bytes as the texts that new String(bytes, UTF_8) makes of them in Java; None for null.
+def java_text(data: bytes | None) -> str | None:
+    """Bytes as the text that new String(bytes, UTF_8) makes of them in Java; None for None.
 
     Bytes that are not UTF-8 become as many U+FFFD as in Python. The exception is half a surrogate pair: Java replaces
     it with a single U+FFFD.
     """
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return _HALF_PAIR.sub(b"\xff", data).decode(errors="replace")
+
+
+def java_texts(column: pa.Array) -> list[str | None]:
+    """The text of each value in a column of bytes, as `java_text` returns it."""
     try:
         texts: list[str | None] = column.cast(pa.string()).to_pylist()
     except pa.ArrowInvalid:
-        texts = [
-            None if data is None else _HALF_PAIR.sub(b"\xff", data).decode(errors="replace")
-            for data in column.to_pylist()
-        ]
+        texts = [java_text(data) for data in column.to_pylist()]
     return texts
 
 

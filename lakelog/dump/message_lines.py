@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from lakelog.dump.fields import codec_name
 from lakelog.dump.group_lines import group_json, group_texts
-from lakelog.dump.java_text import java_bool, java_texts
+from lakelog.dump.java_text import java_bool, java_text
 from lakelog.dump.lines import DumpOptions, ShownEntries, json_content, json_line, text_content
 from lakelog.dump.reading.dumped_file import DumpedFile
 from lakelog.dump.reading.entries import LogEntries
@@ -90,7 +89,7 @@ def _message_line(
         return json_line(
             file, dict(zip(_MESSAGE_FIELDS, (*fixed, message.valid, message.crc), strict=True)) | contents
         )  # fmt: skip
-    key, value = java_texts(pa.array(pair, pa.binary())) if wanted.contents else (None, None)
+    key, value = map(java_text, pair) if wanted.contents else (None, None)
     if wanted.groups:
         key, value = group_texts(message.offset, *pair)
     return f"{_MESSAGE_LINE % (*fixed, java_bool(message.valid), message.crc)}{text_content(key, value)}\n"

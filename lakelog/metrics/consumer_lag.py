@@ -14,16 +14,13 @@ from lakelog.metrics.consumer_status import consumer_status
 from lakelog.metrics.figures import ConsumerFigures, PartitionLag
 from storage_engine.errors import LogError
 from storage_engine.log.partition_state import PartitionState
-from storage_engine.storage import Storage, StoredFile
+from storage_engine.storage import Storage
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.chain.transaction_files import newest_decided, open_producers
-from storage_engine.topic.readers.consumer_files import Consumer, Consumers, read_consumer, read_consumers
+from storage_engine.topic.readers.consumer_files import Consumer, Consumers, KeptConsumers
 from storage_engine.topic.readers.reader import PartitionReader
 
-_SETTLED_MS = 10_000
-"""If the time of a file is at least this old, a further change gives the file a new time. Before that, the time can
-stay the same, because some file systems round the times of files to a coarse unit."""
 _NO_RECORD = -2
 _ANY_END = -1
 _Place = tuple[int, int, str, int]
@@ -46,7 +43,7 @@ class LagMeter:
     def __init__(self, storage: Storage, chain: StateChain) -> None:
         self._storage = storage
         self._chain = chain
-        self._files: dict[str, tuple[StoredFile, Consumer | None]] = {}
+        self._consumers = KeptConsumers()
         self._first_ms: dict[_Place, int] = {}
 
     def measure(self, state: TopicState, now_ms: int) -> TopicLag:
@@ -58,17 +55,7 @@ class LagMeter:
         Raises:
             StorageError: the consumers cannot be listed.
         """
-        files: dict[str, tuple[StoredFile, Consumer | None]] = {}
-
-        def read(file: StoredFile) -> Consumer | None:
-            kept = self._files.get(file.key)
-            found = kept[1] if kept is not None and kept[0] == file else read_consumer(self._storage, file.key)
-            if now_ms - file.modified_ms > _SETTLED_MS:
-                files[file.key] = file, found
-            return found
-
-        consumers = read_consumers(self._storage, state, read)
-        self._files = files
+        consumers = self._consumers.read(self._storage, state, now_ms)
         if consumers.known and open_producers(state):
             state = newest_decided(self._storage, self._chain)
         reading = _Reading(self._storage, self._chain, state, self._first_ms)

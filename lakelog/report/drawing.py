@@ -3,10 +3,10 @@
     a partition    above, times:  for each segment a mark at the time of its newest record, over the segment's offsets
                    below, sizes:  a column for each segment: the height shows its bytes, the pattern shows its fate
 
-The fate of a segment is what the next maintenance will do to it. If neighbouring segments of the same fate are too
-narrow to distinguish, they are drawn as one shape. So a picture has at most a few hundred shapes, however many segments
-a partition has. Each shape has a <title> that describes it. page.css defines the colours, and `pattern_definitions`
-defines the patterns. The page contains each definition once.
+The fate of a segment is what the next maintenance will do to it. If neighbouring segments have the same fate and are
+too narrow to distinguish, they are drawn as one shape. So a picture has at most a few hundred shapes, however many
+segments a partition has. Each shape has a <title> that describes it. page.css defines the colours, and
+`pattern_definitions` defines the patterns. The page contains each definition once.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class DrawnBlock:
 
 
 def merge_segments(segments: Sequence[SegmentFacts], most: int = MOST_BLOCKS) -> list[DrawnBlock]:
-    """Merge segments into blocks that each span at least 1/`most` of the offsets. Only the last block of a run of one
-    fate may be narrower.
+    """Merge neighbouring segments of the same fate into blocks. Each block spans at least 1/`most` of the offsets. Only
+    the last block before another fate, or before the end, may be narrower.
 
     A segment is never divided, and the order does not change. Retention and compaction both begin with the oldest
     segment. So segments of the same fate are neighbours, and there are at most a few blocks more than `most`.

@@ -15,7 +15,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lakelog.rows import ROWS, as_rows
-from lakelog.spark.task_progress import TaskProgress
 from lakelog.spark.types import spark_struct
 from storage_engine.clock import SystemClock
 from storage_engine.config import LONG_MAX
@@ -23,6 +22,7 @@ from storage_engine.errors import NotFoundError, UnknownTopicError
 from storage_engine.log.indexes.transaction_index import AbortedTransaction
 from storage_engine.log.isolation import Isolation
 from storage_engine.log.segment_reader import SegmentFile, read_records
+from storage_engine.progress import Progress
 from storage_engine.storage import Readable, Storage
 from storage_engine.storage.read_ahead import read_ahead
 from storage_engine.storage.storage_opening import open_storage
@@ -138,7 +138,7 @@ class _ReadGroups:
     root: str
     groups: tuple[tuple[Split, ...], ...]
     required: Mapping[int, int]
-    progress: TaskProgress
+    progress: Progress
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         storage = open_storage(self.root)
@@ -160,7 +160,7 @@ def read_topic(
     first: Mapping[int, int],
     end: Mapping[int, int],
     required: Mapping[int, int],
-    progress: TaskProgress,
+    progress: Progress,
 ) -> DataFrame:
     """The committed records of some partitions, columns as in ROWS; a task's rows are in the order of the log.
 

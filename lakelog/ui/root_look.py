@@ -20,10 +20,10 @@ from lakelog.metrics.consumer_status import LEAST_WINDOW_MS, ConsumerStatus, con
 from storage_engine.errors import LogError, NoRootError
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.quantities import shown_duration
-from storage_engine.storage import Storage, StoredFile
+from storage_engine.storage import Storage
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
-from storage_engine.topic.readers.consumer_files import Consumer, Consumers, read_consumer, read_consumers
+from storage_engine.topic.readers.consumer_files import Consumer, Consumers, KeptConsumers
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics, is_root
 from storage_engine.topic.witnesses import shown_offsets
@@ -32,8 +32,6 @@ ANEW_MS = 60_000
 TOPICS_ANEW = 100
 MOST_PROBES = 64
 PROBES_OF_A_GROUP = 8
-_SETTLED_MS = 10_000
-"""A file whose time is at least this old gets another time when it is changed, also if the times are coarse."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ class RootWatcher:
         self._chains: dict[str, StateChain] = {}
         self._read_ms: dict[str, int] = {}
         self._totals: dict[str, tuple[str, TopicTotals]] = {}
-        self._files: dict[str, tuple[StoredFile, Consumer | None]] = {}
+        self._consumers: dict[str, KeptConsumers] = {}
 
     def look(self) -> RootLook:
         """Look at the root.
@@ -172,14 +170,13 @@ class RootWatcher:
                 self._chains.pop(name, None)
             self._read_ms = {name: self._read_ms.get(name, now_ms) for name in self._chains}
             probes = Probes(MOST_PROBES)
-            files = dict[str, tuple[StoredFile, Consumer | None]]()
+            self._consumers = {each.topic: self._consumers.get(each.topic) or KeptConsumers() for each in states}
             rows = []
             for state in states:
                 try:
-                    rows.append(self._row(topics, state, now_ms, probes, files))
+                    rows.append(self._row(topics, state, now_ms, probes))
                 except LogError as error:
                     unreadable[state.topic] = error
-            self._files = files
             return RootLook(now_ms, tuple(rows), dict(sorted(unreadable.items())))
 
     def _forget_oldest(self, now_ms: int) -> None:
@@ -188,25 +185,11 @@ class RootWatcher:
             self._chains.pop(name, None)
             del self._read_ms[name]
 
-    def _row(
-        self,
-        topics: Topics,
-        state: TopicState,
-        now_ms: int,
-        probes: Probes,
-        files: dict[str, tuple[StoredFile, Consumer | None]],
-    ) -> TopicRow:
-        def read(file: StoredFile) -> Consumer | None:
-            kept = self._files.get(file.key)
-            found = kept[1] if kept is not None and kept[0] == file else read_consumer(topics.storage, file.key)
-            if now_ms - file.modified_ms > _SETTLED_MS:
-                files[file.key] = file, found
-            return found
-
+    def _row(self, topics: Topics, state: TopicState, now_ms: int, probes: Probes) -> TopicRow:
         known = self._totals.get(state.topic)
         totals = known[1] if known is not None and known[0] == state.id else totals_of(state)
         self._totals[state.topic] = state.id, totals
-        consumers = read_consumers(topics.storage, state, read)
+        consumers = self._consumers[state.topic].read(topics.storage, state, now_ms)
         rows = tuple(consumer_rows(topics, state, consumers, now_ms, probes))
         return TopicRow(state, totals, rows, consumers.damaged)
 

@@ -137,8 +137,8 @@ def too_many_dead_letters(
         f"{dead:,} of {records:,} records to export{before} cannot be decoded: {share:.1%}, and"
         f" {section}.max.dead.letter.share allows {max_share:.1%} ({_listed(whys, 'reasons')}; in"
         f" {_listed(wheres, 'partitions')})",
-        "Nothing was exported. Choose: fix the model in schemas/ or the producer, and start again; accept these dead"
-        f' letters once with {only}--accept-dead-letters "{offsets}"; or raise {section}.max.dead.letter.share.',
+        "Nothing was exported. Choose one: (1) fix the model in schemas/ or the producer, and start again; (2) accept these"
+        f' dead letters once with {only}--accept-dead-letters "{offsets}"; (3) raise {section}.max.dead.letter.share.',
     )
 
 

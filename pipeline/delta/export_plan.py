@@ -12,10 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from pipeline.delta.table_stamp import Began, Recent, Stamp, TableHead, known_began
 from schemas.event_schema import EventSchema
 from storage_engine.errors import StateError
+
+if TYPE_CHECKING:
+    from storage_engine.topic.chain.topic_state import TopicState
 
 
 class ExportMode(StrEnum):
@@ -44,6 +48,16 @@ class PartitionOffsets:
     last_stable_offset: int
     tombstones_end: int = 0
     compacted_end: int = 0
+
+
+def offset_ranges(state: TopicState) -> dict[int, PartitionOffsets]:
+    """The offsets of a topic's partitions, by number."""
+    return {
+        number: PartitionOffsets(
+            part.log_start_offset, part.last_stable_offset, part.tombstones_end, part.first_dirty_offset or 0
+        )
+        for number, part in enumerate(state.partitions)
+    }
 
 
 @dataclass(frozen=True)
@@ -86,11 +100,11 @@ class ExportRefusedError(StateError):
 
 
 class TopicRecreatedError(ExportRefusedError):
-    """The table belongs to a deleted topic that had the same name."""
+    """The table belongs to another topic, usually to a deleted topic that had the same name."""
 
 
 class ExportModeError(ExportRefusedError):
-    """The table was exported in the other mode, so its rows have another meaning."""
+    """The table was exported in another mode, so its rows have another meaning."""
 
 
 class PositionAheadError(ExportRefusedError):
@@ -259,7 +273,7 @@ def decide_export(
     start |= {partition: ranges[partition].log_start_offset for partition in reread}
     end = {partition: offsets.last_stable_offset for partition, offsets in ranges.items()}
     if bounds.up_to is not None:
-        _check_up_to(export, start, end, bounds.up_to)
+        check_up_to(export, start, end, bounds.up_to)
         end = {partition: bounds.up_to.get(partition, start[partition]) for partition in end}
         _check_whole_rows(export, before, end, (*reread, *replaced))
     return ExportPlan(head, before, start, end, gaps, reread, replaced, _began(head, start, ranges))
@@ -308,22 +322,32 @@ def _reread(before: Mapping[int, int], ranges: Mapping[int, PartitionOffsets]) -
 
 
 def _check_stamp(export: Export, head: TableHead | None) -> None:
-    if head is None or head.newest is None:
-        return
-    elsewhere = "Export to another table, or move this table away."
-    if head.newest.topic_id != export.topic_id:
-        raise TopicRecreatedError(
-            export.table,
-            f"has rows of topic {head.newest.topic} with id {head.newest.topic_id}, but topic {export.topic} now "
-            f"has id {export.topic_id}: the topic was deleted and created again",
-            elsewhere,
-        )
-    if head.newest.mode != export.mode:
+    check_topic(export, head)
+    # After a RESTORE, the rows have the mode of the restored version.
+    stamp = None if head is None else head.current or head.newest
+    if stamp is not None and stamp.mode != export.mode:
         raise ExportModeError(
             export.table,
-            f"was exported in {head.newest.mode} mode; the mode in {export.asked_by} is now {export.mode}",
-            elsewhere,
+            f"was exported in {stamp.mode} mode; the mode in {export.asked_by} is now {export.mode}",
+            "To make the table again in the new mode, run the export once with --rebuild. Or export to another table.",
         )
+
+
+def check_topic(export: Export, head: TableHead | None) -> None:
+    """Check that the rows of a table come from the topic.
+
+    Raises:
+        TopicRecreatedError: the rows come from another topic, which may have had the same name.
+    """
+    if head is None or head.newest is None or head.newest.topic_id == export.topic_id:
+        return
+    why = ": the topic was deleted and created again" if head.newest.topic == export.topic else ""
+    raise TopicRecreatedError(
+        export.table,
+        f"has rows of topic {head.newest.topic} with id {head.newest.topic_id}, but topic {export.topic} now "
+        f"has id {export.topic_id}{why}",
+        "Export to another table, or move this table away.",
+    )
 
 
 def _starting_offsets(
@@ -387,7 +411,12 @@ def _check_from_offsets(
             )
 
 
-def _check_up_to(export: Export, start: Mapping[int, int], end: Mapping[int, int], wanted: Mapping[int, int]) -> None:
+def check_up_to(export: Export, start: Mapping[int, int], end: Mapping[int, int], wanted: Mapping[int, int]) -> None:
+    """Check that the accepted end offsets are between the first offsets and the ends.
+
+    Raises:
+        OffsetRefusedError: one of them is not.
+    """
     for partition, offset in wanted.items():
         first = start.get(partition)
         if first is None or not first <= offset <= end[partition]:

@@ -133,12 +133,12 @@ def export_increment(
     if not plan.waiting:
         return ExportResult(plan=plan, table_version=plan.table_version)
     check_columns(spark, export)
-    rows = _decoded(export, _read(read, plan)).persist()
+    rows = decoded_records(export, _read(read, plan)).persist()
     try:
-        counts = _count(rows)
+        counts = count_records(rows)
         recent = recent_after(plan.recent, counts, max_share, accepted=bounds.up_to is not None)
         if recent is None:
-            raise _too_many(export, plan, rows, counts, max_share)
+            raise too_many(export, plan, rows, counts, max_share)
         with named_conflicts(export.table, "export"):
             head = fit_table(spark, export, plan, notify)
             stamp = stamp_of(spark, export, head, plan.positions, recent, plan.began)
@@ -154,7 +154,7 @@ def _read(read: ReadRecords, plan: ExportPlan) -> DataFrame:
     return read(*plan.to_read, plan.required)
 
 
-def _decoded(export: Export, records: DataFrame) -> DataFrame:
+def decoded_records(export: Export, records: DataFrame) -> DataFrame:
     """The decoded records; for an upsert reduced to the record that decides each key."""
     decoded = decode(records, export)
     return reduced(decoded) if export.mode is ExportMode.UPSERT else with_counts(decoded)
@@ -190,7 +190,8 @@ def _result(plan: ExportPlan, counts: Counts, stale: Stale, commit: Commit) -> E
 # --- Counts and dead letters ------------------------------------------------------------------------------------
 
 
-def _count(rows: DataFrame) -> Counts:
+def count_records(rows: DataFrame) -> Counts:
+    """Count the decoded records."""
     found = rows.agg(
         F.coalesce(F.sum("_records"), F.lit(0)).alias("records"),
         F.coalesce(F.sum("_nulls"), F.lit(0)).alias("tombstones"),
@@ -202,9 +203,10 @@ def _count(rows: DataFrame) -> Counts:
     return Counts(found["records"], found["tombstones"], reasons, found["null_values"])
 
 
-def _too_many(
+def too_many(
     export: Export, plan: ExportPlan, rows: DataFrame, counts: Counts, max_share: float
 ) -> TooManyDeadLettersError:
+    """The error that names the dead letters of the rows."""
     bad = rows.where("_reason IS NOT NULL AND NOT _tombstone")
     by_reason = bad.groupBy("_reason", "_detail").count().orderBy(F.desc("count"), "_reason", "_detail").limit(_MOST)
     places = bad.groupBy("_partition").agg(F.min("_offset"), F.max("_offset"), F.count("*")).orderBy("_partition")

@@ -1,9 +1,9 @@
 """Replays the dead letters of an export: decodes them again with a fixed model.
 
 The records from the first open dead letter up to the table's position are read from the log again. The table's position
-does not change. In an append table, each dead letter that can now be decoded becomes a row. In an upsert table, the row
-of each key is decided by the key's newest record that is a tombstone or can be decoded. This rule is the same in every
-export. So the result is the same as that of a complete export with the fixed model.
+does not change. In an append table, each dead letter that can now be decoded becomes a row. In an upsert table, one
+record of each key decides the key's row: the newest record that can be decoded or is a tombstone. This rule is the same
+in every export. So the result is the same as that of a complete export with the fixed model.
 
 Each open dead letter gets an `outcome`, or stays open:
 
@@ -87,7 +87,7 @@ def replay(
         )
     plan = decide_export(export, head, before, ranges)
     table_id = head.table_id or read_table_id(spark, export.table)
-    letters = _open_letters(spark, export, table_id, before)
+    letters = open_letters(spark, export, table_id, before)
     if letters is None or letters.isEmpty():
         return ReplayResult(table_version=head.version)
     with named_conflicts(export.table, "replay"):
@@ -99,7 +99,7 @@ def replay(
         with named_conflicts(export.table, "replay"):
             _write(spark, export, rows, stamp)
             commit = check_committed(export.table, head.version, stamp)
-            counts = _mark(spark, export, table_id, letters, rows, log_starts())
+            counts = mark_letters(spark, export, table_id, letters, rows, log_starts())
     finally:
         rows.unpersist()
     written, _ = rows_changed(commit)
@@ -158,7 +158,7 @@ def _write(spark: SparkSession, export: Export, rows: DataFrame, stamp: Stamp) -
         append_rows(export, rows.join(there, ["_partition", "_offset"], "left_anti"), stamp)
 
 
-def _open_letters(spark: SparkSession, export: Export, table_id: str, positions: Mapping[int, int]) -> DataFrame | None:
+def open_letters(spark: SparkSession, export: Export, table_id: str, positions: Mapping[int, int]) -> DataFrame | None:
     """Key, partition, offset and timestamp of the open dead letters; None if there is no dead-letter table.
 
     Dead letters at or above the table's position are not included. A killed export wrote these dead letters, and the
@@ -177,7 +177,7 @@ def _open_letters(spark: SparkSession, export: Export, table_id: str, positions:
     return letters.select("key", "partition", "offset", "timestamp").distinct()
 
 
-def _mark(
+def mark_letters(
     spark: SparkSession,
     export: Export,
     table_id: str,

@@ -6,7 +6,7 @@ the stamp, the position is computed from the rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -31,16 +31,25 @@ def _positions_of_rows(spark: SparkSession, export: Export) -> dict[int, int]:
     Used if the history no longer has the stamp (delta.logRetentionDuration), or after a RESTORE to a timestamp.
     """
     rows = spark.read.format("delta").load(export.table)
-    if missing := sorted(set(COORDINATES.names) - set(rows.columns)):
+    check_coordinates(export, rows.columns)
+    if export.mode is ExportMode.UPSERT:
+        return {}  # from the start: merging a record again changes nothing
+    last = rows.groupBy("_partition").agg(F.max("_offset").alias("last")).collect()
+    return {row["_partition"]: row["last"] + 1 for row in last}
+
+
+def check_coordinates(export: Export, columns: Sequence[str]) -> None:
+    """Check that the rows of a table have the coordinates of their records.
+
+    Raises:
+        TableSchemaError: a column is missing.
+    """
+    if missing := sorted(set(COORDINATES.names) - set(columns)):
         raise TableSchemaError(
             export.table,
             f"is not an exported table: it has no column {', '.join(missing)}",
             "Export to another table, or move this table away.",
         )
-    if export.mode is ExportMode.UPSERT:
-        return {}  # from the start: merging a record again changes nothing
-    last = rows.groupBy("_partition").agg(F.max("_offset").alias("last")).collect()
-    return {row["_partition"]: row["last"] + 1 for row in last}
 
 
 def stamp_of(

@@ -59,7 +59,7 @@ _KEPT_FEATURES = {
     "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck",
 }  # fmt: skip
 """Table features that a rewrite preserves. A rewrite would lose generated columns, clustering and identity columns."""
-_ELSEWHERE = "Nothing was changed. Undo the change of the model, or export to another table."
+_ELSEWHERE = "Nothing was changed. Undo the change of the model, make the table again with --rebuild, or export to another table."
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,46 @@ def column_changes(table: str, found: StructType, wanted: StructType) -> ColumnC
     widenings: list[Widening] = []
     extended, widened = _fit_struct(table, found, wanted, (), widenings)
     return ColumnChanges(extended, widened, tuple(widenings))
+
+
+def as_exported(table: DataFrame, export: Export) -> DataFrame:
+    """The rows of a table with the columns that the next export gives the table: with new columns and wider numbers. A
+    query fails at a number that would lose digits.
+
+    Raises:
+        TableSchemaError: the columns cannot be changed to those of the export.
+    """
+    changes = column_changes(export.table, table.schema, _wanted(export))
+    found = {each.name: each.dataType for each in table.schema.fields}
+    columns = []
+    for each in changes.widened.fields:
+        before = found.get(each.name)
+        if before is None or before == each.dataType:
+            column = F.lit(None).cast(each.dataType) if before is None else F.col(quoted(each.name))
+        else:
+            column = _checked(
+                each.name, _with_fields(F.col(quoted(each.name)), before, each.dataType), changes.widenings
+            )
+        columns.append(column.alias(each.name, metadata=each.metadata))
+    return table.select(*columns)
+
+
+def _with_fields(column: Column, found: DataType, wanted: DataType) -> Column:
+    """The values with wider numbers, and with null in fields that they do not have yet."""
+    if isinstance(found, StructType) and isinstance(wanted, StructType):
+        there = {each.name: each.dataType for each in found.fields}
+        fields = [
+            (
+                _with_fields(column.getField(each.name), there[each.name], each.dataType)
+                if each.name in there
+                else F.lit(None).cast(each.dataType)
+            ).alias(each.name)
+            for each in wanted.fields
+        ]
+        return F.when(column.isNotNull(), F.struct(*fields))
+    if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
+        return F.transform(column, lambda item: _with_fields(item, found.elementType, wanted.elementType))
+    return column.cast(wanted)
 
 
 def check_columns(spark: SparkSession, export: Export) -> None:
@@ -201,7 +241,8 @@ def _fit_type(
         raise TableSchemaError(
             table,
             f"column {widening.column} is {found.simpleString()}, but the schema now says {wanted.simpleString()}",
-            "Undo the change, give the field another name, or export to another table.",
+            "Undo the change, give the field another name, make the table again with --rebuild, or export to another"
+            " table.",
         )
     widenings.append(widening)
     return found, wanted
@@ -244,7 +285,7 @@ def _plan_rewrite(spark: SparkSession, table: str, version: int, widenings: tupl
         TableSchemaError: the table must not be rewritten, or a number would lose digits.
     """
     now = spark.read.format("delta").load(table)
-    partitions = _check_rewritable(spark, table, now.schema, _named(widenings))
+    partitions = check_rewritable(spark, table, now.schema, _named(widenings), _ELSEWHERE)
     rows, inexact = _count(now, widenings)
     for widening, count in inexact.items():
         raise _too_large(table, widening, f"{counted(count, 'row')} of {rows:,}")
@@ -288,8 +329,11 @@ def _rewrite(
     return version
 
 
-def _check_rewritable(spark: SparkSession, table: str, columns: StructType, what: str) -> list[str]:
+def check_rewritable(spark: SparkSession, table: str, columns: StructType, why: str, remedy: str) -> list[str]:
     """The columns by which a table is partitioned.
+
+    Args:
+        why: why the table is rewritten.
 
     Raises:
         TableSchemaError: a property forbids a rewrite, or a rewrite would lose a property of the table.
@@ -304,7 +348,7 @@ def _check_rewritable(spark: SparkSession, table: str, columns: StructType, what
     elif columns != nullable(columns):
         problem = "it has a NOT NULL column, which a rewrite would lose"
     if problem is not None:
-        raise TableSchemaError(table, f"must be rewritten because {what}, but {problem}", _ELSEWHERE)
+        raise TableSchemaError(table, f"must be rewritten because {why}, but {problem}", remedy)
     partitions: list[str] = details["partitionColumns"]
     return partitions
 
@@ -336,9 +380,13 @@ def _too_large(table: str, widening: Widening, what: str) -> TableSchemaError:
 def _exactly(field: StructField, widenings: tuple[Widening, ...]) -> Column:
     """A column with its new type. The query fails at a row that would lose digits. Such a row may have been added after
     the check."""
-    column = F.col(quoted(field.name)).cast(field.dataType)
+    return _checked(field.name, F.col(quoted(field.name)).cast(field.dataType), widenings)
+
+
+def _checked(name: str, column: Column, widenings: tuple[Widening, ...]) -> Column:
+    """The new values of a column. The query fails at a row that would lose digits."""
     for each in _lossy(widenings):
-        if each.path[0] == field.name:
+        if each.path[0] == name:
             column = F.when(_row_loses_digits(each), F.raise_error(F.lit(_mark(each)))).otherwise(column)
     return column
 

@@ -11,17 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakelog.spark.types import nullable, spark_struct
 from pipeline.delta.dead_letters import append_dead_letters
 from pipeline.delta.export_plan import Export
-from pipeline.delta.rows.export_rows import deciding, first_undecodable, place
-from pipeline.delta.rows.newer_sql import is_newer, of_place, of_row
-from pipeline.delta.rows.row_columns import STALE_SINCE, row_columns, table_columns
+from pipeline.delta.rows.export_rows import first_undecodable, place
+from pipeline.delta.rows.newer_sql import is_newer, of_place
+from pipeline.delta.rows.row_columns import row_columns, table_columns
+from pipeline.delta.rows.upserted_rows import BECOMES_STALE, DECIDES, STALE_AFTER, WINS, upsert_source
 from pipeline.delta.table_history import Commit, read_head
 from pipeline.delta.table_stamp import Stamp, perhaps_written
 
@@ -131,34 +130,22 @@ def merge_rows(
     session.conf.set("spark.databricks.delta.write.txnVersion", str(stamp.version))
     session.conf.set("spark.databricks.delta.commitInfo.userMetadata", stamp.to_json())
     table = DeltaTable.forPath(session, export.table)
-    names = row_columns(export).names
-    source = deciding(rows).select(*names, F.col("_tombstone"), F.lit(True).alias("_decides"))
-    stale = NOTHING_STALE
+    stale, first = NOTHING_STALE, None
     if with_undecodable:
         now = spark.read.format("delta").load(export.table)
         first = first_undecodable(rows, now)
         stale = _stale(first, now)
-        # This source contains each key that has a record, even if the key's row is newer. So the row is not deleted.
-        met = rows.where("_reason IS NOT NULL AND _key IS NOT NULL").select("_key").distinct()
-        source = source.join(met, "_key", "full_outer").join(first.select("_key", "_bad"), "_key", "left")
-    else:
-        source = source.withColumn(
-            "_bad", F.lit(None).cast(nullable(spark_struct(pa.schema([STALE_SINCE])))[0].dataType)
-        )
+    source = upsert_source(export, rows, first)
+    names = row_columns(export).names
     # A column that is no longer in the model becomes null.
     values = {f"`{name}`": f"s.`{name}`" if name in names else "NULL" for name in table.toDF().columns}
-    there, bad = "t._stale_since", "s._bad"
-    stays = f"{there} IS NOT NULL AND {is_newer(of_place(there), of_row('s'))}"
-    earlier = f"{there} IS NULL OR {is_newer(of_place(there), of_place(bad))}"
-    kept = f"CASE WHEN {stays} AND ({bad} IS NULL OR {is_newer(of_place(bad), of_place(there))}) THEN {there} ELSE {bad} END"
-    wins = f"coalesce(s._decides, false) AND {is_newer(of_row('s'), of_row('t'), '>=')}"
     merge = (
         table.alias("t")
         .merge(source.alias("s"), "s._key = t._key")
-        .whenMatchedDelete(f"{wins} AND s._tombstone")
-        .whenMatchedUpdate(wins, {**values, "`_stale_since`": kept})
-        .whenMatchedUpdate(f"{bad} IS NOT NULL AND ({earlier})", {"`_stale_since`": bad})
-        .whenNotMatchedInsert("coalesce(s._decides, false) AND NOT s._tombstone", {**values, "`_stale_since`": bad})
+        .whenMatchedDelete(f"{WINS} AND s._tombstone")
+        .whenMatchedUpdate(WINS, {**values, "`_stale_since`": STALE_AFTER})
+        .whenMatchedUpdate(BECOMES_STALE, {"`_stale_since`": "s._bad"})
+        .whenNotMatchedInsert(f"{DECIDES} AND NOT s._tombstone", {**values, "`_stale_since`": "s._bad"})
     )
     for partition, start in began.items():
         merge = merge.whenNotMatchedBySourceDelete(f"t._partition = {partition} AND t._offset >= {start}")

@@ -1,4 +1,4 @@
-"""Makes the report of one export or one replay: the summary and the warnings."""
+"""Makes the report of one export, one replay or one rebuild: the summary and the warnings."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pipeline.job import JobReport, Value
 from storage_engine.quantities import counted
 
 if TYPE_CHECKING:
+    from pipeline.delta.rebuild.rebuilding import RebuildResult
     from pipeline.delta.replaying import ReplayResult
 
 
@@ -48,6 +49,44 @@ def replay_report(export: Export, table: str, result: ReplayResult, warnings: Se
     )
 
 
+def rebuild_report(export: Export, table: str, result: RebuildResult, warnings: Sequence[str]) -> JobReport:
+    """The report of a rebuild. table: the table's path in the settings."""
+    done = result.exported
+    warnings = list(warnings)
+    if result.lost.total:
+        warnings.append(
+            f"{counted(result.lost.total, 'row')} of {export.table} could not be made again, because the log no longer has"
+            f" their records ({result.lost}); the table's older versions still have the rows until VACUUM"
+        )
+    if done.dead_letters:
+        warnings.append(_letters_warning(export, done))
+    if result.foreign:
+        versions = ", ".join(map(str, result.foreign))
+        warnings.append(
+            f"another writer committed version {versions} of {export.table} during the rebuild; the rows of this commit"
+            " were replaced, too"
+        )
+    return JobReport(
+        summary={
+            "topic": export.topic,
+            "table": table,
+            "table version": done.table_version,
+            "mode": str(export.mode),
+            "records": done.records,
+            "rows before": result.before,
+            "rows now": done.written,
+            "rows lost": result.lost.total,
+            "dead letters": done.dead_letters,
+            "dead letters by reason": done.reasons,
+        },
+        rows=[
+            {"partition": number, "from offset": done.positions_before.get(number, 0), "to offset": offset}
+            for number, offset in sorted(done.positions_after.items())
+        ],
+        warnings=warnings,
+    )
+
+
 def _outcome(result: ExportResult, mode: ExportMode) -> dict[str, Value]:
     """The numbers of rows and of dead letters. The names of these figures depend on the mode."""
     letters: dict[str, Value] = {"dead letters": result.dead_letters, "dead letters by reason": result.reasons}
@@ -75,6 +114,14 @@ def gap_warnings(plan: ExportPlan) -> list[str]:
     ]
 
 
+def _letters_warning(export: Export, result: ExportResult, *, to_database: bool = False) -> str:
+    counted_by = "its column reason says why" if to_database else "`lakelog report` counts them by reason"
+    return (
+        f"{counted(result.dead_letters, 'record')} could not be decoded and became dead letters in"
+        f" {export.dead_letters}; {counted_by}"
+    )
+
+
 def export_warnings(result: ExportResult, export: Export, compacted: bool, *, to_database: bool = False) -> list[str]:
     """The warnings of an export.
 
@@ -82,13 +129,9 @@ def export_warnings(result: ExportResult, export: Export, compacted: bool, *, to
         compacted: compaction has removed records of the topic.
         to_database: the dead letters are in a table of a database.
     """
-    counted_by = "its column reason says why" if to_database else "`lakelog report` counts them by reason"
     warnings = gap_warnings(result.plan)
     if result.dead_letters:
-        warnings.append(
-            f"{counted(result.dead_letters, 'record')} could not be decoded and became dead letters in"
-            f" {export.dead_letters}; {counted_by}"
-        )
+        warnings.append(_letters_warning(export, result, to_database=to_database))
     if result.became_stale:
         warnings.append(
             f"{counted(result.became_stale, 'row')} of {export.table} became stale: a newer record of the row's key"

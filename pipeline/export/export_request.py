@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lakelog.dead_letter_tables import export_dead_letters_key
-from pipeline.delta.export_plan import Export, ExportBounds, ExportMode, PartitionOffsets
+from pipeline.delta.export_plan import Export, ExportBounds, ExportMode
 from pipeline.jdbc.target_tables import letters_table
 from pipeline.job import JobContext
 from pipeline.topic_model import topic_schema
@@ -24,6 +24,8 @@ OPTIONS_OF_ONE_EXPORT = {
     "--from-offset": "from_offset",
     "--from-timestamp": "from_timestamp",
     "--replay": "replay",
+    "--rebuild": "rebuild",
+    "--accept-lost-rows": "accept_lost_rows",
     "--accept-schema": "accept_schema",
     "--accept-dead-letters": "accept_dead_letters",
 }
@@ -53,6 +55,18 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
         "--replay",
         action="store_true",
         help="decode the dead letters of earlier exports again, and export no new records",
+    )
+    parser.add_argument(
+        "--rebuild",
+        action="store_true",
+        help="make the table again from the whole log, with the columns and the mode of the settings, in one commit",
+    )
+    parser.add_argument(
+        "--accept-lost-rows",
+        metavar="N",
+        type=int,
+        help="let --rebuild lose up to N rows whose records are no longer in the log; use the number that a refused"
+        " rebuild has printed",
     )
     parser.add_argument(
         "--accept-schema",
@@ -101,16 +115,6 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
     )
 
 
-def offset_ranges(state: TopicState) -> dict[int, PartitionOffsets]:
-    """The offsets of a topic's partitions, by number."""
-    return {
-        number: PartitionOffsets(
-            part.log_start_offset, part.last_stable_offset, part.tombstones_end, part.first_dirty_offset or 0
-        )
-        for number, part in enumerate(state.partitions)
-    }
-
-
 def bounds_of(context: JobContext, state: TopicState) -> ExportBounds:
     """The options of the command line for this run.
 
@@ -125,6 +129,31 @@ def bounds_of(context: JobContext, state: TopicState) -> ExportBounds:
         from_time=_offsets_at(context, state, _time_ms(time)) if time is not None else {},
         up_to=_offsets("--accept-dead-letters", accepted.split(",")) if accepted is not None else None,
     )
+
+
+def check_options(context: JobContext) -> None:
+    """Check that the options of the command line fit together.
+
+    Raises:
+        UsageError: they do not.
+    """
+    given: Mapping[str, object] = vars(context.arguments)
+    if context.settings.required_export().jdbc is not None:
+        for option in (each for each in ("--replay", "--rebuild") if given.get(OPTIONS_OF_ONE_EXPORT[each])):
+            raise UsageError(
+                option,
+                "is only for Delta tables, and the export writes into a database",
+                "To export records again, for example after the model was corrected, use --from-offset P:N.",
+            )
+    lost = given.get("accept_lost_rows")
+    if given.get("rebuild"):
+        others = ("--from-offset", "--from-timestamp", "--replay")
+        for option in (each for each in others if given.get(OPTIONS_OF_ONE_EXPORT[each]) not in (None, False)):
+            raise UsageError(option, "does not fit to --rebuild, which reads the whole log", f"Leave out {option}.")
+        if isinstance(lost, int) and lost < 0:
+            raise UsageError("--accept-lost-rows", f"found {lost}", "Give a number of rows.")
+    elif lost is not None:
+        raise UsageError("--accept-lost-rows", "is only for --rebuild", "Add --rebuild, or leave out the option.")
 
 
 def _time_ms(text: str) -> int:

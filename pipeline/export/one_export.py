@@ -12,14 +12,23 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pipeline.delta.export_plan import Export, ExportBounds, ExportPlan, ExportResult, PartitionOffsets, Register
-from pipeline.delta.table_history import plan_from_history
-from pipeline.export.export_report import export_report, export_warnings, gap_warnings, replay_report
-from pipeline.export.export_request import bounds_of, offset_ranges, wanted_export
+from pipeline.delta.export_plan import (
+    Export,
+    ExportBounds,
+    ExportPlan,
+    ExportResult,
+    PartitionOffsets,
+    Register,
+    offset_ranges,
+)
+from pipeline.delta.table_history import plan_from_history, read_head
+from pipeline.delta.table_stamp import TableHead
+from pipeline.export.export_report import export_report, export_warnings, gap_warnings, rebuild_report, replay_report
+from pipeline.export.export_request import bounds_of, check_options, wanted_export
 from pipeline.export.export_to_database import export_topic_to_database
 from pipeline.job import JobContext, JobReport
 from pipeline.topic_model import changed_model, record_model
-from storage_engine.errors import LogError, UsageError
+from storage_engine.errors import LogError
 from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.readers.consumer_files import (
     DATABASE_EXPORT_KIND,
@@ -35,22 +44,17 @@ if TYPE_CHECKING:
 
 
 def export_topic(context: JobContext) -> JobReport:
-    """Export the new records of the topic of the section `export`, or replay its dead letters.
+    """Export the new records of the topic of the section `export`, or replay its dead letters, or rebuild its table.
 
     Raises:
         LogError: nothing was committed to the table, except that an error while the positions are recorded after the
             commit is a warning of the report.
     """
+    check_options(context)
     wanted = context.settings.required_export()
     context.topics.state(wanted.topic)  # raises the right error if the topic does not exist
     state = newest_decided(context.storage, context.topics.chain(wanted.topic))
     target = wanted_export(context, state)
-    if wanted.jdbc is not None and vars(context.arguments).get("replay"):
-        raise UsageError(
-            "--replay",
-            "dead letters of a database are not replayed",
-            "Correct the model, and export with --from-offset P:N, with the first partition and offset of the dead letters.",
-        )
     accepted = vars(context.arguments).get("accept_schema", False)
     changed = changed_model(context.settings, state.topic, state.model, target.schema, accepted)
     ranges = offset_ranges(state)
@@ -63,6 +67,10 @@ def export_topic(context: JobContext) -> JobReport:
     newly_accepted = changed if accepted else None
     if vars(context.arguments).get("replay"):
         return _replay(context, state, target, ranges, newly_accepted)
+    if vars(context.arguments).get("rebuild"):
+        head = read_head(target.table)
+        if head is not None and not head.is_new:
+            return _rebuild(context, state, target, head, register, changed)
     bounds = bounds_of(context, state)
     if wanted.jdbc is not None:
         result = export_topic_to_database(context, state, target, ranges, register, bounds, _reading_with_spark)
@@ -184,12 +192,8 @@ def _replay(
     """Replay dead letters. accepted: the model to record, because the operator has accepted its changes; or None."""
     from pipeline.delta.replaying import replay
 
-    def log_starts() -> dict[int, int]:
-        newest = context.topics.state(state.topic)
-        return {number: part.log_start_offset for number, part in enumerate(newest.partitions)}
-
     with _reading_with_spark(context, state, "replay") as read:
-        result = replay(context.spark, target, ranges, read, log_starts, context.lines.info)
+        result = replay(context.spark, target, ranges, read, _log_starts(context, state), context.lines.info)
     warnings = []
     try:
         if accepted is not None:
@@ -197,3 +201,43 @@ def _replay(
     except LogError as error:
         warnings.append(f"the replay is done, but the fields of its model could not be recorded: {error}")
     return replay_report(target, context.settings.required_export().table, result, warnings)
+
+
+def _rebuild(
+    context: JobContext,
+    state: TopicState,
+    target: Export,
+    head: TableHead,
+    register: Register,
+    changed: RecordedModel | None,
+) -> JobReport:
+    """Make the table again. changed: the model to record; None: the same model is recorded already."""
+    from pipeline.delta.rebuild.rebuilding import RebuildOptions, rebuild_table
+
+    wanted = context.settings.required_export()
+    lost: int | None = vars(context.arguments).get("accept_lost_rows")
+    options = RebuildOptions(lost or 0, bounds_of(context, state), wanted.max_dead_letter_share)
+    with _reading_with_spark(context, state, "rebuild") as read:
+        result = rebuild_table(
+            context.spark, target, head, offset_ranges(state), read, _log_starts(context, state), register, options
+        )
+    warnings = []
+    try:
+        if changed is not None:
+            record_model(context.topics, state, changed)
+        register(result.exported.positions_after)
+    except LogError as error:
+        warnings.append(
+            f"the rebuild is done, but its positions or the fields of its model could not be recorded: {error}"
+        )
+    return rebuild_report(target, wanted.table, result, warnings)
+
+
+def _log_starts(context: JobContext, state: TopicState) -> Callable[[], dict[int, int]]:
+    """A function that returns the current log start offsets by partition."""
+
+    def log_starts() -> dict[int, int]:
+        newest = context.topics.state(state.topic)
+        return {number: part.log_start_offset for number, part in enumerate(newest.partitions)}
+
+    return log_starts

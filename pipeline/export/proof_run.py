@@ -6,10 +6,11 @@ import argparse
 from collections import Counter
 from dataclasses import dataclass
 
+from pipeline.delta.export_plan import offset_ranges
 from pipeline.delta.proof.exported_table import open_exported_table
 from pipeline.delta.proof.proving import Proof, prove_table
 from pipeline.delta.without_spark.topic_records import batch_reader
-from pipeline.export.export_request import offset_ranges, wanted_export
+from pipeline.export.export_request import wanted_export
 from pipeline.export.several_exports import chosen_exports
 from pipeline.job import JobContext, JobReport, Value
 from storage_engine.errors import ConfigError, LogError, UsageError

@@ -181,11 +181,11 @@ def why_not_whole(checkpoint: SeenCheckpoint, source: str | None) -> CheckpointE
         return CheckpointError(
             f"{folder}/{name}", "is empty, perhaps because of a power cut",
             f"Delete this file and the file .{batch}.crc in the same folder. Spark then runs batch {batch} again. The ingest"
-            " skips this batch if it is committed." if kind == "commits" else _anew("Restore the whole checkpoint", source),
+            " skips this batch if it is committed." if kind == "commits" else _anew("restore the whole checkpoint", source),
         )  # fmt: skip
     if (missing := _missing(checkpoint)) is None:
         return None
-    return CheckpointError(folder, f"is not complete: {missing}", _anew("Restore the whole checkpoint", source))
+    return CheckpointError(folder, f"is not complete: {missing}", _anew("restore the whole checkpoint", source))
 
 
 def _missing(checkpoint: SeenCheckpoint) -> str | None:
@@ -223,16 +223,19 @@ def why_refused(checkpoint: SeenCheckpoint, states: Sequence[TopicState], source
             place,
             f"shows batch {finished} as completed, but {', '.join(state.topic for state in behind)} has {has}:"
             " the records in between would be skipped",
-            _anew("Restore topic and checkpoint from one backup", source)
-            + " Or keep the checkpoint and start with --accept-new-checkpoint, which skips the records in between.",
+            _anew(
+                "restore topic and checkpoint from one backup",
+                source,
+                "; (3) keep the checkpoint and start with --accept-new-checkpoint, which skips the records in between",
+            ),
         )
     if done.batch_id < 0 or source is not None or checkpoint.hashes.get(done.batch_id) == done.offsets_hash:
         return None
     return CheckpointError(
         place,
         f"does not have the committed batch {done.batch_id}: the checkpoint was copied or rolled back",
-        "Choose: restore the newest checkpoint; or accept this checkpoint with --accept-new-checkpoint, which appends again the"
-        " rows that were committed after this checkpoint.",
+        "Choose one: (1) restore the newest checkpoint; (2) accept this checkpoint with --accept-new-checkpoint, which"
+        " appends again the rows that were committed after this checkpoint.",
     )
 
 
@@ -245,13 +248,13 @@ def accepted_checkpoint(checkpoint: SeenCheckpoint) -> AcceptedCheckpoint:
     return AcceptedCheckpoint((finished, checkpoint.hashes.get(finished, "")))
 
 
-def _anew(first: str, source: str | None) -> str:
+def _anew(first: str, source: str | None, further: str = "") -> str:
     anew = (
         f"the topic's positions of {source} show which rows are committed, and these rows are skipped"
         if source is not None
         else "start with --accept-new-checkpoint, which appends again all rows that the source still has"
     )
-    return f"Choose: {first[0].lower()}{first[1:]}; or delete the whole checkpoint: {anew}."
+    return f"Choose one: (1) {first}; (2) delete the whole checkpoint: {anew}{further}."
 
 
 def _query_of_offsets(storage: Storage, checkpoint: str, states: Iterable[TopicState]) -> str | None:

@@ -111,9 +111,9 @@ def _why_positions_end(request: ClaimRequest, query_id: str, states: Sequence[To
             return ConfigError(
                 place,
                 f"topic {state.topic} stores positions of {writer.source}, but this query would store {instead}",
-                f"Choose: restore the setting; or, if only the address of the source changed, set ingest.position.source to"
-                f" {writer.source!r}; or continue from this checkpoint with --accept-new-checkpoint once, which drops the"
-                " stored positions.",
+                "Choose one: (1) restore the setting; (2) if only the address of the source changed, set"
+                f" ingest.position.source to {writer.source!r}; (3) continue from this checkpoint, once with"
+                " --accept-new-checkpoint. Choice 3 deletes the stored positions.",
             )
     return None
 
@@ -132,7 +132,7 @@ def _why_other_columns(
                 request.columns_place,
                 f"topic {state.topic} stores the positions of {source.name} ({writer.reads}), but now the settings say"
                 f" {source.selection}",
-                "Choose: restore these columns; or give the source another name, ingest.position.source, and begin with a"
-                " new checkpoint and --accept-new-checkpoint, which appends again all rows that the source still has.",
+                "Choose one: (1) restore the earlier columns; (2) set ingest.position.source to another name, and start with"
+                " a new checkpoint and --accept-new-checkpoint. Choice 2 appends again all rows that the source still has.",
             )
     return None

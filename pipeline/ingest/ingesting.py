@@ -97,8 +97,9 @@ class Ingest:
             accept_new_checkpoint: accept a checkpoint that would be refused as new, copied or rolled back, and drop the
                 recorded batches and positions of earlier queries.
             accept_schema: accept a change of a topic's model that breaks older records or their readers.
-            meter: receives the number of committed records and, if known, the number of records that are still in the
-                source.
+            meter: receives the number of committed records, the number of records that are still in the source (if it
+                is known), and the figures of the micro-batches: batches, batch_seconds, phase_seconds, spark_seconds and
+                dead_letters.
         """
         self._spark = spark
         self._settings = settings
@@ -246,8 +247,7 @@ class Ingest:
             while not query.awaitTermination(_LOOK_SECONDS):
                 with suppress(StorageError):  # the micro-batch meets the same error, and waits or reports it
                     self._check_fenced()
-                if progress := query.lastProgress:
-                    self._meter.expect(records_behind(progress.sources))
+                self._take_progress(query)
                 if self._stop.asked and not stop_noticed:
                     stop_noticed = True
                     self._report("stopping after the current micro-batch; a second signal stops immediately")
@@ -256,6 +256,7 @@ class Ingest:
             # The query reports its end before it has recorded its last micro-batch. Spark must run until the
             # micro-batch is recorded.
             query.awaitTermination()
+            self._take_progress(query)
         except StreamingQueryException as error:
             # If the ingest is fenced, the other ingest is the cause of the error, because both use the same checkpoint
             # and files.
@@ -267,6 +268,12 @@ class Ingest:
         finally:
             if query.isActive:
                 query.stop()
+
+    def _take_progress(self, query: StreamingQuery) -> None:
+        """Pass what Spark reports about its last micro-batch to the meter."""
+        if progress := query.lastProgress:
+            self._meter.expect(records_behind(progress.sources))
+            self._meter.figure("spark_seconds", {name: ms / 1000 for name, ms in progress.durationMs.items()})
 
     def _ended(self, error: StreamingQueryException) -> LogError:
         """The error for the operator if Spark ended the stream. The cause may persist, so the error does not promise

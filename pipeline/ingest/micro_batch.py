@@ -45,7 +45,7 @@ from pipeline.ingest.staging_task import StagingTask, StagingTopic
 from pipeline.ingest.storage_retry import StorageRetry
 from pipeline.settings import IngestSettings
 from schemas.event_schema import EventSchema
-from storage_engine.phases import Phases
+from storage_engine.phases import Phases, rounded
 from storage_engine.progress import Meter
 from storage_engine.quantities import shown_duration, shown_number
 from storage_engine.topic.append.appending import Encoding
@@ -203,6 +203,10 @@ class MicroBatches:
         self._meter.note(f"batch {batch_id}, {shown_number(self._result.dead_letters.total())} dead letters")
         self._meter.advance(records, size)
         seconds = (self._clock.now_ms() - started_ms) / 1000
+        self._meter.figure("batches", self._result.batches)
+        self._meter.figure("batch_seconds", seconds)
+        self._meter.figure("phase_seconds", rounded(self._result.phases.seconds))
+        self._meter.figure("dead_letters", dict(self._result.dead_letters))
         letters = f", {shown_number(refused)} dead letters" if refused else ""
         if already_committed := self._result.already_committed - already_committed:
             letters += f", {shown_number(already_committed)} dropped as committed before"

@@ -182,7 +182,7 @@ class PositionedSource:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptionError(
                 place, 0, "for each topic, the offsets of its partitions", "something else",
-                "Choose: restore the checkpoint from a backup; or delete the whole checkpoint and start again. No"
+                "Choose one: (1) restore the checkpoint from a backup; (2) delete the whole checkpoint and start again. No"
                 " row is lost or appended twice: the topic stores which rows are committed.",
             ) from error  # fmt: skip
         return SourceEnds(offsets, ids)

@@ -40,7 +40,8 @@ class ExportSettings(Section):
         default=None,
         description="upsert: a row has the latest value of its key, and a tombstone deletes the row. append: every record"
         " becomes a row. changelog: every record becomes a row, also a tombstone; the column _change_type is upsert or"
-        " delete. Default: upsert if the topic's cleanup.policy contains compact, otherwise append.",
+        " delete. Default: upsert if the topic's cleanup.policy contains compact, otherwise append. To change the mode of a"
+        " table that exists, run the export once with --rebuild.",
     )
     headers: Annotated[bool, Noun("true or false")] = Field(
         default=False,

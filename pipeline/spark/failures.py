@@ -92,16 +92,24 @@ def missing_python(error: BaseException) -> str | None:
 
 def stream_reason(error: BaseException) -> str:
     """Why a stream ended outside of its micro-batches, in one line. If Kafka's client cannot be created, Spark says
-    only this. So for an error of Kafka's client, the line also contains the innermost cause, without quoted values."""
+    only this. So for an error of Kafka's client, the line also has the innermost message of Kafka, and the message of
+    its cause, without quoted values."""
     reason = _STREAM_FAILED.sub("", planning_reason(error))
-    cause, name, said = getattr(error, "_origin", None), "", ""
+    cause = getattr(error, "_origin", None)
+    chain: list[tuple[bool, str]] = []
     while cause is not None:
-        name, said = str(cause.getClass().getName()), str(cause.getMessage() or "")
+        is_kafkas = str(cause.getClass().getName()).startswith(_OF_KAFKA)
+        chain.append((is_kafkas, without_quoted(str(cause.getMessage() or ""))))
         cause = cause.getCause()
-    if not name.startswith(_OF_KAFKA) and "kafka" not in reason.lower():
-        return reason
-    innermost = without_quoted(said)
-    return reason if not innermost or innermost in reason else f"{reason}: {innermost}"
+    of_kafka = [place for place, (is_kafkas, _) in enumerate(chain) if is_kafkas]
+    if of_kafka:
+        told = chain[of_kafka[-1] : of_kafka[-1] + 2]
+    else:
+        told = chain[-1:] if "kafka" in reason.lower() else []
+    for _, said in told:
+        if said and said not in reason:
+            reason = f"{reason}: {said}"
+    return reason
 
 
 def without_quoted(text: str) -> str:

@@ -5,10 +5,18 @@ task: at the end of a session, after a LIMIT, or when a task is cancelled. PySpa
 a broken pipe. This traceback is of no use, so the workers of this daemon end silently, whether they are between two tasks
 or in the middle of a task. If a task fails while the JVM is connected, the task reports its error to the JVM. PySpark's
 own daemon does the same.
+
+To plan a read or a write of a Python data source, Spark starts such a daemon for each program in `_PLANNERS`. A worker of
+the planner ends after each refusal and with each stream. So the daemon imports Lakelog's source before it forks the
+first worker. Otherwise each new worker would import the source again, which takes about half a second.
+
+PySpark collects the garbage of a worker after each task. With all modules of a daemon, this takes up to 75 milliseconds
+of processor time. So the daemon exempts its objects from garbage collection before it forks workers.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -21,6 +29,16 @@ from pyspark.serializers import write_int
 
 _CLOSED = (BrokenPipeError, ConnectionResetError)
 
+_SOURCE = "lakelog.spark.data_source"
+_PLANNERS = frozenset(
+    f"pyspark.sql.{name}"
+    for name in (
+        "streaming.python_streaming_source_runner", "worker.commit_data_source_write", "worker.create_data_source",
+        "worker.plan_data_source_read", "worker.python_streaming_sink_runner", "worker.write_into_data_source",
+    )
+)  # fmt: skip
+"""The programs that run code of a Python data source on the driver's host."""
+
 _worker = daemon.worker
 
 
@@ -28,9 +46,13 @@ def main() -> None:
     """Run the daemon. The first argument is the module of the workers' program, as in PySpark's daemon."""
     named = len(sys.argv) > 1 and sys.argv[1].startswith("pyspark")
     program = importlib.import_module(sys.argv[1] if named else "pyspark.worker")
+    if program.__name__ in _PLANNERS:
+        importlib.import_module(_SOURCE)
     program.main = flushed(program.main)  # type: ignore[attr-defined]
     daemon.worker = worker
     vars(daemon)["write_int"] = greeting(os.getpid())
+    gc.collect()
+    gc.freeze()
     daemon.manager()
 
 

@@ -95,8 +95,8 @@ class LogManagerConfig:
     )  # fmt: skip
     cleaner_threads: int = declared_field(
         "log.cleaner.threads", "broker", "int", 1, minimum=0,
-        doc="How many threads of `lakelog log-manager` compact. Each thread compacts one partition at a time. All threads"
-        " share log.cleaner.dedupe.buffer.size and log.cleaner.io.max.bytes.per.second.",
+        doc="Number of threads that `lakelog log-manager` uses for compaction. Each thread compacts one partition at a"
+        " time. All threads share log.cleaner.dedupe.buffer.size and log.cleaner.io.max.bytes.per.second.",
         cost="Takes effect at the next start.",
     )  # fmt: skip
     cleaner_backoff_ms: int = declared_field(

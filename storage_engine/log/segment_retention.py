@@ -16,8 +16,9 @@ segment.
 
 Lakelog adds one rule to Kafka's: with retention.respect.consumers, the size pass and the time pass keep a segment that
 a registered consumer has not read, and all segments after it. The segment is kept for at most consumer.max.hold.ms
-after the first moment at which retention could have deleted it. The rule also keeps segments that compaction has
-emptied, so that the consumer's position stays in the log. The plan names the consumers. All functions are pure.
+after the first moment at which retention would delete it without this rule. The rule also keeps segments that
+compaction has emptied, so that the consumer's position stays in the log. The plan names the consumers. All functions
+are pure.
 """
 
 from __future__ import annotations
@@ -204,8 +205,8 @@ def _held_back(
         behind = holds.behind(next_starts[number])
         if not behind or rule is RetentionRule.START_OFFSET:
             continue
-        # The first moment at which the segment could be deleted. This moment is never before the last write to the
-        # segment, even if the timestamps are old.
+        # The first moment at which retention would delete the segment if it did not wait. This moment is never before
+        # the last write to the segment, even if the timestamps are old.
         if rule is RetentionRule.TIME:
             due_ms = max(segment.modified_ms, newest_time(segment) + config.retention_ms)
         else:

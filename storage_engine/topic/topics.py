@@ -303,7 +303,7 @@ def _recreated(state: TopicState, first: TopicState, planned_at: int) -> TopicSt
         )  # fmt: skip
     if state.is_below_sweep_floor(planned_at):
         raise ConflictError(
-            f"topic {state.topic}", "was swept after its files were written, because the import took too long",
+            f"topic {state.topic}", "the import took too long, so a sweep may have deleted the imported files",
             "Import the topic again. An import may take at most lakelog.sweep.delay.ms.",
         )  # fmt: skip
     return first.model_copy(

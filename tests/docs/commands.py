@@ -2,8 +2,8 @@
 the test.
 
 `lakelog` and the jobs run in this process, which has loaded Spark and the kernels already, through the same entry
-points as separate processes. `jq` is replaced by the library of the same name. All other commands except systemctl and
-kubectl are the machine's programs.
+points as separate processes. `jq` is replaced by the library of the same name. `systemctl` and `kubectl` are replaced by
+scripts that only record their arguments. All other commands are the machine's programs.
 """
 
 from __future__ import annotations

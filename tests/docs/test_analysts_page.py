@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import lakelog
 from jobs.export import export
 from jobs.ingest import ingest
 from pipeline.job import JobContext
@@ -54,6 +55,9 @@ def test_the_examples_run_and_show_what_the_page_says(
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     names: dict[str, Any] = {"spark": spark}
     for block in blocks(PAGE, "python", "sh"):
+        if "lakelog.table(" in block.text:
+            record = {"key": "N3", "value": json.dumps(FLIGHT | {"tailnum": "N3", "dest": "LAX"})}
+            appended = lakelog.open(page_folder / "lakelog-demo").topic("flights").append([record])
         text = block.text.replace("lakelog-demo", f"{page_folder}/lakelog-demo")  # Spark is where it was started
         text = text.replace("./spark-submit.sh", f"{PROJECT}/spark-submit.sh").replace("conf/", f"{PROJECT}/conf/")
         if block.language == "sh":
@@ -66,6 +70,11 @@ def test_the_examples_run_and_show_what_the_page_says(
     assert "prove: table tables/flights, table version 1, answer equal, records 3, table rows 2, equal 2" in shown
     assert re.search(r"no_key.*1\W", shown), "one dead letter"
     assert sorted(names["as_of_noon"]) == [("N1", "SFO"), ("N2", "SFO")]
+    ((partition, (offset,)),) = appended.items()
+    assert ("N3", "LAX", offset) in names["aircraft"]
+    assert len(names["aircraft"]) == len(names["frame"]) == 3
+    assert [tuple(row) for row in names["fresh_carriers"]] == [("UA", 3)]
+    assert names["fresh_flights"].positions[partition] == offset + 1
     assert sorted(names["as_of"]["tailnum"]) == ["N1", "N2"]
     ends = dict(line.split(":")[1:] for line in shown.splitlines() if line.startswith("flights:"))
     assert {int(number): int(end) for number, end in ends.items()} == names["exported"][0][1]

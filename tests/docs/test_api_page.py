@@ -42,13 +42,13 @@ def test_the_page_is_what_the_docstrings_make() -> None:
 
 
 def test_the_page_has_every_public_name() -> None:
-    documented = {"errors", "open", "register", *(kind.__name__ for kind in (*CLASSES, *VALUES))}
+    documented = {"errors", "open", "register", "table", *(kind.__name__ for kind in (*CLASSES, *VALUES))}
     assert set(lakelog.__all__) <= documented
     headings = re.findall(r"^#+ `(?:lakelog\.)?(\w+)", render(), re.MULTILINE)
     assert documented - {"errors"} <= set(headings)
 
 
-CALLS = {"open": lakelog.open} | {
+CALLS = {"open": lakelog.open, "table": lakelog.table} | {
     f"{kind.__name__}.{name}": member
     for kind in CLASSES
     for name, member in public_members(kind).items()

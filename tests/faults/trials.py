@@ -4,8 +4,8 @@
 2  A separate process runs the operation, with its calls intercepted, and fails, is killed, or ends normally.
 3  A reader must see one of the permitted contents, and never contents from before an acknowledged change. This is also
    checked for a reader that began before step 2.
-4  Another process does what an operator or Spark would do then. Afterwards the last contents are there, `verify` finds
-   no problem, and the view matches the state.
+4  Another process does what an operator or Spark does after a crash. Afterwards the last contents are there, `verify`
+   finds no problem, and the view matches the state.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ def test_an_append_from_its_first_run_to_one_with_nothing_new(
     assert told == (
         f"export: {storage.uri}/tables/t: 1 of 1 records to export and 0 of the 3 records before them cannot be decoded:"
         " 25.0%, and export.max.dead.letter.share allows 5.0% (1 undecodable, missing at carrier; in partition 0 offsets 3"
-        " to 3 (1)). Nothing was exported. Choose: fix the model in schemas/ or the producer, and start again; accept these dead"
-        ' letters once with --accept-dead-letters "0:5"; or raise export.max.dead.letter.share.\n'
+        " to 3 (1)). Nothing was exported. Choose one: (1) fix the model in schemas/ or the producer, and start again; (2)"
+        ' accept these dead letters once with --accept-dead-letters "0:5"; (3) raise export.max.dead.letter.share.\n'
     )
     assert all_files(storage) == files
     status, result, told = run_export("--accept-dead-letters", "0:5")
@@ -125,7 +125,7 @@ def test_an_append_from_its_first_run_to_one_with_nothing_new(
     status, result = without_spark(root, "--set", "export.mode=upsert")
     problem = (
         f"{storage.uri}/tables/t: was exported in append mode; the mode in --set export.mode is now upsert."
-        " Export to another table, or move this table away."
+        " To make the table again in the new mode, run the export once with --rebuild. Or export to another table."
     )
     assert (status, result["error"]) == (1, problem)
     for arguments, problem in [
@@ -152,3 +152,35 @@ def test_an_append_from_its_first_run_to_one_with_nothing_new(
     status, result = without_spark(root)
     assert status == 1
     assert "the topic was deleted and created again. Export to another table" in result["error"]
+
+
+@pytest.mark.spark
+def test_a_rebuild_changes_the_mode_of_the_table(
+    spark: SparkSession, tmp_path: Path, lakelog: Lakelog, run_export: Callable[..., Ended]
+) -> None:
+    storage = storage_at(tmp_path / "root")
+    lakelog("topics", "create", "t", "--partitions", "1")
+    append(lakelog, FLIGHT, FLIGHT)
+    append(lakelog, FLIGHT | {"distance": 99})
+    assert run_export()[0] == 0
+    append(lakelog, None)
+    upsert = ("--set", "export.mode=upsert")
+    for arguments, problem in [
+        (["--rebuild", "--replay"], "--replay: does not fit to --rebuild, which reads the whole log. Leave out --replay."),
+        (["--accept-lost-rows", "3"], "--accept-lost-rows: is only for --rebuild. Add --rebuild, or leave out the option."),
+        (["--rebuild", "--accept-lost-rows", "-1"], "--accept-lost-rows: found -1. Give a number of rows."),
+    ]:  # fmt: skip
+        status, result, _ = run_export(*upsert, *arguments)
+        assert (status, result["error"]) == (2, problem)
+    status, result, told = run_export(*upsert, "--rebuild")
+    del result["seconds"]
+    assert (status, told) == (0, "")
+    assert result == {
+        "job": "export", "exit_status": 0, "topic": "t", "table": "tables/t", "table version": 2, "mode": "upsert",
+        "records": 4, "rows before": 3, "rows now": 1, "rows lost": 0, "dead letters": 0, "dead letters by reason": {},
+        "rows": [{"partition": 0, "from offset": 0, "to offset": 4}], "failures": [], "warnings": [],
+    }  # fmt: skip
+    assert open_table(storage, "tables/t").to_pyarrow_table()["_key"].to_pylist() == [b"k1"]
+    append(lakelog, FLIGHT)
+    status, result, _ = run_export(*upsert)
+    assert (status, result["rows upserted"]) == (0, 1)

@@ -1,7 +1,8 @@
 """Switches off single rules of the protocol. The model must notice each missing rule.
 
-`python -m tests.model.soak --schedules 20 --rules 1500` counts how often it notices. In 300 schedules of an earlier
-version, in which processes paused for a shorter time, it noticed:
+`python -m tests.model.soak --schedules 20 --rules 1500` runs 1,500 schedules for each rule with this rule switched off.
+It counts the schedules in which the model notices that the rule is missing. These counts are from an earlier version,
+in which processes paused for a shorter time, with 300 schedules for each rule:
 
     a writer checks the version before its own 6 · and the id of that version 4 · a reader checks that its version still
     exists 1 · history shows which versions counted 5 · version 0 is replaced before version 1 is deleted 3 · a put is
@@ -14,8 +15,8 @@ version, in which processes paused for a shorter time, it noticed:
 The history also reveals versions that were put into a hole. So the rules about the version before and about a reader's
 version are switched off together with that look at the history.
 
-Two rules were not noticed in as many schedules: a reader without a known version checks the version before the newest;
-a reader checks the state again when a file is gone.
+In these counts, two missing rules were never noticed: a reader without a known version checks the version before the
+newest; a reader checks the state again when a file is gone.
 """
 
 from __future__ import annotations

@@ -74,6 +74,23 @@ def test_what_fails_in_a_planner_s_worker_is_reported_to_a_jvm_that_listens(tmp_
     assert b"Traceback" in failure
 
 
+@pytest.mark.parametrize(("program", "loaded"), [
+    ("pyspark.sql.worker.create_data_source", True),
+    ("pyspark.sql.streaming.python_streaming_source_runner", True),
+    ("pyspark.sql.worker.lookup_data_sources", False),  # runs once, without the source
+])  # fmt: skip
+def test_a_daemon_has_imported_the_source_and_exempted_its_objects_from_collection_before_it_forks(
+    program: str, loaded: bool
+) -> None:
+    said = "import gc, sys; from pipeline.spark import quiet_daemon as quiet; "
+    said += "shown = lambda: ('lakelog.spark.data_source' in sys.modules, gc.get_freeze_count() > 10_000); "
+    said += "quiet.daemon.manager = lambda: print(*shown()); quiet.main()"
+    printed = subprocess.run(
+        [sys.executable, "-c", said, program], cwd=PROJECT, check=True, capture_output=True, text=True
+    )
+    assert printed.stdout == f"{loaded} True\n"
+
+
 def test_spark_is_given_the_python_whose_daemons_are_silent() -> None:
     said = "import os; from pipeline.spark.session import _prepare_environment as prepare; prepare(); "
     said += "print(os.environ['PYSPARK_PYTHON'], os.environ['PYSPARK_DRIVER_PYTHON'])"

@@ -95,9 +95,10 @@ def test_an_ingest_keeps_the_model_and_refuses_one_that_breaks_readers(
     next_file(conf, 3)
     problem = (
         f"{conf}, line 2, topics.t.schema: model Renamed is not compatible with the model that is recorded in topic t:"
-        " n is removed; number is new and required. Nothing was changed. Choose: undo the change, for example keep the old"
-        " field and add an optional new one; or accept the change once with --accept-schema. If the columns of an exported"
-        " table do not fit the new model, also choose another export.table."
+        " n is removed; number is new and required. Nothing was changed. Choose one: (1) undo the change, for example keep"
+        " the old field and add an optional new one; (2) accept the change once with --accept-schema. If the columns of an"
+        " exported table do not fit the new model, also make the table again with `export --rebuild`, or choose another"
+        " export.table."
     )
     with pytest.raises(SchemaChangedError) as refused:
         run_ingest(spark, conf, root)

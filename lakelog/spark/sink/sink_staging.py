@@ -20,6 +20,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from lakelog.given_records import to_append
 from lakelog.opening import open_topics
 from lakelog.spark.sink.sink_options import SinkOptions
+from lakelog.spark.tasks import exempt_modules_from_collection
 from storage_engine.config import TopicConfig
 from storage_engine.errors import InvalidRecordError
 from storage_engine.log.validator import Verdict, judge_records, refusal
@@ -74,6 +75,7 @@ def stage_rows(batches: Iterable[pa.RecordBatch], options: SinkOptions, *, durab
                 of_topic = rows if len(chosen) == rows.num_rows else rows.take(pa.array(chosen))
                 staged[name].stage(of_topic, task, chosen + first_row, topics.clock.now_ms())
             first_row += rows.num_rows
+    exempt_modules_from_collection()
     runs = {(name, each.state.topic_id): tuple(each.writer.runs) for name, each in staged.items()}
     return StagedRows(context.getLocalProperty(_QUERY_ID) if context else None, runs)
 

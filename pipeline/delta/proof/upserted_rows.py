@@ -73,6 +73,8 @@ class _Comparison:
         self._found = self._there.find(self._places.partitions, self._places.offsets)
         # A replay that was killed may have made the row, and not yet closed the dead letter.
         is_open = is_open.copy()
+        # A tombstone is no dead letter of an upsert. Before a rebuild, the table may have had another mode.
+        is_open[self._tombstones] = False
         found = self._found[self._found >= 0]
         is_open[found[self._fits[found]]] = False
         self._decides = self._fits & ~is_open

@@ -32,6 +32,7 @@ current."""
 CHANGE_TYPE = pa.field("_change_type", pa.string())
 """In changelog mode: the kind of the change."""
 UPSERTED, DELETED = "upsert", "delete"
+HEADERS_COLUMN = "_headers"
 _HEADERS = EXPORT_DEAD_LETTERS.field("headers").type
 _VALUE = pa.schema([("value", pa.binary())])
 # Internal columns of decoded records. No field of a pydantic model begins with an underscore.
@@ -49,7 +50,7 @@ HANDLING = pa.schema(
 def row_columns(export: Export) -> pa.Schema:
     """The columns that are computed from one record."""
     fields = arrow_schema(export.schema.model) if export.schema is not None else _VALUE
-    headers = [pa.field("_headers", _HEADERS)] if export.headers else []
+    headers = [pa.field(HEADERS_COLUMN, _HEADERS)] if export.headers else []
     change = [CHANGE_TYPE] if export.mode is ExportMode.CHANGELOG else []
     return pa.schema([*(each.with_nullable(True) for each in fields), *COORDINATES, *headers, *change])
 

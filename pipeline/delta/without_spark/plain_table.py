@@ -4,11 +4,10 @@ Only plain tables are opened. A plain table needs version 1 of Delta's protocol 
 writers. It has exactly the expected columns, and it has no partitions and no constraints. If rows are merged, the table
 must also have no files with timestamps of type INT96. Spark exports to all other tables.
 
-**The guard.** Spark skips a commit whose application id has committed the same or a higher version before. deltalake
-compares a new commit only with commits that were made after the table was opened. deltalake refuses the new commit if
-one of these commits has the same application id, or changed rows that a merge has read. deltalake does not check
-earlier commits. So before each commit, this module compares the guard with the last guard in the opened version of the
-table.
+**The guard.** Spark skips a commit if an earlier commit with the same application id has the same version, or a higher
+version. deltalake checks less: it compares a new commit only with commits that were made after the table was opened. It
+refuses the new commit if one of these commits has the same application id, or changed rows that a merge has read. So
+before each commit, this module compares the guard with the last guard in the opened version of the table.
 """
 
 from __future__ import annotations
@@ -59,6 +58,12 @@ def why_not_plain(table: DeltaTable) -> str | None:
     for name in [*sorted(properties.keys() - _KNOWN_PROPERTIES), *changed]:
         return f"has the property {name} = {properties[name]}"
     return None
+
+
+def why_not_readable(table: DeltaTable) -> str | None:
+    """Why deltalake must not read the table, as the rest of a sentence; None if deltalake may read it."""
+    version = table.protocol().min_reader_version
+    return None if version == _READER_VERSION else f"needs reader version {version} of Delta's protocol"
 
 
 def has_int96(table: DeltaTable) -> bool:
@@ -182,7 +187,7 @@ class PlainTable:
             StorageError: the table cannot be written.
         """
         if changes.is_empty or self._has_no_rows:  # deltalake makes no commit for a merge without changes
-            self.append(self._written(changes, decoded), stamp, stamp.version)
+            self.append(self.written_rows(changes, decoded), stamp, stamp.version)
             return
         values = {f"`{name}`": f"s.`{name}`" for name in self._columns.names}
         stale = f"`{STALE_SINCE.name}`"
@@ -212,14 +217,15 @@ class PlainTable:
             custom_metadata={"userMetadata": stamp.to_json()}, app_transactions=[Transaction(stamp.app_id, guard)]
         )
 
-    def _written(self, changes: RowChanges, decoded: pa.Table) -> pa.Table:
+    def written_rows(self, changes: RowChanges, decoded: pa.Table) -> pa.Table:
+        """The rows that are written, with the columns of the table."""
         rows = decoded.take(pa.array(list(changes.written), pa.int64()))
         names = [name for name in self._columns.names if name != STALE_SINCE.name]
         return rows.select(names).append_column(STALE_SINCE, _stale_array(changes.written.values()))
 
     def _source(self, changes: RowChanges, decoded: pa.Table) -> pa.Table:
         """The changed rows: whole rows that are written, and the keys of other changed rows."""
-        written = self._written(changes, decoded)
+        written = self.written_rows(changes, decoded)
         columns = [*self._columns, pa.field(_ACTION, pa.int32())]
         keys = [*changes.deleted, *changes.stale]
         actions = [_DELETES] * len(changes.deleted) + [_BECOMES_STALE] * len(changes.stale)

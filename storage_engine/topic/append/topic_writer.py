@@ -372,7 +372,7 @@ class TopicWriter:
             if state.is_below_sweep_floor(plan.version):
                 raise ConflictError(
                     f"topic {state.topic}",
-                    "was swept after the plan was made, and the sweep may have deleted the new files",
+                    "a sweep began after the plan was made, and may have deleted the new files",
                 )
             now_ms = self._clock.now_ms()
             changed = {}

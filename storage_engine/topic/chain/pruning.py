@@ -18,9 +18,9 @@ Ingests, readers, cleaners and other pruners may run during pruning, because the
   then checks the file once more. If the file is still damaged, no pruner has deleted any of these versions, and the
   versions that were read are valid.
 - **The deleted versions are consecutive: they form one hole, which begins directly after version 0.** A version in the
-  hole is not valid, because the version before it is missing or has another id. The deleted versions are also
-  consecutive after a power cut: the folder is synced before each deletion, so every earlier deletion is durable. A
-  paused writer can leave its version in the hole. The next pruning deletes it.
+  hole is not valid, because the version before it is missing or has another id. The deleted versions stay consecutive
+  even after a power cut: the folder is synced before each deletion, so every earlier deletion is durable. A paused
+  writer can leave its version in the hole. The next pruning deletes it.
 - **A reader** checks after its read whether the version still exists. If the version was deleted during the read, the
   reader begins again with a listing.
 - **A list file** belongs to consecutive versions, which all name it. Its file name contains the number of the first of

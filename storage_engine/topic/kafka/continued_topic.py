@@ -65,7 +65,9 @@ def continue_topic(
             or current.is_below_sweep_floor(state.version)
         ):  # fmt: skip
             raise ConflictError(
-                f"topic {state.topic}", "was changed or swept since the import began", "Import the topic again."
+                f"topic {state.topic}",
+                "was changed since the import began, or a sweep may have deleted the imported files",
+                "Import the topic again.",
             )
         longer = {
             number: _appended(now[number], segments, found[number].state, epoch)
@@ -102,7 +104,7 @@ def _check_continues(importer: SegmentImporter, state: TopicState, part: Partiti
         return TopicExistsError(
             f"topic {state.topic}, partition {found.name.number}",
             f"already exists, and the log in {importer.directory.path} does not continue the topic: {problem}",
-            "Choose one: delete the topic first; import into another root; or name all other topics with --topic.",
+            "Choose one: (1) delete the topic first; (2) import into another root; (3) name all other topics with --topic.",
         )
 
     end, theirs = part.high_watermark, found.state

@@ -22,9 +22,9 @@ topic.kafka.snapshots describe how settling recognises files that are up to date
 
 After a crash each file is complete, but some files can belong to an older state, and temporary files can remain. The
 next settling makes log/ equal to the states again. Several processes may settle in parallel, even while ingests run. At
-the end, each process checks whether the states have changed. If they have, the process settles again. If one process
-deletes a temporary file of another process, the other process tries again. A storage without links (second names of
-files) has no view.
+the end, each process checks whether the states have changed meanwhile. If the states have changed, the process updates
+log/ again. If one process deletes a temporary file of another process, the other process tries again. A storage without
+links (second names of files) has no view.
 
 Settling deletes unknown files from log/, so it first makes sure that log/ is the view of this root (topic.view_record).
 If log/ contains more of a topic than the topic's state does, the state has lost versions (topic.witnesses). In this

@@ -39,6 +39,9 @@ from storage_engine.storage import Storage, StoredFile
 from storage_engine.topic.chain.documents import FORMAT, decode_document, encode_document, folders_for_documents
 from storage_engine.topic.chain.topic_state import TopicState
 
+_SETTLED_MS = 10_000
+"""If the time of a file is at least this old, a further change gives the file a new time. Before that, the time can
+stay the same, because some file systems round the times of files to a coarse unit."""
 EXPORT_KIND = "delta export"
 """The position is stored in the exported table."""
 DATABASE_EXPORT_KIND = "database export"
@@ -151,20 +154,43 @@ def group_folder(topic: str) -> str:
     return f"meta/{topic}/groups/"
 
 
-def read_consumers(
-    storage: Storage, state: TopicState, read: Callable[[StoredFile], Consumer | None] | None = None
-) -> Consumers:
-    """The consumers of a topic, in the order of their file names.
+def read_consumers(storage: Storage, state: TopicState) -> Consumers:
+    """The consumers of a topic, in the order of their file names."""
+    return _consumers(storage, state, lambda file: read_consumer(storage, file.key))
 
-    Args:
-        read: reads a file of the listing, as read_consumer does. A caller that reads the consumers repeatedly can pass
-            a function that remembers the consumers whose files have not changed.
-    """
+
+class KeptConsumers:
+    """Reads the consumers of one topic repeatedly. A file is read again only if a listing shows that it has changed."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, tuple[StoredFile, Consumer | None]] = {}
+
+    def read(self, storage: Storage, state: TopicState, now_ms: int) -> Consumers:
+        """The consumers of the topic, as from read_consumers.
+
+        Args:
+            now_ms: the wall clock time in milliseconds.
+        """
+        files: dict[str, tuple[StoredFile, Consumer | None]] = {}
+
+        def read(file: StoredFile) -> Consumer | None:
+            kept = self._files.get(file.key)
+            found = kept[1] if kept is not None and kept[0] == file else read_consumer(storage, file.key)
+            if now_ms - file.modified_ms > _SETTLED_MS:
+                files[file.key] = file, found
+            return found
+
+        consumers = _consumers(storage, state, read)
+        self._files = files
+        return consumers
+
+
+def _consumers(storage: Storage, state: TopicState, read: Callable[[StoredFile], Consumer | None]) -> Consumers:
     known: dict[str, Consumer] = {}
     damaged: list[CorruptionError] = []
     for file in storage.list(group_folder(state.topic)):
         try:
-            found = read_consumer(storage, file.key) if read is None else read(file)
+            found = read(file)
         except CorruptionError as error:
             damaged.append(error)
         else:

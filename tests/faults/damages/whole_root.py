@@ -2,7 +2,8 @@
 
 `orders` has many versions and segments, compactions, history, a list of segments, transactions in all states, a model
 and a consumer. `events` has segments with many batches, so its indexes have entries. `txn` was imported from files that
-a broker wrote. Two staged micro-batches have lists. The view is settled, and data/ has bytes that were never committed.
+a broker wrote. There are staged lists of three micro-batches: both topics committed the first, only `orders` committed
+the second, and no topic committed the third. The view is settled, and data/ has bytes that were never committed.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ def _leave_open(topics: Topics, clock: ManualClock) -> None:
 
 
 def _stage(topics: Topics, clock: ManualClock) -> None:
-    """A micro-batch that one topic has and another waits for, after one that both have."""
+    """Three micro-batches with staged lists: both topics commit the first, only BIG the second, and none the third."""
     query = "6f2c0a34-0000-4000-8000-000000000001"
     for batch_id in (0, 1, 2):
         identity = BatchIdentity(query, batch_id, f"{batch_id}" * 64)

@@ -74,13 +74,13 @@ class Program:
         """Wait until standard error contains this text. Fails if the program ends without it."""
         self.wait_until(lambda: text in self.said)
 
-    def wait_until(self, happened: Callable[[], object]) -> None:
-        """Wait until a condition is true. Fails if the program ends before that."""
+    def wait_until(self, happened: Callable[[], object], pause: float = 0.002) -> None:
+        """Wait until a condition is true. Fails if the program ends before that. pause: seconds between two looks."""
         deadline = time.monotonic() + PATIENCE
         while not happened():
             assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.said}"
             assert time.monotonic() < deadline, self.said
-            time.sleep(0.002)
+            time.sleep(pause)
 
     @property
     def has_failed(self) -> bool:
@@ -152,7 +152,7 @@ class Gated(Program):
         super().__init__(folder, module, self._gate, *arguments, environment={**JAVA_OPTIONS, **(environment or {})})
 
     def ready(self) -> Self:
-        self.wait_for(READY)
+        self.wait_until(lambda: READY in self.said, pause=0.05)  # takes seconds, and nothing depends on the moment
         return self
 
     def go(self, text: str = "") -> None:

@@ -32,7 +32,7 @@ ALERTS_OF_RULES = {
 }
 WITHOUT_RULE = {
     "LakelogDown", "LakelogRootUnreadable", "LakelogTopicUnreadable", "LakelogConsumerDamaged", "LakelogDeadLetters",
-    "LakelogStaleRows",
+    "LakelogStaleRows", "LakelogJobFailed", "LakelogJobKilled",
 }  # fmt: skip
 """Alerts that have no limit, or that the check does not make."""
 EXPRESSIONS = [*dashboard_expressions(), *(alert["expr"] for alert in alerts().values())]

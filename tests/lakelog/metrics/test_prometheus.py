@@ -28,8 +28,9 @@ from tests.lakelog.report.roots import partition, segments
 
 pytestmark = pytest.mark.prometheus
 CASES = Path(__file__).with_name("alert_tests.yaml")
-ONLY_WITH_PROMTOOL = {"LakelogDiskLow", "LakelogDiskFull", "LakelogDeadLetters"}
-"""A full disk is not staged here, and tables are counted only every five minutes. promtool tests these alerts."""
+ONLY_WITH_PROMTOOL = {"LakelogDiskLow", "LakelogDiskFull", "LakelogDeadLetters", "LakelogJobFailed", "LakelogJobKilled"}
+"""A full disk and metrics of jobs are not staged here, and tables are counted only every five minutes. promtool tests these
+alerts."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
-"""The pages in a browser: narrow, in both colour schemes, by keyboard, with forms, and kept current.
+"""Opens the pages in a browser. On a narrow screen, each page must fit, in both colour schemes. The keyboard must reach
+the content. A browser must be able to send a form. An open page must show new data.
 
 If there is no Chromium on PATH, these tests are skipped, and a line says so; `make test-browser` fails instead.
 """

@@ -359,8 +359,8 @@ def test_too_many_dead_letters_stop_the_export_before_anything_is_committed(
     assert str(stopped.value) == (
         f"{upsert.table}: 20 of 20 records to export and 0 of the 20 records before them cannot be decoded: 50.0%, and"
         " export.max.dead.letter.share allows 5.0% (20 undecodable, missing at number; in partition 0 offsets 20 to 29"
-        " (10); partition 1 offsets 0 to 9 (10)). Nothing was exported. Choose: fix the model in schemas/ or the producer,"
-        ' and start again; accept these dead letters once with --accept-dead-letters "0:31,1:10"; or raise'
+        " (10); partition 1 offsets 0 to 9 (10)). Nothing was exported. Choose one: (1) fix the model in schemas/ or the"
+        ' producer, and start again; (2) accept these dead letters once with --accept-dead-letters "0:31,1:10"; (3) raise'
         " export.max.dead.letter.share."
     )
     log.add(b"later", BAD)  # what came since was not shown, and is not accepted
@@ -489,7 +489,7 @@ def test_replay_makes_the_table_what_a_pass_with_the_mended_model_makes(
     run(log, at_once)
     before, positions = table_at(upsert.table).version(), run(log, upsert).positions_after
     with monkeypatch.context() as patch:
-        patch.setattr(replaying, "_mark", lambda *_: killed())
+        patch.setattr(replaying, "mark_letters", lambda *_: killed())
         with pytest.raises(Killed):
             replayed(log, mended)
     assert by_key(upsert) == by_key(at_once)
@@ -529,7 +529,7 @@ def test_replay_appends_each_record_once_and_leaves_what_the_log_has_lost(
         replay(log.spark, mended, {0: PartitionOffsets(first, 6)}, read, lambda: {0: 1})
 
     with monkeypatch.context() as patch:
-        patch.setattr(replaying, "_mark", lambda *_: killed())
+        patch.setattr(replaying, "mark_letters", lambda *_: killed())
         with pytest.raises(Killed):
             replay_where_the_log_began_at(1)
     for first in (0, 1):
@@ -771,7 +771,7 @@ def test_positions_are_registered_before_reading_and_go_back_with_the_table(log:
     log.add(b"b", 2)
     exported()
     assert first.table_version is not None
-    DeltaTable.forPath(log.spark, upsert.table).restoreToVersion(first.table_version)
+    table_at(upsert.table).restore(first.table_version)
     exported()
     assert registered == [{}, {0: 1}, {0: 1}]
 
@@ -784,7 +784,7 @@ def test_keys_whose_tombstones_are_gone_after_a_restore_are_deleted_all_the_same
     log.add(b"a", None)
     run(log, upsert)
     assert first.table_version is not None
-    DeltaTable.forPath(log.spark, upsert.table).restoreToVersion(first.table_version)
+    table_at(upsert.table).restore(first.table_version)
     # Meanwhile the tombstone is cleaned away, and offset 0 with it; partition 1 begins at 1, where nothing is left.
     log.add(b"d", 5)
     cleaned = [record for record in log.records[0] if record[0] != b"a"]

@@ -147,7 +147,7 @@ def test_a_checkpoint_that_is_not_whole_is_refused(tmp_path, lost) -> None:
         refused = checkpoint.refused(known, source=source)
         assert refused is not None
         assert "is not complete" in refused.problem
-        assert f"or delete the whole checkpoint: {instead}" in refused.remedy
+        assert f"(2) delete the whole checkpoint: {instead}" in refused.remedy
 
 
 def test_a_source_of_files_that_has_compacted_its_log_is_whole(tmp_path) -> None:

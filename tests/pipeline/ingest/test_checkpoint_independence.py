@@ -257,7 +257,7 @@ def test_positions_go_on_by_the_columns_that_they_were_begun_with(files: Copying
     with pytest.raises(ConfigError, match=r"stores the positions of .* \(by shard, n\), but now the settings say by n"):
         files.run("ingest.position.columns=n")
     files.lose()
-    with pytest.raises(ConfigError, match="restore these columns"):
+    with pytest.raises(ConfigError, match="restore the earlier columns"):
         files.run("ingest.position.columns=n")
     assert files.run(POSITIONS).records == 0
 

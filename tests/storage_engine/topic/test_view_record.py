@@ -1,5 +1,5 @@
-"""Tests that settling changes nothing in a log/ that is not the view of the root: for example the log/ of a Kafka
-broker, or one without a root."""
+"""Tests that settling changes nothing in a folder log/ that is not the view of the root. Examples: the log/ belongs to a
+Kafka broker, or the folder around the log/ is not a root."""
 
 from __future__ import annotations
 

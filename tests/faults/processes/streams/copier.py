@@ -6,8 +6,8 @@ written before. Each query has a group that holds back cleaning, and reads only 
 
     python -m tests.faults.processes.streams.copier GATE ROOT FOLDER
 
-The program reports that Spark is ready, and starts the queries when the file GATE exists. If this file contains ONCE, the
-queries end when they have read all records that exist then.
+The program reports that Spark is ready, and starts the queries when the file GATE exists. If this file contains the text
+of the constant ONCE, each query reads the records that exist at its start, and then ends.
 """
 
 from __future__ import annotations

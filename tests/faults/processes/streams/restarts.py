@@ -93,8 +93,8 @@ class Restarts:
     ) -> None:
         """
         Args:
-            start: starts a program that waits at its gate. If the gate contains ONCE, the program ends when everything
-                is done that is there.
+            start: starts a program that waits at its gate. If the gate contains the text of ONCE, the program
+                processes what exists at its start, and then ends.
             began: is called for each program when it has begun.
         """
         self._queries = queries

@@ -3,8 +3,8 @@
     python -m tests.faults.processes.streams.spreader GATE ROOT FOLDER
 
 Each row of a file becomes one record (`RECORD`, and `expected` in Python). The program reports that Spark is ready, and
-starts the queries when the file GATE exists. If this file contains ONCE, the queries end when they have written all rows
-that exist then.
+starts the queries when the file GATE exists. If this file contains the text of the constant ONCE, each query writes the
+rows that exist at its start, and then ends.
 """
 
 from __future__ import annotations

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import lakelog
-from pipeline.delta.export_plan import NO_BOUNDS, Export, ExportBounds, ExportMode, PartitionOffsets
+from pipeline.delta.export_plan import NO_BOUNDS, Export, ExportBounds, ExportMode, PartitionOffsets, offset_ranges
 from pipeline.delta.proof.exported_table import open_exported_table
 from pipeline.delta.proof.proving import Proof, prove_table
 from pipeline.delta.table_history import plan_from_history
 from pipeline.delta.without_spark.small_export import export_without_spark
 from pipeline.delta.without_spark.topic_records import ReadBatches, batch_reader
-from pipeline.export.export_request import offset_ranges
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.progress import NO_PROGRESS

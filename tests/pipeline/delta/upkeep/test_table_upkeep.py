@@ -136,7 +136,7 @@ def test_many_small_exports_leave_few_files_and_the_same_rows(
 ) -> None:
     export = replace(upsert, mode=mode)
     tables = export.table, export.dead_letters
-    for turn in range(6):
+    for turn in range(4):
         export_each(log, export, 20)
         if turn == 0 and properties:
             for table in tables:

@@ -579,7 +579,7 @@ def test_what_is_appended_meanwhile_refuses_the_import(root: Root, other: Root, 
     stored = root.stored()
     storage = Interrupting(root.storage, lambda: root.append("t", 1))
     topics = Topics(storage, BrokerConfig(), ManualClock(NOW_MS))
-    with pytest.raises(ConflictError, match="was changed or swept since"):
+    with pytest.raises(ConflictError, match="was changed since the import began"):
         import_topic(topics, appended, "t")
     assert len(root.read("t")) == 6
     assert len(root.stored() - stored) == 3  # of the append

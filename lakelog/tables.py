@@ -1,0 +1,135 @@
+"""Reads exported tables together with the records that the log has beyond them.
+
+The rows are decoded with the topic's model, as an export decodes them. So these functions need the packages `pipeline`
+and `schemas` of a checkout; the wheel does not contain them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakelog.opening import open_topics
+from lakelog.optional import MissingPackageError
+from lakelog.rows import ArrowRows
+from lakelog.topic import warn
+from storage_engine.topic.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pipeline.delta.fresh.fresh_rows import FreshRows
+    from pipeline.delta.fresh.snapshot import FreshRequest
+
+
+class FreshTable(ArrowRows):
+    """The rows of a version of an exported table, and of the records that the log has beyond this version. The rows do
+    not change. Each iteration reads the rows of the table again, as long as VACUUM does not delete the files of this
+    version. The order of the rows is not defined.
+
+    version: the version of the Delta table.
+    positions: for each partition of the topic, the offset after the last record that was read.
+    """
+
+    def __init__(self, rows: FreshRows) -> None:
+        self._rows = rows
+        self.version: int = rows.version
+        self.positions: Mapping[int, int] = rows.positions
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that the next export gives the table."""
+        return self._rows.schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """The rows in record batches.
+
+        Raises:
+            StorageError: the table cannot be read.
+        """
+        return self._rows.batches()
+
+    def __repr__(self) -> str:
+        return f"<version {self.version} of a table, and the log up to {dict(self.positions)}>"
+
+
+def table(
+    spark: SparkSession,
+    topic: str,
+    *,
+    root: str | os.PathLike[str],
+    table: str | None = None,
+    schema: str | None = None,
+) -> DataFrame:
+    """The rows that an exported Delta table would have after an export of all committed records, as a DataFrame. It
+    contains the rows of the table, and the records that the log has beyond the table. Each committed record counts
+    once, even if an export commits meanwhile. Records that cannot be decoded are left out.
+
+    The records beyond the table are read when `table` is called. The rows of the DataFrame do not change, so call `table`
+    again to get newer records. Executors need the packages of a checkout of Lakelog. Without Spark, use `Topic.table`.
+
+    Args:
+        spark: a session with Delta.
+        topic: the name of the topic.
+        root: a directory, or a URI, as in lakelog.open.
+        table: the path of the table below the root, or a URI; by default tables/NAME, with the name of the topic.
+        schema: the text of the setting topics.NAME.schema. Leave it out if the topic has no schema.
+
+    Raises:
+        StateError: there is no such table, or its position is not known, or it belongs to another topic, or retention
+            deleted records that no export had read. The message says what to do.
+        ConflictError: the log changed again and again while it was read.
+        ConfigError: the table needs a schema, or `schema` names no model.
+        MissingPackageError: this is not a checkout of Lakelog.
+        UnknownTopicError: there is no such topic.
+        NoRootError: there is no root.
+        LogError: a task of Spark failed.
+    """
+    topics = open_topics(os.fspath(root), None, warn)
+    with _of_checkout():
+        from pipeline.delta.fresh.fresh_frame import fresh_frame
+
+        return fresh_frame(spark, _request(topics, topic, topics.state(topic).topic_id, table, schema))
+
+
+def fresh_table(topics: Topics, topic: str, topic_id: str, table: str | None, schema: str | None) -> FreshTable:
+    """The result of Topic.table.
+
+    Args:
+        topic_id: the id that the topic must still have.
+        table, schema: as in Topic.table.
+    """
+    with _of_checkout():
+        from pipeline.delta.fresh.fresh_rows import fresh_rows
+
+        return FreshTable(fresh_rows(_request(topics, topic, topic_id, table, schema)))
+
+
+def _request(topics: Topics, topic: str, topic_id: str, table: str | None, schema: str | None) -> FreshRequest:
+    from pipeline.delta.fresh.snapshot import FreshRequest
+
+    path = table if table is not None else f"tables/{topic}"
+    if "://" not in path and not Path(path).is_absolute():
+        path = f"{topics.storage.uri}/{path}"
+    return FreshRequest(topics.storage, topics.chain(topic), topic, topic_id, path, schema)
+
+
+@contextmanager
+def _of_checkout() -> Iterator[None]:
+    """Explain the ImportError of a module that only a checkout has."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name not in ("pipeline", "schemas", "deltalake"):
+            raise
+        remedy = (
+            "Run: pip install 'lakelog[delta]'." if name == "deltalake" else "Add a checkout of Lakelog to PYTHONPATH."
+        )
+        problem = f"reading a table together with the log requires the package {name}, which is not installed"
+        raise MissingPackageError(name, problem, remedy) from error

@@ -1,0 +1,1 @@
+"""Reads an exported table together with the records that the log has beyond it."""

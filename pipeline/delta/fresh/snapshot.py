@@ -1,0 +1,217 @@
+"""Decides what a fresh view of an exported table contains: one version of the table, and the records of the log from
+the position of this version to the end of the log.
+
+A reader of the view gets each committed record once, whatever happens meanwhile:
+
+- The version of the table and its position come from the same commit. The end of the log is read after them. So a
+  record is in the table or at or after the position, and never in both. Exports that commit later do not matter.
+- If the log changes while its records are read, and a record can be missing because of that, the view is planned again
+  (`read_whole`). There are two such changes: retention deleted a record at or after the position; or compaction
+  removed a record because of a newer record after the end.
+
+The view has the rows and the columns that the next export would write. The rules are those of the export: the plan is
+made by `decide_export`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pipeline.delta.export_plan import (
+    Export,
+    ExportMode,
+    ExportPlan,
+    ExportRefusedError,
+    TableSchemaError,
+    decide_export,
+    offset_ranges,
+)
+from pipeline.delta.rows.row_columns import COORDINATES, HEADERS_COLUMN
+from pipeline.delta.table_history import DeltaLog, find_head
+from pipeline.delta.table_stamp import Stamp, TableHead
+from schemas.event_schema import EventSchema, UnknownSchemaError
+from storage_engine.errors import ConfigError, ConflictError, LogError, UnknownTopicError
+from storage_engine.storage import Storage
+from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.chain.transaction_files import newest_decided
+
+_MOST_ATTEMPTS = 5
+_Found = TypeVar("_Found")
+
+
+class LostRecordsError(ExportRefusedError):
+    """Retention deleted records that no export had read, so they are neither in the table nor in the log."""
+
+
+@dataclass(frozen=True)
+class FreshRequest:
+    """The table and the topic of a fresh view.
+
+    topic_id: the id that the topic must still have.
+    table: path or URI of the table.
+    schema: the text of the setting `topics.<topic>.schema`; None: the rows have the values as bytes.
+    """
+
+    storage: Storage
+    chain: StateChain
+    topic: str
+    topic_id: str
+    table: str
+    schema: str | None
+
+
+@dataclass(frozen=True)
+class ExportedHead:
+    """The newest version of a table, and the stamp of its rows."""
+
+    head: TableHead
+    stamp: Stamp
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a fresh view contains.
+
+    plan: the records that the next export of `head` would read.
+    state: the state of the topic with the end of the log.
+    """
+
+    export: Export
+    head: TableHead
+    plan: ExportPlan
+    state: TopicState
+
+    def was_retained(self, newest: TopicState) -> bool:
+        """Whether retention has deleted a record at or after the position since the view was planned."""
+        return newest.topic_id == self.state.topic_id and any(
+            newest.partitions[number].log_start_offset > self.plan.start[number] for number in self.plan.waiting
+        )
+
+    def was_compacted(self, newest: TopicState) -> bool:
+        """Whether compaction may have removed a record before the end because of a record after the end."""
+        return newest.topic_id == self.state.topic_id and any(
+            (newest.partitions[number].first_dirty_offset or 0) > self.plan.end[number] for number in self.plan.waiting
+        )
+
+
+def exported_head(table: str) -> ExportedHead:
+    """The newest version of the table at a path or URI.
+
+    Raises:
+        ExportRefusedError: there is no table, or the position of its rows is not known.
+        StorageError: the table cannot be read.
+    """
+    log = DeltaLog(table)
+    if log.newest is None:
+        raise ExportRefusedError(table, "there is no table", "Check the path, or run the export first.")
+    head = find_head(log.commits(), lambda: log.versions[-1], lambda _: True)
+    if head.current is None:
+        raise ExportRefusedError(
+            table,
+            "its log does not contain the position in the topic, so it is not known which records are new",
+            "Read a table that an export has written. If the table was restored, run the export first: its commit"
+            " contains the position.",
+        )
+    return ExportedHead(head, head.current)
+
+
+def snapshot_of(request: FreshRequest, exported: ExportedHead, columns: Sequence[str]) -> Snapshot:
+    """What a fresh view of this version of the table contains.
+
+    Args:
+        columns: the columns of the table.
+
+    Raises:
+        LostRecordsError: retention deleted records that are not in the table.
+        ExportRefusedError: the table belongs to another topic, or is ahead of the log.
+        ConfigError: the schema names no model, or the table needs a schema.
+        UnknownTopicError: the topic was deleted.
+    """
+    state = _newest(request)
+    if state.deleted or state.topic_id != request.topic_id:
+        raise UnknownTopicError(f"topic {request.topic}", "was deleted", "`lakelog topics list` shows the topics.")
+    export = Export(
+        topic=state.topic,
+        topic_id=state.topic_id,
+        mode=ExportMode(exported.stamp.mode),
+        schema=_schema(request, columns),
+        table=request.table,
+        dead_letters="",
+        asked_by="the table",
+        headers=HEADERS_COLUMN in columns,
+    )
+    plan = decide_export(export, exported.head, exported.stamp.positions, offset_ranges(state))
+    if plan.gaps:
+        gap = plan.gaps[0]
+        raise LostRecordsError(
+            request.table,
+            f"retention deleted the offsets {gap.from_offset} to {gap.to_offset - 1} of {state.topic}-{gap.partition}"
+            " before they were exported, so a view of the table and the log would miss their records",
+            "Run the export, which continues after these records, and warns about them.",
+        )
+    return Snapshot(export, exported.head, plan, state)
+
+
+def _newest(request: FreshRequest) -> TopicState:
+    return newest_decided(request.storage, request.chain)
+
+
+def _schema(request: FreshRequest, columns: Sequence[str]) -> EventSchema | None:
+    if missing := [name for name in COORDINATES.names if name not in columns]:
+        raise TableSchemaError(
+            request.table, f"is not an exported table: it has no column {', '.join(missing)}", "Check the path."
+        )
+    if request.schema is None:
+        if "value" in columns:
+            return None
+        raise ConfigError(
+            "schema",
+            f"the rows of {request.table} are decoded with a model, but no model is named",
+            f"Give the text of the setting topics.{request.topic}.schema.",
+        )
+    schema = EventSchema(request.schema)
+    try:
+        schema.model  # noqa: B018 - finds the model, or says why there is none
+    except UnknownSchemaError as error:
+        raise ConfigError("schema", error.problem, error.remedy) from error
+    return schema
+
+
+def read_whole(
+    request: FreshRequest, plan: Callable[[ExportedHead], Snapshot], read: Callable[[Snapshot], _Found]
+) -> _Found:
+    """Plan a fresh view and read its records; again if the log has changed meanwhile so that records may be missing.
+
+    Args:
+        plan: plans the view of a version of the table, with `snapshot_of`.
+        read: reads the records of the view.
+
+    Raises:
+        ConflictError: the log changed during each attempt.
+        LogError: any error of `plan` or `read` that such a change does not explain.
+    """
+    for _ in range(_MOST_ATTEMPTS):
+        exported = exported_head(request.table)
+        snapshot = None
+        try:
+            snapshot = plan(exported)
+            found = read(snapshot)
+        except LostRecordsError:
+            # An export may have committed the records before retention deleted them.
+            if exported_head(request.table).head.version == exported.head.version:
+                raise
+        except LogError:
+            if snapshot is None or not snapshot.was_retained(_newest(request)):
+                raise
+        else:
+            if not snapshot.was_compacted(_newest(request)):
+                return found
+    raise ConflictError(
+        request.table,
+        f"retention or compaction changed the log of topic {request.topic} during each of {_MOST_ATTEMPTS} attempts to"
+        " read the records beyond the table",
+        "Run the export, so that fewer records are beyond the table, and try again.",
+    )

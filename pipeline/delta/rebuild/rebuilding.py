@@ -1,0 +1,227 @@
+"""Makes an exported table again from the whole log, in one commit (decision 0055).
+
+A rebuild is for changes that an export refuses: another mode, a column of another type, a column that is no longer
+wanted. All rows of the log are decoded with today's model, and replace all rows of the table. The columns become
+exactly those of the model and of the mode.
+
+A rebuild has four steps:
+
+    1. read the table's head, plan the rebuild, and register the log start offsets as the position of the export, so that
+       compaction keeps all tombstones meanwhile
+    2. read and decode the log; stop if too many records cannot be decoded, or if rows would be lost
+       (`pipeline.delta.rebuild.lost_rows`)
+    3. append the dead letters that are not in their table yet; then overwrite the table, with the new columns, mode and
+       position in the same commit
+    4. write the outcomes of open dead letters, as a replay does
+
+Before the commit of step 3, readers see the old table, and after it the new one. If the process is killed before the
+commit, the table has not changed. If it is killed after the commit, only outcomes of dead letters are missing, and
+another rebuild or a replay writes them. Older versions of the table can still be read, until VACUUM deletes their files.
+
+The commit has the guard of an export. So of a rebuild and an export at the same time, one ends with a ConflictError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakelog.spark.types import nullable, spark_struct
+from pipeline.delta.dead_letter_share import Counts, recent_after
+from pipeline.delta.delta_table import named_conflicts
+from pipeline.delta.export_plan import (
+    NO_BOUNDS,
+    Export,
+    ExportBounds,
+    ExportMode,
+    ExportPlan,
+    ExportResult,
+    PartitionOffsets,
+    Register,
+    TableSchemaError,
+    check_topic,
+    check_up_to,
+)
+from pipeline.delta.exporting import ReadRecords, count_records, decoded_records, too_many
+from pipeline.delta.rebuild.lost_rows import LostRows, check_lost, lost_rows
+from pipeline.delta.replaying import mark_letters, open_letters
+from pipeline.delta.rows.row_columns import table_columns
+from pipeline.delta.rows.upserted_rows import upserted_rows
+from pipeline.delta.table_history import DeltaLog, check_committed
+from pipeline.delta.table_position import check_coordinates, stamp_of
+from pipeline.delta.table_schema import check_rewritable
+from pipeline.delta.table_stamp import Began, Recent, Stamp, TableHead, known_began
+from pipeline.delta.table_writing import append_undecodable, rows_changed
+from pipeline.settings.job_keys import DEFAULT_MAX_SHARE
+
+
+@dataclass(frozen=True)
+class RebuildOptions:
+    """The options of the command line.
+
+    accepted_lost: the largest number of rows that may be lost.
+    bounds: only its end offsets are used.
+    """
+
+    accepted_lost: int = 0
+    bounds: ExportBounds = NO_BOUNDS
+    max_share: float = DEFAULT_MAX_SHARE
+
+
+@dataclass(frozen=True)
+class RebuildResult:
+    """The result of a rebuild.
+
+    exported: the records and rows, as in an export.
+    before: the number of rows before the rebuild.
+    lost: the rows that the log could not make again.
+    foreign: versions of other writers that were committed while the log was read. Their rows were replaced, too.
+    """
+
+    exported: ExportResult
+    before: int
+    lost: LostRows
+    foreign: tuple[int, ...] = ()
+
+
+def rebuild_table(
+    spark: SparkSession,
+    export: Export,
+    head: TableHead,
+    ranges: Mapping[int, PartitionOffsets],
+    read: ReadRecords,
+    log_starts: Callable[[], Mapping[int, int]],
+    register: Register = lambda _: None,
+    options: RebuildOptions = RebuildOptions(),
+) -> RebuildResult:
+    """Make the table again from the log.
+
+    Args:
+        head: the newest version of the table.
+        ranges: the offsets of the topic's partitions, from one version of its state.
+        read: called once.
+        log_starts: returns the current log start offsets by partition; called after the records were read.
+        register: called with the log start offsets before any record is read.
+
+    Raises:
+        RowsWouldBeLostError: rows would be lost, and the operator did not accept this. Nothing was changed.
+        TooManyDeadLettersError: more records than allowed cannot be decoded. Nothing was changed.
+        ExportRefusedError: the table belongs to another topic, or must not be rewritten.
+        ConflictError: another writer changed the table meanwhile. Nothing is lost.
+    """
+    check_topic(export, head)
+    table = spark.read.format("delta").option("versionAsOf", head.version).load(export.table)
+    check_coordinates(export, table.columns)
+    partitions = _partitions(spark, export, table)
+    plan = decide_rebuild(export, head, ranges, options.bounds)
+    register(plan.before)
+    rows = decoded_records(export, read(*plan.to_read, plan.required)).persist()
+    try:
+        counts = count_records(rows)
+        recent = recent_after(Recent(), counts, options.max_share, accepted=options.bounds.up_to is not None)
+        if recent is None:
+            raise too_many(export, replace(plan, head=None), rows, counts, options.max_share)
+        before = table.count()
+        lost = lost_rows(export, table, rows, ranges, plan.end)
+        check_lost(export, before, lost, options.accepted_lost)
+        stamp = stamp_of(spark, export, head, plan.positions, recent, plan.began)
+        with named_conflicts(export.table, "rebuild"):
+            version = _write(spark, export, plan, rows, counts, stamp, partitions)
+            result = _result(export, plan, counts, version, stamp)
+            _finish(spark, export, stamp, rows, log_starts)
+    finally:
+        rows.unpersist()
+    return RebuildResult(result, before, lost, _foreign(export.table, head.version, result.table_version or 0))
+
+
+def decide_rebuild(
+    export: Export, head: TableHead, ranges: Mapping[int, PartitionOffsets], bounds: ExportBounds
+) -> ExportPlan:
+    """Decide what a rebuild reads: the whole log, up to the last stable offsets or the accepted end offsets.
+
+    Raises:
+        OffsetRefusedError: an accepted end offset is not in the log.
+    """
+    start = {number: each.log_start_offset for number, each in ranges.items()}
+    end = {number: each.last_stable_offset for number, each in ranges.items()}
+    if bounds.up_to is not None:
+        check_up_to(export, start, end, bounds.up_to)
+        end = {number: bounds.up_to.get(number, start[number]) for number in end}
+    # The log can still have records from the time when the topic had fewer partitions.
+    known = known_began(head)
+    began = Began({}, known.partitions if known is not None else 1)
+    return ExportPlan(head, start, start, end, began=began)
+
+
+def _partitions(spark: SparkSession, export: Export, table: DataFrame) -> list[str]:
+    """The columns by which the table is partitioned. The new table has the same partitioning."""
+    elsewhere = "Nothing was changed. Export to another table."
+    partitions = check_rewritable(spark, export.table, table.schema, "all rows are made again", elsewhere)
+    for name in partitions:
+        if name not in table_columns(export).names:
+            raise TableSchemaError(
+                export.table, f"is partitioned by {name}, which is not a column of the new table", elsewhere
+            )
+    return partitions
+
+
+def _write(
+    spark: SparkSession,
+    export: Export,
+    plan: ExportPlan,
+    rows: DataFrame,
+    counts: Counts,
+    stamp: Stamp,
+    partitions: list[str],
+) -> int:
+    """Write the dead letters, and then all rows and the position, in one commit. Returns the planned version."""
+    assert plan.head is not None, "a rebuild begins with a table"
+    if counts.dead_letters:
+        append_undecodable(spark, export, rows, stamp, plan.start)
+    columns = nullable(spark_struct(table_columns(export)))
+    if export.mode is ExportMode.UPSERT:
+        nothing = spark.createDataFrame([], columns)
+        made = upserted_rows(export, rows, nothing, with_undecodable=counts.dead_letters > 0)
+    else:
+        made = rows.where("_reason IS NULL").select(columns.names)
+    writer = made.write.format("delta").mode("overwrite").partitionBy(*partitions)
+    writer = writer.option("overwriteSchema", "true").option("partitionOverwriteMode", "static")
+    writer = writer.option("txnAppId", stamp.app_id).option("txnVersion", stamp.version)
+    writer.option("userMetadata", stamp.to_json()).save(export.table)
+    return plan.head.version
+
+
+def _result(export: Export, plan: ExportPlan, counts: Counts, planned_from: int, stamp: Stamp) -> ExportResult:
+    commit = check_committed(export.table, planned_from, stamp)
+    written, _ = rows_changed(commit)
+    return ExportResult(
+        records=counts.records,
+        tombstones=counts.tombstones,
+        written=written,
+        reasons=counts.reasons,
+        plan=plan,
+        table_version=commit.version,
+    )
+
+
+def _finish(
+    spark: SparkSession,
+    export: Export,
+    stamp: Stamp,
+    rows: DataFrame,
+    log_starts: Callable[[], Mapping[int, int]],
+) -> None:
+    """Write the outcomes of the open dead letters."""
+    letters = open_letters(spark, export, stamp.table_id, stamp.positions)
+    if letters is not None and not letters.isEmpty():
+        mark_letters(spark, export, stamp.table_id, letters, rows, log_starts())
+
+
+def _foreign(table: str, planned_from: int, version: int) -> tuple[int, ...]:
+    """The versions between the plan and the rebuild that may have added rows."""
+    commits = takewhile(lambda each: each.version > planned_from, DeltaLog(table).commits())
+    found = [each for each in commits if each.version < version and each.adds_files and each.operation != "OPTIMIZE"]
+    return tuple(sorted(each.version for each in found))

@@ -1,0 +1,182 @@
+"""The metrics of a job in a file for node_exporter: what Prometheus reads while the job runs, and after its end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import lakelog
+from jobs.ingest import add_ingest_options, ingest
+from lakelog.terminal.progress_display import NoDisplay
+from pipeline import job_metrics
+from pipeline.job import JobContext, JobReport, run_job
+from pipeline.job_metrics import JobMetrics
+from storage_engine.clock import ManualClock
+from storage_engine.errors import ExitStatus, FencedError
+
+EXPOSITION = Path(__file__).with_name("job_exposition.prom")
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def samples(path: Path) -> dict[str, float]:
+    """The values without labels of works, by the metric's name."""
+    families = text_string_to_metric_families(path.read_text())
+    return {each.name: each.value for family in families for each in family.samples if "work" not in each.labels}
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_the_file_has_the_run_its_amounts_and_the_figures_of_an_ingest(tmp_path: Path) -> None:
+    clock, path = ManualClock(1_000_000), tmp_path / "ingest.prom"
+    metrics = JobMetrics(NoDisplay(), path, "ingest", "flights", clock)
+    for records in (3, 4):  # work of the same name adds up
+        with metrics.work("ingest flights") as meter:
+            meter.expect(records=10, size=1000)
+            meter.advance(records=records, size=100 * records)
+            meter.figure("batches", 1)
+            meter.figure("batch_seconds", 0.5 * records)
+            meter.figure("phase_seconds", {"stage": 0.25, "fsync": 0.5})
+            meter.figure("spark_seconds", {"addBatch": 0.5})
+            meter.figure("dead_letters", {"no_key": records, 'it\'s "too" large\n': 1})
+    with metrics.work("settle log/"):
+        pass
+    clock.advance(2_500)
+    metrics.end(ExitStatus.DONE)
+    assert path.read_text() == EXPOSITION.read_text()
+
+
+def test_the_file_is_current_while_work_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_metrics, "_WRITE_SECONDS", 0.1)
+    path = tmp_path / "job.prom"
+    labels = '{conf="",name="compaction",work="compact orders"}'
+
+    def main(context: JobContext) -> JobReport:
+        assert samples(path)["lakelog_job_running"] == 1
+        with context.display.work("compact orders") as meter:
+            meter.advance(records=4)
+            wait_until(lambda: f"lakelog_job_records_total{labels} 4.0" in path.read_text())
+            assert "lakelog_job_exit_status" not in samples(path)
+        return JobReport({})
+
+    argv = ["--root", str(tmp_path), "--metrics-textfile", str(path)]
+    assert run_job("compaction", "", main, argv=argv, environ={}) == 0
+    found = samples(path)
+    assert (found["lakelog_job_running"], found["lakelog_job_exit_status"]) == (0, 0)
+
+
+def test_a_failure_keeps_the_time_of_the_last_success(tmp_path: Path) -> None:
+    path = tmp_path / "job.prom"
+    argv = ["--root", str(tmp_path), "--metrics-textfile", str(path)]
+
+    def fails(_: JobContext) -> JobReport:
+        raise FencedError("topic t", "was taken over")
+
+    def breaks(_: JobContext) -> JobReport:
+        raise ZeroDivisionError
+
+    assert run_job("ingest", "", fails, argv=argv, environ={}) == 3
+    assert "lakelog_job_success_timestamp_seconds" not in samples(path)
+    assert run_job("ingest", "", lambda _: JobReport({}), argv=argv, environ={}) == 0
+    success = samples(path)["lakelog_job_success_timestamp_seconds"]
+    assert run_job("ingest", "", lambda _: JobReport({}, failures=["a part"]), argv=argv, environ={}) == 4
+    assert samples(path)["lakelog_job_exit_status"] == 4
+    with pytest.raises(ZeroDivisionError):
+        run_job("ingest", "", breaks, argv=argv, environ={})
+    assert run_job("ingest", "", fails, argv=[*argv, "--set", "no.such=1"], environ={}) == 2
+    found = samples(path)
+    assert (found["lakelog_job_exit_status"], found["lakelog_job_success_timestamp_seconds"]) == (2, success)
+    # Another job does not inherit the success.
+    assert run_job("export", "", fails, argv=argv, environ={}) == 3
+    assert "lakelog_job_success_timestamp_seconds" not in samples(path)
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--root", str(tmp_path), "--metrics-textfile", str(tmp_path / "missing/file.prom")]
+    assert run_job("ingest", "", lambda _: pytest.fail("the work began"), argv=argv, environ={}) == 1
+    expected = f"ingest: --metrics-textfile {tmp_path}/missing/file.prom: found no directory {tmp_path}/missing."
+    assert capfd.readouterr().err == f"{expected} Create the directory, or choose another file.\n"
+
+
+_WAITS = """
+import sys, time
+from pipeline.job import JobReport, run_job
+def main(context):
+    print("ready", flush=True)
+    time.sleep(600)
+sys.exit(run_job("ingest", "", main))
+"""
+
+
+def test_sigterm_writes_the_end_and_sigkill_cannot(tmp_path: Path) -> None:
+    for number, status, running in ((signal.SIGTERM, 143, 0), (signal.SIGKILL, -9, 1)):
+        path = tmp_path / f"{number}.prom"
+        command = [sys.executable, "-c", _WAITS, "--root", str(tmp_path), "--metrics-textfile", str(path)]
+        with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as job:
+            assert job.stdout is not None
+            assert job.stdout.readline() == b"ready\n"
+            job.send_signal(number)
+            assert job.wait(60) == status
+        found = samples(path)
+        assert found["lakelog_job_running"] == running
+        assert found.get("lakelog_job_exit_status") == (None if running else 143)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["15.prom", "9.prom"]
+
+
+_COPY = """
+topics: {copy: {partitions: 1, cleanup.policy: compact}}
+ingest:
+  topic: copy
+  source: {format: lakelog, options: {subscribe: events, maxOffsetsPerTrigger: 3}}
+  key: key
+  value: value
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_an_ingest_reports_its_micro_batches(tmp_path: Path) -> None:
+    root, conf, path = tmp_path / "root", tmp_path / "copy.yaml", tmp_path / "copy.prom"
+    conf.write_text(_COPY)
+    events = lakelog.open(root, create=True).create_topic("events", partitions=1)
+    events.append([{"key": b"k", "value": b"v"}, {"key": None, "value": b"v"}] * 2)
+    argv = [
+        "--conf",
+        str(conf),
+        "--root",
+        str(root),
+        "--metrics-textfile",
+        str(path),
+        "--progress-json",
+        f"{path}.jsonl",
+    ]
+    assert run_job("ingest", "", ingest, add_ingest_options, argv, {}, makes_topics=True) == 0
+    families = text_string_to_metric_families(path.read_text())
+    found = [each for family in families for each in family.samples if each.labels.get("work") == "ingest copy"]
+    phases = {each.labels["phase"]: each.value for each in found if each.name == "lakelog_job_phase_seconds_total"}
+    spark_phases = {each.labels["phase"]: each.value for each in found if each.name == "lakelog_job_spark_seconds"}
+    letters = {each.labels["reason"]: each.value for each in found if each.name == "lakelog_job_dead_letters_total"}
+    values = {each.name: each.value for each in found if "phase" not in each.labels and "reason" not in each.labels}
+    assert letters == {"no_key": 2}
+    assert values.pop("lakelog_job_bytes_total") > 0
+    assert values.pop("lakelog_job_batch_seconds") > 0
+    assert {"lakelog_job_records_total": 2, "lakelog_job_batches_total": 2}.items() <= values.items()
+    assert {"stage", "publish", "fsync"} <= phases.keys()
+    assert {"addBatch", "triggerExecution"} <= spark_phases.keys()
+    lines = [json.loads(line) for line in Path(f"{path}.jsonl").read_text().splitlines()]
+    (end,) = [each for each in lines if (each["work"], each["state"]) == ("ingest copy", "done")]
+    assert (end["batches"], end["dead_letters"], end["phase_seconds"]) == (2, letters, phases)
