@@ -1,4 +1,4 @@
-"""Bring Delta tables up to date with their topics, incrementally and exactly once.
+"""Bring Delta tables, or tables of databases, up to date with their topics, incrementally and exactly once.
 
     ./spark-submit.sh export --conf conf/flights.yaml [--from-offset P:N]... [--from-timestamp TIME]
         [--accept-dead-letters P:N,...]
@@ -20,6 +20,8 @@ With --from-offset or --from-timestamp, the export begins at an earlier offset. 
 table's rows at and above that offset. In upsert mode, the export computes some rows again: the rows of all keys that
 have records at or above that offset. --replay decodes the dead letters again. Use --replay after you have corrected the
 model.
+
+With the key export.jdbc, the rows go into a table of PostgreSQL, MariaDB or MySQL instead (docs/JDBC.md).
 
 --rebuild makes the table again from the whole log, in one commit. Use --rebuild to change export.mode, or the type of a
 column. If the log no longer has the records of some rows, the rebuild is refused, and the error gives their number.

@@ -138,6 +138,13 @@ def check_options(context: JobContext) -> None:
         UsageError: they do not.
     """
     given: Mapping[str, object] = vars(context.arguments)
+    if context.settings.required_export().jdbc is not None:
+        for option in (each for each in ("--replay", "--rebuild") if given.get(OPTIONS_OF_ONE_EXPORT[each])):
+            raise UsageError(
+                option,
+                "is only for Delta tables, and the export writes into a database",
+                "To export records again, for example after the model was corrected, use --from-offset P:N.",
+            )
     lost = given.get("accept_lost_rows")
     if given.get("rebuild"):
         others = ("--from-offset", "--from-timestamp", "--replay")

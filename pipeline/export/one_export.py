@@ -28,7 +28,7 @@ from pipeline.export.export_request import bounds_of, check_options, wanted_expo
 from pipeline.export.export_to_database import export_topic_to_database
 from pipeline.job import JobContext, JobReport
 from pipeline.topic_model import changed_model, record_model
-from storage_engine.errors import LogError, UsageError
+from storage_engine.errors import LogError
 from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.readers.consumer_files import (
     DATABASE_EXPORT_KIND,
@@ -55,12 +55,6 @@ def export_topic(context: JobContext) -> JobReport:
     context.topics.state(wanted.topic)  # raises the right error if the topic does not exist
     state = newest_decided(context.storage, context.topics.chain(wanted.topic))
     target = wanted_export(context, state)
-    if wanted.jdbc is not None and vars(context.arguments).get("replay"):
-        raise UsageError(
-            "--replay",
-            "dead letters of a database are not replayed",
-            "Correct the model, and export with --from-offset P:N, with the first partition and offset of the dead letters.",
-        )
     accepted = vars(context.arguments).get("accept_schema", False)
     changed = changed_model(context.settings, state.topic, state.model, target.schema, accepted)
     ranges = offset_ranges(state)

@@ -10,6 +10,7 @@ import os
 import pwd
 import secrets
 import shutil
+import signal
 import subprocess
 import tarfile
 import tempfile
@@ -74,7 +75,7 @@ def postgresql_server() -> Iterator[DatabaseTarget]:
             answering(target, process, place / "log")
             yield target
         finally:
-            process.kill()  # nothing of the data is used again
+            process.send_signal(signal.SIGQUIT)  # nothing of the data is used again, but shared memory is released
             process.wait()
 
 

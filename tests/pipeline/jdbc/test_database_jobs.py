@@ -74,9 +74,10 @@ def test_errors_do_not_show_the_password(sales: Sales, run: Run) -> None:
 
 
 def test_options_that_need_a_delta_table_are_refused(sales: Sales, run: Run, capfd: pytest.CaptureFixture[str]) -> None:
-    status, _, told = run("--replay")
-    assert status == 2
-    assert "--replay: dead letters of a database are not replayed" in told
+    for option in ("--replay", "--rebuild"):
+        status, _, told = run(option)
+        assert status == 2
+        assert f"{option}: is only for Delta tables" in told
     arguments = ["--conf", str(sales.conf)]
     assert run_job("prove", "", prove_exports, add_proof_options, arguments, sales.environment) == 1
     assert "prove compares Delta tables only" in capfd.readouterr().err
