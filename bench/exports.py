@@ -61,7 +61,8 @@ def main() -> None:
         f" A compacted topic of two partitions has {KEYS:,} keys with JSON values of one number and one text. In each"
         f" round, {RECORDS:,} records with random keys are appended. Then the job merges these records into two tables of"
         f" {KEYS:,} rows: into one table without Spark, and into the other table with Spark. The order of these two runs"
-        " alternates. At the end, both tables have the same rows. In the last row, the table has all records already.",
+        " alternates. At the end, both tables have the same rows. In the last row of the first table, there was nothing to"
+        " export.",
         ["", "time"],
         rows,
         ratios,

@@ -247,7 +247,7 @@ wheel. Executors need the packages `lakelog` and `storage_engine`. [SOURCES.md](
 Build the wheel in the checkout with `.venv/bin/python -m hatchling build -t wheel`, and install the file from `dist/`.
 The wheel contains the packages `lakelog` and `storage_engine` and the program `lakelog`. It has two extras:
 `lakelog[spark]` adds PySpark, and `lakelog[delta]` adds the packages for Delta tables, which `lakelog report` uses. The
-Spark jobs in `jobs/` run from a checkout. `Topic.table` and `lakelog.table` need a checkout, too, because they decode
+Spark jobs in `jobs/` run from a checkout. `Topic.table` and `lakelog.table` also need a checkout, because they decode
 records with the topic's model.
 """
 

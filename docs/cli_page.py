@@ -78,12 +78,13 @@ _KAFKA_TOOLS = """\
 ## Kafka's tools
 
 These commands accept options of Kafka's command-line tools, under the same names, and print the same output. The tables
-list all options of the tools of Kafka 4.3.1. If a command refuses an option, it names the reason. The other options of
-these commands are Lakelog's own. All commands of Lakelog print errors as one line, and Kafka's tools often as a stack
-trace.
+below list all options of the tools of Kafka 4.3.1. The column "Ours" has the option of Lakelog. If this column is empty,
+Lakelog refuses the option and prints the reason. The commands also have options that Kafka's tools do not have. Lakelog
+prints each error as one line. Kafka's tools often print a stack trace.
 
-Three more commands are like a tool of Kafka, but their options have other names. `lakelog topics` is like kafka-topics.
-`lakelog groups` is like kafka-consumer-groups. `lakelog topics reassign` makes the file of kafka-reassign-partitions.
+Three more commands do the work of a tool of Kafka, but their options have other names. `lakelog topics` is like
+kafka-topics. `lakelog groups` is like kafka-consumer-groups. `lakelog topics reassign` makes the file that
+kafka-reassign-partitions reads.
 """
 _SHARED = ("--root", "--conf")
 _TOOL_COLUMNS = ("Option of Kafka's tool", "Ours", "What differs")

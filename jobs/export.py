@@ -21,7 +21,8 @@ table's rows at and above that offset. In upsert mode, the export computes some 
 have records at or above that offset. --replay decodes the dead letters again. Use --replay after you have corrected the
 model.
 
-With the key export.jdbc, the rows go into a table of PostgreSQL, MariaDB or MySQL instead (docs/JDBC.md).
+With the key export.jdbc, the job writes into a table of PostgreSQL, MariaDB or MySQL, not into a Delta table
+(docs/JDBC.md).
 
 --rebuild makes the table again from the whole log, in one commit. Use --rebuild to change export.mode, or the type of a
 column. If the log no longer has the records of some rows, the rebuild is refused, and the error gives their number.

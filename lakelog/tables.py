@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class FreshTable(ArrowRows):
-    """The rows of a version of an exported table, and of the records that the log has beyond this version. The rows do
-    not change. Each iteration reads the rows of the table again, as long as VACUUM does not delete the files of this
-    version. The order of the rows is not defined.
+    """The rows of one version of an exported table, changed by the records that the log has beyond this version. The rows
+    do not change afterwards. Each iteration reads the rows of the table again. This works until VACUUM deletes the files
+    of this version. The order of the rows is not defined.
 
     version: the version of the Delta table.
     positions: for each partition of the topic, the offset after the last record that was read.
@@ -67,7 +67,7 @@ def table(
     schema: str | None = None,
 ) -> DataFrame:
     """The rows that an exported Delta table would have after an export of all committed records, as a DataFrame. It
-    contains the rows of the table, and the records that the log has beyond the table. Each committed record counts
+    combines the rows of the table with the records that the log has beyond the table. Each committed record counts
     once, even if an export commits meanwhile. Records that cannot be decoded are left out.
 
     The records beyond the table are read when `table` is called. The rows of the DataFrame do not change, so call `table`
@@ -81,10 +81,10 @@ def table(
         schema: the text of the setting topics.NAME.schema. Leave it out if the topic has no schema.
 
     Raises:
-        StateError: there is no such table, or its position is not known, or it belongs to another topic, or retention
-            deleted records that no export had read. The message says what to do.
-        ConflictError: the log changed again and again while it was read.
-        ConfigError: the table needs a schema, or `schema` names no model.
+        StateError: the table does not exist, its position is not known, it belongs to another topic, or retention deleted
+            records that no export had read. The message says what to do.
+        ConflictError: retention or compaction changed the log during each attempt to read it.
+        ConfigError: the table needs a schema, or there is no model with the name in `schema`.
         MissingPackageError: this is not a checkout of Lakelog.
         UnknownTopicError: there is no such topic.
         NoRootError: there is no root.

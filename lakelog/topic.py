@@ -180,9 +180,9 @@ class Topic:
         return Rows(storage, chain, state, ranges, level, where)
 
     def table(self, table: str | None = None, *, schema: str | None = None) -> FreshTable:
-        """The rows that an exported Delta table would have after an export of all committed records: the rows of the
-        table, and the records that the log has beyond it. Each committed record counts once, even if an export commits
-        meanwhile. Records that cannot be decoded are left out.
+        """The rows that an exported Delta table would have after an export of all committed records. The result combines
+        the rows of the table with the records that the log has beyond it. Each committed record counts once, even if an
+        export commits meanwhile. Records that cannot be decoded are left out.
 
         The records beyond the table are read when `table` is called, and stay in memory. This function needs a checkout
         of Lakelog, and no Spark.
@@ -192,10 +192,10 @@ class Topic:
             schema: the text of the setting topics.NAME.schema. Leave it out if the topic has no schema.
 
         Raises:
-            StateError: there is no such table, or its position is not known, or it belongs to another topic, or retention
+            StateError: the table does not exist, its position is not known, it belongs to another topic, or retention
                 deleted records that no export had read. The message says what to do.
-            ConflictError: the log changed again and again while it was read.
-            ConfigError: the table needs a schema, or `schema` names no model.
+            ConflictError: retention or compaction changed the log during each attempt to read it.
+            ConfigError: the table needs a schema, or there is no model with the name in `schema`.
             MissingPackageError: this is not a checkout of Lakelog, or deltalake is not installed.
             UnsupportedError: only Spark can read this table; use lakelog.table.
             UnknownTopicError: the topic was deleted.

@@ -204,8 +204,8 @@ def run_job(
 
 
 def _displays(lines: LogLines, arguments: argparse.Namespace) -> tuple[ProgressDisplay, JobMetrics | None]:
-    """The display for standard error and the files that the command line names. If it names a file for metrics, the
-    second result writes this file.
+    """The display for standard error and for the files that the command line names. If the command line names a file for
+    metrics, the second result writes this file.
     """
     display = display_on_stderr(lines)
     metrics = None

@@ -3,7 +3,8 @@ such files.
 
 The file is replaced every five seconds, at the end of each piece of work, and at the end of the job. So a reader never
 sees a part of the file. If the file can no longer be written, for example because the disk is full, the job continues.
-A killed job cannot write its end: lakelog_job_running stays 1, and lakelog_job_updated_timestamp_seconds stops.
+A killed job cannot write its end: lakelog_job_running stays 1, and lakelog_job_updated_timestamp_seconds does not change
+any more.
 docs/MONITORING.md lists the metrics.
 """
 
@@ -37,7 +38,7 @@ _JOB = ("name", "conf")
 class _Figure:
     """The metric of a figure that a Meter has (Meter.figure).
 
-    label: the label with the names, if the figure is a number for each of several names.
+    label: the label for the names, if the figure has several numbers by name.
     is_total: the figure only grows while the work lasts.
     """
 
@@ -51,18 +52,18 @@ _AMOUNTS = {
     "records": _Figure("lakelog_job_records", "Records that the work has done."),
     "bytes": _Figure("lakelog_job_bytes", "Bytes that the work has done."),
     "expected_records": _Figure(
-        "lakelog_job_expected_records", "Records that are done, and records that remain.", is_total=False
+        "lakelog_job_expected_records", "Sum of the records that are done and the records that remain.", is_total=False
     ),
     "expected_bytes": _Figure(
-        "lakelog_job_expected_bytes", "Bytes that are done, and bytes that remain.", is_total=False
+        "lakelog_job_expected_bytes", "Sum of the bytes that are done and the bytes that remain.", is_total=False
     ),
 }
 _FIGURES = {
     "batches": _Figure("lakelog_job_batches", "Committed micro-batches."),
-    "batch_seconds": _Figure("lakelog_job_batch_seconds", "Time of the last micro-batch.", is_total=False),
-    "phase_seconds": _Figure("lakelog_job_phase_seconds", "Time of all micro-batches, by phase.", "phase"),
+    "batch_seconds": _Figure("lakelog_job_batch_seconds", "Duration of the last micro-batch.", is_total=False),
+    "phase_seconds": _Figure("lakelog_job_phase_seconds", "Duration of all micro-batches together, by phase.", "phase"),
     "spark_seconds": _Figure(
-        "lakelog_job_spark_seconds", "Time of the last micro-batch, by Spark's phases.", "phase", is_total=False
+        "lakelog_job_spark_seconds", "Duration of the last micro-batch, by Spark's phases.", "phase", is_total=False
     ),
     "dead_letters": _Figure("lakelog_job_dead_letters", "Rows that became dead letters.", "reason"),
 }
@@ -188,7 +189,7 @@ def _facts(meter: Meter) -> _Facts:
 
 
 def _added(before: _Facts, now: _Facts) -> _Facts:
-    """The facts of all work of one name, from the facts of earlier work of this name and of the newest work."""
+    """The facts of all work with one name: those of the earlier work and of the newest work together."""
     added = dict(now)
     for name, earlier in before.items():
         if not _ALL[name].is_total:

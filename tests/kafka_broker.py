@@ -83,7 +83,7 @@ logger.logs.level = INFO
 
 
 class KafkaBroker:
-    """A running broker; as a context it is started and ended.
+    """A running broker. The context starts and ends it.
 
     port: where clients find it, on 127.0.0.1. data: its log directory. properties: its server.properties.
     secure_port, truststore: only of a secure broker: the port with TLS and passwords, and the store with its certificate.

@@ -22,14 +22,14 @@
     json_lines.py       converts a record to its JSON line and back
 
     kafka_tools/
-    configs.py          describe and alter the settings of topics, as kafka-configs
-    log_dirs.py         print the sizes of partitions, as kafka-log-dirs
-    perf.py             measure appends and reads, as Kafka's performance tests
-    perf_figures.py     the lines of these tests
-    partition_filter.py chooses topics and partitions, as kafka-get-offsets
-    offset_file.py      the file of kafka-delete-records
+    configs.py          describe and alter the settings of topics, like kafka-configs
+    log_dirs.py         print the sizes of partitions, like kafka-log-dirs
+    perf.py             measure appends and reads, like Kafka's performance tests
+    perf_figures.py     formats the lines that these tests print
+    partition_filter.py chooses topics and partitions, like kafka-get-offsets
+    offset_file.py      reads the file of kafka-delete-records
     kafka_options.py    refuses options of Kafka's tools that a command does not have
-    tool_options.py     all options of Kafka's tools, and what differs
+    tool_options.py     lists all options of Kafka's tools, and how Lakelog differs
 
     clean/
     plan.py             print what retention, compaction and merging would do; execute a saved plan

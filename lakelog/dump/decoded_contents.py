@@ -5,7 +5,8 @@
 
 The first line is a record of __consumer_offsets. Records of __transaction_state have the same form. The payload of a
 tombstone is <DELETE>. If a key cannot be decoded, the line has the reason in place of the key, and no payload. The second
-line is a record of __cluster_metadata. These records have no key; the payload of an undecodable record is the reason.
+line is a record of __cluster_metadata. These records have no key. If such a record cannot be decoded, its payload is the
+reason.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ last offset of a batch and the largest timestamp up to this offset. A broker and
 the batch. If there is no .index, the .log is searched from its start. A contradiction is a finding. An impossible position
 of a batch is damage.
 
-With `verify_only`, entries are compared but not printed. With `sanity_only`, only the check that a broker makes when it
-starts is made (AbstractIndex.sanityCheck).
+With `verify_only`, entries are compared but not printed. With `sanity_only`, this module makes only the check that a
+broker makes at its start (AbstractIndex.sanityCheck).
 
 A broker preallocates both files, and trims them when it stops or rolls the segment. So if an entry consists of zeros,
 and is not the first entry, the entries of the file end before this entry.

@@ -71,15 +71,15 @@ def java_texts(column: pa.Array) -> list[str | None]:
 
 
 def java_order(names: Iterable[str]) -> list[str]:
-    """Texts in the order in which a java.util.HashMap returns them, if they were added with computeIfAbsent. This method adds
-    a key at the front of its bucket.
+    """Texts in the order in which a java.util.HashMap returns them. The texts were added with computeIfAbsent, which adds a
+    key at the front of its bucket.
     """
     return _in_buckets(list(names)[::-1], _java_hash)
 
 
 def java_partition_order(partitions: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Topics with partition numbers in the order in which a HashMap of Kafka's TopicPartition returns them. Partitions with
-    the same bucket are sorted.
+    """Topics with partition numbers in the order in which a HashMap of Kafka's TopicPartition returns them. Within a
+    bucket, partitions are sorted.
     """
     return _in_buckets(sorted(partitions), lambda each: 31 * (31 + each[1]) + _java_hash(each[0]))
 

@@ -1,5 +1,5 @@
-"""Dumps a .log: its entries in order, each followed by its records. Finds gaps between the records' offsets. A snapshot of
-__cluster_metadata has the same format.
+"""Dumps a .log: its entries in order, each followed by its records. Finds gaps between the records' offsets. This
+module also dumps snapshots of __cluster_metadata, which have the same format.
 
 Lines are made for a few MiB of entries at a time, and for a limited number of records, because a small compressed entry
 can have millions of records. Neighbouring entries of the same kind are handled together: batches of magic 2 in columns,

@@ -81,8 +81,8 @@ class TaskReader:
 def exempt_modules_from_collection() -> None:
     """Exempt the objects of this process from garbage collection, once.
 
-    PySpark collects the garbage of a worker after each task. With the modules that a task has imported, this needs up to
-    75 milliseconds of processor time. The daemon of Lakelog's jobs does the same before it forks workers.
+    PySpark collects the garbage of a worker after each task. A task imports many modules, so this takes up to 75
+    milliseconds of processor time. The daemon of Lakelog's jobs exempts its objects before it forks workers.
     """
     if gc.get_freeze_count() == 0:
         gc.collect()

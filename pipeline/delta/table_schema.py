@@ -105,7 +105,7 @@ def column_changes(table: str, found: StructType, wanted: StructType) -> ColumnC
 
 
 def as_exported(table: DataFrame, export: Export) -> DataFrame:
-    """The rows of a table with the columns that the next export gives the table: with new columns and wider numbers. A
+    """The rows of a table, with the columns that the table has after the next export: with new columns and wider numbers. A
     query fails at a number that would lose digits.
 
     Raises:

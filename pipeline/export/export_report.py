@@ -56,7 +56,7 @@ def rebuild_report(export: Export, table: str, result: RebuildResult, warnings: 
     if result.lost.total:
         warnings.append(
             f"{counted(result.lost.total, 'row')} of {export.table} could not be made again, because the log no longer has"
-            f" their records ({result.lost}); the table's older versions still have the rows until VACUUM"
+            f" their records ({result.lost}); the table's older versions keep the rows until VACUUM"
         )
     if done.dead_letters:
         warnings.append(_letters_warning(export, done))

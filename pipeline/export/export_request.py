@@ -65,8 +65,8 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
         "--accept-lost-rows",
         metavar="N",
         type=int,
-        help="let --rebuild lose up to N rows whose records are no longer in the log; use the number that a refused"
-        " rebuild has printed",
+        help="allow --rebuild to lose up to N rows whose records are no longer in the log; use the number from the error of"
+        " the refused rebuild",
     )
     parser.add_argument(
         "--accept-schema",
@@ -132,7 +132,7 @@ def bounds_of(context: JobContext, state: TopicState) -> ExportBounds:
 
 
 def check_options(context: JobContext) -> None:
-    """Check that the options of the command line fit together.
+    """Check that the options of the command line do not contradict one another.
 
     Raises:
         UsageError: they do not.
@@ -142,14 +142,14 @@ def check_options(context: JobContext) -> None:
         for option in (each for each in ("--replay", "--rebuild") if given.get(OPTIONS_OF_ONE_EXPORT[each])):
             raise UsageError(
                 option,
-                "is only for Delta tables, and the export writes into a database",
+                "is only for Delta tables, but the export writes into a database",
                 "To export records again, for example after the model was corrected, use --from-offset P:N.",
             )
     lost = given.get("accept_lost_rows")
     if given.get("rebuild"):
         others = ("--from-offset", "--from-timestamp", "--replay")
         for option in (each for each in others if given.get(OPTIONS_OF_ONE_EXPORT[each]) not in (None, False)):
-            raise UsageError(option, "does not fit to --rebuild, which reads the whole log", f"Leave out {option}.")
+            raise UsageError(option, "cannot be used with --rebuild, which reads the whole log", f"Leave out {option}.")
         if isinstance(lost, int) and lost < 0:
             raise UsageError("--accept-lost-rows", f"found {lost}", "Give a number of rows.")
     elif lost is not None:

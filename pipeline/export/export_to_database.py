@@ -1,7 +1,7 @@
 """Runs an export into a database: reads the records without Spark, or with Spark if there are many.
 
-Each task of Spark fills the staging tables through a connection of its own. Errors of a task are results of the task,
-because Spark would print an exception with its traceback, and repeat the task.
+Each task of Spark fills the staging tables through its own connection. A task returns its error as its result. If the task
+raised an exception, Spark would print the traceback and repeat the task.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ def export_topic(context: JobContext) -> JobReport:
     """Export the new records of the topic of the section `export`, or replay its dead letters, or rebuild its table.
 
     Raises:
-        LogError: nothing was committed to the table, except that an error while the positions are recorded after the
-            commit is a warning of the report.
+        LogError: nothing was committed to the table. An error after the commit, while the positions are recorded, raises
+            nothing, but becomes a warning in the report.
     """
     check_options(context)
     wanted = context.settings.required_export()
@@ -211,7 +211,7 @@ def _rebuild(
     register: Register,
     changed: RecordedModel | None,
 ) -> JobReport:
-    """Make the table again. changed: the model to record; None: the same model is recorded already."""
+    """Make the table again. changed: the model to record; None if this model is recorded already."""
     from pipeline.delta.rebuild.rebuilding import RebuildOptions, rebuild_table
 
     wanted = context.settings.required_export()

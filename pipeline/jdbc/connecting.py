@@ -1,4 +1,4 @@
-"""Opens the database of an export. Each process, also each task of Spark, has connections of its own."""
+"""Opens the database of an export. Each process and each task of Spark has its own connections."""
 
 from __future__ import annotations
 

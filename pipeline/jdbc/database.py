@@ -1,8 +1,8 @@
 """What an export needs from a database, and the errors of databases.
 
-All SQL is without parameters: `literal` and `name` quote values and identifiers by the rules of the database. So a
-percent sign in a name is an ordinary character. No error contains the driver's own message about a statement, because
-databases quote values in such messages; the error has the database's code and the driver's name for it.
+No SQL statement has parameters: `literal` and `name` quote values and identifiers by the rules of the database. So a
+percent sign in a name is an ordinary character. Databases quote values in their messages about a statement. So no error
+contains such a message. The error has the database's code, and the driver's name for this code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DatabaseFailedError(StorageError):
 
 
 class NotExportedTableError(ExportRefusedError):
-    """The table is not a table of an export, or is not the table that the position belongs to."""
+    """No export has written the table, or the position belongs to another table."""
 
 
 class ColumnTypeError(TableSchemaError):
@@ -50,7 +50,7 @@ class RecordsLostError(ExportRefusedError):
 
 
 class Database(ABC):
-    """A connection to a database. Not for use by several threads.
+    """A connection to a database. Only one thread may use it.
 
     The connection is in autocommit mode, except in `transaction`.
     """
@@ -76,7 +76,7 @@ class Database(ABC):
         Raises:
             DatabaseUnavailableError: the connection was lost.
             DatabaseAccessError: the user lacks a right.
-            ConflictError: another session holds a lock for too long, wrote the same key, or was part of a deadlock.
+            ConflictError: another session held a lock for too long, wrote the same key, or was in a deadlock with this one.
             DatabaseFailedError: any other failure.
         """
 
@@ -171,7 +171,7 @@ class Database(ABC):
 
     @abstractmethod
     def unfit(self, column: pa.Array) -> tuple[str, pa.BooleanArray] | None:
-        """What the database cannot store of a column, and the rows that have it; None if it can store each value."""
+        """A kind of value that the database cannot store, and the rows with such a value; None if it can store all."""
 
     def same_name(self, one: str, other: str) -> bool:
         """Whether two names of columns are the same for the database."""

@@ -3,12 +3,12 @@
     1. read the position of the table, and plan the run (`pipeline.delta.export_plan`); end if nothing is new
     2. drop the staging tables of dead runs; tasks decode the records and fill the staging tables of this run
     3. stop if there are too many dead letters; create the table, or add columns
-    4. one transaction locks the position, compares it with that of step 1, merges, keeps the dead letters, and writes
-       the new position
+    4. one transaction locks the position, compares it with the position of step 1, merges the rows, adds the dead
+       letters, and writes the new position
     5. drop the staging tables
 
-A crash before the end of step 4 changes neither the table nor the position nor the dead letters, so the next run exports
-the same records. After step 4 the run is complete. If another run has committed since step 1, step 4 ends with a
+A crash before the end of step 4 changes no row, no dead letter and no position, so the next run exports the same
+records. After step 4 the run is complete. If another run has committed since step 1, step 4 ends with a
 ConflictError. So two runs may work at the same time, and a run that was paused does no harm.
 """
 

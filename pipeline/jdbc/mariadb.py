@@ -1,8 +1,8 @@
 """MariaDB and MySQL, with the driver PyMySQL. Rows are loaded with INSERT statements of many rows, because many servers do
 not allow LOAD DATA LOCAL.
 
-Timestamps are in UTC: the type DATETIME has no time zone. Its texts are stored with all bytes, and compared byte by
-byte. A statement that creates or drops a table commits the open transaction, so no such statement is in a transaction.
+Timestamps are in UTC, because the type DATETIME has no time zone. Texts are stored unchanged, and compared byte by byte.
+A statement that creates or drops a table commits the open transaction. So no such statement is in a transaction.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _CONFLICTS = {
     1062: "another run wrote the same row",
     1205: f"another session holds a lock for more than {LOCK_SECONDS} seconds",
-    1213: "two sessions waited for each other",
+    1213: "this session and another one waited for each other",
     1020: "another session changed the same rows",
     1146: "another run dropped a table of this run",
 }

@@ -2,7 +2,7 @@
 
 The rules are those of an export to Delta (`pipeline.delta.rows.export_rows`, `pipeline.delta.table_writing`). The
 database applies them in two steps. `deciding_records` finds, for each key, the newest record of the increment that can
-be decoded or is a tombstone. `changes` compares it with the row that the target has, and decides what happens:
+be decoded or is a tombstone. `changes` compares this record with the row of the target, and decides what happens:
 
     write     the row gets the values of the record
     delete    the record is a tombstone
@@ -67,8 +67,8 @@ def changes(database: Database, staging: Staging, tasks: Sequence[int]) -> str:
 
 
 def _first_bad(keys: str, target: str) -> str:
-    """The first record of each key that cannot be decoded and is newer than the row that the key will have. In each
-    partition it is the one with the lowest offset, and of these the oldest one."""
+    """For each key, the oldest record that cannot be decoded and is newer than the row that the key will have. This query
+    takes the record with the lowest offset in each partition, and then the oldest of these records."""
     newer = (
         f"(d._key IS NULL OR {is_newer(of_row('m'), of_row('d'))}) AND"
         f" (t._key IS NULL OR {is_newer(of_row('m'), of_row('t'))})"
@@ -99,13 +99,13 @@ def delete_rows(database: Database, staging: Staging) -> str:
 def write_rows(database: Database, export: Export, staging: Staging, columns: Sequence[str]) -> str:
     """Inserts or replaces rows.
 
-    columns: all columns of the target. One that is no longer in the model becomes null.
+    columns: all columns of the target. A column that is no longer in the model becomes null.
     """
     names = row_columns(export).names
     written = {name: f"d.{database.name(name)}" for name in names} | {name: f"c.{name}" for name in STALE_COLUMNS.names}
     written |= {name: "NULL" for name in columns if not any(database.same_name(name, each) for each in written)}
     changed = [name for name in written if name != "_key"]
-    # WHERE: without it, MariaDB and MySQL could read the ON of the clause at the end as the ON of the join.
+    # Without WHERE, MariaDB and MySQL could take the ON of the last clause for the ON of the join.
     return (
         f"INSERT INTO {database.table(database.target.table)} ({_listed(database, written)}) SELECT"
         f" {', '.join(written.values())} FROM {_name(database, staging, 'changes')} c JOIN"

@@ -5,11 +5,11 @@
     topic_id      id of the topic
     version       number of commits of exports, from 0 on: the guard
     stamp         the stamp (`pipeline.delta.table_stamp`), as JSON, with the position of each partition
-    committed_at  when this was written, in UTC
+    committed_at  when the row was written, in UTC
 
 The row changes in the same transaction as the table. This transaction first locks the row and compares it with the row
-from which the run was planned. Two runs from the same row cannot both commit: the second one waits for the lock, and
-then finds another row.
+that the run read at its start. Two runs that read the same row cannot both commit: the second run waits for the lock,
+and then finds a changed row.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def read_position(database: Database, *, lock: bool = False) -> Position | None:
 
 
 def take_position(database: Database, before: Position | None, stamp: Stamp) -> None:
-    """Lock the row, check that it is still the row `before`, and write the new position. To be called first in the
+    """Lock the row, check that it is still the row `before`, and write the new position. Call this first in the
     transaction that changes the table.
 
     Raises:
@@ -89,7 +89,7 @@ def take_position(database: Database, before: Position | None, stamp: Stamp) -> 
         database.literal(stamp.to_json()), "CURRENT_TIMESTAMP(6)",
     )  # fmt: skip
     if before is None:
-        # The primary key lets only one of two first runs pass.
+        # If two runs are the first at the same time, the primary key lets only one of them insert the row.
         database.run(
             f"INSERT INTO {table} (target, topic, topic_id, version, stamp, committed_at) VALUES"
             f" ({target}, {', '.join(values)})"
@@ -100,7 +100,7 @@ def take_position(database: Database, before: Position | None, stamp: Stamp) -> 
         now = "is gone" if found is None else f"has the version {found.version}"
         raise ConflictError(
             str(database.target),
-            f"this run began at the position with version {before.version}, which now {now}: another run has committed",
+            f"this run began at version {before.version} of the position, which now {now}: another run has committed",
             AGAIN,
         )
     names = ("topic", "topic_id", "version", "stamp", "committed_at")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _CONFLICTS = {
     "23505": "another run wrote the same row",
     "40001": "another session changed the same rows",
-    "40P01": "two sessions waited for each other",
+    "40P01": "this session and another one waited for each other",
     "55P03": f"another session holds a lock for more than {LOCK_SECONDS} seconds",
     "42P01": "another run dropped a table of this run",
 }
@@ -189,7 +189,7 @@ class PostgreSql(Database):
     def unfit(self, column: pa.Array) -> tuple[str, pa.BooleanArray] | None:
         if not pa.types.is_string(column.type):
             return None
-        return "PostgreSQL has no texts with the character U+0000", pc.match_substring(column, "\0").fill_null(False)
+        return "PostgreSQL cannot store a text with U+0000", pc.match_substring(column, "\0").fill_null(False)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -1,19 +1,19 @@
 """The staging tables of a run, and how they are filled.
 
-The tasks of a run have connections and transactions of their own. So they write into tables that nobody reads, and one
-transaction later merges these tables into the target:
+Each task of a run has its own connection and transactions. So the tasks write into tables that nobody else reads. Later,
+one transaction merges these tables into the target:
 
     _lakelog_<8>_<run>_rows      records that can decide the row of a key: decoded records and tombstones
     _lakelog_<8>_<run>_letters   records that cannot be decoded or stored
-    _lakelog_<8>_<run>_keys      of each key, the record of the increment that decides its row
+    _lakelog_<8>_<run>_keys      for each key, the record of the increment that decides its row
     _lakelog_<8>_<run>_changes   what happens to the row of each key; filled in the last transaction
 
-<8> are 8 digits for the target, and <run> are 12 random digits. Spark may run a task twice, and a task that lost may
-write for a while. So each attempt has a random number, which is in its rows (`_task`), and only the rows of the
-attempts that succeeded are used.
+<8> stands for 8 digits that name the target, and <run> for 12 random digits. Spark may run a task twice, and an attempt
+that Spark no longer needs may continue to write. So each attempt writes a random number into its rows (`_task`). The
+merge uses only the rows of attempts that succeeded.
 
-A run has a lock of the database, with the run's name, until its connection ends. The next run takes the lock of each run
-whose tables it finds. If that succeeds, the other run is dead, and its tables are dropped.
+A run holds a lock in the database, with the run's name, until its connection ends. If the next run finds tables of another
+run, it tries to take the lock of that run. If this succeeds, the other run is dead, and its tables are dropped.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Filled:
         self.tombstones += pc.sum(decoded["_tombstone"]).as_py() or 0
         bad = decoded.filter(decoded["_reason"].is_valid())
         self.null_values += pc.sum(bad["_tombstone"]).as_py() or 0
-        # As in an export to Delta, a tombstone is neither among the reasons of the error nor among its places.
+        # As in an export to Delta, the error names neither the reason nor the place of a tombstone.
         self.reasons.update(zip(bad["_reason"].to_pylist(), bad["_detail"].to_pylist(), strict=True))
         shown = bad.filter(pc.invert(bad["_tombstone"]))
         for partition, offset in zip(shown["_partition"].to_pylist(), shown["_offset"].to_pylist(), strict=True):
@@ -197,7 +197,7 @@ def fill(export: Export, staging: Staging, batches: Iterable[pa.RecordBatch]) ->
 
 
 def _deciding(decoded: pa.RecordBatch, export: Export, task: int) -> pa.RecordBatch:
-    """The rows to stage: of each key and partition, only the last record that can be decoded or is a tombstone."""
+    """The rows to stage: for each key and partition, only the last record that can be decoded or is a tombstone."""
     good = decoded.filter(decoded["_reason"].is_null()).sort_by("_offset")
     numbered = pa.table(
         {"key": good["_key"], "partition": good["_partition"], "row": pa.array(range(good.num_rows), pa.int64())}

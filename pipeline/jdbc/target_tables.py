@@ -1,8 +1,8 @@
-"""The tables that an export creates or checks: the target, and the table of its dead letters beside it.
+"""The tables that an export creates or checks: the target, and the table of its dead letters.
 
-An existing table is used only if it is empty, or if a position says that this export filled it. Each column of the model
-must have a type that stores each value unchanged. A missing column is added. A column that is no longer in the model
-becomes null in later rows.
+An export uses an existing table only if the table is empty, or if a position says that this export filled it. Each
+column of the model must have a type that stores each value unchanged. A missing column is added. A column that is no
+longer in the model becomes null in later rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def check_target(database: Database, export: Export, *, has_position: bool) -> N
     """Check that the target can be the table of this export, before anything is written.
 
     Raises:
-        NotExportedTableError: the table has rows, but no position, or the other way round.
+        NotExportedTableError: the table has rows but no position, or there is a position but no table.
         ColumnTypeError: a column cannot store the values of the model.
     """
     names = [each.name for each in fields_of(export)]

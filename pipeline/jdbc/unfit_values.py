@@ -1,8 +1,8 @@
 """Turns records that a database cannot store into dead letters.
 
-A database has limits that the model does not know: PostgreSQL has no U+0000 in texts, MariaDB and MySQL have no NaN, and
-the key of a row has a largest length. Such a record is treated like a record that cannot be decoded. So one value does
-not stop the export, and the row of its key becomes stale.
+A database has limits that the model does not have: PostgreSQL stores no U+0000 in texts, MariaDB and MySQL store neither
+NaN nor infinity, and the key of a row has a largest length. A record beyond these limits is treated like a record that
+cannot be decoded. So one value does not stop the export, and the row of its key becomes stale.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NOT_FIELDS = {*COORDINATES.names, *HANDLING.names}
 
 
 def with_unfit_values(database: Database, decoded: pa.RecordBatch, records: pa.RecordBatch) -> pa.RecordBatch:
-    """The decoded records, in which those that the database cannot store are dead letters.
+    """The decoded records. Records that the database cannot store become dead letters.
 
     Args:
         records: the same records before they were decoded.
@@ -48,7 +48,7 @@ def with_unfit_values(database: Database, decoded: pa.RecordBatch, records: pa.R
 
 
 def _problems(database: Database, decoded: pa.RecordBatch) -> list[tuple[str, pa.BooleanArray]]:
-    """What the database cannot store, and the rows that have it."""
+    """The kinds of values that the database cannot store, and the rows with such values."""
     too_long = pc.greater(pc.binary_length(decoded["_key"]), LONGEST_KEY).fill_null(False)
     problems = [(f"the key has more than {LONGEST_KEY} bytes", too_long)]
     fields = [name for name in decoded.schema.names if name not in _NOT_FIELDS]

@@ -47,7 +47,7 @@ def lines_of(
     null: str,
     between: str,
 ) -> list[str]:
-    """One text for each row: its cells, with `between` between them.
+    """One text for each row: the cells of the row, separated by `between`.
 
     cell: makes the cells from the text of a column and from the column's type.
     """
@@ -57,14 +57,14 @@ def lines_of(
 
 
 def escaped(column: pa.Array, pairs: Sequence[tuple[str, str]]) -> pa.Array:
-    """The texts with each of these characters replaced, in this order."""
+    """The texts, after each of these characters was replaced, in this order."""
     for character, replacement in pairs:
         column = pc.replace_substring(column, character, replacement)
     return column
 
 
 def within_moments(column: pa.Array) -> pa.Array:
-    """Timestamps, with those before the year 1 and after the year 9999 moved to these limits."""
+    """Timestamps. A time before the year 1 or after the year 9999 is moved to the nearest of these limits."""
     numbers = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     limited = pc.min_element_wise(
         pc.max_element_wise(numbers, FIRST_MOMENT, skip_nulls=False), LAST_MOMENT, skip_nulls=False

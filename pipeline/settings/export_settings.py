@@ -23,8 +23,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class ExportSettings(Section):
-    """The job `export`: brings a table up to date with a topic, incrementally and exactly once. It is a Delta table, or a
-    table of a database."""
+    """The job `export`: brings a table up to date with a topic, incrementally and exactly once. The table is a Delta
+    table, or a table of a database."""
 
     topic: TopicName = Field(description="Topic to export.")
     table: Table = Field(
@@ -34,7 +34,7 @@ class ExportSettings(Section):
     )
     jdbc: JdbcSettings | None = Field(
         default=None,
-        description="A table of a database, instead of a Delta table. The mode is upsert.",
+        description="A table of a database, to which the job exports instead of a Delta table. The mode is upsert.",
     )
     mode: Annotated[Literal["upsert", "append", "changelog"], Noun("upsert, append or changelog")] | None = Field(
         default=None,
@@ -62,7 +62,7 @@ class ExportSettings(Section):
 
     @property
     def shown_table(self) -> str:
-        """The table, for reports and messages."""
+        """The name of the table in reports and messages."""
         return str(self.jdbc.target()) if self.jdbc is not None else self.table
 
     @model_validator(mode="after")

@@ -18,7 +18,7 @@ _URL: Final = re.compile(
 )
 _EXAMPLE = "Write jdbc:postgresql://host:5432/database or jdbc:mariadb://host:3306/database."
 LONGEST_TABLE: Final = 50
-"""The longest name of a table, in bytes. PostgreSQL cuts a name after 63 bytes, and `_dead_letters` has 13."""
+"""The longest name of a table, in bytes. PostgreSQL cuts a name after 63 bytes, and the suffix `_dead_letters` has 13."""
 
 
 class DatabaseKind(StrEnum):
@@ -37,7 +37,7 @@ class DatabaseKind(StrEnum):
 class DatabaseTarget:
     """A table of a database, and how to reach it.
 
-    schema: PostgreSQL's schema. MariaDB and MySQL have none: then this is the database.
+    schema: the schema in PostgreSQL. In MariaDB and MySQL, which have no schemas, the database.
     """
 
     kind: DatabaseKind
@@ -53,7 +53,7 @@ class DatabaseTarget:
 
     @property
     def server(self) -> str:
-        """The database, for messages."""
+        """The name of the database in messages."""
         return f"jdbc:{self.kind}://{self.host}:{self.port}/{self.database}"
 
     def __str__(self) -> str:
@@ -91,10 +91,10 @@ class JdbcSettings(Section):
 
     url: Annotated[str, Noun("a JDBC URL"), AfterValidator(_url)] = Field(
         description="Server and database: `jdbc:postgresql://host:port/database`, or the same with `mariadb` or `mysql`."
-        " The URL has neither a user nor a password nor parameters."
+        " The URL must not contain a user, a password or parameters."
     )
     table: Annotated[Text, AfterValidator(_name)] = Field(
-        description=f"Name of the table, of at most {LONGEST_TABLE} bytes. Every character stands for itself."
+        description=f"Name of the table, of at most {LONGEST_TABLE} bytes. No character has a special meaning."
     )
     schema_: Annotated[Text, AfterValidator(_name)] | None = Field(
         default=None, alias="schema", description="PostgreSQL's schema of the table. Default: `public`."
@@ -107,8 +107,8 @@ class JdbcSettings(Section):
     )
     tls: Annotated[Literal["off", "on", "verified"], Noun("off, on or verified")] = Field(
         default="off",
-        description="off: nothing is encrypted. on: the connection is encrypted. verified: it is encrypted, and the server's"
-        " certificate must be valid for its host.",
+        description="off: the connection is not encrypted. on: the connection is encrypted. verified: the connection is"
+        " encrypted, and the server's certificate must be valid for its host.",
     )
     tls_ca: Text | None = Field(
         default=None,

@@ -91,9 +91,9 @@ def missing_python(error: BaseException) -> str | None:
 
 
 def stream_reason(error: BaseException) -> str:
-    """Why a stream ended outside of its micro-batches, in one line. If Kafka's client cannot be created, Spark says
-    only this. So for an error of Kafka's client, the line also has the innermost message of Kafka, and the message of
-    its cause, without quoted values."""
+    """Why a stream ended outside of its micro-batches, in one line. If Spark cannot create Kafka's client, Spark does not
+    say why. So for an error of Kafka's client, the line also has the innermost message of Kafka, and the message of its
+    cause, without quoted values."""
     reason = _STREAM_FAILED.sub("", planning_reason(error))
     cause = getattr(error, "_origin", None)
     chain: list[tuple[bool, str]] = []

@@ -10,7 +10,7 @@ To plan a read or a write of a Python data source, Spark starts such a daemon fo
 the planner ends after each refusal and with each stream. So the daemon imports Lakelog's source before it forks the
 first worker. Otherwise each new worker would import the source again, which takes about half a second.
 
-PySpark collects the garbage of a worker after each task. With all modules of a daemon, this takes up to 75 milliseconds
+PySpark collects the garbage of a worker after each task. A daemon has many modules, so this takes up to 75 milliseconds
 of processor time. So the daemon exempts its objects from garbage collection before it forks workers.
 """
 

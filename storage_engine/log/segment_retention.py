@@ -15,10 +15,10 @@ The time pass keeps a segment with a timestamp in the future, and all segments a
 segment.
 
 Lakelog adds one rule to Kafka's: with retention.respect.consumers, the size pass and the time pass keep a segment that
-a registered consumer has not read, and all segments after it. The segment is kept for at most consumer.max.hold.ms
-after the first moment at which retention would delete it without this rule. The rule also keeps segments that
-compaction has emptied, so that the consumer's position stays in the log. The plan names the consumers. All functions
-are pure.
+a registered consumer has not read, and all segments after it. Without this rule, retention would delete the segment at
+some moment. The rule keeps the segment for at most consumer.max.hold.ms after this moment. The rule also keeps segments
+that compaction has emptied, so that the consumer's position stays in the log. The plan names the consumers. All
+functions are pure.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ CLASSES = {
 
 
 class KafkaTools:
-    """The JVM; as a context it is started and ended."""
+    """The JVM. The context starts and ends it."""
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="kafka-tools-")
@@ -47,7 +47,7 @@ class KafkaTools:
         self._folder.cleanup()
 
     def run(self, tool: str, *arguments: str) -> Ended:
-        """Run a tool, by the name of its script, with arguments without tabs and line ends."""
+        """Run a tool. Give the name of its script, and arguments that contain no tab and no line end."""
         requests, answers = self._process.stdin, self._process.stdout
         assert requests is not None
         assert answers is not None

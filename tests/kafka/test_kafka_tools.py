@@ -1,7 +1,7 @@
-"""Compares commands of lakelog with Kafka's own tools: both get the same options, and must print the same.
+"""Compares commands of lakelog with Kafka's own tools: both get the same options, and must print the same output.
 
-Kafka's tools ask a broker. The commands of lakelog work on a root with the same topics and records, or on the directory of
-the broker while it runs. Numbers that depend on the machine are compared by their form.
+Kafka's tools connect to a broker. The commands of lakelog work on a root with the same topics and records, or on the
+directory of the running broker. Of numbers that depend on the machine, only the form is compared.
 """
 
 from __future__ import annotations
@@ -312,7 +312,7 @@ DECODERS = "org.apache.kafka.tools.api"
 
 
 def dumps(both: Both, *arguments: str) -> tuple[Ended, Ended]:
-    """Kafka's dump and ours. Ours is the first, because Kafka's tool trims indexes."""
+    """Kafka's dump and ours. Ours runs first, because Kafka's tool trims indexes."""
     ours = run_in_process(cli.main, ["lakelog", "dump", *arguments])
     return both.tools.run("kafka-dump-log", *arguments), ours
 

@@ -42,7 +42,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def test_the_file_has_the_run_its_amounts_and_the_figures_of_an_ingest(tmp_path: Path) -> None:
     clock, path = ManualClock(1_000_000), tmp_path / "ingest.prom"
     metrics = JobMetrics(NoDisplay(), path, "ingest", "flights", clock)
-    for records in (3, 4):  # work of the same name adds up
+    for records in (3, 4):  # amounts of work with the same name are added
         with metrics.work("ingest flights") as meter:
             meter.expect(records=10, size=1000)
             meter.advance(records=records, size=100 * records)

@@ -1,4 +1,4 @@
-"""The database servers of the tests: each is started when a test asks for it first, and runs until the last test."""
+"""The database servers of the tests. Each starts when the first test asks for it, and runs until the last test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Databases(ExitStack):
         return self
 
     def administrator(self, kind: DatabaseKind) -> DatabaseTarget:
-        """A user of the server who may do everything, in a database that the tests fill. The table has no meaning."""
+        """A user of the server who may do everything, in a database that the tests fill. The target's table is not used."""
         if kind not in self._started:
             self._started[kind] = self.enter_context(_SERVERS[kind]())
         return self._started[kind]

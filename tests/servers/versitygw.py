@@ -1,7 +1,7 @@
 """Starts versitygw, a real S3 server, for tests. scripts/go_programs.py builds the program.
 
 The server stores objects as files of a folder in a temporary directory, which is deleted with the server. A bucket is a
-folder at the top. The server has keys of its own, so that no client reaches the server of another test process.
+folder at the top. Each server has its own keys, so that no client can use the server of another test process.
 
 Two differences from Amazon's S3 matter to tests. A key cannot be the beginning of another key up to a `/`, because a
 file cannot be a folder. A listing may show a folder that another request deletes at the same time.

@@ -37,7 +37,7 @@ DeepIterationOption = Annotated[
     bool, typer.Option("--deep-iteration", help="Print the records of a .log, without keys and values.")
 ]
 SkipRecordMetadataOption = Annotated[
-    bool, typer.Option("--skip-record-metadata", help="In a record's line, print only the key and the value.")
+    bool, typer.Option("--skip-record-metadata", help="Print only the key and the value of each record.")
 ]
 MaxBytesOption = Annotated[
     int | None,
@@ -48,7 +48,8 @@ MaxBytesOption = Annotated[
 IndexSanityCheckOption = Annotated[
     bool,
     typer.Option(
-        "--index-sanity-check", help="Of an index, only print whether a broker that starts would rebuild the index."
+        "--index-sanity-check",
+        help="Only print whether a broker would accept the index when the broker starts, or rebuild it.",
     ),
 ]
 VerifyIndexOnlyOption = Annotated[
@@ -61,7 +62,7 @@ MaxMessageSizeOption = Annotated[
         metavar="BYTES",
         min=1,
         max=_INT_MAX,
-        help="An index entry of a larger batch is an error. Default: no limit.",
+        help="If an index entry belongs to a larger batch, report an error. Default: no limit.",
     ),
 ]
 OffsetsDecoderOption = Annotated[
@@ -86,7 +87,7 @@ KeyDecoderClassOption = Annotated[
     typer.Option(
         "--key-decoder-class",
         metavar="CLASS",
-        help="Print the records of a .log, with keys as this Java class of Kafka decodes them.",
+        help="Print the records of a .log. Decode their keys as this Java class of Kafka does.",
     ),
 ]
 ValueDecoderClassOption = Annotated[
@@ -94,7 +95,7 @@ ValueDecoderClassOption = Annotated[
     typer.Option(
         "--value-decoder-class",
         metavar="CLASS",
-        help="Print the records of a .log, with values as this Java class of Kafka decodes them.",
+        help="Print the records of a .log. Decode their values as this Java class of Kafka does.",
     ),
 ]
 FormatOption = Annotated[

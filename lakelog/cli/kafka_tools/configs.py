@@ -3,8 +3,8 @@
     Dynamic configs for topic orders are:
       retention.ms=60000 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=60000}
 
-The synonyms are the places that give the value, the first of which applies: the topic's own setting, the setting that is
-stored in the root (as a broker's dynamic default), and Kafka's default.
+The synonyms are the places where the setting has a value. The first place applies. The order is: the topic's own setting,
+the setting that is stored in the root (a broker's dynamic default in Kafka), and Kafka's default.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ def configs(
     entity_name: Annotated[str | None, typer.Option("--entity-name", metavar="TOPIC", help="Name of the topic.")] = None,
     topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The same as --entity-name.")] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="With --describe: also settings that have their default.")
+        bool, typer.Option("--all", help="With --describe: also print settings that have their default.")
     ] = False,
     add_config: Annotated[
         str | None,
         typer.Option(
             "--add-config", metavar="KEY=VALUE,...",
-            help="With --alter: settings, with Kafka's keys. A value with commas is in brackets: k=[v1,v2].",
+            help="With --alter: new values of settings. Put a value with commas in brackets: k=[v1,v2].",
         ),
     ] = None,
     add_config_file: Annotated[
-        Path | None, typer.Option("--add-config-file", metavar="FILE", help="With --alter: a properties file of settings.")
+        Path | None, typer.Option("--add-config-file", metavar="FILE", help="With --alter: a properties file with new values.")
     ] = None,
     delete_config: Annotated[
         list[str] | None,
@@ -68,7 +68,7 @@ def configs(
 ) -> None:  # fmt: skip
     """Describe or alter the settings of topics, as kafka-configs does.
 
-    `lakelog topics alter` changes the same settings, and `lakelog broker` those of the root.
+    `lakelog topics alter` changes the same settings. `lakelog broker` changes the settings of the root.
     """
     if describe == alter:
         raise UsageError("lakelog configs", "--describe or --alter is required, and not both", "Give one of the two.")

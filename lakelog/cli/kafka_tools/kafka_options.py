@@ -1,7 +1,7 @@
 """Lists the options of Kafka's tools (Kafka 4.3.1), and refuses those that a command of lakelog does not have.
 
-The lists are the source of a table in docs/CLI.md. A command with a list has the class of `accepting`. If a user types an
-option of Kafka's tool that the command does not have, the command ends with the reason from the list.
+The tables in docs/CLI.md are made from the lists. `accepting` returns the class of a command that has a list. If a user
+types an option of Kafka's tool that the command does not have, the command ends with the reason from the list.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class KafkaTool:
 
     script: the name of Kafka's script, without .sh.
     command: the words of our command, after `lakelog`.
-    note: what differs whatever the options are.
+    note: what differs with any options.
     """
 
     script: str
@@ -65,41 +65,42 @@ def _tool(script: str, command: str, note: str, rows: Sequence[tuple[str, str, s
 TOOLS = (
     _tool(
         "kafka-dump-log", "dump",
-        "Kafka's tool stops at a file that it cannot read completely; ours prints the readable part and continues with"
-        " the next file. Kafka's tool trims an index that a broker preallocated; ours changes no file. Ours also prints"
-        " checkpoints. Characters that a terminal would interpret are escaped.",
+        "If a file cannot be read completely, Kafka's tool stops. Lakelog prints the readable part and continues with the"
+        " next file. Kafka's tool trims an index that a broker preallocated. Lakelog changes no file. Lakelog also prints"
+        " checkpoints, and escapes characters that a terminal would interpret.",
         DUMP_LOG,
     ),
     _tool(
         "kafka-get-offsets", "offsets",
-        "A partition whose records were all deleted has no line with --time -3, because no offset of this partition can"
-        " be read. A broker prints the deleted offset until retention deletes the segment.",
+        "If all records of a partition were deleted, --time -3 prints no line for the partition, because the partition"
+        " has no offset to read. A broker prints the deleted offset until retention deletes the segment.",
         GET_OFFSETS,
     ),
     _tool(
         "kafka-configs", "configs",
-        "Keys that have no effect in Lakelog are refused. The synonyms of --describe are those of Lakelog.",
+        "Lakelog refuses keys that have no effect in Lakelog. --describe prints the synonyms of Lakelog.",
         CONFIGS,
     ),
     _tool(
         "kafka-delete-records", "delete-records",
-        "If an offset is refused, the other partitions are done, as in Kafka, but the exit status is 4, not 0.",
+        "If the offset of a partition is refused, the command still does the other partitions, as in Kafka. But the exit"
+        " status is 4, not 0.",
         DELETE_RECORDS,
     ),
     _tool(
         "kafka-log-dirs", "log-dirs",
-        "A root is one broker, 0, with one directory. With --kafka-dir, the broker is the node.id in meta.properties.",
+        "A root is shown as broker 0 with one directory. With --kafka-dir, the broker has the node.id in meta.properties.",
         LOG_DIRS,
     ),
     _tool(
         "kafka-producer-perf-test", "perf produce",
-        "The latency of a record ends when its commit is visible. A commit has many records.",
+        "The latency of a record is the time until its commit is visible. A commit has many records.",
         PRODUCER_PERF_TEST,
     ),
     _tool(
         "kafka-consumer-perf-test", "perf consume",
-        "The records are read without a group, partition after partition. rebalance.time.ms is the time until the"
-        " topic's state was read. The command ends at the end of the topic, and does not wait for more records.",
+        "The command reads without a group, one partition after another. rebalance.time.ms is the time until the topic's"
+        " state was read. The command ends at the end of the topic, and does not wait for more records.",
         CONSUMER_PERF_TEST,
     ),
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """`lakelog log-dirs`: prints the sizes of the partitions of a root, or of a Kafka log directory, as kafka-log-dirs does.
 
-A size is the number of bytes of all .log files, for a root only the committed bytes. A root is shown as the broker 0 with
-one directory. The partitions have the order of Kafka's tool, which is that of a Java HashMap.
+A size is the number of bytes in all .log files. For a root, only committed bytes count. A root is shown as broker 0 with one
+directory. The partitions have the order of Kafka's tool, which is that of a Java HashMap.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def log_dirs(
         str, typer.Option("--topic-list", metavar="TOPIC,...", help="Only these topics. Default: all.")
     ] = "",
     broker_list: Annotated[
-        str, typer.Option("--broker-list", metavar="ID,...", help="The broker whose directory is shown. Default: this one.")
+        str, typer.Option("--broker-list", metavar="ID,...", help="The id of the broker. Default: the only broker.")
     ] = "",
     kafka_dir: KafkaDirOption = None,
     root: RootOption = None,

@@ -20,9 +20,7 @@ _SPECIAL = re.compile(r"[\[\](){}*+?|^$\\,\"']")
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text can be meant as the name of one topic: it has no character that is special in an expression, except
-    dots.
-    """
+    """Whether a text can be the name of one topic: except for dots, it has no character that is special in an expression."""
     return not _SPECIAL.search(text)
 
 
@@ -47,7 +45,7 @@ class PartitionFilter:
     """Which partitions are wanted.
 
     rules: for each rule, the expression for topics and a test of the partition's number. One rule must fit.
-    without_internal: no topics of Kafka itself.
+    without_internal: leave out the topics of Kafka itself.
     """
 
     rules: tuple[tuple[re.Pattern[str], Callable[[int], bool]], ...]

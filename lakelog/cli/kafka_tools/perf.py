@@ -1,7 +1,8 @@
 """`lakelog perf`: measures appends and reads, with the options and the output of Kafka's two performance tests.
 
 `perf produce` appends records without keys, many in each commit. The records stay in the topic. `perf consume` reads the
-records that are committed when the command starts, without decoding them into Python objects, and does not print them.
+records that the topic has when the command starts, also records of open and aborted transactions. It does not make
+Python objects of the records, and does not print them.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ PayloadFileOption = Annotated[
     typer.Option("--payload-file", metavar="FILE", help="Each value is one of the values in this file, at random."),
 ]
 ThroughputOption = Annotated[
-    float, typer.Option("--throughput", metavar="N", help="At most N records per second; -1: no limit.")
+    float, typer.Option("--throughput", metavar="N", help="Append at most N records per second; -1: no limit.")
 ]
 WarmupOption = Annotated[
     int,
@@ -57,7 +58,7 @@ WarmupOption = Annotated[
         metavar="N",
         min=0,
         max=LONG_MAX,
-        help="A second line at the end has the figures without the first N records.",
+        help="At the end, print a second line with the figures without the first N records.",
     ),
 ]
 BatchOption = Annotated[
@@ -72,7 +73,7 @@ MessagesOption = Annotated[
     typer.Option("--messages", metavar="N", min=1, max=LONG_MAX, help="The older name of --num-records."),
 ]
 DateFormatOption = Annotated[
-    str, typer.Option("--date-format", metavar="PATTERN", help="How times are printed, as in Java's SimpleDateFormat.")
+    str, typer.Option("--date-format", metavar="PATTERN", help="Form of printed times, as in Java's SimpleDateFormat.")
 ]
 
 
@@ -84,7 +85,7 @@ def produce(
     ],
     record_size: Annotated[
         int | None,
-        typer.Option("--record-size", metavar="BYTES", min=1, max=_INT_MAX, help="Size of each value, of random capitals."),
+        typer.Option("--record-size", metavar="BYTES", min=1, max=_INT_MAX, help="Size of each value (random capital letters)."),
     ] = None,
     payload_file: PayloadFileOption = None,
     payload_delimiter: Annotated[
@@ -100,7 +101,7 @@ def produce(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
-    """Append records and print how fast, as kafka-producer-perf-test does.
+    """Append records and print the speed, as kafka-producer-perf-test does.
 
     Give one of --record-size, --payload-file and --payload-monotonic. The records stay in the topic.
     """
@@ -199,7 +200,7 @@ def _append(topics: Topics, topic: str, values: pa.Array) -> int:
 
 
 def _values(record_size: int | None, file: Path | None, delimiter: str) -> _Values:
-    """How the values of the records are made; by default they are the numbers of the records."""
+    """Makes the values of the records; by default, the values are the numbers of the records."""
     import numpy as np
     import pyarrow as pa
 
@@ -243,23 +244,23 @@ def consume(
     topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Name of the topic.")] = None,
     include: Annotated[
         str | None,
-        typer.Option("--include", metavar="REGEX", help="Instead of --topic: all topics whose whole name matches."),
+        typer.Option("--include", metavar="REGEX", help="Instead of --topic: read all topics whose whole name matches."),
     ] = None,
     num_records: RecordsOption = None,
     messages: MessagesOption = None,
     timeout: Annotated[
-        int, typer.Option("--timeout", metavar="MS", min=0, max=LONG_MAX, help="Only named in a warning: nothing is waited for.")
+        int, typer.Option("--timeout", metavar="MS", min=0, max=LONG_MAX, help="Only printed in a warning: it never waits.")
     ] = 10_000,
     show_detailed_stats: Annotated[
-        bool, typer.Option("--show-detailed-stats", help="Print the reports, and no line at the end.")
+        bool, typer.Option("--show-detailed-stats", help="Print regular reports, but no summary at the end.")
     ] = False,
     reporting_interval: IntervalOption = 5000,
     date_format: DateFormatOption = "yyyy-MM-dd HH:mm:ss:SSS",
-    hide_header: Annotated[bool, typer.Option("--hide-header", help="Print no first line with the names.")] = False,
+    hide_header: Annotated[bool, typer.Option("--hide-header", help="Do not print the line with the column names.")] = False,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
-    """Read records and print how fast, as kafka-consumer-perf-test does.
+    """Read records and print the speed, as kafka-consumer-perf-test does.
 
     Give --topic or --include, and --num-records.
     """
@@ -267,7 +268,9 @@ def consume(
         raise UsageError("lakelog perf consume", "expected --topic or --include, and not both", "Give one of the two.")
     if (num_records is None) == (messages is None):
         raise UsageError(
-            "lakelog perf consume", "--num-records is not given, or --messages, too", "Give --num-records."
+            "lakelog perf consume",
+            "--num-records is not given, or --messages is also given",
+            "Give only --num-records.",
         )
     if messages is not None:
         write_line("Warning: --messages is deprecated. Use --num-records instead.")

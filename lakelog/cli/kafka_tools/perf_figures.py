@@ -91,7 +91,7 @@ class ProducerFigures:
         return max((latency for latency, _ in self.latencies), default=0)
 
     def _percentile(self, share: float) -> int:
-        """The latency of the record with this place, if the records are sorted by latency."""
+        """The latency of the record at this place, when the records are sorted by latency."""
         place = int(share * self.count)
         for latency, count in sorted(self.latencies):
             place -= count
@@ -102,7 +102,7 @@ class ProducerFigures:
 
 @dataclass(frozen=True)
 class Consumed:
-    """How much was read until a moment.
+    """The number of records and bytes that were read until a moment.
 
     at_ms: the moment, in milliseconds since 1970.
     size: the bytes of keys and values.

@@ -1,7 +1,7 @@
 """The options of each of Kafka's tools (Kafka 4.3.1), as rows for kafka_options.py.
 
-A row has the option, what to type in lakelog (empty if lakelog refuses the option), and what differs. For a refused option,
-the third text is the reason, which is the remedy of the error message.
+A row has three texts: the option, what to type in lakelog (empty if lakelog refuses the option), and what differs. For a
+refused option, the third text is the reason, which the error message contains as its remedy.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ Rows = tuple[tuple[str, str, str], ...]
 
 _NO_BROKER = "Lakelog has no broker: name the root with --root, or a log directory with --kafka-dir."
 _NO_BROKER_OF_ROOT = "Lakelog has no broker: name the root with --root."
-_NO_CLIENT = "Lakelog has no client of a broker. The environment has the settings of the storage (docs/STORAGE.md)."
+_NO_CLIENT = "Lakelog connects to no broker. Set the options of the storage in the environment (docs/STORAGE.md)."
 _HELP: Rows = (("--help", "--help", ""), ("--version", "", "Type `lakelog --version`."))
 
 DUMP_LOG: Rows = (
-    ("--files", "--files", "Files can also be given as words, without an option."),
+    ("--files", "--files", "You can also name files without an option."),
     ("--print-data-log", "--print-data-log", ""),
     ("--deep-iteration", "--deep-iteration", ""),
     ("--skip-record-metadata", "--skip-record-metadata", "Not with --format jsonl."),
@@ -23,18 +23,18 @@ DUMP_LOG: Rows = (
     ("--verify-index-only", "--verify-index-only", ""),
     (
         "--max-message-size", "--max-message-size",
-        "Default: no limit. In Kafka 5 MiB, and the tool ends with a stack trace at an index entry of a larger batch.",
+        "Default: no limit. Kafka's default is 5 MiB. At an index entry of a larger batch, its tool ends with a stack trace.",
     ),
-    ("--offsets-decoder", "--offsets-decoder", "Only one decoder; Kafka's tool uses one of several."),
-    ("--transaction-log-decoder", "--transaction-log-decoder", "Only one decoder."),
+    ("--offsets-decoder", "--offsets-decoder", "Give only one decoder. If there are several, Kafka's tool uses one of them."),
+    ("--transaction-log-decoder", "--transaction-log-decoder", "Give only one decoder."),
     (
         "--cluster-metadata-decoder", "--cluster-metadata-decoder",
-        "Only one decoder. The reason after `Error at` is in Lakelog's words.",
+        "Give only one decoder. After `Error at`, Lakelog prints its own text of the reason.",
     ),
     (
         "--key-decoder-class", "--key-decoder-class CLASS",
-        ("StringDecoder, IntegerDecoder and LongDecoder of org.apache.kafka.tools.api. If the key is too short for the"
-         " number, Kafka's tool ends; ours prints the reason. Not with --format jsonl."),
+        ("Only StringDecoder, IntegerDecoder and LongDecoder of org.apache.kafka.tools.api. If the key is too short for"
+         " the number, Kafka's tool ends, but Lakelog prints the reason. Not with --format jsonl."),
     ),
     ("--value-decoder-class", "--value-decoder-class CLASS", "As --key-decoder-class."),
     (
@@ -52,33 +52,33 @@ GET_OFFSETS: Rows = (
     ("--bootstrap-server", "", _NO_BROKER),
     (
         "--topic", "--topic",
-        ("A regular expression of Python instead of Java. If a topic has exactly the name a.b, only this topic is meant;"
-         " in Kafka also a-b, because the dot matches every character."),
+        ("A regular expression of Python instead of Java. If there is a topic with exactly the name a.b, --topic a.b means"
+         " only this topic. In Kafka, a.b also matches a-b, because the dot matches every character."),
     ),
     ("--partitions", "--partitions", ""),
     ("--topic-partitions", "--topic-partitions", "A regular expression of Python instead of Java."),
     (
         "--time", "--time",
-        ("Times below -6 are refused. Lakelog has no tiered storage: -4 (earliest-local) is the log start offset; -5"
-         " (latest-tiered) and -6 (earliest-pending-upload) print nothing, as a broker without tiered storage."),
+        ("Times below -6 are refused. Lakelog has no tiered storage. So -4 (earliest-local) prints the log start offset. -5"
+         " (latest-tiered) and -6 (earliest-pending-upload) print nothing, as with a broker without tiered storage."),
     ),
     (
         "--exclude-internal-topics", "--exclude-internal-topics",
-        ("Only a log directory (--kafka-dir) has internal topics. __cluster_metadata is one of them; a broker never"
-         " lists it."),
+        ("Only a log directory (--kafka-dir) has internal topics. One of them is __cluster_metadata, which a broker never"
+         " lists."),
     ),
     ("--command-config", "", _NO_CLIENT),
     *_HELP,
 )  # fmt: skip
 
-_ONLY_TOPICS = "Lakelog has settings of topics, and of the root: `lakelog broker` describes and alters the latter."
+_ONLY_TOPICS = "Lakelog only has settings of topics and of the root. For settings of the root, use `lakelog broker`."
 CONFIGS: Rows = (
     ("--bootstrap-server", "", _NO_BROKER_OF_ROOT),
     ("--bootstrap-controller", "", _NO_BROKER_OF_ROOT),
     ("--command-config", "", _NO_CLIENT),
     ("--alter", "--alter", ""),
     ("--describe", "--describe", "Topics are sorted by name."),
-    ("--all", "--all", "Keys that have no effect in Lakelog are missing."),
+    ("--all", "--all", "Does not print keys that have no effect in Lakelog."),
     ("--add-config", "--add-config", ""),
     ("--add-config-file", "--add-config-file", "Not with --add-config, as in Kafka."),
     ("--delete-config", "--delete-config", "An unknown key is an error."),
@@ -100,7 +100,7 @@ DELETE_RECORDS: Rows = (
     ("--command-config", "", _NO_CLIENT),
     (
         "--offset-json-file", "--offset-json-file",
-        "The reason after `error:` is in Lakelog's words. Partitions have the order of the file.",
+        "After `error:`, Lakelog prints its own text of the reason. The partitions have the order of the file.",
     ),
     *_HELP,
 )  # fmt: skip
@@ -110,11 +110,11 @@ LOG_DIRS: Rows = (
     ("--command-config", "", _NO_CLIENT),
     ("--describe", "--describe", ""),
     ("--topic-list", "--topic-list", ""),
-    ("--broker-list", "--broker-list", "Only the one broker exists."),
+    ("--broker-list", "--broker-list", "A root or a log directory has only one broker."),
     *_HELP,
 )
 
-_COMMITS = "Lakelog has no producer. --batch-records says how many records one commit has."
+_COMMITS = "Lakelog has no producer. To set the number of records in a commit, use --batch-records."
 _NO_TRANSACTION = "To append in a transaction, use `lakelog append --transactional`."
 PRODUCER_PERF_TEST: Rows = (
     ("--bootstrap-server", "", _NO_BROKER_OF_ROOT),
@@ -125,7 +125,7 @@ PRODUCER_PERF_TEST: Rows = (
     ("--payload-delimiter", "--payload-delimiter", "A text, not a regular expression."),
     ("--payload-monotonic", "--payload-monotonic", ""),
     ("--throughput", "--throughput", "Default: -1, no limit. Required in Kafka."),
-    ("--warmup-records", "--warmup-records", "A warm-up ends with a commit."),
+    ("--warmup-records", "--warmup-records", "A warm-up ends at the end of a commit."),
     ("--reporting-interval", "--reporting-interval", ""),
     ("--producer-props", "", _COMMITS),
     ("--command-property", "", _COMMITS),
@@ -137,20 +137,24 @@ PRODUCER_PERF_TEST: Rows = (
     ("--help", "--help", ""),
 )
 
-_NO_CONSUMER = "Lakelog has no consumer of a broker, and reads files."
+_NO_CONSUMER = "Lakelog reads files, and has no consumer of a broker."
 CONSUMER_PERF_TEST: Rows = (
     ("--bootstrap-server", "", _NO_BROKER),
     ("--topic", "--topic", ""),
     ("--include", "--include", "A regular expression of Python instead of Java."),
     ("--num-records", "--num-records", ""),
-    ("--messages", "--messages", "Deprecated in Kafka, too."),
-    ("--from-latest", "", "The command does not wait for new records: without this option it reads from the start."),
-    ("--timeout", "--timeout", "Only named in the warning, because the command does not wait for new records."),
+    ("--messages", "--messages", "Also deprecated in Kafka."),
+    (
+        "--from-latest",
+        "",
+        "The command does not wait for new records. Without this option, the command reads from the start.",
+    ),
+    ("--timeout", "--timeout", "Only printed in the warning, because the command does not wait for new records."),
     ("--show-detailed-stats", "--show-detailed-stats", ""),
     ("--reporting-interval", "--reporting-interval", ""),
     ("--date-format", "--date-format", "Only the letters y, M, d, H, m, s and S, and text without letters."),
     ("--hide-header", "--hide-header", ""),
-    ("--group", "", "The positions of groups are not needed: `lakelog read --group` reads as a group."),
+    ("--group", "", "The command needs no group. To read as a group, use `lakelog read --group`."),
     ("--fetch-size", "", _NO_CONSUMER),
     ("--socket-buffer-size", "", _NO_CONSUMER),
     ("--command-config", "", _NO_CONSUMER),

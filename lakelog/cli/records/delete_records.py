@@ -4,8 +4,8 @@ Readers get no records below the offset any more. The next retention drops the s
 offset, whatever the topic's cleanup.policy is. The files of these segments are deleted after a delay of
 file.delete.delay.ms, so running readers can finish.
 
-With a file of offsets, the output is that of Kafka's tool. Each partition is a commit of its own: if the offset of one
-partition is refused, the other partitions are done.
+With a file of offsets, the output is that of Kafka's tool. Each partition is a separate commit: if the offset of one
+partition is refused, the command still does the other partitions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def delete_records(
         typer.Option(
             "--offset-json-file",
             metavar="FILE",
-            help="Instead of the three options: a file of kafka-delete-records with an offset for each partition.",
+            help="Instead of the three options: a file of kafka-delete-records, which has an offset for each partition.",
         ),
     ] = None,
     root: RootOption = None,

@@ -45,7 +45,7 @@ TopicRegexOption = Annotated[
     typer.Option(
         "--topic",
         metavar="REGEX",
-        help="The name of a topic, or a regular expression for the whole name; a comma means `or`. Default: all.",
+        help="Name of a topic, or a regular expression that matches the whole name. A comma means `or`. Default: all.",
     ),
 ]
 TopicPartitionsOption = Annotated[
@@ -54,8 +54,8 @@ TopicPartitionsOption = Annotated[
         "--topic-partitions",
         metavar="RULE,...",
         help=(
-            "Instead of --topic and --partitions. A rule is a regular expression for the topic, and after a colon the"
-            " partitions: N, FROM-TO (without TO), FROM- or -TO. Both parts can be left out."
+            "Instead of --topic and --partitions. A rule is TOPICS:PARTITIONS, TOPICS or :PARTITIONS. TOPICS is a regular"
+            " expression. PARTITIONS is N, FROM-TO (TO is excluded), FROM- or -TO."
         ),
     ),
 ]
@@ -81,7 +81,7 @@ def offsets(
     ] = None,
     topic_partitions: TopicPartitionsOption = None,
     exclude_internal_topics: Annotated[
-        bool, typer.Option("--exclude-internal-topics", help="No topics of Kafka itself, such as __consumer_offsets.")
+        bool, typer.Option("--exclude-internal-topics", help="Leave out topics of Kafka itself, such as __consumer_offsets.")
     ] = False,
     time: TimeOption = "latest",
     isolation: Annotated[
@@ -120,8 +120,8 @@ def offsets(
 def _readers(
     topics: Topics, chosen: PartitionFilter, topic: str | None, partition: int | None
 ) -> tuple[Mapping[tuple[str, int], PartitionReader], bool]:
-    """A reader of each partition of the wanted topics, and whether a wanted topic cannot be read. Standard error names each
-    unreadable topic. If a topic has exactly the name in --topic, only this topic is wanted.
+    """A reader of each partition of the wanted topics, and whether a wanted topic cannot be read. Prints the name of each
+    unreadable topic to standard error. If a topic has exactly the name in --topic, only this topic is wanted.
 
     Raises:
         LogError: no topic can be read, or the option --topic is the name of a topic that does not exist.

@@ -1,11 +1,12 @@
 """Makes a fresh view of an exported table as a DataFrame of Spark.
 
-The records of the log are read, decoded and reduced when the view is made. Spark keeps the result as long as the
-DataFrame is used. Each query reads the rows of the table, always at the version of the view. So the view does not change,
-as long as VACUUM does not delete the files of this version.
+When the view is made, Spark reads the records of the log, decodes them, and keeps one record for each key. Spark keeps the
+result as long as the DataFrame is used. Each query reads the rows of the table, always at the version of the view. So
+the view does not change. Queries fail after VACUUM has deleted the files of this version.
 
-In an append table, the view is a union. In an upsert table, the rows of all keys with new records are computed when the
-view is made, and replace the table's rows of these keys. So a filter of a query can still skip files of the table.
+In an append table, the view is a union. In an upsert table, Spark computes the rows of all keys with new records when the
+view is made. These rows replace the table's rows of the same keys. So a filter of a query can still skip files of the
+table.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _table(spark: SparkSession, path: str, version: int) -> DataFrame:
 
 
 def _united(spark: SparkSession, request: FreshRequest, snapshot: Snapshot) -> DataFrame:
-    """The rows of the table, and those that the records of the log make. Reads the records at once."""
+    """The rows of the table together with the rows from the records of the log. Reads the records at once."""
     export, plan = snapshot.export, snapshot.plan
     table = as_exported(_table(spark, request.table, snapshot.head.version), export)
     if not plan.waiting:

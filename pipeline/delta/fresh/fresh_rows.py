@@ -1,8 +1,8 @@
 """Makes a fresh view of an exported table without Spark.
 
-The records of the log are read and decoded when the view is made, and stay in memory. The rows of the table are read,
-batch by batch, each time the view is read. They are read at one version, so the view always has the same rows, as long
-as VACUUM does not delete the files of this version.
+The records of the log are read and decoded when the view is made, and stay in memory. The rows of the table are read
+batch by batch, each time a program reads the view. They are always read at the same version, so the view always has the
+same rows. Reads fail after VACUUM has deleted the files of this version.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Changes:
     """How the records of the log change the rows of the table.
 
     replaced: the keys whose rows of the table are left out.
-    stale: by key, the place since which a row that stays is stale.
+    stale: by key, the new stale place of a row of the table that is kept.
     rebuilt: by partition, an offset. The rows at and above this offset are left out if their keys are not in `met`.
     """
 

@@ -3,14 +3,15 @@ the position of this version to the end of the log.
 
 A reader of the view gets each committed record once, whatever happens meanwhile:
 
-- The version of the table and its position come from the same commit. The end of the log is read after them. So a
-  record is in the table or at or after the position, and never in both. Exports that commit later do not matter.
-- If the log changes while its records are read, and a record can be missing because of that, the view is planned again
-  (`read_whole`). There are two such changes: retention deleted a record at or after the position; or compaction
-  removed a record because of a newer record after the end.
+- The version of the table and its position come from the same commit. The end of the log is read after them. So each
+  record is either before the position, and in the table, or at or after the position. Exports that commit later do not
+  matter.
+- If the log changes during the read so that a record can be missing, the view is planned again (`read_whole`). There are
+  two such changes: retention deleted a record at or after the position; or compaction removed a record because of a
+  newer record after the end.
 
-The view has the rows and the columns that the next export would write. The rules are those of the export: the plan is
-made by `decide_export`.
+The view has the rows and the columns that the table would have after the next export. `decide_export` plans the view, as
+it plans an export.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def exported_head(table: str) -> ExportedHead:
     if head.current is None:
         raise ExportRefusedError(
             table,
-            "its log does not contain the position in the topic, so it is not known which records are new",
+            "its log does not contain the position in the topic, so Lakelog cannot know which records are new",
             "Read a table that an export has written. If the table was restored, run the export first: its commit"
             " contains the position.",
         )
@@ -183,7 +184,7 @@ def _schema(request: FreshRequest, columns: Sequence[str]) -> EventSchema | None
 def read_whole(
     request: FreshRequest, plan: Callable[[ExportedHead], Snapshot], read: Callable[[Snapshot], _Found]
 ) -> _Found:
-    """Plan a fresh view and read its records; again if the log has changed meanwhile so that records may be missing.
+    """Plan a fresh view and read its records. Repeat this if the log has changed meanwhile so that records may be missing.
 
     Args:
         plan: plans the view of a version of the table, with `snapshot_of`.
@@ -191,7 +192,7 @@ def read_whole(
 
     Raises:
         ConflictError: the log changed during each attempt.
-        LogError: any error of `plan` or `read` that such a change does not explain.
+        LogError: `plan` or `read` failed for another reason.
     """
     for _ in range(_MOST_ATTEMPTS):
         exported = exported_head(request.table)

@@ -1,7 +1,7 @@
 """Counts the rows of a table that a rebuild would lose, because the log no longer has their records.
 
-A row is not lost if the log still has its record: then the record becomes a row again, is replaced by a newer record of
-its key, or becomes a dead letter. If the record is gone:
+If the log still has the record of a row, the row is not lost: the record becomes a row again, a newer record of its key
+replaces it, or the record becomes a dead letter. If the record is gone:
 
     the old or the new table is an upsert table,   not lost: an export would have replaced or deleted the row
     and the log has a newer value or a tombstone
@@ -11,7 +11,8 @@ its key, or becomes a dead letter. If the record is gone:
     the record is beyond the end of the rebuild    lost
     anything else                                  lost
 
-So a stale row is lost if compaction has removed its record because of the newer record that cannot be decoded.
+So a stale row can be lost: its newer record cannot be decoded, but compaction may have removed the row's record because of
+this newer record.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class LostRows:
 
     retention: retention deleted the records.
     compaction: compaction removed the records.
-    beyond: the records are at or after the end of the rebuild. The topic was restored to an older state, or the command
-        line gives lower end offsets.
+    beyond: the records are at or after the end of the rebuild, because the topic was restored to an older state, or
+        because the command line gives lower end offsets.
     """
 
     retention: int = 0
@@ -68,7 +69,7 @@ def lost_rows(
     """Count the rows that a rebuild loses.
 
     Args:
-        table: the table before the rebuild.
+        table: the rows of the table before the rebuild.
         rows: the decoded records of the whole log; for an upsert reduced.
         ranges: the offsets of the topic's partitions when the records were read.
         end: by partition, the end offset of the rebuild.

@@ -1,24 +1,25 @@
 """Makes an exported table again from the whole log, in one commit (decision 0055).
 
-A rebuild is for changes that an export refuses: another mode, a column of another type, a column that is no longer
-wanted. All rows of the log are decoded with today's model, and replace all rows of the table. The columns become
-exactly those of the model and of the mode.
+A rebuild makes changes that an export refuses: another mode, another type of a column, or the removal of a column. All
+records of the log are decoded with the current model. The new rows replace all rows of the table. The new table has
+exactly the columns of the model and of the mode.
 
 A rebuild has four steps:
 
-    1. read the table's head, plan the rebuild, and register the log start offsets as the position of the export, so that
-       compaction keeps all tombstones meanwhile
+    1. read the table's newest version, plan the rebuild, and register the log start offsets as the position of the
+       export, so that compaction keeps all tombstones meanwhile
     2. read and decode the log; stop if too many records cannot be decoded, or if rows would be lost
        (`pipeline.delta.rebuild.lost_rows`)
     3. append the dead letters that are not in their table yet; then overwrite the table, with the new columns, mode and
        position in the same commit
     4. write the outcomes of open dead letters, as a replay does
 
-Before the commit of step 3, readers see the old table, and after it the new one. If the process is killed before the
-commit, the table has not changed. If it is killed after the commit, only outcomes of dead letters are missing, and
-another rebuild or a replay writes them. Older versions of the table can still be read, until VACUUM deletes their files.
+Readers see the old table until the commit of step 3, and then the new one. If the process is killed before the commit,
+the table has not changed. If the process is killed after the commit, only outcomes of dead letters are missing. Another
+rebuild or a replay writes them. Older versions of the table can still be read, until VACUUM deletes their files.
 
-The commit has the guard of an export. So of a rebuild and an export at the same time, one ends with a ConflictError.
+The commit has the guard of an export. So if a rebuild and an export run at the same time, one of them ends with a
+ConflictError.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ class RebuildResult:
 
     exported: the records and rows, as in an export.
     before: the number of rows before the rebuild.
-    lost: the rows that the log could not make again.
-    foreign: versions of other writers that were committed while the log was read. Their rows were replaced, too.
+    lost: the rows whose records the log no longer has.
+    foreign: versions that other writers committed while the log was read. The rebuild replaced their rows, too.
     """
 
     exported: ExportResult

@@ -1,4 +1,4 @@
-"""SQL that compares the ages of records. Spark and the databases of exports understand it. This module needs no Spark."""
+"""SQL that compares the ages of records. Spark, PostgreSQL, MariaDB and MySQL can run it. This module needs no Spark."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Merges the records of an increment with the rows of an upsert table, as queries.
 
-The rules are those of `pipeline.delta.rows.export_rows`. They exist once: as SQL on a row `t` of the table and a row `s`
-of the source, which has one row for each key of the increment. An export uses the SQL in a MERGE. A fresh view of the
-table and a rebuild compute the same rows without a MERGE.
+The rules are those of `pipeline.delta.rows.export_rows`, here as SQL. The SQL compares a row `t` of the table with a row
+`s` of the source. The source has one row for each key of the increment. An export uses the SQL in a MERGE. A fresh view
+of the table and a rebuild compute the same rows without a MERGE.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DECIDES = "coalesce(s._decides, false)"
 WINS = f"{DECIDES} AND {is_newer(of_row('s'), of_row('t'), '>=')}"
 """Whether the key's record replaces or deletes the row."""
 BECOMES_STALE = f"{_BAD} IS NOT NULL AND ({_THERE} IS NULL OR {is_newer(of_place(_THERE), of_place(_BAD))})"
-"""Whether the row, which stays, is stale since another record than before."""
+"""Whether the row is kept, but gets another value of `_stale_since`."""
 _STAYS_STALE = f"{_THERE} IS NOT NULL AND {is_newer(of_place(_THERE), of_row('s'))}"
 _IS_FIRST = f"{_BAD} IS NULL OR {is_newer(of_place(_BAD), of_place(_THERE))}"
 STALE_AFTER = f"CASE WHEN {_STAYS_STALE} AND ({_IS_FIRST}) THEN {_THERE} ELSE {_BAD} END"

@@ -40,8 +40,8 @@ from storage_engine.topic.chain.documents import FORMAT, decode_document, encode
 from storage_engine.topic.chain.topic_state import TopicState
 
 _SETTLED_MS = 10_000
-"""If the time of a file is at least this old, a further change gives the file a new time. Before that, the time can
-stay the same, because some file systems round the times of files to a coarse unit."""
+"""If a file's time is at least this old, another change of the file also changes its time. If the time is newer, a change
+may leave the time as it is, because some file systems round the times of files to a coarse unit."""
 EXPORT_KIND = "delta export"
 """The position is stored in the exported table."""
 DATABASE_EXPORT_KIND = "database export"
@@ -139,7 +139,7 @@ class Consumers:
 def export_consumer(table: str) -> str:
     """The name of the consumer for the export to a table.
 
-    table: the key of the table below the root; or the database and the table, if it is a table of a database.
+    table: the key of a Delta table below the root; or, for a table of a database, the database and the table.
     """
     return f"{_EXPORT}{table}"
 

@@ -1,4 +1,4 @@
-"""A process that runs commands and jobs, and that may do with a file only what the file's mode allows.
+"""A process that runs commands and jobs, and that can access a file only as the file's mode allows.
 
 The superuser may read and write everything. So if the tests run as the superuser, this process is started without the
 two capabilities that allow this; the programs that it starts do not have them either. Like every other user, it then

@@ -2,8 +2,9 @@
 
 `orders` has many versions and segments, compactions, history, a list of segments, transactions in all states, a model
 and a consumer. `events` has segments with many batches, so its indexes have entries. `txn` was imported from files that
-a broker wrote. There are staged lists of three micro-batches: both topics committed the first, only `orders` committed
-the second, and no topic committed the third. The view is settled, and data/ has bytes that were never committed.
+a broker wrote. There are staged lists of three micro-batches: both topics committed the first one, only `orders`
+committed the second one, and no topic committed the third one. The view is settled, and data/ has bytes that were never
+committed.
 """
 
 from __future__ import annotations

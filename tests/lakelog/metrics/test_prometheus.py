@@ -29,7 +29,7 @@ from tests.lakelog.report.roots import partition, segments
 
 CASES = Path(__file__).with_name("alert_tests.yaml")
 ONLY_WITH_PROMTOOL = {"LakelogDiskLow", "LakelogDiskFull", "LakelogDeadLetters", "LakelogJobFailed", "LakelogJobKilled"}
-"""A full disk and metrics of jobs are not staged here, and tables are counted only every five minutes. promtool tests these
+"""These tests make no full disk and no metrics of jobs, and tables are counted only every five minutes. promtool tests these
 alerts."""
 
 

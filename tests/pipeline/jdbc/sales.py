@@ -75,7 +75,7 @@ class Sales:
         )  # fmt: skip
 
     def problems(self) -> list[str]:
-        """What is lost or doubled in the database, compared with what was sold."""
+        """The rows and dead letters that are lost or doubled in the database, compared with the sales."""
         names = "_key, id, amount, _partition, _offset, _stale_offset"
         rows = sorted(sql(self.target, f"SELECT {names} FROM {self.target.table}"))
         quote = '"' if self.target.kind == "postgresql" else "`"

@@ -27,7 +27,7 @@ from tests.pipeline.delta.order_models import Order, schema_of
 
 
 def sql(target: DatabaseTarget, statement: str) -> list[tuple[Any, ...]]:
-    """Run a statement with the driver of the database, in a connection of its own."""
+    """Run a statement with the driver of the database, in a separate connection."""
     if target.kind is DatabaseKind.POSTGRESQL:
         import psycopg
 
@@ -81,7 +81,7 @@ class Shop:
 
         Args:
             up_to: the end offsets; default: those of the log.
-            meanwhile: is called when the staging tables are full.
+            meanwhile: is called after the staging tables were filled.
         """
 
         def filling(plan: ExportPlan, staging: Staging) -> Sequence[Filled]:

@@ -1,4 +1,4 @@
-"""Writes to several topics with two streaming queries, which read files and share one of the topics.
+"""Writes to several topics with two streaming queries. The queries read files, and both write to one of the topics.
 
     python -m tests.faults.processes.streams.spreader GATE ROOT FOLDER
 

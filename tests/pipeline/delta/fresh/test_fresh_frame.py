@@ -69,7 +69,7 @@ def test_a_view_is_the_table_after_an_export(spark: SparkSession, tmp_path: Path
 
 
 def test_rows_whose_tombstones_are_gone_are_gone(spark: SparkSession, tmp_path: Path) -> None:
-    """As after a RESTORE: the table is so old that compaction has removed tombstones beyond it."""
+    """As after a RESTORE: the table is so old that compaction has removed tombstones that the table has not read."""
     topic = ExportedTopic(tmp_path, partitions=1)
     topic.append((b"a", 1), (b"b", 2), (b"c", 3))
     topic.run_export()
