@@ -124,9 +124,8 @@ class Follower:
 
     def _round(self, member: Membership, state: TopicState, pieces: Pieces[_Item]) -> Iterator[_Item]:
         """The records that are committed in this state and not read yet, partition after partition."""
-        for number in range(len(state.partitions)):
-            reader = PartitionReader(self._topics.storage, self._chain, number, state)
-            start, end = reader.partition.log_start_offset, reader.end_offset(self._how.isolation)
+        for number, part in enumerate(state.partitions):
+            start, end = part.log_start_offset, part.end_offset(self._how.isolation)
             first = self._positions.get(number, 0)
             if first < start:
                 if not self._how.skip_deleted and number in self._positions:
@@ -134,6 +133,7 @@ class Follower:
                 first = start
             required = LONG_MAX if self._how.skip_deleted else 0
             if first < end:
+                reader = PartitionReader(self._topics.storage, self._chain, number, state)
                 for records in reader.read(first, end, self._how.isolation, required_from=required):
                     for piece, end_offset in pieces(as_rows(records, state.topic, number)):
                         yield piece

@@ -155,7 +155,8 @@ def test_an_export_that_fails_stops_no_other(place: Place, run: Callable[..., An
     assert [line.split(":")[0] for line in result["failures"]] == ["newest", "history"]
     assert "and exports.newest.max.dead.letter.share allows 5.0% (" in result["failures"][0]
     assert (
-        'once with --only newest --accept-dead-letters "0:1,1:5"; (3) raise exports.newest.max.' in result["failures"][0]
+        'once with --only newest --accept-dead-letters "0:1,1:5"; (3) raise exports.newest.max.'
+        in result["failures"][0]
     )
     assert [line for line in told if "failed" in line] == [f"export: failed: {line}" for line in result["failures"]]
 
