@@ -249,7 +249,7 @@ def consume(
     num_records: RecordsOption = None,
     messages: MessagesOption = None,
     timeout: Annotated[
-        int, typer.Option("--timeout", metavar="MS", min=0, max=LONG_MAX, help="Only printed in a warning: it never waits.")
+        int, typer.Option("--timeout", metavar="MS", min=0, max=LONG_MAX, help="Only printed in a warning. No other effect.")
     ] = 10_000,
     show_detailed_stats: Annotated[
         bool, typer.Option("--show-detailed-stats", help="Print regular reports, but no summary at the end.")
