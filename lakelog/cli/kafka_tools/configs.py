@@ -53,7 +53,7 @@ def configs(
         str | None,
         typer.Option(
             "--add-config", metavar="KEY=VALUE,...",
-            help="With --alter: new values of settings. Put a value with commas in brackets: k=[v1,v2].",
+            help="With --alter: new values, with Kafka's keys. Put a value with commas in brackets: k=[v1,v2].",
         ),
     ] = None,
     add_config_file: Annotated[

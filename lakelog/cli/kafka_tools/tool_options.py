@@ -29,7 +29,7 @@ DUMP_LOG: Rows = (
     ("--transaction-log-decoder", "--transaction-log-decoder", "Give only one decoder."),
     (
         "--cluster-metadata-decoder", "--cluster-metadata-decoder",
-        "Give only one decoder. After `Error at`, Lakelog prints its own text of the reason.",
+        "Give only one decoder. After `Error at`, Lakelog prints the reason in its own words.",
     ),
     (
         "--key-decoder-class", "--key-decoder-class CLASS",
@@ -100,7 +100,7 @@ DELETE_RECORDS: Rows = (
     ("--command-config", "", _NO_CLIENT),
     (
         "--offset-json-file", "--offset-json-file",
-        "After `error:`, Lakelog prints its own text of the reason. The partitions have the order of the file.",
+        "After `error:`, Lakelog prints the reason in its own words. The partitions have the order of the file.",
     ),
     *_HELP,
 )  # fmt: skip
