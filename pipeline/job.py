@@ -209,14 +209,14 @@ def _displays(lines: LogLines, arguments: argparse.Namespace) -> tuple[ProgressD
     """
     display = display_on_stderr(lines)
     metrics = None
+    if arguments.progress_json is not None:
+        display = ProgressFile(display, arguments.progress_json, lines.job)
     if arguments.metrics_textfile is not None:
         from lakelog.cli.output import replaceable
         from pipeline.job_metrics import JobMetrics
 
         textfile = replaceable("--metrics-textfile", arguments.metrics_textfile)
         display = metrics = JobMetrics(display, textfile, lines.job, arguments.conf.stem if arguments.conf else "")
-    if arguments.progress_json is not None:
-        display = ProgressFile(display, arguments.progress_json, lines.job)
     return display, metrics
 
 

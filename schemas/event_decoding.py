@@ -75,7 +75,9 @@ pa.ArrowTypeError.
 
 def _reason(error: ValidationError) -> str:
     first, *others = error.errors(include_url=False, include_context=False, include_input=False)
-    place = ".".join(str(part) for part in first["loc"])
+    # The name of a field that the model forbids is data of the producer.
+    parts = first["loc"][:-1] if first["type"] == "extra_forbidden" else first["loc"]
+    place = ".".join(str(part) for part in parts)
     more = f" and {len(others)} more" if others else ""
     return f"{first['type']} at {place}{more}" if place else f"{first['type']}{more}"
 

@@ -124,7 +124,8 @@ class ExportPlan:
     """The plan of one run of an export.
 
     head: the head of the table, with the guard of its next commit; None if there is no table yet.
-    before: the table's positions; a partition that was never exported is missing.
+    before: the table's positions, 0 for a partition that was added after the last export. If there is no table, or if
+        the positions were computed from the rows, partitions can be missing.
     start, end: by partition, the first offset to read and the offset after the last one.
     waiting: the partitions with records to read.
     gaps: the offsets that retention deleted before they were exported.
@@ -215,7 +216,7 @@ class ExportResult:
 
     @property
     def positions_before(self) -> Mapping[int, int]:
-        """By partition, the next offset to export; a partition that was never exported is missing."""
+        """By partition, the next offset to export, as in ExportPlan.before."""
         return self.plan.before
 
     @property
@@ -260,6 +261,9 @@ def decide_export(
             subclass has a remedy.
     """
     _check_stamp(export, head)
+    if head is not None and head.current is not None and not head.is_new:
+        # A stamp has a position for each partition. So every other partition was added after the last export.
+        before = dict.fromkeys(ranges, 0) | dict(before)
     start, gaps = _starting_offsets(export, before, ranges)
     by_time = {
         partition: offset if head is None else min(offset, start[partition])

@@ -222,6 +222,11 @@ def _rebuild(
             context.spark, target, head, offset_ranges(state), read, _log_starts(context, state), register, options
         )
     warnings = []
+    if result.unfinished:
+        warnings.append(
+            f"the rebuild is done, but the outcomes of dead letters in {target.dead_letters} could not be written:"
+            f" {result.unfinished}. The next rebuild or replay writes them."
+        )
     try:
         if changed is not None:
             record_model(context.topics, state, changed)

@@ -110,6 +110,9 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(
     assert run_job("ingest", "", lambda _: pytest.fail("the work began"), argv=argv, environ={}) == 1
     expected = f"ingest: --metrics-textfile {tmp_path}/missing/file.prom: found no directory {tmp_path}/missing."
     assert capfd.readouterr().err == f"{expected} Create the directory, or choose another file.\n"
+    argv = ["--root", str(tmp_path), "--metrics-textfile", f"{tmp_path}/file.prom", "--progress-json", "/missing/file"]
+    assert run_job("ingest", "", lambda _: pytest.fail("the work began"), argv=argv, environ={}) == 2
+    assert not (tmp_path / "file.prom").exists()
 
 
 _WAITS = """

@@ -64,6 +64,16 @@ def test_unknown_fields_are_ignored_and_null_values_are_no_events() -> None:
     assert errors == []
 
 
+def test_the_name_of_a_forbidden_field_is_not_shown() -> None:
+    class Strict(Trip, extra="forbid"):
+        pass
+
+    values = pa.array([b'{"number": 1, "secret": 2}', b'{"number": 1, "stops": [{"airport": "JFK"}]}'], pa.binary())
+    result = decode_values(Strict, values)
+    assert result.errors == [DecodeError(0, "extra_forbidden")]
+    assert result.columns["number"].to_pylist() == [None, 1]
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [

@@ -92,9 +92,13 @@ class Snapshot:
         )
 
     def was_compacted(self, newest: TopicState) -> bool:
-        """Whether compaction may have removed a record before the end because of a record after the end."""
+        """Whether compaction may have removed a record before the end because of a record after the end, or a tombstone
+        that is not in the table."""
         return newest.topic_id == self.state.topic_id and any(
-            (newest.partitions[number].first_dirty_offset or 0) > self.plan.end[number] for number in self.plan.waiting
+            (newest.partitions[number].first_dirty_offset or 0) > self.plan.end[number]
+            or newest.partitions[number].tombstones_end
+            > max(self.plan.start[number], self.state.partitions[number].tombstones_end)
+            for number in self.plan.waiting
         )
 
 

@@ -57,6 +57,8 @@ from pipeline.delta.table_schema import check_rewritable
 from pipeline.delta.table_stamp import Began, Recent, Stamp, TableHead, known_began
 from pipeline.delta.table_writing import append_undecodable, rows_changed
 from pipeline.settings.job_keys import DEFAULT_MAX_SHARE
+from pipeline.spark.failures import SPARK_ERRORS, failure_reason
+from storage_engine.errors import LogError
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,14 @@ class RebuildResult:
     before: the number of rows before the rebuild.
     lost: the rows whose records the log no longer has.
     foreign: versions that other writers committed while the log was read. The rebuild replaced their rows, too.
+    unfinished: why the outcomes of dead letters could not be written; empty if they were written.
     """
 
     exported: ExportResult
     before: int
     lost: LostRows
     foreign: tuple[int, ...] = ()
+    unfinished: str = ""
 
 
 def rebuild_table(
@@ -132,10 +136,11 @@ def rebuild_table(
         with named_conflicts(export.table, "rebuild"):
             version = _write(spark, export, plan, rows, counts, stamp, partitions)
             result = _result(export, plan, counts, version, stamp)
-            _finish(spark, export, stamp, rows, log_starts)
+        unfinished = _finish(spark, export, stamp, rows, log_starts)
     finally:
         rows.unpersist()
-    return RebuildResult(result, before, lost, _foreign(export.table, head.version, result.table_version or 0))
+    foreign = _foreign(export.table, head.version, result.table_version or 0)
+    return RebuildResult(result, before, lost, foreign, unfinished)
 
 
 def decide_rebuild(
@@ -214,11 +219,18 @@ def _finish(
     stamp: Stamp,
     rows: DataFrame,
     log_starts: Callable[[], Mapping[int, int]],
-) -> None:
-    """Write the outcomes of the open dead letters."""
-    letters = open_letters(spark, export, stamp.table_id, stamp.positions)
-    if letters is not None and not letters.isEmpty():
-        mark_letters(spark, export, stamp.table_id, letters, rows, log_starts())
+) -> str:
+    """Write the outcomes of the open dead letters. Returns why this failed, or an empty text: the table is complete
+    without the outcomes."""
+    try:
+        letters = open_letters(spark, export, stamp.table_id, stamp.positions)
+        if letters is not None and not letters.isEmpty():
+            mark_letters(spark, export, stamp.table_id, letters, rows, log_starts())
+    except LogError as error:
+        return str(error)
+    except SPARK_ERRORS as error:
+        return failure_reason(error)
+    return ""
 
 
 def _foreign(table: str, planned_from: int, version: int) -> tuple[int, ...]:

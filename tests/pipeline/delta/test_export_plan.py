@@ -64,8 +64,8 @@ COMPACTED = {0: PartitionOffsets(0, 20, compacted_end=8)}
         pytest.param(APPEND, {0: 10}, ONE, NO_BOUNDS, ({0: 10}, {0: 20}, (), (), ()), id="goes-on"),
         pytest.param(APPEND, {0: 20}, ONE, NO_BOUNDS, ({0: 20}, {0: 20}, (), (), ()), id="nothing-new"),
         pytest.param(
-            APPEND, {0: 20}, ONE | {1: PartitionOffsets(3, 5)}, NO_BOUNDS, ({0: 20, 1: 3}, {0: 20, 1: 5}, (), (), ()),
-            id="new-partition",
+            APPEND, {0: 20}, ONE | {1: PartitionOffsets(3, 5)}, NO_BOUNDS,
+            ({0: 20, 1: 3}, {0: 20, 1: 5}, (Gap(1, 0, 3),), (), ()), id="new-partition-after-retention",
         ),
         pytest.param(
             APPEND, {0: 10}, TRIMMED, NO_BOUNDS, ({0: 15}, {0: 20}, (Gap(0, 10, 15),), (), ()), id="gap-by-retention"
@@ -112,7 +112,7 @@ def test_plan_says_where_an_export_begins_and_ends(
 ) -> None:  # fmt: skip
     plan = decided(mode, positions, ranges, bounds)
     assert (plan.start, plan.end, plan.gaps, plan.reread, plan.replaced) == expected
-    assert plan.before == (positions or {})
+    assert plan.before == ({} if positions is None else dict.fromkeys(ranges, 0) | dict(positions))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_position_moves_only_where_something_is_read() -> None:
     ranges = ONE | {1: PartitionOffsets(0, 4)}
     assert decided(APPEND, {0: 10, 1: 4}, ranges).waiting == [0]
     assert decided(APPEND, {0: 10, 1: 4}, ranges).positions == {0: 20, 1: 4}
-    assert decided(APPEND, {0: 20}, {0: PartitionOffsets(0, 20), 1: PartitionOffsets(0, 0)}).positions == {0: 20}
+    assert decided(APPEND, {0: 20}, {0: PartitionOffsets(0, 20), 1: PartitionOffsets(0, 0)}).positions == {0: 20, 1: 0}
 
 
 def test_rows_made_anew_go_from_the_offset_that_is_read_from() -> None:

@@ -222,7 +222,15 @@ def test_a_rebuild_that_is_killed_leaves_the_old_table_or_the_new_one(
     assert [(row["_key"], row["number"]) for row in rows(upsert)] == [(b"a", 5)]
     assert outcomes(topic) == {2: None, 3: None}
     assert whole(topic.prove(upsert))["answer"] == "equal"
-    rebuild(spark, topic, upsert)
+
+    def refused(*_: Any) -> None:
+        raise ConflictError("tables/dead_letters", "another writer was first")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rebuilding, "mark_letters", refused)
+        assert rebuild(spark, topic, upsert).unfinished == "tables/dead_letters: another writer was first."
+    assert outcomes(topic) == {2: None, 3: None}
+    assert rebuild(spark, topic, upsert).unfinished == ""
     assert outcomes(topic) == {2: "superseded", 3: None}
     assert whole(topic.prove(upsert))["answer"] == "equal"
 
