@@ -17,7 +17,7 @@ import pyarrow as pa
 from lakelog.optional import MissingPackageError
 from pipeline.delta.export_plan import Export, ExportBounds, ExportPlan, ExportResult, PartitionOffsets, Register
 from pipeline.jdbc.connecting import connected
-from pipeline.jdbc.database import DatabaseAccessError, DatabaseFailedError, DatabaseUnavailableError
+from pipeline.jdbc.database import DatabaseAccessError, DatabaseFailedError, DatabaseUnavailableError, DuplicateKeyError
 from pipeline.jdbc.database_export import export_to_database
 from pipeline.jdbc.staging import Filled, Staging, fill
 from pipeline.job import JobContext
@@ -31,7 +31,14 @@ if TYPE_CHECKING:
 ReadingWithSpark = Callable[[JobContext, "TopicState", str], AbstractContextManager[Callable[..., "DataFrame"]]]
 _ERRORS_OF_TASKS = {
     each.__name__: each
-    for each in (ConflictError, DatabaseAccessError, DatabaseFailedError, DatabaseUnavailableError, MissingPackageError)
+    for each in (
+        ConflictError,
+        DatabaseAccessError,
+        DatabaseFailedError,
+        DatabaseUnavailableError,
+        DuplicateKeyError,
+        MissingPackageError,
+    )  # fmt: skip
 }
 
 

@@ -37,6 +37,10 @@ class DatabaseFailedError(StorageError):
     """The database refused a statement."""
 
 
+class DuplicateKeyError(DatabaseFailedError):
+    """A unique index refuses a row."""
+
+
 class NotExportedTableError(ExportRefusedError):
     """No export has written the table, or the position belongs to another table."""
 
@@ -76,7 +80,8 @@ class Database(ABC):
         Raises:
             DatabaseUnavailableError: the connection was lost.
             DatabaseAccessError: the user lacks a right.
-            ConflictError: another session held a lock for too long, wrote the same key, or was in a deadlock with this one.
+            ConflictError: another session held a lock for too long, or was in a deadlock with this one.
+            DuplicateKeyError: a unique index refuses a row.
             DatabaseFailedError: any other failure.
         """
 
@@ -156,6 +161,11 @@ class Database(ABC):
     @abstractmethod
     def problem_of(self, table: str) -> str | None:
         """Why an existing table cannot be the table of an export, apart from its columns; None if it can."""
+
+    @abstractmethod
+    def unique_indexes(self, table: str) -> Mapping[str, bool]:
+        """The names of the unique indexes of a table, the primary key among them. The value is whether `upsert` can use
+        the index: whether its only column is the whole `_key`."""
 
     @abstractmethod
     def tables_like(self, prefix: str) -> list[str]:

@@ -25,6 +25,7 @@ from pipeline.jdbc.database import (
     DatabaseAccessError,
     DatabaseFailedError,
     DatabaseUnavailableError,
+    DuplicateKeyError,
 )
 from pipeline.jdbc.value_text import escaped, is_bytes, lines_of
 from pipeline.settings.jdbc_settings import DatabaseTarget
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     import pymysql
 
 _CONFLICTS = {
-    1062: "another run wrote the same row",
     1205: f"another session holds a lock for more than {LOCK_SECONDS} seconds",
     1213: "this session and another one waited for each other",
     1020: "another session changed the same rows",
@@ -70,6 +70,7 @@ _ALSO_ACCEPTED = {
 }
 _WIDTH = re.compile(r"^(tinyint|smallint|int|bigint)\(\d+\)")
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_INDEX = re.compile(r" for key '([^']+)'$")
 _LARGEST_STATEMENT = 8 << 20
 
 
@@ -170,11 +171,15 @@ class MariaDb(Database):
             return "is not a table"
         if (engine or "").lower() != "innodb":
             return f"has the engine {engine}, which has no transactions; InnoDB is needed"
-        unique = self.rows(
-            "SELECT index_name FROM information_schema.statistics WHERE non_unique = 0 AND"
-            f" {place} GROUP BY index_name HAVING count(*) = 1 AND min(column_name) = '_key' AND max(sub_part) IS NULL"
+        return None
+
+    def unique_indexes(self, table: str) -> Mapping[str, bool]:
+        found = self.rows(
+            "SELECT index_name, count(*) = 1 AND coalesce(min(column_name) = '_key', 0) AND max(sub_part) IS NULL FROM"
+            f" information_schema.statistics WHERE non_unique = 0 AND table_schema = {self.literal(self.target.schema)}"
+            f" AND table_name = {self.literal(table)} GROUP BY index_name ORDER BY index_name"
         )
-        return None if unique else "has no primary key or unique index of the column _key"
+        return {name: bool(is_key) for name, is_key in found}
 
     def tables_like(self, prefix: str) -> list[str]:
         found = self.rows(
@@ -230,7 +235,10 @@ class MariaDb(Database):
         if code in _LOST:
             return DatabaseUnavailableError(place, "the connection was lost", AGAIN)
         hint = "a row is larger than the server's max_allowed_packet" if code == 1153 else type(error).__name__
-        return DatabaseFailedError(
+        if code == 1062 and (index := _INDEX.search(str(error.args[-1]))):
+            hint = f"{hint}, unique index {index[1]}"
+        kind = DuplicateKeyError if code == 1062 else DatabaseFailedError
+        return kind(
             place,
             f"the database refused a statement: error {code}, {hint}",
             "Nothing was exported. `perror` and the documentation of the server explain the number.",

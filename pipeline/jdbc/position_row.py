@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.delta.table_stamp import Stamp, TableHead
-from pipeline.jdbc.database import AGAIN, Database
+from pipeline.jdbc.database import AGAIN, Database, DuplicateKeyError
 from pipeline.jdbc.target_tables import create_if_missing
 from storage_engine.errors import ConflictError
 
@@ -90,10 +90,13 @@ def take_position(database: Database, before: Position | None, stamp: Stamp) -> 
     )  # fmt: skip
     if before is None:
         # If two runs are the first at the same time, the primary key lets only one of them insert the row.
-        database.run(
-            f"INSERT INTO {table} (target, topic, topic_id, version, stamp, committed_at) VALUES"
-            f" ({target}, {', '.join(values)})"
-        )
+        try:
+            database.run(
+                f"INSERT INTO {table} (target, topic, topic_id, version, stamp, committed_at) VALUES"
+                f" ({target}, {', '.join(values)})"
+            )
+        except DuplicateKeyError:
+            raise ConflictError(str(database.target), "another run wrote the first position", AGAIN) from None
         return
     found = read_position(database, lock=True)
     if found is None or (found.version, found.stamp.id) != (before.version, before.stamp.id):

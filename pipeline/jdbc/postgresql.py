@@ -20,6 +20,7 @@ from pipeline.jdbc.database import (
     DatabaseAccessError,
     DatabaseFailedError,
     DatabaseUnavailableError,
+    DuplicateKeyError,
 )
 from pipeline.jdbc.value_text import escaped, is_bytes, lines_of
 from pipeline.settings.jdbc_settings import DatabaseTarget
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     import psycopg
 
 _CONFLICTS = {
-    "23505": "another run wrote the same row",
     "40001": "another session changed the same rows",
     "40P01": "this session and another one waited for each other",
     "55P03": f"another session holds a lock for more than {LOCK_SECONDS} seconds",
@@ -148,14 +148,17 @@ class PostgreSql(Database):
 
     def problem_of(self, table: str) -> str | None:
         kind = self.rows(f"SELECT c.relkind::text FROM pg_class c WHERE c.oid = {self._oid(table)}")[0][0]
-        if kind not in ("r", "p"):
-            return "is not a table"
-        unique = self.rows(
-            "SELECT 1 FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] WHERE"
-            f" i.indrelid = {self._oid(table)} AND i.indisunique AND i.indnkeyatts = 1 AND i.indpred IS NULL AND"
-            " a.attname = '_key'"
+        return None if kind in ("r", "p") else "is not a table"
+
+    def unique_indexes(self, table: str) -> Mapping[str, bool]:
+        # ON CONFLICT cannot use an index that is deferrable or invalid.
+        found = self.rows(
+            "SELECT c.relname, i.indisunique AND i.indimmediate AND i.indisvalid AND i.indnkeyatts = 1 AND i.indpred IS"
+            " NULL AND coalesce(a.attname = '_key', false) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid LEFT"
+            " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]"
+            f" WHERE i.indrelid = {self._oid(table)} AND (i.indisunique OR i.indisexclusion) ORDER BY c.relname"
         )
-        return None if unique else "has no primary key or unique index of the column _key"
+        return dict(found)
 
     def _oid(self, table: str) -> str:
         return f"{self.literal(self.table(table))}::regclass"
@@ -212,7 +215,8 @@ class PostgreSql(Database):
             return DatabaseUnavailableError(place, "the connection was lost", AGAIN)
         names = {"column": error.diag.column_name, "constraint": error.diag.constraint_name}
         where = "".join(f", {what} {name}" for what, name in names.items() if name)
-        return DatabaseFailedError(
+        kind = DuplicateKeyError if code == "23505" else DatabaseFailedError
+        return kind(
             place,
             f"the database refused a statement: SQLSTATE {code}, {type(error).__name__}{where}",
             "Nothing was exported. The log of the database has more details.",

@@ -40,7 +40,8 @@ def check_target(database: Database, export: Export, *, has_position: bool) -> N
     """Check that the target can be the table of this export, before anything is written.
 
     Raises:
-        NotExportedTableError: the table has rows but no position, or there is a position but no table.
+        NotExportedTableError: the table has rows but no position, or there is a position but no table, or the table has
+            a unique index that is not of _key.
         ColumnTypeError: a column cannot store the values of the model.
     """
     names = [each.name for each in fields_of(export)]
@@ -68,6 +69,7 @@ def check_target(database: Database, export: Export, *, has_position: bool) -> N
         check_is_empty(database, export)
     if (problem := database.problem_of(table)) is not None:
         raise NotExportedTableError(export.table, problem, "Export to another table, or change this one.")
+    _check_unique_indexes(database, export)
     _check_types(database, export, found)
 
 
@@ -79,6 +81,24 @@ def check_is_empty(database: Database, export: Export) -> None:
             "the table has rows, but lakelog_positions has no position of it, so this export did not write them",
             "Export to another table, or empty this one.",
         )
+
+
+def _check_unique_indexes(database: Database, export: Export) -> None:
+    """Refuse an index that could let one key's row replace or refuse the row of another key."""
+    found = database.unique_indexes(database.target.table)
+    if not any(found.values()):
+        raise NotExportedTableError(
+            export.table,
+            f"has no primary key or unique index of the column _key alone (unique indexes: {', '.join(found) or 'none'})",
+            "Export to another table, or make _key the primary key.",
+        )
+    for name, is_of_key in found.items():
+        if not is_of_key:
+            raise NotExportedTableError(
+                export.table,
+                f"the index {name} is unique, and its columns are not _key alone",
+                "Make this index an ordinary index: two keys may have equal values. Or export to another table.",
+            )
 
 
 def _check_types(database: Database, export: Export, found: Mapping[str, str]) -> None:
