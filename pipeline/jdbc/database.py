@@ -124,6 +124,10 @@ class Database(ABC):
     def close(self) -> None:
         """Close the connection. The database releases its locks."""
 
+    def analyze(self, table: str) -> None:  # noqa: B027  # MariaDB and MySQL do this in the background
+        """Tell the database's planner about the rows of a table that was just filled, if this needs a command. The table's
+        name is quoted."""
+
     # --- SQL ------------------------------------------------------------------------------------------------------
 
     @abstractmethod

@@ -116,6 +116,8 @@ def _commit(
     """Merge the staging tables, and write the position, in one transaction."""
     tasks = [each.task for each in filled]
     database.run(merge_sql.deciding_records(database, export, staging, tasks))
+    for part in ("keys", "letters"):
+        database.analyze(database.table(staging.name(part)))
     columns = list(database.columns(database.target.table) or ())
     deleted = 0
     with database.transaction():
@@ -123,6 +125,7 @@ def _commit(
         if position is None:
             check_is_empty(database, export)
         database.run(merge_sql.changes(database, staging, tasks))
+        database.analyze(database.table(staging.name("changes")))
         found = {action: (int(keys), int(current)) for action, keys, current in database.rows(
             merge_sql.count_changes(database, staging)
         )}  # fmt: skip

@@ -88,8 +88,10 @@ def delete_rebuilt(database: Database, staging: Staging, rebuilt: Mapping[int, i
     rebuilt: by partition, the first offset that is read again; not empty.
     """
     again = " OR ".join(f"(_partition = {partition} AND _offset >= {start})" for partition, start in rebuilt.items())
-    keys = f"SELECT _key FROM {_name(database, staging, 'changes')}"
-    return f"DELETE FROM {database.table(database.target.table)} WHERE ({again}) AND _key NOT IN ({keys})"
+    table = database.table(database.target.table)
+    # PostgreSQL would compare each row with each key if this were NOT IN.
+    keys = f"SELECT 1 FROM {_name(database, staging, 'changes')} c WHERE c._key = {table}._key"
+    return f"DELETE FROM {table} WHERE ({again}) AND NOT EXISTS ({keys})"
 
 
 def delete_rows(database: Database, staging: Staging) -> str:
@@ -125,12 +127,13 @@ def keep_letters(database: Database, export: Export, staging: Staging, tasks: Se
     """Inserts the dead letters, except those that are there already because their offsets are read again."""
     table = database.table(letters_table(database.target))
     partition, offset = database.name("partition"), database.name("offset")
-    names = ("reason", "detail", "topic", "partition", "offset", "timestamp", "key", "value", "headers")
+    topic_id = database.literal(export.topic_id)
+    names = ("reason", "detail", "topic", "topic_id", "partition", "offset", "timestamp", "key", "value", "headers")
     return (
         f"INSERT INTO {table} ({_listed(database, names)}) SELECT l._reason, l._detail, {database.literal(export.topic)},"
-        " l._partition, l._offset, l._timestamp, l._whole_key, l._value, l._headers"
+        f" {topic_id}, l._partition, l._offset, l._timestamp, l._whole_key, l._value, l._headers"
         f" FROM {_name(database, staging, 'letters')} l WHERE {_of_tasks('l', tasks)} AND NOT EXISTS (SELECT 1 FROM"
-        f" {table} x WHERE x.{partition} = l._partition AND x.{offset} = l._offset)"
+        f" {table} x WHERE x.topic_id = {topic_id} AND x.{partition} = l._partition AND x.{offset} = l._offset)"
     )
 
 
@@ -154,4 +157,4 @@ def _listed(database: Database, names: Sequence[str] | Mapping[str, str]) -> str
 
 def _of_tasks(alias: str, tasks: Sequence[int]) -> str:
     """SQL that is true for the rows of the attempts that succeeded."""
-    return f"{alias}._task IN ({', '.join(str(each) for each in tasks)})"
+    return f"{alias}._task IN ({', '.join(str(each) for each in tasks)})" if tasks else "1 = 0"

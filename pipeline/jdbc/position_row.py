@@ -68,7 +68,10 @@ def read_position(database: Database, *, lock: bool = False) -> Position | None:
     if not found:
         return None
     version, text = found[0]
-    stamp = Stamp.from_json(text)
+    try:
+        stamp = Stamp.from_json(text)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        stamp = None
     if stamp is None:
         raise ConflictError(
             str(database.target), f"another program changed its row in {POSITIONS}", "Restore the column stamp."

@@ -121,6 +121,9 @@ class PostgreSql(Database):
     def close(self) -> None:
         self._connection.close()
 
+    def analyze(self, table: str) -> None:
+        self.run(f"ANALYZE {table}")
+
     def name(self, identifier: str) -> str:
         return '"' + identifier.replace('"', '""') + '"'
 

@@ -133,11 +133,13 @@ def fit_target(database: Database, export: Export) -> None:
             _add_column(database, table, each.name, kinds[each.name])
     text, raw = database.text_type, database.bytes_type
     letters = {
-        "reason": f"{text} NOT NULL", "detail": text, "topic": f"{text} NOT NULL", "partition": "integer NOT NULL",
-        "offset": "bigint NOT NULL", "timestamp": database.moment_type, "key": raw, "value": raw, "headers": text,
+        "reason": f"{text} NOT NULL", "detail": text, "topic": f"{text} NOT NULL",
+        "topic_id": f"{database.name_type} NOT NULL", "partition": "integer NOT NULL", "offset": "bigint NOT NULL",
+        "timestamp": database.moment_type, "key": raw, "value": raw, "headers": text,
     }  # fmt: skip
     columns = ", ".join(f"{database.name(name)} {kind}" for name, kind in letters.items())
-    primary = f"{database.name('partition')}, {database.name('offset')}"
+    # If the topic is created again, its new records have the same offsets.
+    primary = f"topic_id, {database.name('partition')}, {database.name('offset')}"
     _create(database, letters_table(database.target), f"{columns}, PRIMARY KEY ({primary})")
 
 
