@@ -38,7 +38,7 @@ _ERRORS_OF_TASKS = {
         DatabaseUnavailableError,
         DuplicateKeyError,
         MissingPackageError,
-    )  # fmt: skip
+    )
 }
 
 
