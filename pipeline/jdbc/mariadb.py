@@ -70,6 +70,11 @@ _ALSO_ACCEPTED = {
 }
 _WIDTH = re.compile(r"^(tinyint|smallint|int|bigint)\(\d+\)")
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_IDLE_SECONDS = 28_800
+_NO_TIMEOUT = (
+    "max_statement_time", "max_execution_time", "idle_transaction_timeout", "idle_write_transaction_timeout",
+    "idle_readonly_transaction_timeout",
+)  # fmt: skip
 _INDEX = re.compile(r" for key '([^']+)'$")
 _LARGEST_STATEMENT = 8 << 20
 
@@ -97,13 +102,28 @@ class MariaDb(Database):
             )  # fmt: skip
         except (pymysql.Error, OSError) as error:
             raise _not_connected(target, error) from None
+        except RuntimeError:  # PyMySQL cannot encrypt the password by itself
+            raise DatabaseAccessError(
+                target.server,
+                f"the server wants the password of user {target.user} encrypted, as MySQL does by default",
+                "Set `tls: on` or `tls: verified` in the section jdbc.",
+            ) from None
         self.run(
             "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00',"
             f" innodb_lock_wait_timeout = {LOCK_SECONDS}, lock_wait_timeout = {LOCK_SECONDS}"
         )
         self.run("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        packet = int(self.rows("SELECT @@max_allowed_packet")[0][0])
-        self._most_bytes = min(_LARGEST_STATEMENT, packet // 2)
+        self._set_timeouts()
+        self._packet = int(self.rows("SELECT @@max_allowed_packet")[0][0])
+        self._most_bytes = min(_LARGEST_STATEMENT, self._packet // 2)
+
+    def _set_timeouts(self) -> None:
+        """Let the connection be idle while tasks work, and let statements take their time. The variables differ between
+        the servers."""
+        names = ", ".join(self.literal(each) for each in ("wait_timeout", *_NO_TIMEOUT))
+        found = self.rows(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})")
+        wanted = {name: max(float(value), _IDLE_SECONDS) if name == "wait_timeout" else 0 for name, value in found}
+        self.run("SET SESSION " + ", ".join(f"{name} = {value:.0f}" for name, value in wanted.items()))
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         with self._errors(), self._connection.cursor() as cursor:
@@ -120,11 +140,23 @@ class MariaDb(Database):
         self.run("BEGIN")
         try:
             for values in _in_statements(lines, self._most_bytes):
-                self.run(f"INSERT INTO {table} ({columns}) VALUES {values}")
+                statement = f"INSERT INTO {table} ({columns}) VALUES {values}"
+                self._check_size(statement)
+                self.run(statement)
         except BaseException:
             self.roll_back()
             raise
         self.commit()
+
+    def _check_size(self, statement: str) -> None:
+        """Refuse a statement for which the server would close the connection. Such a statement has only one row."""
+        size = len(statement.encode()) + 1
+        if size >= self._packet:
+            raise DatabaseFailedError(
+                str(self.target),
+                f"a record needs a statement of {size:,} bytes, but the server's max_allowed_packet is {self._packet:,}",
+                "Nothing was exported. Set max_allowed_packet of the server to a larger value.",
+            )
 
     def commit(self) -> None:
         self.run("COMMIT")

@@ -88,11 +88,18 @@ class PostgreSql(Database):
         try:
             self._connection: psycopg.Connection[tuple[Any, ...]] = psycopg.connect(
                 host=target.host, port=target.port, dbname=target.database, user=target.user, password=target.password,
-                autocommit=True, connect_timeout=10, client_encoding="UTF8", application_name="lakelog", **options,
+                autocommit=True, connect_timeout=10, client_encoding="UTF8", application_name="lakelog",
+                keepalives=1, keepalives_idle=60, keepalives_interval=10, keepalives_count=6, **options,
             )  # fmt: skip
         except psycopg.OperationalError as error:
             raise _not_connected(target, error) from None
         self.run(f"SET TIME ZONE 'UTC'; SET lock_timeout = '{LOCK_SECONDS}s'; SET standard_conforming_strings = on")
+
+        # The session is idle while tasks work, and the merge takes its time.
+        since = {"statement_timeout": 12, "idle_in_transaction_session_timeout": 12, "idle_session_timeout": 14,
+                 "transaction_timeout": 17}  # fmt: skip
+        server = self._connection.info.server_version // 10_000
+        self.run("; ".join(f"SET {name} = 0" for name, version in since.items() if server >= version))
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         with self._errors():

@@ -1,7 +1,8 @@
 """Turns records that a database cannot store into dead letters.
 
 A database has limits that the model does not have: PostgreSQL stores no U+0000 in texts, MariaDB and MySQL store neither
-NaN nor infinity, and the key of a row has a largest length. A record beyond these limits is treated like a record that
+NaN nor infinity, the key of a row has a largest length, and a timestamp with a time zone can be in the year 0 or 10000 in
+UTC. A record beyond these limits is treated like a record that
 cannot be decoded. So one value does not stop the export, and the row of its key becomes stale.
 """
 
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 
 from pipeline.delta.rows.row_columns import COORDINATES, HANDLING
 from pipeline.jdbc.database import LONGEST_KEY, Database
+from pipeline.jdbc.value_text import outside_moments
 
 UNFIT = "does not fit"
 """The reason of such a dead letter."""
@@ -53,4 +55,7 @@ def _problems(database: Database, decoded: pa.RecordBatch) -> list[tuple[str, pa
     problems = [(f"the key has more than {LONGEST_KEY} bytes", too_long)]
     fields = [name for name in decoded.schema.names if name not in _NOT_FIELDS]
     found = [(name, database.unfit(decoded[name])) for name in fields]
+    problems += [
+        (f"in UTC, a time is not in the years 1 to 9999: {name}", outside_moments(decoded[name])) for name in fields
+    ]
     return problems + [(f"{each[0]}: {name}", each[1]) for name, each in found if each is not None]

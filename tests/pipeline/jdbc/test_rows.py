@@ -279,3 +279,34 @@ def test_rows_of_attempts_that_lost_are_ignored(shop: Shop) -> None:
     assert (done.records, done.written, done.dead_letters) == (2, 1, 1)
     assert shop.rows("_key", "number") == [(b"a", 1)]
     assert shop.letters("offset") == [(1,)]
+
+
+class Visit(EventModel):
+    at: datetime
+
+
+class Visits(EventModel):
+    at: datetime
+    one: Visit | None = None
+    many: list[Visit] | None = None
+
+
+EARLY, LATE = "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"
+
+
+def test_time_that_is_in_another_year_in_utc_is_a_dead_letter(shop: Shop) -> None:
+    shop.with_model(Visits)
+    good = "9999-12-31T23:59:59.999999Z"
+    values: list[dict[str, Any]] = [{"at": good, "one": {"at": good}, "many": [{"at": good}, {"at": good}]}]
+    for bad in (EARLY, LATE):
+        values += [{"at": bad}, {"at": good, "one": {"at": bad}}, {"at": good, "many": [{"at": good}, {"at": bad}]}]
+    values += [{"at": "0001-01-01T00:00:00Z"}]
+    for number, value in enumerate(values):
+        shop.log.add(b"%d" % number, json.dumps(value).encode())
+    shop.run()
+    assert shop.rows("_key") == [(b"0",), (b"7",)]
+    time = "in UTC, a time is not in the years 1 to 9999"
+    assert shop.letters("offset", "reason", "detail") == [
+        (offset, "does not fit", f"{time}: {name}")
+        for offset, name in enumerate(["at", "one", "many", "at", "one", "many"], start=1)
+    ]
