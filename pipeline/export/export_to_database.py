@@ -70,13 +70,10 @@ def _fill_without_spark(
     context: JobContext, state: TopicState, target: Export, plan: ExportPlan, staging: Staging
 ) -> Filled:
     from pipeline.delta.without_spark.topic_records import batch_reader
-    from storage_engine.topic.readers.reader import PartitionReader
-
-    def reader_of(partition: int) -> PartitionReader:
-        return PartitionReader(context.storage, context.topics.chain(state.topic), partition, state)
 
     with context.display.work(f"export {state.topic}") as shown:
-        return fill(target, staging, batch_reader(reader_of, state, shown)(*plan.to_read, plan.required))
+        read = batch_reader(context.storage, context.topics.chain(state.topic), state, shown)
+        return fill(target, staging, read(*plan.to_read, plan.required))
 
 
 def fill_with_spark(records: DataFrame, target: Export, staging: Staging) -> list[Filled]:

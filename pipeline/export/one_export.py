@@ -116,18 +116,13 @@ def _without_spark(
     """Export a small increment without a JVM; None if Spark must export."""
     from pipeline.delta.without_spark.small_export import export_without_spark
     from pipeline.delta.without_spark.topic_records import batch_reader
-    from storage_engine.topic.readers.reader import PartitionReader
 
     wanted = context.settings.required_export()
-
-    def reader_of(partition: int) -> PartitionReader:
-        return PartitionReader(context.storage, context.topics.chain(state.topic), partition, state)
-
     with context.display.work(f"export {state.topic}") as shown:
         return export_without_spark(
             target,
             plan,
-            batch_reader(reader_of, state, shown),
+            batch_reader(context.storage, context.topics.chain(state.topic), state, shown),
             register,
             wanted.max_dead_letter_share,
             wanted.spark_records,

@@ -16,7 +16,6 @@ from pipeline.job import JobContext, JobReport, Value
 from storage_engine.errors import ConfigError, LogError, UsageError
 from storage_engine.quantities import counted
 from storage_engine.topic.chain.transaction_files import newest_decided
-from storage_engine.topic.readers.reader import PartitionReader
 
 
 def add_proof_options(parser: argparse.ArgumentParser) -> None:
@@ -80,18 +79,16 @@ def _prove(context: JobContext, version: int | None) -> Proof:
     state = context.topics.state(topic)
     table = open_exported_table(wanted_export(context, state), version)
     # The state is read after the table, so the log has each record that the table has.
-    state = newest_decided(context.storage, context.topics.chain(topic))
+    chain = context.topics.chain(topic)
+    state = newest_decided(context.storage, chain)
     export = wanted_export(context, state)
-
-    def reader_of(partition: int) -> PartitionReader:
-        return PartitionReader(context.storage, context.topics.chain(topic), partition, state)
 
     with context.display.work(f"prove {topic}") as shown:
         return prove_table(
             export,
             table,
             offset_ranges(state),
-            batch_reader(reader_of, state, shown),
+            batch_reader(context.storage, chain, state, shown),
             lambda: offset_ranges(context.topics.state(topic)),
         )
 

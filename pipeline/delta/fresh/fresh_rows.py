@@ -26,7 +26,6 @@ from pipeline.delta.without_spark.table_opening import READ_OPTIONS
 from pipeline.delta.without_spark.topic_records import batch_reader
 from storage_engine.errors import UnsupportedError
 from storage_engine.progress import NO_PROGRESS
-from storage_engine.topic.readers.reader import PartitionReader
 
 _FAILED, _REMEDY = "cannot be read", "Nothing was changed."
 
@@ -143,12 +142,8 @@ def _open(path: str, version: int) -> DeltaTable:
 def _read(request: FreshRequest, snapshot: Snapshot, table: DeltaTable) -> FreshRows:
     export, plan = snapshot.export, snapshot.plan
     schema = _view_columns(export, table)
-
-    def reader_of(partition: int) -> PartitionReader:
-        return PartitionReader(request.storage, request.chain, partition, snapshot.state)
-
     first, end = plan.to_read
-    batches = batch_reader(reader_of, snapshot.state, NO_PROGRESS)(first, end, first)
+    batches = batch_reader(request.storage, request.chain, snapshot.state, NO_PROGRESS)(first, end, first)
     decoded = pa.Table.from_batches(decode_batches(batches, export), schema=decoded_columns(export))
     if export.mode is not ExportMode.UPSERT:
         made, changes = decoded.filter(decoded["_reason"].is_null()), _Changes()

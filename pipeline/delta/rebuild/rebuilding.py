@@ -134,8 +134,8 @@ def rebuild_table(
         check_lost(export, before, lost, options.accepted_lost)
         stamp = stamp_of(spark, export, head, plan.positions, recent, plan.began)
         with named_conflicts(export.table, "rebuild"):
-            version = _write(spark, export, plan, rows, counts, stamp, partitions)
-            result = _result(export, plan, counts, version, stamp)
+            _write(spark, export, plan, rows, counts, stamp, partitions)
+            result = _result(export, plan, counts, head.version, stamp)
         unfinished = _finish(spark, export, stamp, rows, log_starts)
     finally:
         rows.unpersist()
@@ -182,9 +182,8 @@ def _write(
     counts: Counts,
     stamp: Stamp,
     partitions: list[str],
-) -> int:
-    """Write the dead letters, and then all rows and the position, in one commit. Returns the planned version."""
-    assert plan.head is not None, "a rebuild begins with a table"
+) -> None:
+    """Write the dead letters, and then all rows and the position, in one commit."""
     if counts.dead_letters:
         append_undecodable(spark, export, rows, stamp, plan.start)
     columns = nullable(spark_struct(table_columns(export)))
@@ -197,7 +196,6 @@ def _write(
     writer = writer.option("overwriteSchema", "true").option("partitionOverwriteMode", "static")
     writer = writer.option("txnAppId", stamp.app_id).option("txnVersion", stamp.version)
     writer.option("userMetadata", stamp.to_json()).save(export.table)
-    return plan.head.version
 
 
 def _result(export: Export, plan: ExportPlan, counts: Counts, planned_from: int, stamp: Stamp) -> ExportResult:

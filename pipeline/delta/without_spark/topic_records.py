@@ -10,6 +10,8 @@ from lakelog.rows import as_rows
 from storage_engine.config import LONG_MAX
 from storage_engine.log.isolation import Isolation
 from storage_engine.progress import Progress
+from storage_engine.storage import Storage
+from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.readers.reader import PartitionReader
 
@@ -18,11 +20,12 @@ ReadBatches = Callable[[Mapping[int, int], Mapping[int, int], Mapping[int, int]]
 are those of `pipeline.delta.exporting.ReadRecords`."""
 
 
-def batch_reader(reader_of: Callable[[int], PartitionReader], state: TopicState, progress: Progress) -> ReadBatches:
+def batch_reader(storage: Storage, chain: StateChain, state: TopicState, progress: Progress) -> ReadBatches:
     """The function that reads committed records of a topic.
 
     Args:
-        reader_of: by partition, a reader that begins with `state`.
+        chain: the chain of the topic's state.
+        state: the version of the state with which the reads begin.
         progress: is advanced by the records that are read.
     """
 
@@ -30,7 +33,8 @@ def batch_reader(reader_of: Callable[[int], PartitionReader], state: TopicState,
         progress.expect(records=sum(end[each] - first[each] for each in first))
         for number in sorted(first):
             required_from = required.get(number, LONG_MAX)
-            for records in reader_of(number).read(
+            reader = PartitionReader(storage, chain, number, state)
+            for records in reader.read(
                 first[number], end[number], Isolation.READ_COMMITTED, required_from=required_from
             ):
                 progress.advance(records.num_rows)

@@ -21,7 +21,6 @@ from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.clean.topic_compaction import compact_topic
 from storage_engine.topic.clean.topic_retention import delete_records
 from storage_engine.topic.readers.consumer_files import EXPORT_KIND, export_consumer, put_positions
-from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.pipeline.delta.order_models import Order, schema_of
 from tests.stores import root_at
@@ -79,10 +78,7 @@ class ExportedTopic:
         return prove_table(export, table, self.ranges(), self._reader(), self.ranges)
 
     def _reader(self) -> ReadBatches:
-        state = self.state()
-        return batch_reader(
-            lambda number: PartitionReader(self.storage, self.topics.chain("orders"), number, state), state, NO_PROGRESS
-        )
+        return batch_reader(self.storage, self.topics.chain("orders"), self.state(), NO_PROGRESS)
 
     def compact(self) -> None:
         topics = self.topics
