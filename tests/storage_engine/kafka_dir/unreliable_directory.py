@@ -1,7 +1,7 @@
 """A Directory in memory that simulates power cuts: unsynced data may be lost, completely or in part, or become zeros.
 
-Of the unsynced bytes, a prefix of the writes survives, and the last surviving write may be torn or zeros. Of the
-unsynced changes of names, a prefix survives. All other unsynced data is lost.
+The unsynced writes to a file survive up to a random write, and the last surviving write may be torn or become zeros.
+The unsynced changes of names survive up to a random change. All other unsynced data is lost.
 """
 
 from __future__ import annotations
