@@ -1,5 +1,4 @@
-"""Reading ahead: several reads run at the same time, and give the same bytes and the same errors as the storage itself.
-"""
+"""Reading ahead: several reads run at the same time, and give the same bytes and the same errors as the storage itself."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Compares replica assignments with the results of Kafka's AdminUtils.assignReplicasToBrokers for the same arguments.
-"""
+"""Compares replica assignments with the results of Kafka's AdminUtils.assignReplicasToBrokers for the same arguments."""
 
 from __future__ import annotations
 
