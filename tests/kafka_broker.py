@@ -5,8 +5,8 @@ The distribution is downloaded from Maven at the first use, with Ivy, which is o
 .venv. The broker is one KRaft node in its own JVM, because Spark's logging conflicts with Kafka's. The JVM has a small
 heap and the options in java_options.py, so that it starts fast. A benchmark that measures more than the start of the
 broker must pass other `java_options`. The broker's data is in a temporary directory, which is deleted with the broker.
-The broker can be stopped and started again on this directory. While it is stopped, its partitions can be replaced by
-other files.
+The broker can be stopped and started again on this directory. While the broker is stopped, a test can replace the files
+of its partitions.
 
 A secure broker has a second listener, with TLS and passwords (SASL_SSL, PLAIN). `keytool` makes its certificate.
 """

@@ -1,4 +1,4 @@
-"""Small data that claims a size of gibibytes. Lakelog must raise a typed error or process such data in pieces,
+"""A few bytes that claim to contain gibibytes of data. Lakelog must raise a typed error or process the data in pieces,
 and in both cases with bounded memory.
 """
 

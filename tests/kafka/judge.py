@@ -5,8 +5,8 @@ Each log is cleaned in three ways, round by round (random_logs):
 
 - by Kafka on a copy;
 - by Lakelog in place, as `lakelog compact --kafka-dir` does;
-- by Lakelog in a root into which the log was imported, as `lakelog compact --root` does. In this case the directory
-  that is compared is the view log/.
+- by Lakelog in a root into which the log was imported, as `lakelog compact --root` does. For a root, the program
+  compares the files of the view log/.
 
 After each round the three folders must have the same files with the same bytes, and the log must be clean up to the
 same offset. With --retention the result of retention is compared: the segments and the log start offset.

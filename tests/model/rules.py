@@ -13,11 +13,11 @@ earlier version, with 300 schedules for each rule. In that version, processes pa
     its floor first 1
 
 Pruning leaves a hole in the chain of versions, and a late writer can put a version into this hole. The history also
-reveals such a version. So for the rules about the version before and about a reader's version, the look at the history
-is switched off, too.
+reveals such a version. So if a test switches off the rules about the version before or about a reader's version, the
+test also switches off the look at the history.
 
-In these counts, the model never noticed that one of these two rules was missing: a reader without a known version
-checks the version before the newest; a reader checks the state again when a file is gone.
+In these counts, the model never noticed that one of the following two rules was missing: a reader without a known
+version checks the version before the newest; a reader checks the state again when a file is gone.
 """
 
 from __future__ import annotations
