@@ -1,5 +1,5 @@
-"""Bytes that claim a size of gibibytes. They must give a typed error, or be processed in pieces, in bounded
-memory.
+"""A few bytes that claim to contain gibibytes of data. Lakelog must raise a typed error or process the data in pieces,
+and in both cases with bounded memory.
 """
 
 from __future__ import annotations

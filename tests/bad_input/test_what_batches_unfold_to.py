@@ -1,5 +1,5 @@
-"""Small batches that decompress to very large ones. Every command that would decompress them refuses them, in
-bounded memory and with a remedy.
+"""Small batches that become very large when they are decompressed. A command that would decompress such a batch refuses
+the batch, with bounded memory, and says what the user can do.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The page docs/SECURITY.md: each program runs with exactly the rights that the page lists, and not with fewer. Also the
-modes of new files, and the secrets of a Kafka source.
+"""The page docs/SECURITY.md: each program works with exactly the rights that the page lists, and does not work with
+fewer rights. Also tests the modes of new files, and the secrets of a Kafka source.
 """
 
 from __future__ import annotations

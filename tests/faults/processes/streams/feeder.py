@@ -1,4 +1,6 @@
-"""Appends records to topics until it is told to stop, also in transactions, and keeps a journal of what it appended."""
+"""Appends records to topics, some of them in transactions, until a test stops the appends. Keeps a journal of all
+appended records.
+"""
 
 from __future__ import annotations
 

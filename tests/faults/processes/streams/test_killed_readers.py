@@ -1,5 +1,6 @@
-"""Kill -9 of a program whose streams read two topics and copy one of them, while another program appends to the topics,
-also in transactions, and maintenance cleans them."""
+"""Kills a program with kill -9. The program's streams read two topics and copy one of these topics. Meanwhile another
+program appends to the topics, also in transactions, and maintenance cleans the topics.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Kill -9 of a program whose two streams write to several topics, one of them shared, while maintenance cleans all
-topics and another program appends to one of its own."""
+"""Kills a program with kill -9. The program's two streams write to several topics, and share one of these topics.
+Meanwhile maintenance cleans all topics, and another program appends to a further topic.
+"""
 
 from __future__ import annotations
 

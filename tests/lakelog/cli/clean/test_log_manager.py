@@ -1,4 +1,4 @@
-"""`lakelog log-manager`: what it prints, its mistakes, and its processes that are stopped and killed."""
+"""`lakelog log-manager`: its output, its errors for mistakes of the user, and processes that are stopped or killed."""
 
 from __future__ import annotations
 

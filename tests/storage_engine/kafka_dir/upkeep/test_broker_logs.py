@@ -1,4 +1,6 @@
-"""Tests that the logs of a broker are opened as the broker would, and what the tasks and the cleaning do with them."""
+"""Tests that the logs of a broker are opened in the same way as by the broker. Also tests what the scheduled tasks and
+the cleaning do with these logs.
+"""
 
 from __future__ import annotations
 
