@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import lakelog
@@ -60,9 +59,9 @@ class Feeder(threading.Thread):
     aborted: by partition and offset, what it must not find.
     """
 
-    def __init__(self, root: Path, topics: Sequence[str], seed: float) -> None:
+    def __init__(self, root: str, topics: Sequence[str], seed: float) -> None:
         super().__init__()
-        self._log = lakelog.open(str(root))
+        self._log = lakelog.open(root)
         self._topics = {name: self._log.topic(name) for name in topics}
         self._chance = random.Random(seed)
         self._number = 0
