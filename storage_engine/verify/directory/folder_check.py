@@ -138,7 +138,7 @@ class _PartitionCheck:
                     bases.append(int(stem))
                 else:
                     meaning = "a broker and readers refuse this file: move the file away"
-                    self._report(Kind.CORRUPT, name, 0, "a name of 20 digits, the base offset", repr(stem), meaning)
+                    self._report(Kind.CORRUPT, name, 0, "a name of 20 digits: the base offset", repr(stem), meaning)
         return bases
 
     def _check_segments(self, bases: Sequence[int]) -> None:
