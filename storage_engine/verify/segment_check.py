@@ -1,5 +1,5 @@
-"""Checks one segment in one pass over its .log: batches, offsets, leader epochs, both indexes, and the transactions of
-producers.
+"""Checks one segment in one pass over its .log. The pass covers batches, offsets, leader epochs, both indexes, and
+the transactions of producers.
 
 Damage can be anywhere in a .log (log.intact_batches), and the check continues after a bad batch. By default, the check
 covers every header and every byte that a CRC protects. With `deep`, each record is also decompressed and decoded.

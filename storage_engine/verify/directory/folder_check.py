@@ -175,7 +175,7 @@ class _PartitionCheck:
             if not both.is_possible:
                 self._report(
                     Kind.INDEX, offset_name(segment.files.base_offset) + INDEX, 0,
-                    "entries as often as in older segments, according to one value of index.interval.bytes",
+                    "entries that fit the same index.interval.bytes as the entries of older segments",
                     "other entries",
                     "the entries are correct; the setting was changed, a broker was restarted, or entries were lost",
                     is_note=True,
