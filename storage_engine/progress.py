@@ -8,7 +8,7 @@ A Meter is a Progress that stores the reports. The property `line` of a Meter sh
 
     append to orders: 1,234,567 records, 340.2 MB of 1.2 GB, 96,000 records/s, 27.3 MB/s, 32 s left
 
-The rate is measured over the last minute, or over the last piece of work if that took longer than a minute. The
+The rate is measured over the last minute, or over the last piece of work if this piece took longer than a minute. The
 remaining time is computed from bytes if the total is known in bytes, and otherwise from records. Several threads may
 use one Meter. A Meter stores only amounts, never contents of records. The reason is that programs print `line`, and
 this output can become part of a log file.

@@ -6,8 +6,8 @@
 The bucket of a key is twelve bits of its seeded hash. In each run, the entries of neighbouring buckets are
 contiguous. So neighbouring buckets can be read together. A map with only the keys of some buckets shows which records
 of these buckets are outdated. If the keys of one part of the log need more than the given memory, several runs are
-written for that part. A run is read only by the compaction that wrote it. So a run is not synced, and a reader of the
-run checks only its lengths.
+written for that part. A run is read only by the compaction that wrote it. So a run is not synced, and the reader
+checks only the lengths in the run.
 """
 
 from __future__ import annotations

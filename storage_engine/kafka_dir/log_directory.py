@@ -7,8 +7,8 @@
 
 This module determines the contents of a partition as Kafka's LogLoader does, but repairs nothing. After an orderly
 stop, plausible indexes are trusted: only the end of each segment is read. After a crash, the .log files are read, one
-batch header after another. They are also read if an index is missing or not plausible. A crash can leave a torn tail
-in the newest segment. This tail is ignored. Damage before the torn tail raises an error.
+batch header after another. The .log files are also read if an index is missing or not plausible. A crash can leave a
+torn tail in the newest segment. This tail is ignored. Damage before the torn tail raises an error.
 
 Do not use this module for a directory while a broker or a LogManager uses the directory.
 """
@@ -94,7 +94,7 @@ def refuse_view(directory: Path) -> None:
     real = directory.resolve()
     if real.name == "log" and (real.parent / "meta").is_dir():
         raise UsageError(
-            str(directory), "is the view of a root: its .log files are the root's own files",
+            str(directory), "is the view (log/) of a root: its .log files are the root's own files",
             f"Use --root {real.parent} instead, or a copy that `lakelog topics export` makes.",
         )  # fmt: skip
 

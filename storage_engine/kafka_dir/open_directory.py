@@ -9,9 +9,9 @@
     replication-offset-checkpoint          high watermarks; with one replica they are the ends of the logs
     cleaner-offset-checkpoint              compacted logs are clean below this offset
 
-A broker can also use the directories at other times (of_broker). Then only the broker writes the high watermarks. No
-record above the broker's high watermark is deleted or compacted. The checkpoints keep the lines of partitions that
-are not opened. .kafka_cleanshutdown keeps the broker's epoch.
+If of_broker is set, the directories belong to a broker, which uses them at other times. In these directories, only
+the broker writes the high watermarks, and no record above its high watermark is deleted or compacted. The checkpoints
+keep the lines of partitions that are not opened. .kafka_cleanshutdown keeps the broker's epoch.
 
 Each checkpoint is replaced as a whole, so a crash leaves the old or the new checkpoint. The class is not thread-safe:
 the LogManager makes one call at a time.

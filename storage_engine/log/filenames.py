@@ -7,7 +7,8 @@ was planned from this version. The second additional part is a random token.
     00000000000000052110.log                  log/orders-0/
     00000000000000052110.42.9f3ac1d2.log      data/<topic id>/0/
 
-The files of a plain Kafka directory change in place. There, a further suffix shows an operation that is not complete:
+The files of a plain Kafka directory change in place. In such a directory, a further suffix shows an operation that is
+not complete:
 
     00000000000000052110.log.cleaned          cleaning or recovery is writing the file
     00000000000000052110.log.swap             the file is complete, and will be renamed to replace older segments

@@ -172,7 +172,9 @@ def decompress_into(codec: int, data: memoryview, out: memoryview) -> int | None
     except cramjam.DecompressionError as error:
         reason = error.with_traceback(None)  # the traceback keeps `out` until the next garbage collection
     if size is None and len(out) >= (most := decompress_bound(codec, data)):
-        raise ValueError(f"{_name(codec)} bytes that are damaged, or that decompress to more than {most} bytes") from reason
+        raise ValueError(
+            f"{_name(codec)} bytes that are damaged, or that decompress to more than {most} bytes"
+        ) from reason
     return size
 
 

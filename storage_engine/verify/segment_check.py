@@ -186,7 +186,7 @@ def _check_headers(found: CheckedSegment, chunk: Chunk) -> None:
             found.findings.append(
                 Finding(
                     Kind.CORRUPT, found.files.shown + LOG, chunk.position + int(table.positions[row]), expected,
-                    str(column[row]), "no writer leaves such a batch; readers refuse the batch or return wrong records",
+                    str(column[row]), "no writer writes such a batch; readers refuse the batch or return wrong records",
                 )
             )  # fmt: skip
 

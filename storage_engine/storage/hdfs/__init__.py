@@ -1,8 +1,8 @@
 """Stores files in HDFS, by the package hdfs-native. No JVM is needed.
 
 HDFS is configured in the same way as for any other HDFS program: core-site.xml and hdfs-site.xml in HADOOP_CONF_DIR,
-HADOOP_USER_NAME, and a Kerberos ticket. A storage option replaces a setting of these files if its name begins with
-`dfs.`, `fs.` or `hadoop.`.
+HADOOP_USER_NAME, and a Kerberos ticket. If the name of a storage option begins with `dfs.`, `fs.` or `hadoop.`, the
+option replaces the setting in core-site.xml or hdfs-site.xml.
 
 A new folder gets the permissions of its parent folder. So several users can share a root if each user may write to
 the root's folder.
@@ -18,12 +18,12 @@ that it deleted the file, the rename did not happen, and can no longer happen. O
 has the final name.
 
 **Durability.** hsync returns after each DataNode of a block has forced the bytes to its disk. hsync concerns one
-block, so a large file is synced at the end of each block. close returns after the NameNode has heard from
-`dfs.namenode.replication.min` DataNodes (default: 1) that they have the block. The NameNode writes each change of a
-name to its journal before it replies. So a file survives a power cut of the NameNode. A file also survives a power
-cut of its DataNodes if at least one DataNode of each block keeps its power. If all DataNodes of a block lose their
-power within seconds after the close, their file systems can lose the name of the block's file.
-`dfs.datanode.synconclose=true` (a setting of DataNodes) prevents this.
+block, so a large file is synced at the end of each block. close returns after `dfs.namenode.replication.min`
+DataNodes (default: 1) have told the NameNode that they have the block. The NameNode writes each change of a name to
+its journal before it replies. So a file survives a power cut of the NameNode. A file also survives a power cut of its
+DataNodes if at least one DataNode of each block keeps its power. If all DataNodes of a block lose their power within
+seconds after the close, their file systems can lose the name of the block's file. `dfs.datanode.synconclose=true` (a
+setting of DataNodes) prevents this.
 
 **Time.** hdfs-native waits for a NameNode without a time limit. So each call runs in its own thread. After
 `dfs.client.socket-timeout` (a storage option in milliseconds, default 60000), the caller gets

@@ -1,4 +1,4 @@
-"""After a writer has written segments again into new files, this module deletes the old files
+"""Deletes the old files of segments after a writer has written these segments again into new files
 (topic.append.new_files_publisher).
 
 Readers can still use the old files. So the old files are deleted only after file.delete.delay.ms, like every dropped

@@ -17,10 +17,10 @@ Ingests, readers, cleaners and other pruners may run during pruning, because the
   finds that the history file exists. If a pruner finds that the history file is damaged, the pruner reads all hundred
   versions, and then checks the file once more. If the file is still damaged, no pruner has deleted any of these
   versions, and the versions that were read are valid.
-- **The deleted versions are consecutive: they form one hole, which begins directly after version 0.** A version in the
-  hole is not valid, because the version before it is missing or has another id. The deleted versions stay consecutive
-  even after a power cut: the folder is synced before each deletion, so every earlier deletion is durable. A paused
-  writer can leave its version in the hole. The next pruning deletes this version.
+- **The deleted versions are consecutive: they form one hole, which begins directly after version 0.** A version in
+  the hole is not valid, because the version before it is missing or has another id. The deleted versions stay
+  consecutive even after a power cut: the folder is synced before each deletion, so every earlier deletion is durable.
+  A paused writer can leave its version in the hole. The next pruning deletes this version.
 - **A reader** checks after its read whether the version still exists. If the version was deleted during the read, the
   reader begins again with a listing.
 - **A list file** belongs to consecutive versions, and all of them name the list file. Its file name contains the
@@ -190,8 +190,8 @@ def _ensure_readable(storage: Storage, chain: StateChain, version: int) -> Gener
         except CorruptionError:
             if changes is None or len(changes) < file_end(start) - start:
                 raise damage.with_remedy(
-                    "Restore this file from a backup. It cannot be rebuilt, because some versions in this file"
-                    " are already deleted. Until this file is restored, the remaining versions and all later"
+                    "Restore this file from a backup. It cannot be rebuilt, because some of its versions are"
+                    " already deleted. Until this file is restored, the remaining versions and all later"
                     " versions are not pruned."
                 ) from damage
             key = history_key(chain.topic, start)

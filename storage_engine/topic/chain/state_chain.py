@@ -10,25 +10,24 @@ version, checks that its own change is still valid, and tries again. No process 
 nothing to release.
 
 Pruning deletes old versions and leaves a hole in the chain. A process that was paused for a long time may put its
-version into this hole. The following rule, which needs no clock, makes such a version harmless. **A version counts
-only if a later check finds two facts: the version's predecessor still exists, and the field `parent` of the version
-is the id of this predecessor.** A writer makes this check after it puts a version, and a reader makes this check
-after it reads a version. A process recognises the newest version in two steps. First the process finds that the next
-version does not exist. Then it finds that the version itself still exists. A put whose reply was lost looks like a
-lost race; the id in the file shows whether the put succeeded. A writer can be paused between its put and its check.
+version into this hole. The following rule, which needs no clock, makes such a version harmless. **A version counts only
+if a later check finds two facts: the version's predecessor still exists, and the field `parent` of the version is the
+id of this predecessor.** A writer makes this check after it puts a version, and a reader makes this check after it
+reads a version. A process recognises the newest version in two steps. First the process finds that the next version
+does not exist. Then the process finds that the version itself exists. A put whose reply was lost looks like a lost
+race; the id in the file shows whether the put succeeded. A writer can be paused between its put and its check.
 Meanwhile, pruning may have deleted the predecessor of the writer's version, and perhaps the writer's version too. In
 this case, the history shows whether the writer's version is part of the chain.
 
 An object store may execute a put a second time, after its version was deleted. The second copy has the id that later
-versions name, so the rule above does not detect the copy. But pruning deletes a version only after the next version
-is in the history, and then newer versions exist. So processes also check the history. A process that has found the
-newest version checks that the history does not contain the next version. A process that has put a version checks that
-the history does not contain the number of this version.
+versions name, so the rule above does not detect the copy. But pruning deletes a version only after the next version is
+in the history, and then newer versions exist. So processes also check the history. A process that has found the newest
+version checks that the history does not contain the next version. A process that has put a version checks that the
+history does not contain the number of this version.
 
-If the history has later versions than a listing, versions were lost: an old backup was restored, or files were
-deleted by hand. New versions would contradict the history. So each process that looks for the newest version gets an
-error. The error ends when the versions are restored, or when `lakelog verify --repair` has extended the chain and set
-the history aside.
+If the history has later versions than a listing, versions were lost: an old backup was restored, or files were deleted
+by hand. New versions would contradict the history. So a process that looks for the newest version gets an error. The
+error ends when the versions are restored, or `lakelog verify --repair` extends the chain and sets the history aside.
 
 Version 0 is never deleted. Without version 0, a process that was paused while it created the topic could begin the
 chain a second time. But an unchanged version 0 would still be a valid parent. A paused process could then put a version

@@ -315,7 +315,9 @@ def newest_decided(storage: Storage, chain: StateChain) -> TopicState:
         for producer_id in unknown:
             ended = read_ended(storage, producer_id)
             committed[producer_id] = ended is not None and ended.committed
-    raise ConflictError(f"topic {chain.topic}", f"had new transactions {_MOST_ATTEMPTS} times in a row", "Read again.")
+    raise ConflictError(
+        f"topic {chain.topic}", f"got new transactions during {_MOST_ATTEMPTS} reads in a row", "Read again."
+    )
 
 
 def _without(state: TopicState, committed: Mapping[int, bool]) -> TopicState:

@@ -1,5 +1,5 @@
-"""Works with the view (log/). The functions return the name of a partition's folder, and compare a file of the view
-with expected bytes. While a job uses the view, they lock it against Kafka brokers."""
+"""Works with the view (log/). The functions return the name of a partition's folder, compare a file of the view
+with expected bytes, and lock the view against Kafka brokers while a job uses the view."""
 
 from __future__ import annotations
 

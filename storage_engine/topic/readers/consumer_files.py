@@ -1,6 +1,5 @@
 """Stores the consumers of a topic. The position of a consumer shows how far it has read. With these positions, a
-reader
-continues where it stopped, and cleaning keeps unread records.
+reader continues where it stopped, and cleaning keeps unread records.
 
     meta/<topic>/groups/<name>-<8 hex digits>.json                  a consumer without members, such as an export
     meta/<topic>/groups/<name>-<8 hex digits>.<generation>.json     a group whose member has this generation

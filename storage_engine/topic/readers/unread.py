@@ -3,7 +3,7 @@
 Offsets alone do not show the number of unread records. Compaction leaves gaps. Control batches and aborted
 transactions have offsets, but no records for a reader. So the headers of the batches are read. Records are decoded
 only in the batch that contains the position, and in the first batch with unread records. Messages of magic 0 and 1
-are always decoded, because their headers do not contain the number of records.
+are also decoded, because their headers do not contain the number of records.
 """
 
 from __future__ import annotations

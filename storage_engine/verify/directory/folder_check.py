@@ -292,13 +292,14 @@ class _PartitionCheck:
         if not wrong:
             self._note(
                 name, "an offset at which a segment or the log ends", "another offset",
-                "retention or cleaning deleted that segment; a broker deletes this file at its next start",
+                "retention or cleaning deleted the segment at this offset; a broker deletes this file at its next"
+                " start",
             )  # fmt: skip
 
     def _check_metadata(self) -> None:
         if PARTITION_METADATA not in self._entries:
             self._report(
-                Kind.METADATA, PARTITION_METADATA, 0, "a file", "none", "a broker sets such a folder aside as a stray",
+                Kind.METADATA, PARTITION_METADATA, 0, "a file", "none", "a broker sets this folder aside as a stray",
                 is_note=True,
             )  # fmt: skip
             return
