@@ -1,1 +1,1 @@
-"""Does for plain Kafka log directories the background work of a broker's LogManager and LogCleaner."""
+"""Does the background work of a broker's LogManager and LogCleaner for plain Kafka log directories."""

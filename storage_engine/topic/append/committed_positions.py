@@ -10,8 +10,9 @@ each source partition. The positions are in the topic's state, under the name of
 A row at or below the position of its source partition is committed already. The row counts as committed for any query
 that reads the row: the same query with an older checkpoint, or another query with a new checkpoint.
 
-A micro-batch is compared with the positions of one state. The micro-batch is committed only if the positions are still
-the same at the commit. An Advance contains the old and the new positions. All functions are pure.
+The rows of a micro-batch are compared with the positions in one version of the state. The micro-batch is committed
+only if the positions have not changed since this comparison. An Advance contains the old and the new positions. All
+functions are pure.
 """
 
 from __future__ import annotations

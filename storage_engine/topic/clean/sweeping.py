@@ -21,8 +21,8 @@ however long a process is paused:
   fails if the file is missing. A file in a list is needed to replay the batch, and remains until the list is deleted.
 - **A temporary file** can belong to a put that is still running. If the file is deleted, either the put fails, or the
   put has already linked the bytes to their final name.
-- **A deleted topic's id** is never used for another topic while the root has a record of the id. So the files under the
-  id are unused.
+- **A deleted topic's id** is never used for another topic while the root has a record of the id. So no topic
+  uses the files under this id.
 
 If a sweep crashes, the next sweep deletes the remaining files. Two sweeps may run in parallel: they delete the same
 files. A floor is committed only if there is a file to delete, so a sweep of an idle topic makes no new version.
