@@ -419,5 +419,5 @@ def test_a_root_with_a_password_is_refused_without_the_password(scheme: str) -> 
     with pytest.raises(ConfigError) as refused:
         open_storage(f"{scheme}://key:{PASSWORD}@bucket/prefix")
     assert str(refused.value) == (
-        "root: the URI contains a user and a password. Write the URI without them (docs/STORAGE.md, Credentials)."
+        "root: the URI contains a user and a password. Remove both from the URI (docs/STORAGE.md, Credentials)."
     )
