@@ -94,7 +94,7 @@ class Chromium:
     @classmethod
     @contextmanager
     def started(cls, program: str, profile: Path) -> Iterator[Self]:
-        """Start it, and end it with the block."""
+        """Start it, and end it with the block. The browser ends when its pipe is closed."""
         for_browser, commands = _pipe()
         answers, by_browser = _pipe()
         # The browser reads commands from descriptor 3 and writes to 4.
@@ -109,7 +109,6 @@ class Chromium:
         browser = cls(process, commands, answers)
         try:
             yield browser
-            browser.call("Browser.close", {})
         finally:
             os.close(commands)
             os.close(answers)
