@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 import pyarrow as pa
@@ -35,9 +35,11 @@ from storage_engine.topic.readers.reader import PartitionReader, lost_offsets
 from storage_engine.topic.topics import Topics
 
 _RECORDS_AT_ONCE = 1_000
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _Item = TypeVar("_Item")
-Pieces = Callable[[pa.RecordBatch], Iterator[tuple[_Item, int]]]
-"""Divides rows into pieces. Each piece comes with the offset after its last row."""
+Pieces = Callable[[pa.RecordBatch, str, int], Iterator[tuple[_Item, int]]]
+"""Divides records of a topic and a partition into pieces. The records have the columns of
+record.record_columns.RECORDS. Each piece comes with the offset after its last record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class Follower:
 
         Args:
             holds_back: whether cleaning waits for the group; None: no change.
-            pieces: divides rows of one partition, with the columns of lakelog.rows, into the pieces that the loop gets.
+            pieces: divides records of one partition into the pieces that the loop gets.
         """
         state = self._newest()
         now_ms = self._topics.clock.now_ms()
@@ -135,7 +137,7 @@ class Follower:
             if first < end:
                 reader = PartitionReader(self._topics.storage, self._chain, number, state)
                 for records in reader.read(first, end, self._how.isolation, required_from=required):
-                    for piece, end_offset in pieces(as_rows(records, state.topic, number)):
+                    for piece, end_offset in pieces(records, state.topic, number):
                         yield piece
                         self._positions[number] = end_offset
                         self._commit(member, state)
@@ -160,17 +162,18 @@ def check_id(state: TopicState, topic_id: str) -> None:
         raise UnknownTopicError(f"topic {state.topic}", "was deleted", "Root.topics() lists the topics.")
 
 
-def in_batches(rows: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """All rows as one piece, and the offset after the last row."""
-    yield rows, rows["offset"][-1].as_py() + 1
+def in_batches(records: pa.RecordBatch, topic: str, partition: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """All records as one piece, with the columns of lakelog.rows."""
+    yield as_rows(records, topic, partition), records["offset"][-1].as_py() + 1
 
 
-def in_records(rows: pa.RecordBatch) -> Iterator[tuple[Record, int]]:
-    """Each row as a record, and the offset after this record."""
-    for first in range(0, rows.num_rows, _RECORDS_AT_ONCE):
-        for row in rows.slice(first, _RECORDS_AT_ONCE).to_pylist():
-            headers = tuple((header["key"], header["value"]) for header in row["headers"])
-            record = Record(
-                row["key"], row["value"], row["topic"], row["partition"], row["offset"], row["timestamp"], headers
-            )
-            yield record, record.offset + 1
+def in_records(records: pa.RecordBatch, topic: str, partition: int) -> Iterator[tuple[Record, int]]:
+    """Each record as a piece. The columns are read directly: the conversion to rows takes longer than the rest of the
+    work for a single record."""
+    for first in range(0, records.num_rows, _RECORDS_AT_ONCE):
+        columns = records.slice(first, _RECORDS_AT_ONCE)
+        names = ("key", "value", "offset", "timestamp", "headers")
+        for key, value, offset, timestamp, headers in zip(*(columns[name].to_pylist() for name in names), strict=True):
+            named = tuple((header["key"], header["value"]) for header in headers)
+            moment = _EPOCH + timedelta(milliseconds=timestamp)
+            yield Record(key, value, topic, partition, offset, moment, named), offset + 1
