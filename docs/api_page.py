@@ -205,8 +205,8 @@ for group in orders.groups(unread=True):
 
 ## Describe, plan, verify
 
-The following methods return the information that the commands `lakelog topics describe`, `lakelog plan` and `lakelog
-verify` print ([CLI.md](CLI.md)).
+The following methods return the information that three commands print ([CLI.md](CLI.md)): `lakelog topics describe`,
+`lakelog plan` and `lakelog verify`.
 
 ```python
 for topic in log.describe():

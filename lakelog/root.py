@@ -188,13 +188,13 @@ def open_root(root: str | os.PathLike[str], *, create: bool = False) -> Root:
     """Open a root.
 
     Args:
-        root: a directory, as a path or a file: URI.
+        root: the path of a directory, a file: URI, or the URI of an object store or of HDFS (docs/STORAGE.md).
         create: if true, `open` also accepts a directory that does not exist, or that contains other files. The
             directory becomes a root when its first topic is created.
 
     Raises:
         NoRootError: there is no root, and create is false. An empty directory counts as a root.
-        UsageError: the path is not a directory of this host.
+        UsageError: the path or the URI cannot be used as a root.
         CorruptionError: the root's stored settings are damaged.
     """
     return Root(open_topics(os.fspath(root), None, warn, creates=create, makes_topics=True))

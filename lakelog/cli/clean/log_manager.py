@@ -62,17 +62,17 @@ class _Lines:
 def log_manager(
     config: Annotated[
         Path,
-        typer.Option("--config", metavar="FILE", help="The broker's server.properties, which need not be changed."),
+        typer.Option("--config", metavar="FILE", help="The broker's own server.properties, without any changes."),
     ],
     once: Annotated[
-        bool, typer.Option("--once", help="Do each task one time and end, instead of running until SIGTERM.")
+        bool, typer.Option("--once", help="Do each task once, and then end. Default: run until SIGTERM.")
     ] = False,
     topic_config: Annotated[
         Path | None,
         typer.Option(
             "--topic-config",
             metavar="FILE",
-            help="A YAML file with a section of settings for each topic. These settings replace those in"
+            help="A YAML file with a section of settings for each topic. These settings replace the topic settings in"
             " __cluster_metadata.",
         ),
     ] = None,
@@ -88,14 +88,16 @@ def log_manager(
         bool,
         typer.Option(
             "--truncate-at-damage",
-            help="After a crash, end a log at its first damaged byte, as Kafka does. Default: cut out only the damage.",
+            help="After a crash, end a log at its first damaged byte, as Kafka does. Default: cut out only the damaged"
+            " bytes.",
         ),
     ] = False,
     log_format: Annotated[
         LogFormat, typer.Option("--log-format", help="text: for people. json: each line is one JSON object.")
     ] = LogFormat.TEXT,
 ) -> None:
-    """Do the work of a broker's log manager and cleaner on its log directories: recovery, flushes, retention, compaction."""
+    """Do the work of a broker's log manager and log cleaner on the broker's log directories: recovery, flushes,
+    retention, compaction."""
     lines = _Lines(log_format)
     try:
         is_done = _manage(config, topic_config, include or (), lines, once=once, truncates=truncate_at_damage)

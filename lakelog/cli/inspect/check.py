@@ -41,14 +41,15 @@ def check(
         Path | None,
         typer.Option(
             "--rules", metavar="FILE",
-            help="A YAML file with limits. docs/MONITORING.md lists all keys. Default: the defaults of that page.",
+            help="A YAML file with limits. docs/MONITORING.md lists all keys. Default: the default limits in"
+            " docs/MONITORING.md.",
         ),
     ] = None,
     now: NowOption = None,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
-    """Compare the figures of topics and consumers with limits, as a monitoring plugin.
+    """Compare the figures of topics and consumers with limits. The output has the format of a monitoring plugin.
 
     The first line is a summary with performance data. Each further line is a finding: lag of a consumer, an old export,
     overdue maintenance, little free space, a damaged state, an ingest that appends nothing, and so on. The exit status

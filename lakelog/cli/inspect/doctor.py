@@ -39,8 +39,8 @@ def doctor(
         Path | None,
         typer.Option(
             "--peer", metavar="FILE",
-            help="The name of a new file on this storage. Run the same command on another host at the same time: the two"
-            " hosts find each other by this file and test the storage together.",
+            help="The name of a new file on this storage. Run the same command on another host at the same time. The"
+            " two hosts find each other through this file, and test the storage together.",
         ),
     ] = None,
     timeout: Annotated[

@@ -63,7 +63,7 @@ def dump(
     """Print the files of a log as Kafka's dump tool does.
 
     --offsets-decoder prints the groups of a broker: the committed offsets, the members and their assignments. Each
-    option whose name contains `decoder` also does what --print-data-log does.
+    option whose name contains `decoder` also has the effect of --print-data-log.
     """
     from lakelog.dump import DumpOptions, TopicDecoder
 

@@ -29,13 +29,15 @@ _EXAMPLE = "127.0.0.1:9308"
 def metrics(
     listen: Annotated[
         str | None,
-        typer.Option("--listen", metavar="HOST:PORT", help="Answer Prometheus's scrapes at this address, at /metrics."),
+        typer.Option("--listen", metavar="HOST:PORT",
+            help="Serve the metrics to Prometheus at this address, under /metrics."),
     ] = None,
     textfile: Annotated[
         Path | None,
         typer.Option(
             "--textfile", metavar="FILE",
-            help="Write the metrics to this file. The file is replaced as a whole, so a reader never finds a part of it.",
+            help="Write the metrics to this file. The file is replaced as a whole, so a reader never reads an"
+            " incomplete file.",
         ),
     ] = None,
     every: Annotated[
@@ -53,16 +55,17 @@ def metrics(
         bool,
         typer.Option(
             "--tables",
-            help="Also count dead letters and stale rows, every five minutes. For this, columns of Delta tables are read.",
+            help="Also count dead letters and stale rows, every five minutes. To count them, the command reads columns"
+            " of Delta tables.",
         ),
     ] = False,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
-    """Give the figures of topics and consumers to Prometheus.
+    """Report the figures of topics and consumers as metrics for Prometheus.
 
-    The names of the metrics are those of kafka_exporter and kafka-lag-exporter, and names that begin with lakelog_.
-    docs/MONITORING.md lists all metrics. Without --listen and --textfile, the metrics are printed once.
+    If kafka_exporter or kafka-lag-exporter has the same metric, Lakelog uses the same name. All other names begin with
+    lakelog_. docs/MONITORING.md lists all metrics. Without --listen and --textfile, the metrics are printed once.
     """
     if every is not None and textfile is None:
         raise UsageError("--every", "--textfile is not given", "Name the file to write.")

@@ -26,7 +26,7 @@ def report(
     now: Annotated[
         int | None,
         typer.Option("--now", metavar="MS", min=0,
-            help="Use this time as the current time, in milliseconds since 1970. Default: now."),
+            help="Write the page as if this were the current time, in milliseconds since 1970. Default: now."),
     ] = None,
     root: RootOption = None,
     conf: ConfOption = None,

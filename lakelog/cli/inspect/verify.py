@@ -53,8 +53,8 @@ def verify(
         bool,
         typer.Option(
             "--repair",
-            help="Restore indexes, snapshots, checkpoints, the view of a root, and documents of a topic's state, if they are"
-            " damaged and other files show their correct content. With --kafka-dir, damaged bytes are cut out of the .log"
+            help="Restore damaged files if other files show their correct content: indexes, snapshots, checkpoints, the"
+            " view of a root, and documents of a topic's state. With --kafka-dir, damaged bytes are cut out of the .log"
             " files and saved in .corrupt files beside them.",
         ),
     ] = False,

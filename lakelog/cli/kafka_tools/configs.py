@@ -47,7 +47,7 @@ def configs(
     entity_name: Annotated[str | None, typer.Option("--entity-name", metavar="TOPIC", help="Name of the topic.")] = None,
     topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The same as --entity-name.")] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="With --describe: also print settings that have their default.")
+        bool, typer.Option("--all", help="With --describe: also print settings that have their default value.")
     ] = False,
     add_config: Annotated[
         str | None,

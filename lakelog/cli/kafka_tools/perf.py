@@ -46,7 +46,7 @@ IntervalOption = Annotated[
 ]
 PayloadFileOption = Annotated[
     Path | None,
-    typer.Option("--payload-file", metavar="FILE", help="Each value is one of the values in this file, at random."),
+    typer.Option("--payload-file", metavar="FILE", help="Take each value at random from the values in this file."),
 ]
 ThroughputOption = Annotated[
     float, typer.Option("--throughput", metavar="N", help="Append at most N records per second; -1: no limit.")
@@ -58,7 +58,7 @@ WarmupOption = Annotated[
         metavar="N",
         min=0,
         max=LONG_MAX,
-        help="At the end, print a second line with the figures without the first N records.",
+        help="At the end, print a second line of figures that does not include the first N records.",
     ),
 ]
 BatchOption = Annotated[
@@ -73,7 +73,10 @@ MessagesOption = Annotated[
     typer.Option("--messages", metavar="N", min=1, max=LONG_MAX, help="The older name of --num-records."),
 ]
 DateFormatOption = Annotated[
-    str, typer.Option("--date-format", metavar="PATTERN", help="Form of printed times, as in Java's SimpleDateFormat.")
+    str,
+    typer.Option(
+        "--date-format", metavar="PATTERN", help="Format of the printed times: a pattern of Java's SimpleDateFormat."
+    ),
 ]
 
 
@@ -89,10 +92,10 @@ def produce(
     ] = None,
     payload_file: PayloadFileOption = None,
     payload_delimiter: Annotated[
-        str, typer.Option("--payload-delimiter", metavar="TEXT", help="What separates the values in the file.")
+        str, typer.Option("--payload-delimiter", metavar="TEXT", help="The text between two values in the file.")
     ] = "\\n",
     payload_monotonic: Annotated[
-        bool, typer.Option("--payload-monotonic", help="Each value is the number of the record.")
+        bool, typer.Option("--payload-monotonic", help="Use the number of a record as its value.")
     ] = False,
     throughput: ThroughputOption = -1.0,
     warmup_records: WarmupOption = 0,
@@ -249,7 +252,8 @@ def consume(
     num_records: RecordsOption = None,
     messages: MessagesOption = None,
     timeout: Annotated[
-        int, typer.Option("--timeout", metavar="MS", min=0, max=LONG_MAX, help="Only printed in a warning. No other effect.")
+        int, typer.Option("--timeout", metavar="MS", min=0, max=LONG_MAX,
+            help="This value is only printed in a warning. It has no other effect.")
     ] = 10_000,
     show_detailed_stats: Annotated[
         bool, typer.Option("--show-detailed-stats", help="Print regular reports, but no summary at the end.")

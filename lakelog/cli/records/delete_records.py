@@ -41,7 +41,8 @@ def delete_records(
         typer.Option(
             "--offset-json-file",
             metavar="FILE",
-            help="Instead of the three options: a file of kafka-delete-records, which has an offset for each partition.",
+            help="Instead of the three options: a JSON file in the format of kafka-delete-records, with an offset for"
+            " each partition.",
         ),
     ] = None,
     root: RootOption = None,

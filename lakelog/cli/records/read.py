@@ -83,7 +83,7 @@ def read(
         typer.Option("--group", metavar="GROUP", help="Begin at this group's positions; a new group begins at earliest.")
     ] = None,
     commit: Annotated[
-        bool, typer.Option("--commit", help="With --group: store that the group has read the printed records.")
+        bool, typer.Option("--commit", help="With --group: store the group's positions after the printed records.")
     ] = False,
     kafka_dir: KafkaDirOption = None,
     root: RootOption = None,
@@ -91,14 +91,14 @@ def read(
 ) -> None:  # fmt: skip
     """Print the records of a topic, partition after partition.
 
-    With --format jsonl each record is one line with the fields topic, partition, offset, timestamp (milliseconds),
-    timestampType, key and value (base64 or null), headers (a list of [name, base64 or null]) and leaderEpoch. `lakelog
-    append` accepts these lines.
+    With --format jsonl, each record is one line, a JSON object with the fields topic, partition, offset, timestamp
+    (milliseconds), timestampType, key and value (base64 or null), headers (a list of [name, base64 or null]) and
+    leaderEpoch. `lakelog append` accepts these lines.
 
     With --group, records that the group has read are not printed. --commit also makes this command the only member of
-    the group, and stores the group's positions after the records are written to standard output: once per second, and at
-    the end. If the command is killed, the next command prints the last records again, and skips no record. To commit
-    after a few records, use --max.
+    the group. The command then stores the group's positions once per second and at the end, each time after the records
+    are written to standard output. If the command is killed, the next `lakelog read --group` prints the last records
+    again. It skips no record. To commit after a few records, use --max.
     """
     if start is not None and from_timestamp is not None:
         raise UsageError("--from-timestamp", "--from is given, too", "Give only one of the two.")

@@ -65,9 +65,9 @@ def list_(
 ) -> None:
     """Print how far each consumer has read each partition.
 
-    Each line also has the consumer's lag in offsets, the time of the last change of the consumer's positions, and the
-    segments that are kept only for this consumer. Segments are kept for a consumer only in a topic with
-    retention.respect.consumers. In every topic, tombstones at and after the consumer's offset are kept longer.
+    Each line also has the consumer's lag in offsets, the time at which the consumer's positions last changed, and the
+    segments that are kept only for this consumer. Segments are kept for a consumer only if the topic has the setting
+    retention.respect.consumers=true. In every topic, tombstones at and after the consumer's offset are kept longer.
     """
     topics = open_topics(root, conf)
     from storage_engine.topic.readers.consumer_files import read_consumers
