@@ -67,12 +67,12 @@ offsets = orders.append(
 print(offsets)
 ```
 
-| column      | type                                                    | if the column is missing or null |
-|-------------|---------------------------------------------------------|------------------------------|
-| `value`     | bytes or text                                           | null: the record is a tombstone. The column must exist. |
-| `key`       | bytes or text                                           | the record has no key        |
-| `headers`   | a dict or a list of pairs: a name, and a value that is bytes or text | the record has no headers    |
-| `timestamp` | a time with a zone, or whole milliseconds since 1970    | the current time is used     |
+| column      | type                                                       | if the column is missing or null                   |
+|-------------|------------------------------------------------------------|----------------------------------------------------|
+| `value`     | bytes or text                                              | missing: an error; null: the record is a tombstone |
+| `key`       | bytes or text                                              | the record has no key                              |
+| `headers`   | a dict, or a list of pairs of a name and a value; a value is bytes or text | the record has no headers          |
+| `timestamp` | a time with a zone, or whole milliseconds since 1970       | the current time is used                           |
 
 `append` also accepts Arrow tables and record batches, pandas and Polars data frames, and other objects that implement
 Arrow's C stream interface:

@@ -1,4 +1,4 @@
-"""The options that commands share: the place of the topics, and the broker settings that apply.
+"""The options that several commands have: the place of the topics, and the broker settings that apply.
 
 --root overrides LAKELOG_ROOT, and LAKELOG_ROOT overrides `root` in the file of --conf. Only `root` and `broker` are
 read from that file, so a job's settings file can be used unchanged. The broker's keys in the file override the root's

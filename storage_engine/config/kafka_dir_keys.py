@@ -115,8 +115,8 @@ class LogManagerConfig:
     )  # fmt: skip
     producer_expiration_ms: int = declared_field(
         "producer.id.expiration.ms", "broker", "int", 86_400_000, unit="ms", minimum=1,
-        doc="The state of a producer is deleted when the timestamps of its last batch are this old. A producer with an"
-        " open transaction is kept.",
+        doc="The state of a producer is deleted when the last batch of the producer is this old, by the batch's"
+        " timestamps. A producer with an open transaction is kept.",
         cost="Takes effect at the next check. Checks run every ten minutes.",
     )  # fmt: skip
     broker: BrokerConfig = field(default_factory=BrokerConfig)

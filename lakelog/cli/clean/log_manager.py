@@ -1,10 +1,10 @@
 """`lakelog log-manager`: does a broker's background work on its log directories, without the broker.
 
-The command reads the broker's server.properties, locks the directories, and loads the logs. It then works until
-SIGTERM, SIGINT or SIGHUP. With --once, it does each task one time. Each action is one line on standard output: the
-time, the directory or partition, and what was done. Errors go to standard error. With --log-format json, the lines of
-both are JSON. At the end, the command closes the logs as a broker does. docs/LOG_MANAGER.md describes what is done to
-each topic.
+The command reads the broker's server.properties, locks the directories, and loads the logs. The command then works
+until SIGTERM, SIGINT or SIGHUP. With --once, the command does each task once. For each action, the command prints one
+line to standard output: the time, the directory or partition, and what was done. Errors go to standard error. With
+--log-format json, each of these lines is JSON. At the end, the command closes the logs as a broker does.
+docs/LOG_MANAGER.md describes what is done to each topic.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`lakelog check`: compares a root with limits and prints the result for Nagios, Icinga and similar programs. The
 command is a plugin of these programs.
 
-The exit status is a PluginStatus, not an ExitStatus: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN. An error of the command line, a
-root that does not exist and a wrong file of rules are UNKNOWN, too. In every case, the result is on standard output, because
-the monitoring program shows nothing else.
+The exit status is a PluginStatus, not an ExitStatus: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN. If the command line is
+wrong, the root does not exist or the rules file is wrong, the status is UNKNOWN, too. In every case, the result is on
+standard output, because the monitoring program shows nothing else.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`lakelog doctor`: tests whether a storage meets the assumptions behind Lakelog's promises, and prints a line for each
 check.
 
-With --peer, two hosts test the storage together: the same command runs on both, and they find each other by a file on
-the storage. ExitStatus is DONE if there is no problem, else ERROR.
+With --peer, two hosts test the storage together: the same command runs on both hosts, and the hosts find each other
+through a file on the storage. ExitStatus is DONE if there is no problem, else ERROR.
 """
 
 from __future__ import annotations

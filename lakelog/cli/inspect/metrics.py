@@ -1,8 +1,7 @@
-"""`lakelog metrics`: gives the figures of a root to Prometheus.
-
-With --listen, the command answers scrapes until SIGTERM or Ctrl-C ends it. With --textfile, it writes the metrics to a
-file, once or repeatedly. Otherwise it prints them. A topic that cannot be read has the metric lakelog_topic_readable
-with the value 0. If the command ends by itself, and something could not be read, the exit status is PARTIAL.
+"""`lakelog metrics`: reports the figures of a root as metrics for Prometheus. With --listen, the command serves the
+metrics until SIGTERM or Ctrl-C ends it. With --textfile, the command writes the metrics to a file, once or repeatedly.
+Otherwise it prints them. If a topic cannot be read, its metric lakelog_topic_readable is 0. If the command ends without
+a signal, and something under the root could not be read, the exit status is PARTIAL.
 """
 
 from __future__ import annotations

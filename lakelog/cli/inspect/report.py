@@ -1,8 +1,8 @@
 """`lakelog report`: writes one HTML page about the topics of a root.
 
-The page contains everything that it shows and needs no network. The command changes nothing under the root. If a topic
-cannot be read, the page shows a warning for this topic, and still shows the other topics. In this case, the exit status
-is PARTIAL, and a line on standard error names the topic.
+The page needs no other files and no network. The command changes nothing under the root. If a topic cannot be read, the
+page shows a warning for this topic, and still shows the other topics. In this case, the exit status is PARTIAL, and a
+line on standard error names the topic.
 """
 
 from __future__ import annotations

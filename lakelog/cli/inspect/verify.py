@@ -1,4 +1,4 @@
-"""`lakelog verify`: checks every invariant of a log directory or a root against the bytes, and prints what is wrong.
+"""`lakelog verify`: reads the files of a log directory or a root, checks every invariant, and prints what is wrong.
 
 Each finding is one line, or one JSON object. A summary follows. With --format jsonl the summary is printed to standard
 error.

@@ -1,8 +1,9 @@
 """`lakelog transactions`: lists the transactions that are still open in a partition, and ends them.
 
 read_committed readers stop before an open transaction. After its timeout, a transaction is aborted by the next
-`finish`, maintenance or `lakelog topics settle`. `abort` does not wait for the timeout. If the record of a
-transaction's decision is damaged, the topics of the transaction cannot be used until `decide` writes this record again.
+`finish`, maintenance or `lakelog topics settle`. `abort` does not wait for the timeout. If the file with a
+transaction's decision is damaged, the topics of the transaction cannot be used until `decide` writes the decision
+again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`lakelog groups`: does what kafka-consumer-groups does, for the groups that read topics of a root.
 
-A group is a named reader of a topic: a reader that joined through the Python API, an export, or a stream. Columns and
-words are Kafka's. A column that has no meaning in Lakelog contains `-`. Every line on standard output is a line that
-Kafka's tool also prints.
+A group is a named reader of a topic: a reader that joined through the Python API, an export, or a stream. The columns
+and the words of the output are the same as in Kafka's tool. A column that has no meaning in Lakelog contains `-`. Every
+line on standard output is a line that Kafka's tool also prints.
 """
 
 from __future__ import annotations
