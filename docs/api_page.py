@@ -67,12 +67,12 @@ offsets = orders.append(
 print(offsets)
 ```
 
-| column      | type                                                       | if the column is missing or null                   |
-|-------------|------------------------------------------------------------|----------------------------------------------------|
-| `value`     | bytes or text                                              | missing: an error; null: the record is a tombstone |
-| `key`       | bytes or text                                              | the record has no key                              |
-| `headers`   | a dict, or a list of pairs of a name and a value; a value is bytes or text | the record has no headers          |
-| `timestamp` | a time with a zone, or whole milliseconds since 1970       | the current time is used                           |
+| column      | type                                                    | if the column is missing or null                   |
+|-------------|---------------------------------------------------------|----------------------------------------------------|
+| `value`     | bytes or text                                           | missing: an error; null: the record is a tombstone |
+| `key`       | bytes or text                                           | the record has no key                              |
+| `headers`   | a dict, or a list of (name, bytes or text)              | the record has no headers                          |
+| `timestamp` | a time with a zone, or whole milliseconds since 1970    | the current time is used                           |
 
 `append` also accepts Arrow tables and record batches, pandas and Polars data frames, and other objects that implement
 Arrow's C stream interface:
@@ -84,8 +84,8 @@ orders.append(pa.table({"key": ["order-3", "order-4"], "value": [b"a", b"b"]}))
 ```
 
 You can append the rows that `read` returns without changing them: `append` ignores the columns `topic`, `partition`,
-`offset` and `timestampType`. The key decides the partition, as in Kafka. With `partition=3`, all records are appended
-to partition 3.
+`offset` and `timestampType`. The key decides the partition, as in Kafka. With `partition=3`, `append` puts all records
+into partition 3.
 
 If the topic refuses a record, `append` raises an error and appends nothing. `AmbiguousPutError` means that the commit
 may or may not have succeeded. Read the topic before you append again.
@@ -168,8 +168,8 @@ your program uses the rows, the rows do not include these records.
 
 `follow` reads a topic as a **group**. The loop begins at the position of the group, reads to the end of the topic, and
 then waits for new records. When the loop asks for the next record, `follow` commits the position after the current
-record. If the body of the loop fails, the program dies or the loop ends with `break`, the next loop gets the current
-record again.
+record. If the body of the loop fails, the program dies or the loop ends by `break`, the next loop gets this record
+again.
 
 ```python
 for record in orders.follow("billing", stop_at_end=True):
@@ -188,9 +188,8 @@ for batch in orders.follow_batches("warehouse", stop_at_end=True):
 A group has one member at a time. If a second loop calls `follow` with the same group, the second loop takes over the
 group. The first loop then gets `FencedError` at its next commit. A group that has no position yet begins at `start`.
 The values of `start` are the same as in `read`; the default is `earliest`. If retention deletes records that the group
-has not read, the loop raises `OffsetOutOfRangeError`. With `skip_deleted=True`, the loop instead continues after the
-deleted records. With `holds_back=True`, cleaning keeps the records that the group has not read, in the same way as for
-an export.
+has not read, the loop raises `OffsetOutOfRangeError`. With `skip_deleted=True`, the loop continues after the deleted
+records. With `holds_back=True`, cleaning keeps unread records of the group, as for an export.
 
 `orders.groups()` returns the positions of all groups of one topic. `log.groups()` returns the positions of all groups
 of all topics. `lag` is the log end offset minus the position of the group. With `unread=True`, `records`, `bytes` and
@@ -239,18 +238,17 @@ except lakelog.errors.UnknownTopicError as error:
 
 ## Spark
 
-`lakelog.register(spark)` adds `format("lakelog")` to any Spark session. The format has a source and a sink, with the
-columns and options of Spark's Kafka source and sink. If Lakelog was installed as a wheel, Spark finds the format
-without this call. Executors need the packages `lakelog` and `storage_engine`. [SOURCES.md](SOURCES.md#lakelog) lists
-the options.
+`lakelog.register(spark)` adds `format("lakelog")` to any Spark session. The source and the sink have the columns and
+options of Spark's Kafka source and sink. If Lakelog was installed as a wheel, Spark finds the format without this call.
+Executors need the packages `lakelog` and `storage_engine`. [SOURCES.md](SOURCES.md#lakelog) lists the options.
 
 ## In your own project
 
 Build the wheel in the checkout with `.venv/bin/python -m hatchling build -t wheel`, and install the file from `dist/`.
 The wheel contains the packages `lakelog` and `storage_engine` and the program `lakelog`. The wheel has two extras:
-`lakelog[spark]` adds PySpark, and `lakelog[delta]` adds the packages for Delta tables. `lakelog report` uses the
-packages for Delta tables. To run the Spark jobs in `jobs/`, you need a checkout. `Topic.table` and `lakelog.table` also
-need a checkout, because they decode records with the topic's model.
+`lakelog[spark]` adds PySpark, and `lakelog[delta]` adds the packages for Delta tables, which `lakelog report` uses. The
+Spark jobs in `jobs/` need a checkout. `Topic.table` and `lakelog.table` also need a checkout, because they decode
+records with the topic's model.
 """
 
 _REFERENCE = """
@@ -445,7 +443,7 @@ def render() -> str:
             start = _docstrings_below(ast.parse(inspect.getsource(topic)).body)["Start"]
             parts += ["### `Start`\n", *_markdown(start)]
             parts += ["### `FollowOptions`\n", *_markdown(topic.FollowOptions.__doc__ or "")]
-    parts.append("## Values\n\nMethods return these values. They are immutable.\n")
+    parts.append("## Values\n\nMethods return the following values. The values are immutable.\n")
     for kind in VALUES:
         parts += _values(kind)
     parts += ["## All errors\n\nThese are the classes of `lakelog.errors`.\n", _errors()]

@@ -72,8 +72,8 @@ contain record batches, older messages (magic 0 and 1), transactions, and batche
 Kafka's codecs.
 
 For each topic, `lakelog report` shows the offsets, times and sizes of the segments, the throughput, and warnings. The
-report also shows what retention and compaction will do next, and why. It shows the number of dead letters for each
-reason, too.
+report also shows the number of dead letters for each reason. For each segment that retention or compaction will delete
+or rewrite next, the report shows the reason.
 """
 
 _KAFKA_TOOLS = """\

@@ -42,11 +42,11 @@ The settings of a job come from a YAML file (`--conf`), environment variables an
 
 - `--set` overrides the environment, and the environment overrides the file. `--root` overrides `LAKELOG_ROOT`, and
   `LAKELOG_ROOT` overrides `root` in the file.
-- The root can store broker keys. Values from `--set`, the environment and the file override the stored keys. `lakelog
-  broker describe` shows the stored keys.
-- The argument of `--set` is the path of a setting, an equals sign and the value: `--set
-  topics.flights.cleanup.policy=delete`. A path is a list of keys, topic names and names of source options, joined by
-  dots. Keys and topic names may themselves contain dots. If a path matches two topics, the topic with the longer name
+- The root can store broker keys. Values from `--set`, the environment and the file override the stored keys.
+  `lakelog broker describe` shows the stored keys.
+- The argument of `--set` is the path of a setting, an equals sign and the value:
+  `--set topics.flights.cleanup.policy=delete`. A path is a list of keys, topic names and names of source options, joined
+  by dots. Keys and topic names may themselves contain dots. If a path matches two topics, the topic with the longer name
   is chosen.
 - The name of an environment variable is `LAKELOG_` and the path of a setting in capitals. In the path, `_` replaces
   each character that is neither a letter nor a digit: `LAKELOG_TOPICS_FLIGHTS_CLEANUP_POLICY=delete`. A variable can

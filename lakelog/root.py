@@ -54,7 +54,8 @@ class Root:
         return Topic(self._topics, self._topics.state(name))
 
     def groups(self, *, unread: bool = False) -> list[GroupPosition]:
-        """The positions of the groups of all topics, one topic after another. Topic.groups returns them for one topic.
+        """The positions of the groups of all topics, one topic after another. Topic.groups returns the positions for
+        one topic.
 
         Args:
             unread: also return the number, the size in bytes and the age of the unread records, as in Topic.groups.

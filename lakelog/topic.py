@@ -321,7 +321,7 @@ class Rows(ArrowRows):
 
         Raises:
             CorruptionError: committed bytes have changed.
-            UnknownTopicError: the topic was deleted meanwhile.
+            UnknownTopicError: the topic was deleted after the call of `read`.
             ConfigError: `where` cannot be evaluated on one of the rows.
         """
         for number, offsets in self.ranges.items():

@@ -86,7 +86,7 @@ KafkaDirOption = Annotated[
     Path | None,
     typer.Option(
         "--kafka-dir", metavar="DIR",
-        help="Instead of --root: a plain Kafka log directory, which contains the topic-partition folders.",
+        help="A plain Kafka log directory, instead of --root. The directory contains the topic-partition folders.",
     ),
 ]  # fmt: skip
 PartitionOption = Annotated[

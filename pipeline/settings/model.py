@@ -300,7 +300,7 @@ class Settings(Section):
     )
     export: ExportSettings | None = Field(
         default=None,
-        description="Brings a Delta table, or a table of a database, up to date with a topic, incrementally and exactly once.",
+        description="Updates a Delta table, or a table of a database, from a topic, incrementally and exactly once.",
     )
     exports: Exports = Field(
         default={},
@@ -309,7 +309,7 @@ class Settings(Section):
     )
     retention: JobTopics = Field(
         default=JobTopics(),
-        description="Deletes old segments by age, size and start offset. Each topic's own settings are the limits.",
+        description="Deletes old segments by age, size and start offset. The limits are settings of each topic.",
     )
     compaction: JobTopics = Field(
         default=JobTopics(),

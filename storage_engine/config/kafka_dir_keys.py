@@ -32,7 +32,7 @@ class LogConfig(TopicConfig):
     flush_ms: int = declared_field(
         "flush.ms", "topic", "long", LONG_MAX, unit="ms", minimum=0,
         doc="A partition's files are synced when this time has passed after their last sync."
-        " log.flush.scheduler.interval.ms sets how often this is checked.",
+        " log.flush.scheduler.interval.ms sets how often the log manager checks this.",
         cost=_AT_NEXT_TURN,
     )  # fmt: skip
     preallocate: str = declared_field(

@@ -201,9 +201,9 @@ class TopicConfig:
     )  # fmt: skip
     consumer_max_hold_ms: int = _key(
         "consumer.max.hold.ms", "long", 7 * 24 * 3_600_000, unit="ms", minimum=0, broker=_from("log.consumer.max.hold.ms"),
-        doc="How long cleaning keeps records that a registered consumer has not read. Cleaning keeps tombstones after"
-        " their delete horizon. With retention.respect.consumers, cleaning also keeps segments that retention would"
-        " delete. Kafka has no such key.",
+        doc="How long cleaning keeps records that a registered consumer has not read. For up to this time, cleaning"
+        " keeps unread tombstones beyond their delete horizon. With retention.respect.consumers, cleaning also keeps"
+        " unread segments that retention would delete. Kafka has no such key.",
         cost="Takes effect at the next cleaning. With a lower value, a slow consumer can miss deletions.",
     )  # fmt: skip
 

@@ -42,7 +42,7 @@ class Kind(StrEnum):
     VIEW = "view"
     """The view, log/ under a root, does not match the state."""
     UNREADABLE = "unreadable"
-    """The storage refused."""
+    """The storage did not let the check read the file."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Restored:
-    """Something that a repair restored.
+    """A file, or a part of a file, that a repair restored.
 
     file: the restored file.
     what: the restored part, in words.

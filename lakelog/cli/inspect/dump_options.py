@@ -42,7 +42,11 @@ SkipRecordMetadataOption = Annotated[
 MaxBytesOption = Annotated[
     int | None,
     typer.Option(
-        "--max-bytes", metavar="BYTES", min=0, max=_INT_MAX, help="Read only the first bytes of a .log. Default: all."
+        "--max-bytes",
+        metavar="BYTES",
+        min=0,
+        max=_INT_MAX,
+        help="Read only this number of bytes at the start of a .log. Default: all.",
     ),
 ]
 IndexSanityCheckOption = Annotated[

@@ -72,7 +72,7 @@ def verify(
         list[Path] | None,
         typer.Option(
             "--kafka-dir", metavar="DIR",
-            help="Instead of --root: a plain Kafka log directory. If a broker has several log.dirs, give all of them.",
+            help="A plain Kafka log directory, instead of --root. If a broker has several log.dirs, give all of them.",
         ),
     ] = None,
     root: RootOption = None,

@@ -85,7 +85,7 @@ TOOLS = (
     _tool(
         "kafka-delete-records", "delete-records",
         "If the offset of a partition is refused, the command still deletes the records of the other partitions, as"
-        " Kafka's tool does. The exit status is then 4; that of Kafka's tool is 0.",
+        " Kafka's tool does. The exit status is then 4. Kafka's tool ends with 0.",
         DELETE_RECORDS,
     ),
     _tool(

@@ -22,7 +22,7 @@ _METADATA = "__cluster_metadata"
 
 
 def log_dirs(
-    describe: Annotated[bool, typer.Option("--describe", help="Required, as in Kafka's tool.")] = False,
+    describe: Annotated[bool, typer.Option("--describe", help="This option is required, as in Kafka's tool.")] = False,
     topic_list: Annotated[
         str, typer.Option("--topic-list", metavar="TOPIC,...", help="Only these topics. Default: all.")
     ] = "",

@@ -247,7 +247,8 @@ def consume(
     topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Name of the topic.")] = None,
     include: Annotated[
         str | None,
-        typer.Option("--include", metavar="REGEX", help="Instead of --topic: read all topics whose whole name matches."),
+        typer.Option("--include", metavar="REGEX",
+            help="Read all topics whose whole name matches, instead of --topic."),
     ] = None,
     num_records: RecordsOption = None,
     messages: MessagesOption = None,

@@ -34,7 +34,8 @@ _CHUNK_BYTES = 8 * 1024**2
 
 def append(
     topic: Annotated[
-        str | None, typer.Option("--topic", metavar="TOPIC", help="Name of the topic. Not with --transactional.")
+        str | None,
+        typer.Option("--topic", metavar="TOPIC", help="Name of the topic. Not allowed together with --transactional."),
     ] = None,
     partition: Annotated[
         int | None,

@@ -54,8 +54,8 @@ TopicPartitionsOption = Annotated[
         "--topic-partitions",
         metavar="RULE,...",
         help=(
-            "Instead of --topic and --partitions. A rule is TOPICS:PARTITIONS, TOPICS or :PARTITIONS. TOPICS is a regular"
-            " expression. PARTITIONS is N, FROM-TO (TO is excluded), FROM- or -TO."
+            "The partitions, instead of --topic and --partitions. A rule is TOPICS:PARTITIONS, TOPICS or :PARTITIONS."
+            " TOPICS is a regular expression. PARTITIONS is N, FROM-TO (TO is excluded), FROM- or -TO."
         ),
     ),
 ]
@@ -93,7 +93,7 @@ def offsets(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
-    """Print each partition's offset for a time, as topic:partition:offset.
+    """For each partition, print the offset for a time, as topic:partition:offset.
 
     If the state of a topic cannot be read, the command prints the topic's name to standard error, and ends with exit
     status 4.

@@ -58,7 +58,8 @@ def read(
     topic: AnyTopicOption = None,
     partition: PartitionOption = None,
     start: Annotated[
-        str | None, typer.Option("--from", metavar="OFFSET", help="Begin here: an offset, earliest (the default) or latest.")
+        str | None, typer.Option("--from", metavar="OFFSET",
+            help="Begin at this offset, or at earliest (the default) or latest.")
     ] = None,
     from_timestamp: Annotated[
         int | None,
@@ -98,7 +99,7 @@ def read(
     With --group, records that the group has read are not printed. --commit also makes this command the only member of
     the group. The command then stores the group's positions once per second and at the end, each time after the records
     are written to standard output. If the command is killed, the next `lakelog read --group` prints the last records
-    again. It skips no record. To commit after a few records, use --max.
+    again, but skips no record. To commit after a few records, use --max.
     """
     if start is not None and from_timestamp is not None:
         raise UsageError("--from-timestamp", "--from is given, too", "Give only one of the two.")

@@ -63,7 +63,7 @@ def list_(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Print how far each consumer has read each partition.
+    """For each consumer and partition, print the offset up to which the consumer has read.
 
     Each line also has the consumer's lag in offsets, the time at which the consumer's positions last changed, and the
     segments that are kept only for this consumer. Segments are kept for a consumer only if the topic has the setting

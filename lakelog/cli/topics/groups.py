@@ -157,7 +157,7 @@ def reset_offsets(
         Path | None,
         typer.Option("--from-file", metavar="CSV", help="Reset to the offsets in this file, which --export printed."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing. The default.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing. This is the default.")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Change the offsets.")] = False,
     export: Annotated[bool, typer.Option("--export", help="Print CSV instead of a table.")] = False,
     root: RootOption = None,
@@ -194,7 +194,7 @@ def delete(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Delete groups with all their positions. A group with an active member is refused."""
+    """Delete groups with all their positions. The command refuses a group with an active member."""
     topics = open_topics(root, conf)
     from storage_engine.topic.readers import consumer_files as group_files
 

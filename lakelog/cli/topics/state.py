@@ -51,7 +51,8 @@ def history(
             "--last",
             metavar="N",
             min=1,
-            help=f"Show only the newest N versions. Default: {_LAST} if the output is a table, all if it is jsonl.",
+            help=f"Show only the newest N versions. Default: {_LAST} if the output is a table, all if the output is"
+            " jsonl.",
         ),
     ] = None,
     form: Annotated[

@@ -59,7 +59,9 @@ def create(
     topic: TopicArgument,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", metavar="N", help="Number of partitions. Default: num.partitions of the broker."),
+        typer.Option(
+            "--partitions", metavar="N", help="Number of partitions. Default: the broker setting num.partitions."
+        ),
     ] = None,
     config: ConfigOption = None,
     root: RootOption = None,
@@ -155,7 +157,7 @@ def settle(
 ) -> None:
     """Update the view for Kafka's tools (log/), so that the view shows exactly the committed records.
 
-    Before that, the command writes the markers of transactions that are decided or have timed out.
+    Before the view is updated, the command writes the markers of transactions that are decided or have timed out.
     """
     topics = open_topics(root, conf)
     for name in topic or ():

@@ -65,8 +65,9 @@ class SegmentStep(Frozen):
     """One segment that a plan changes, and the reason.
 
     rule: the rule that selects the segment: a rule of log.segment_retention or cleaner.selection, or "small
-        neighbours". found, limit: the numbers that were compared. into: the base offset of the merged segment that will
-        contain this segment; None for other actions.
+        neighbours".
+    found, limit: the numbers that were compared.
+    into: the base offset of the merged segment that will contain this segment; None for other actions.
     """
 
     base_offset: Long
@@ -103,8 +104,8 @@ class Block(Frozen):
 class PartitionPlan(Frozen):
     """The plan for one partition: the partition's state before and after.
 
-    newest_segment, newest_bytes: the name and size of the active segment; empty if there is no active segment. If
-        records are appended after this, the plan is applied without them.
+    newest_segment, newest_bytes: the name and size of the active segment; empty if there is no active segment. The plan
+        does not include records that are appended later.
     exact: whether bytes_after and segments_after are exact. If compaction is planned, both numbers are upper limits.
     steps: the segments that are changed.
     blocks: the reasons why other segments are not changed.
