@@ -58,8 +58,7 @@ def read(
     topic: AnyTopicOption = None,
     partition: PartitionOption = None,
     start: Annotated[
-        str | None, typer.Option("--from", metavar="OFFSET",
-            help="Begin at this offset, or at earliest (the default) or latest.")
+        str | None, typer.Option("--from", metavar="OFFSET", help="Begin at this offset, earliest (the default) or latest.")
     ] = None,
     from_timestamp: Annotated[
         int | None,

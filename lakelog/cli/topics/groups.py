@@ -125,37 +125,23 @@ def reset_offsets(
         list[str] | None,
         typer.Option("--topic", metavar="TOPIC[:N,...]", help="A topic, or some of its partitions; may be repeated."),
     ] = None,
-    all_topics: Annotated[
-        bool,
-        typer.Option("--all-topics", help="Reset all partitions that the group has read."),
-    ] = False,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="All partitions that the group has read.")] = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to the log start offset.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="Reset to the log end offset.")] = False,
     to_current: Annotated[bool, typer.Option("--to-current", help="Reset to the current offset.")] = False,
     to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", help="Reset to this offset.")] = None,
     shift_by: Annotated[
-        int | None,
-        typer.Option("--shift-by", metavar="N", help="Move the position by N offsets; a negative N moves it back."),
+        int | None, typer.Option("--shift-by", metavar="N", help="Move by N offsets; a negative N moves back.")
     ] = None,
     by_duration: Annotated[
         str | None,
-        typer.Option(
-            "--by-duration",
-            metavar="PnDTnHnMnS",
-            help="Reset to the first record that is not older than this duration.",
-        ),
+        typer.Option("--by-duration", metavar="PnDTnHnMnS", help="Reset to the first record not older than this."),
     ] = None,
     to_datetime: Annotated[
-        str | None,
-        typer.Option(
-            "--to-datetime",
-            metavar="TIME",
-            help="Reset to the first record at or after this time, for example 2026-01-31T12:00:00.000 in UTC.",
-        ),
+        str | None, typer.Option("--to-datetime", metavar="TIME", help="A UTC time, such as 2026-01-31T12:00:00.000.")
     ] = None,
     from_file: Annotated[
-        Path | None,
-        typer.Option("--from-file", metavar="CSV", help="Reset to the offsets in this file, which --export printed."),
+        Path | None, typer.Option("--from-file", metavar="CSV", help="Reset to the offsets that --export printed.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing. This is the default.")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Change the offsets.")] = False,
