@@ -28,15 +28,13 @@ _EXAMPLE = "127.0.0.1:9308"
 def metrics(
     listen: Annotated[
         str | None,
-        typer.Option("--listen", metavar="HOST:PORT",
-            help="Serve the metrics to Prometheus at this address, under /metrics."),
+        typer.Option("--listen", metavar="HOST:PORT", help="Serve the metrics at this address, under /metrics."),
     ] = None,
     textfile: Annotated[
         Path | None,
         typer.Option(
             "--textfile", metavar="FILE",
-            help="Write the metrics to this file. The file is replaced as a whole, so a reader never reads an"
-            " incomplete file.",
+            help="Write the metrics to this file. The whole file is replaced, so readers never see half a file.",
         ),
     ] = None,
     every: Annotated[
@@ -54,8 +52,7 @@ def metrics(
         bool,
         typer.Option(
             "--tables",
-            help="Also count dead letters and stale rows, every five minutes. To count them, the command reads columns"
-            " of Delta tables.",
+            help="Also count dead letters and stale rows, every five minutes. The count reads columns of Delta tables.",
         ),
     ] = False,
     root: RootOption = None,

@@ -247,14 +247,12 @@ def consume(
     topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Name of the topic.")] = None,
     include: Annotated[
         str | None,
-        typer.Option("--include", metavar="REGEX",
-            help="Read all topics whose whole name matches, instead of --topic."),
+        typer.Option("--include", metavar="REGEX", help="Read all topics whose whole name matches. Not with --topic."),
     ] = None,
     num_records: RecordsOption = None,
     messages: MessagesOption = None,
     timeout: Annotated[
-        int, typer.Option("--timeout", metavar="MS", min=0, max=LONG_MAX,
-            help="This value is only printed in a warning. It has no other effect.")
+        int, typer.Option("--timeout", metavar="MS", min=0, max=LONG_MAX, help="Used only in the text of a warning.")
     ] = 10_000,
     show_detailed_stats: Annotated[
         bool, typer.Option("--show-detailed-stats", help="Print regular reports, but no summary at the end.")
