@@ -43,7 +43,7 @@ log = lakelog.open("/mnt/shared/lakelog", create=True)
 orders = log.create_topic("orders", partitions=8, config={"cleanup.policy": "compact"})
 ```
 
-If the path contains no root, `open` raises `NoRootError`. So `open` does not create a root at a mistyped path. With
+If the path contains no root, `open` raises `NoRootError`. `open` does not create a root at a mistyped path. With
 `create=True`, `open` creates a new root. To open a topic that exists, give its name:
 
 ```python
@@ -104,8 +104,8 @@ with log.transaction() as t:
 The transaction is committed at the end of the block. If the block raises an exception, the transaction is aborted, and
 readers of committed records never get the records of the transaction. If the program dies, other processes abort the
 transaction after a timeout (15 minutes, or `timeout_seconds`). While a transaction is open, readers of committed
-records stop before its first record. This applies to each partition to which the transaction has appended. Each append
-of a transaction writes a new version of the topic's state. So append many records in one call.
+records stop before its first record. Readers stop in each partition to which the transaction has appended. Each append
+of a transaction writes a new version of the topic's state. To write fewer versions, append many records in one call.
 
 ## Read
 
@@ -125,9 +125,9 @@ print(everything.num_rows, len(last_hour), len(from_offsets))
 `where` takes an expression of `pyarrow.compute` on these columns. The result is the same as if you read all rows and
 then filter them. If the expression limits `partition`, `offset` or `timestamp`, `read` does not read segments in which
 no row can match. The first and the last segment that `read` reads may contain many rows that cannot match. `read` skips
-most of these rows, too. A limit on `timestamp` also works if the timestamps are in any order, but `read` skips more
-rows if the timestamps are ascending. If the expression has an upper limit on `timestamp`, `read` may still read all
-rows of some segments: imported segments, and segments that an earlier version of Lakelog wrote.
+most rows that cannot match, too. A limit on `timestamp` also works if the timestamps are in any order, but `read` skips
+more rows if the timestamps are ascending. If the expression has an upper limit on `timestamp`, `read` may still read
+all rows of some segments: imported segments, and segments that an earlier version of Lakelog wrote.
 
 ```python
 import pyarrow.compute as pc
@@ -446,5 +446,5 @@ def render() -> str:
     parts.append("## Values\n\nMethods return the following values. The values are immutable.\n")
     for kind in VALUES:
         parts += _values(kind)
-    parts += ["## All errors\n\nThese are the classes of `lakelog.errors`.\n", _errors()]
+    parts += ["## All errors\n\nThe module `lakelog.errors` contains the following classes.\n", _errors()]
     return "\n".join(parts)

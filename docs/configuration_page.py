@@ -86,7 +86,7 @@ Kafka's broker keys set the defaults of all topics. Lakelog has no broker, but t
 the settings of a broker.
 
 The root stores these keys for all jobs and commands that use the root. The first run that creates a topic in a root
-copies the section `broker` of its settings file into the root. After that, `lakelog broker alter` changes the stored
+copies the section `broker` of its settings file into the root. Later, use `lakelog broker alter` to change the stored
 keys. A run may set another value for a key: in its settings file, in its environment or with `--set`. The run then uses
 its own value, and reports the difference on standard error. The run's value also overrides the stored synonyms of the
 key: `log.retention.hours` of a run overrides a stored `log.retention.ms`.
@@ -104,8 +104,8 @@ every commit in a root is synced, and jobs do the cleaning.
 _WITHOUT_USE = """\
 ## Kafka's keys that Lakelog refuses
 
-Lakelog refuses these keys of Kafka, because each of them sets something that Lakelog does not have. Remove them from your
-settings.
+Lakelog refuses these keys of Kafka, because each of them sets something that Lakelog does not have. Remove these keys
+from your settings.
 """
 
 

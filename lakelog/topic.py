@@ -313,7 +313,7 @@ class Rows(ArrowRows):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns. They are the same as in Spark's Kafka source (lakelog.rows)."""
+        """The columns, the same as in Spark's Kafka source (lakelog.rows)."""
         return ROWS
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:

@@ -50,8 +50,8 @@
     check.py            compare the figures of a root with limits, as a monitoring plugin
 
 Results go to standard output. An error goes to standard error as one line. The exit status is a value of ExitStatus. A
-command imports its modules only when it runs. So `lakelog topics list` does not wait until numba has loaded the
-compiled functions.
+command imports its modules only when it runs. For example, `lakelog topics list` does not wait until numba has loaded
+the compiled functions.
 """
 
 from __future__ import annotations

@@ -79,7 +79,9 @@ class ExportSettings(Section):
         if self.headers:
             raise mistake("found headers: true, but an export into a database has no headers", "Remove headers.")
         if self.jdbc.schema_ is not None and self.jdbc.target().kind is not DatabaseKind.POSTGRESQL:
-            raise mistake("found jdbc.schema, which only PostgreSQL has", "Remove it: the URL names the database.")
+            raise mistake(
+                "found jdbc.schema, which only PostgreSQL has", "Remove jdbc.schema: the URL names the database."
+            )
         return self
 
 

@@ -48,7 +48,8 @@ COMPRESSION_TYPE: Final = ConfigKey(
     kind="choice",
     default=DEFAULT_CODEC,
     choices=("uncompressed", "gzip", "snappy", "lz4", "zstd"),
-    doc="Codec of the batches, if the topic's compression.type is producer. Otherwise the topic's codec is used.",
+    doc="Codec of the batches, if the topic's compression.type is producer. With any other compression.type, the"
+    " topic's codec is used.",
     cost="Existing records do not change.",
 )
 STORAGE_RETRY_TIMEOUT: Final = ConfigKey(
@@ -96,8 +97,9 @@ SMALL_FILES: Final = ConfigKey(
     unit="files",
     default=DEFAULT_SMALL_FILES,
     minimum=1,
-    doc="If a table has more small files than this number, maintenance joins them in one commit. No row changes. A file is"
-    " joined only if the smaller files together are as large as the file, so each row is copied only a few times.",
+    doc="If a table has more small files than this number, maintenance joins them in one commit. No row changes."
+    " Maintenance joins a file only if the smaller files together are as large as this file. So each row is copied only"
+    " a few times.",
     cost="Existing records do not change. A small value copies more rows. A large value makes tables slower to read.",
 )
 SMALL_BYTES: Final = ConfigKey(

@@ -1,9 +1,9 @@
 """Declares the broker's keys, and finds the declaration of a topic's or broker's key by its name.
 
-Some broker keys set the default of a topic key, for all topics. These keys are derived from the declarations in
-topic_keys.py. All other keys of the broker are declared here. The error for an unknown key suggests the most similar
-key. Defaults, bounds and precedence are those of Kafka 4.3 (ServerTopicConfigSynonyms, AbstractKafkaConfig,
-KafkaConfig.validateValues), with one exception: the cleaner's buffer may be as small as 1 KiB.
+Some broker keys set the default of a topic key, for all topics. Such broker keys are derived from the
+declarations in topic_keys.py. All other keys of the broker are declared here. The error for an unknown key suggests the
+most similar key. Defaults, bounds and precedence are those of Kafka 4.3 (ServerTopicConfigSynonyms,
+AbstractKafkaConfig, KafkaConfig.validateValues), with one exception: the cleaner's buffer may be as small as 1 KiB.
 """
 
 from __future__ import annotations

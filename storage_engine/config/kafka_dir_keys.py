@@ -1,8 +1,8 @@
 """Declares the keys that a plain Kafka log directory has, but a Lakelog root does not have.
 
 In a plain directory a LogManager syncs files, writes checkpoints and deletes segments on a schedule, as a broker does.
-Under a root, every commit is synced, and jobs do the other work. So these keys are refused under a root. Names,
-defaults and precedence are Kafka's. All values are immutable.
+Under a root, every commit is synced, and jobs do the other work. Lakelog refuses these keys under a root, because they
+would have no effect. Names, defaults and precedence are Kafka's. All values are immutable.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ class TopicConfig:
     segment_bytes: int = _key(
         "segment.bytes", "int", 1024**3, unit="bytes", minimum=1024, broker=_from("log.segment.bytes"),
         doc="Largest size of a segment's .log file. Retention and compaction act on whole closed segments.",
-        cost=_AT_NEXT_ROLL + " Smaller segments are deleted and compacted sooner. But there are more files, and the"
-        " topic's state is larger.",
+        cost=_AT_NEXT_ROLL + " Smaller segments are deleted and compacted sooner. The disadvantages are more"
+        " files and a larger state of the topic.",
     )  # fmt: skip
     segment_ms: int = _key(
         "segment.ms", "long", 7 * 24 * 3_600_000, unit="ms", minimum=1,

@@ -42,7 +42,7 @@ class Segment(NamedTuple):
         batch has a timestamp.
     modified_ms: wall clock time of the last change. Kafka uses the mtime of the file instead.
     aborted: the aborted transactions whose abort markers are in the segment, or were in the segment before its
-        compaction. They are in the order of the markers, and are the entries of the segment's .txnindex.
+        compaction. The transactions are in the order of their markers. The segment's .txnindex has the same entries.
     first_timestamp: the largest timestamp of the segment's first batch; -1 if the first batch has no timestamp, None if
         the timestamp is not known.
     horizon_ms: the earliest delete horizon of a tombstone or marker in the segment; -1 if there is no delete horizon.

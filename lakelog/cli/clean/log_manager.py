@@ -3,7 +3,7 @@
 The command reads the broker's server.properties, locks the directories, and loads the logs. The command then works
 until SIGTERM, SIGINT or SIGHUP. With --once, the command does each task once. For each action, the command prints one
 line to standard output: the time, the directory or partition, and what was done. Errors go to standard error. With
---log-format json, each of these lines is JSON. At the end, the command closes the logs as a broker does.
+--log-format json, each line of output is JSON. At the end, the command closes the logs as a broker does.
 docs/LOG_MANAGER.md describes what is done to each topic.
 """
 

@@ -1,5 +1,5 @@
 """`lakelog check`: compares a root with limits and prints the result for Nagios, Icinga and similar programs. The
-command is a plugin of these programs.
+command is a plugin of such monitoring programs.
 
 The exit status is a PluginStatus, not an ExitStatus: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN. If the command line is
 wrong, the root does not exist or the rules file is wrong, the status is UNKNOWN, too. In every case, the result is on

@@ -1,4 +1,4 @@
-"""The options of `lakelog dump`, most of them with the names of kafka-dump-log."""
+"""Declares the options of `lakelog dump`. Most options have the same names as in kafka-dump-log."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """`lakelog ui`: serves pages about a root to a browser.
 
 The command serves until SIGTERM or Ctrl-C ends it. The command prints the address of the pages to standard output. For
-each change that a form has made, it prints a line to standard error. By default, the pages change nothing and show no
-contents of records, and only programs on this host can open the pages.
+each change that a form has made, the command prints a line to standard error. By default, the pages change nothing and
+show no contents of records, and only programs on this host can open the pages.
 """
 
 from __future__ import annotations

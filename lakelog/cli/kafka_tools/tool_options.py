@@ -70,13 +70,14 @@ GET_OFFSETS: Rows = (
     ),
     (
         "--time", "--time",
-        ("Times below -6 are refused. Lakelog has no tiered storage. So -4 (earliest-local) prints the log start offset. -5"
-         " (latest-tiered) and -6 (earliest-pending-upload) print nothing, as with a broker without tiered storage."),
+        ("Times below -6 are refused. Lakelog has no tiered storage. Therefore -4 (earliest-local) prints the log start"
+        " offset. -5 (latest-tiered) and -6 (earliest-pending-upload) print nothing, as with a broker without tiered"
+        " storage."),
     ),
     (
         "--exclude-internal-topics", "--exclude-internal-topics",
-        ("Only a log directory (--kafka-dir) has internal topics. One of them is __cluster_metadata, which a broker never"
-         " lists."),
+        ("Only a log directory (--kafka-dir) has internal topics. One internal topic is __cluster_metadata, which a"
+         " broker never lists."),
     ),
     ("--command-config", "", _NO_CLIENT),
     *_HELP,
@@ -113,8 +114,8 @@ DELETE_RECORDS: Rows = (
     ("--command-config", "", _NO_CLIENT),
     (
         "--offset-json-file", "--offset-json-file",
-        ("The text after `error:` differs from the text of Kafka's tool. The output lists the partitions in the order of"
-        " the file."),
+        ("The text after `error:` differs from the text of Kafka's tool. The output lists the partitions in the order"
+        " of the file."),
     ),
     *_HELP,
 )  # fmt: skip
@@ -146,7 +147,7 @@ PRODUCER_PERF_TEST: Rows = (
     (
         "--warmup-records",
         "--warmup-records",
-        "A commit never contains both records of the warm-up and measured records.",
+        "Each commit contains either only warm-up records or only measured records.",
     ),
     ("--reporting-interval", "--reporting-interval", ""),
     ("--producer-props", "", _COMMITS),
@@ -159,7 +160,7 @@ PRODUCER_PERF_TEST: Rows = (
     ("--help", "--help", ""),
 )
 
-_NO_CONSUMER = "Lakelog reads the files of the log, and has no Kafka consumer that the option could configure."
+_NO_CONSUMER = "Lakelog reads the files of the log without a Kafka consumer, so this option would have no effect."
 CONSUMER_PERF_TEST: Rows = (
     ("--bootstrap-server", "", _NO_BROKER),
     ("--topic", "--topic", ""),

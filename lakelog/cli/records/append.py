@@ -62,7 +62,7 @@ def append(
     A line is a JSON object. The object must have the fields key and value (base64 or null). The object may have the
     fields headers (a list of [name, base64 or null]) and timestamp (milliseconds; default: now). You can append the
     lines that `lakelog read` printed: the fields topic, partition, offset, timestampType and leaderEpoch are ignored.
-    --partition gives the partition of all records. Without this option, the key of a record determines its partition,
+    --partition gives the partition of all records. Without --partition, the key of a record determines its partition,
     as in Kafka. Records without a key all go to one partition.
     """
     if topic is None and not transactional:

@@ -3,7 +3,7 @@ for it.
 
 An export registers itself. If the table of an export is deleted, the export remains a consumer until `forget` removes
 it. Cleaning keeps the tombstones that a consumer has not read. With retention.respect.consumers, cleaning also keeps
-the segments that a consumer has not read. Both are kept for at most consumer.max.hold.ms.
+the segments that a consumer has not read. Cleaning keeps such tombstones and segments for at most consumer.max.hold.ms.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def reset_offsets(
     ] = None,
     by_duration: Annotated[
         str | None,
-        typer.Option("--by-duration", metavar="PnDTnHnMnS", help="Reset to the first record not older than this."),
+        typer.Option("--by-duration", metavar="PnDTnHnMnS", help="Reset to the first record within this time span."),
     ] = None,
     to_datetime: Annotated[
         str | None, typer.Option("--to-datetime", metavar="TIME", help="A UTC time, such as 2026-01-31T12:00:00.000.")

@@ -99,8 +99,8 @@ def prune(topic: TopicsOption = None, root: RootOption = None, conf: ConfOption 
 
 @app.command("sweep")
 def sweep(topic: TopicsOption = None, root: RootOption = None, conf: ConfOption = None) -> None:
-    """Delete files that no version of the state names, and that no later version can name. Only files that are older
-    than lakelog.sweep.delay.ms are deleted."""
+    """Delete files that are in no version of the topic's state, and that no later version can contain. Only files that
+    are older than lakelog.sweep.delay.ms are deleted."""
     topics = open_topics(root, conf)
     from storage_engine.topic.clean.sweeping import sweep_topic
 
