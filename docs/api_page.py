@@ -124,10 +124,10 @@ print(everything.num_rows, len(last_hour), len(from_offsets))
 
 `where` takes an expression of `pyarrow.compute` on these columns. The result is the same as if you read all rows and
 then filter them. If the expression limits `partition`, `offset` or `timestamp`, `read` does not read segments in which
-no row can match. The first and the last segment that `read` reads may contain many rows that cannot match. `read` skips
-most rows that cannot match, too. A limit on `timestamp` also works if the timestamps are in any order, but `read` skips
-more rows if the timestamps are ascending. If the expression has an upper limit on `timestamp`, `read` may still read
-all rows of some segments: imported segments, and segments that an earlier version of Lakelog wrote.
+no row can match. The first and the last segment that `read` reads may contain many rows that cannot match. `read` also
+skips most of the rows that cannot match. A limit on `timestamp` also works if the timestamps are in any order, but
+`read` skips more rows if the timestamps are ascending. If the expression has an upper limit on `timestamp`, `read` may
+still read all rows of some segments: imported segments, and segments that an earlier version of Lakelog wrote.
 
 ```python
 import pyarrow.compute as pc

@@ -54,8 +54,8 @@ class BrokerConfig:
     )  # fmt: skip
     log_cleaner_io_max_bytes_per_second: float = _key(
         "log.cleaner.io.max.bytes.per.second", "double", float_info.max, unit="bytes", minimum=1,
-        doc="Limit on the bytes per second of compaction and merging. Bytes that are read and bytes that are written count"
-        " together. All tasks of a job together stay below this limit.",
+        doc="Limit on the bytes per second of compaction and merging. The limit applies to the sum of bytes read and"
+        " bytes written. All tasks of a job together stay below this limit.",
         cost=AT_NEXT_CLEANING + " With a lower value, maintenance takes longer, but leaves more of the storage's"
         " bandwidth to ingests and readers.",
     )  # fmt: skip

@@ -49,10 +49,10 @@ class Segment(NamedTuple):
     smallest_timestamp: a lower bound: no record and no marker in the segment has a smaller timestamp. -1 if a record
         has no timestamp. None if the bound is not known: only batches of Lakelog have the bound in their headers, and
         older versions of Lakelog did not store the bound.
-    largest_lateness_ms: the most milliseconds by which a record's timestamp can be lower than an earlier record's
-        timestamp. Let T be the largest timestamp in the headers of a batch and of all batches before it. Then no record
-        of this batch or of a later batch has a timestamp below T - largest_lateness_ms. None if this number is not
-        known, or if a record has no timestamp.
+    largest_lateness_ms: the largest number of milliseconds by which a record's timestamp can be lower than an earlier
+        record's timestamp. Let T be the largest timestamp in the headers of a batch and of all batches before it. Then
+        no record of this batch or of a later batch has a timestamp below T - largest_lateness_ms. None if this number
+        is not known, or if a record has no timestamp.
     """
 
     base_offset: Long

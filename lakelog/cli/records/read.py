@@ -1,9 +1,9 @@
 """`lakelog read`: prints the records of a topic, one partition after another, and each partition in the order of its
 offsets.
 
-The start offset of every partition is looked up before the first record is printed. If a start offset is outside its
-partition, the command ends with an error and prints nothing. Records that are committed while the command runs are not
-printed. Standard error shows progress, unless the records themselves are printed to a terminal.
+The command looks up the start offset of every partition before it prints the first record. If a start offset is outside
+its partition, the command ends with an error and prints nothing. Records that are committed while the command runs are
+not printed. Standard error shows progress, unless the records themselves are printed to a terminal.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def read(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
-    """Print the records of a topic, partition after partition.
+    """Print the records of a topic, one partition after another.
 
     With --format jsonl, each record is one line, a JSON object with the fields topic, partition, offset, timestamp
     (milliseconds), timestampType, key and value (base64 or null), headers (a list of [name, base64 or null]) and

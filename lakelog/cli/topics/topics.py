@@ -246,7 +246,7 @@ def import_(
     A topic that does not exist in the root is imported completely. A Kafka log directory contains no topic settings:
     give the settings with --config. If a topic was exported from the root into this directory, the import takes only
     the records that a broker appended after the export. The offsets that groups committed in __consumer_offsets become
-    the positions of these groups. A group that the topic in the root already has does not change.
+    the positions of these groups. Groups that the topic in the root already has do not change.
     """
     overrides = given_overrides(config or ())
     topics = open_topics(root, conf, creates=True, makes_topics=True)
