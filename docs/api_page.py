@@ -43,8 +43,8 @@ log = lakelog.open("/mnt/shared/lakelog", create=True)
 orders = log.create_topic("orders", partitions=8, config={"cleanup.policy": "compact"})
 ```
 
-If there is no root, `open` raises `NoRootError`, so a mistyped path is an error. With `create=True`, `open` creates a
-new root. To open a topic that exists, give its name:
+If the path contains no root, `open` raises `NoRootError`. `open` does not create a root at a mistyped path. With
+`create=True`, `open` creates a new root. To open a topic that exists, give its name:
 
 ```python
 orders = log.topic("orders")
@@ -54,8 +54,8 @@ print(log.topics(), orders.partitions, orders.config)
 ## Append
 
 An append is **one commit**: either all its records become visible, or none. You can append while an ingest runs: the
-append is committed between two micro-batches, and the ingest continues. `append` returns the offsets of the new records
-of each partition.
+append is committed between two micro-batches, and the ingest continues. `append` returns, for each partition, the
+offsets of the new records.
 
 ```python
 offsets = orders.append(
@@ -67,15 +67,15 @@ offsets = orders.append(
 print(offsets)
 ```
 
-| column      | type                                                    | if it is missing or null     |
-|-------------|---------------------------------------------------------|------------------------------|
-| `value`     | bytes or text                                           | null is a tombstone; the column itself is required |
-| `key`       | bytes or text                                           | the record has no key        |
-| `headers`   | pairs of a name and bytes or text, or a dict            | the record has no headers    |
-| `timestamp` | a time with a zone, or whole milliseconds since 1970    | the current time is used     |
+| column      | type                                                    | if the column is missing or null                   |
+|-------------|---------------------------------------------------------|----------------------------------------------------|
+| `value`     | bytes or text                                           | missing: an error; null: the record is a tombstone |
+| `key`       | bytes or text                                           | the record has no key                              |
+| `headers`   | a dict, or a list of (name, bytes or text)              | the record has no headers                          |
+| `timestamp` | a time with a zone, or whole milliseconds since 1970    | the current time is used                           |
 
-`append` also accepts Arrow tables and record batches, pandas and Polars data frames, and other objects with Arrow's C
-stream:
+`append` also accepts Arrow tables and record batches, pandas and Polars data frames, and other objects that implement
+Arrow's C stream interface:
 
 ```python
 import pyarrow as pa
@@ -83,12 +83,12 @@ import pyarrow as pa
 orders.append(pa.table({"key": ["order-3", "order-4"], "value": [b"a", b"b"]}))
 ```
 
-You can append rows that `read` returned, without any change: `append` ignores the columns `topic`, `partition`,
-`offset` and `timestampType`. The key decides the partition, as in Kafka. With `partition=3`, all records are appended
-to partition 3.
+You can append the rows that `read` returns without changing them: `append` ignores the columns `topic`, `partition`,
+`offset` and `timestampType`. The key decides the partition, as in Kafka. With `partition=3`, `append` puts all records
+into partition 3.
 
-If the topic refuses a record, `append` raises an error and appends nothing. After `AmbiguousPutError`, it is unknown
-whether the commit took place: read the topic before you append again.
+If the topic refuses a record, `append` raises an error and appends nothing. `AmbiguousPutError` means that the commit
+may or may not have succeeded. Read the topic before you append again.
 
 ## Transactions
 
@@ -104,8 +104,8 @@ with log.transaction() as t:
 The transaction is committed at the end of the block. If the block raises an exception, the transaction is aborted, and
 readers of committed records never get the records of the transaction. If the program dies, other processes abort the
 transaction after a timeout (15 minutes, or `timeout_seconds`). While a transaction is open, readers of committed
-records stop at its first record, in each partition to which the transaction has appended. Each append of a transaction
-writes one version of the topic's state, so append many records at once.
+records stop before its first record. Readers stop in each partition to which the transaction has appended. Each append
+of a transaction writes a new version of the topic's state. To write fewer versions, append many records in one call.
 
 ## Read
 
@@ -123,11 +123,11 @@ print(everything.num_rows, len(last_hour), len(from_offsets))
 ```
 
 `where` takes an expression of `pyarrow.compute` on these columns. The result is the same as if you read all rows and
-then filter them. But if the expression limits `partition`, `offset` or `timestamp`, `read` skips segments in which no
-row can match. Of the segments that are read, the first and the last may contain many rows that cannot match. `read`
-skips most of these rows, too. Timestamps may be in any order, but a limit on `timestamp` lets `read` skip more rows if
-the timestamps are ascending. In segments that were imported, or that an earlier version of Lakelog wrote, an upper
-limit on `timestamp` might not let `read` skip any rows.
+then filter them. If the expression limits `partition`, `offset` or `timestamp`, `read` does not read segments in which
+no row can match. The first and the last segment that `read` reads may contain many rows that cannot match. `read` also
+skips most of the rows that cannot match. A limit on `timestamp` also works if the timestamps are in any order, but
+`read` skips more rows if the timestamps are ascending. If the expression has an upper limit on `timestamp`, `read` may
+still read all rows of some segments: imported segments, and segments that an earlier version of Lakelog wrote.
 
 ```python
 import pyarrow.compute as pc
@@ -156,20 +156,20 @@ rows = orders.read()
 print(duckdb.sql("SELECT count(*), count(value) FROM rows"))
 ```
 
-If the topic is exported to a Delta table, `orders.table(schema="order")` returns the rows of the table together with
-the records that the log has beyond it ([ANALYSTS.md](ANALYSTS.md#rows-that-are-not-exported-yet)).
+If the topic is exported to a Delta table, `orders.table(schema="order")` returns the rows of the table, updated with
+the records that are not exported yet ([ANALYSTS.md](ANALYSTS.md#rows-that-are-not-exported-yet)).
 
 By default, a reader sees committed records only: no records of aborted transactions, and no records after the start of
-an open transaction. With `isolation="read_uncommitted"`, a reader also sees these records. The records are read when
-your program uses the rows. If retention or compaction deletes records between the call of `read` and this use, the rows
-do not include these records.
+an open transaction. With `isolation="read_uncommitted"`, a reader also sees the records of aborted and open
+transactions. The records are read when your program uses the rows. If retention or compaction deletes records before
+your program uses the rows, the rows do not include these records.
 
 ## Follow
 
 `follow` reads a topic as a **group**. The loop begins at the position of the group, reads to the end of the topic, and
-then waits for new records. A record is committed when the loop asks for the next record. If the body of the loop fails
-or the program dies, the next loop gets the current record again. If a loop ends with `break`, the next loop also gets
-the last record again.
+then waits for new records. When the loop asks for the next record, `follow` commits the position after the current
+record. If the body of the loop fails, the program dies or the loop ends by `break`, the next loop gets this record
+again.
 
 ```python
 for record in orders.follow("billing", stop_at_end=True):
@@ -177,23 +177,23 @@ for record in orders.follow("billing", stop_at_end=True):
 ```
 
 With `stop_at_end=True`, the loop ends when all records are read. Each commit replaces one small file and waits until
-the file is durable. If a commit for each record is too slow, read Arrow batches. A batch is committed when the loop
-asks for the next batch:
+the file is durable. If a commit for each record is too slow, read Arrow batches. When the loop asks for the next batch,
+`follow_batches` commits the position after the current batch:
 
 ```python
 for batch in orders.follow_batches("warehouse", stop_at_end=True):
     print(batch.num_rows, "rows of partition", batch["partition"][0])
 ```
 
-A group has one member at a time. If a second loop calls `follow` with the same group, the second loop takes over, and
-the first loop gets `FencedError` at its next commit. A group that has no position yet begins at `start` (as in `read`;
-the default is `earliest`). If retention deletes records that the group has not read, the loop raises
-`OffsetOutOfRangeError`; with `skip_deleted=True`, the loop continues after the deleted records. With `holds_back=True`,
-cleaning keeps records that the group has not read, as it does for exports.
+A group has one member at a time. If a second loop calls `follow` with the same group, the second loop takes over the
+group. The first loop then gets `FencedError` at its next commit. A group that has no position yet begins at `start`.
+The values of `start` are the same as in `read`; the default is `earliest`. If retention deletes records that the group
+has not read, the loop raises `OffsetOutOfRangeError`. With `skip_deleted=True`, the loop continues after the deleted
+records. With `holds_back=True`, cleaning keeps unread records of the group, as for an export.
 
 `orders.groups()` returns the positions of all groups of one topic. `log.groups()` returns the positions of all groups
-of all topics. `lag` is a difference of offsets. With `unread=True`, `records`, `bytes` and `seconds` give the number,
-the size and the age of the unread records:
+of all topics. `lag` is the log end offset minus the position of the group. With `unread=True`, `records`, `bytes` and
+`seconds` give the number, the size and the age of the unread records:
 
 ```python
 for group in orders.groups(unread=True):
@@ -204,8 +204,8 @@ for group in orders.groups(unread=True):
 
 ## Describe, plan, verify
 
-These methods return the information that the commands `lakelog topics describe`, `lakelog plan` and `lakelog verify`
-print ([CLI.md](CLI.md)). The commands call the same functions.
+The following methods return the information that three commands print ([CLI.md](CLI.md)): `lakelog topics describe`,
+`lakelog plan` and `lakelog verify`.
 
 ```python
 for topic in log.describe():
@@ -227,7 +227,7 @@ To describe or plan only the undamaged topics, give their names in the call.
 ## Errors
 
 Every error is a `lakelog.errors.LogError`. The attributes of an error are `place`, `problem` and `remedy`. No error
-contains a part of a record.
+contains data of a record.
 
 ```python
 try:
@@ -238,24 +238,24 @@ except lakelog.errors.UnknownTopicError as error:
 
 ## Spark
 
-`lakelog.register(spark)` adds `format("lakelog")` to any Spark session: a source and a sink with the columns and
-options of Spark's Kafka source and sink. A session knows the format without this call if Lakelog was installed as a
-wheel. Executors need the packages `lakelog` and `storage_engine`. [SOURCES.md](SOURCES.md#lakelog) lists the options.
+`lakelog.register(spark)` adds `format("lakelog")` to any Spark session. The source and the sink have the columns and
+options of Spark's Kafka source and sink. If Lakelog was installed as a wheel, Spark finds the format without this call.
+Executors need the packages `lakelog` and `storage_engine`. [SOURCES.md](SOURCES.md#lakelog) lists the options.
 
 ## In your own project
 
 Build the wheel in the checkout with `.venv/bin/python -m hatchling build -t wheel`, and install the file from `dist/`.
-The wheel contains the packages `lakelog` and `storage_engine` and the program `lakelog`. It has two extras:
+The wheel contains the packages `lakelog` and `storage_engine` and the program `lakelog`. The wheel has two extras:
 `lakelog[spark]` adds PySpark, and `lakelog[delta]` adds the packages for Delta tables, which `lakelog report` uses. The
-Spark jobs in `jobs/` run from a checkout. `Topic.table` and `lakelog.table` also need a checkout, because they decode
+Spark jobs in `jobs/` need a checkout. `Topic.table` and `lakelog.table` also need a checkout, because they decode
 records with the topic's model.
 """
 
 _REFERENCE = """
 ## Reference
 
-Only the names in this reference are the Python API. Everything else may change without notice. Every function can also
-raise `StorageError` or one of its subclasses if the storage refuses a call or fails.
+The Python API consists only of the names in this reference. All other names may change without notice. Every function
+can also raise `StorageError` or one of its subclasses if the storage refuses a call or fails.
 """
 
 CLASSES: tuple[type, ...] = (lakelog.Root, lakelog.Topic, lakelog.Transaction, lakelog.Rows, lakelog.FreshTable)
@@ -443,8 +443,8 @@ def render() -> str:
             start = _docstrings_below(ast.parse(inspect.getsource(topic)).body)["Start"]
             parts += ["### `Start`\n", *_markdown(start)]
             parts += ["### `FollowOptions`\n", *_markdown(topic.FollowOptions.__doc__ or "")]
-    parts.append("## Values\n\nMethods return these values. They are immutable.\n")
+    parts.append("## Values\n\nMethods return the following values. The values are immutable.\n")
     for kind in VALUES:
         parts += _values(kind)
-    parts += ["## All errors\n\nThese are the classes of `lakelog.errors`.\n", _errors()]
+    parts += ["## All errors\n\nThe module `lakelog.errors` contains the following classes.\n", _errors()]
     return "\n".join(parts)

@@ -55,7 +55,7 @@ lakelog perf produce --topic clicks --num-records 1000 --record-size 100 --root 
 
 ## Rules for every command
 
-Almost every command has these two options. The tables of the commands do not repeat them:
+Almost every command has the options `--root` and `--conf`. The tables below do not repeat these two options:
 """
 
 _RULES = """\
@@ -63,27 +63,29 @@ The exit status of a command is 0 (done), 1 (an error), 2 (wrong usage) or 4 (do
 ends with 4 if it has found a problem, and with 1 if it could not read a file. `doctor` ends with 1 if it has found a
 problem. Every error is one line with the place, the value that was found, and the remedy.
 
-`append` reads lines in the format in which `read` prints them. `read` prints only committed records, unless
-`--isolation read_uncommitted` is given. A transaction makes appends to several topics visible at the same moment: use
-`append --transactional`, or `log.transaction()` in Python ([API.md](API.md#transactions)).
+`append` accepts the lines that `read` prints. Without `--isolation read_uncommitted`, `read` prints only committed
+records. A transaction makes appends to several topics visible at the same moment: use `append --transactional`, or
+`log.transaction()` in Python ([API.md](API.md#transactions)).
 
-The commands can read, check and import topics that Kafka brokers of any version wrote. Such topics may contain record
-batches, older messages (magic 0 and 1), every codec, and transactions.
+The commands can read, check and import topics that Kafka brokers of any version wrote. The topics of brokers may
+contain record batches, older messages (magic 0 and 1), transactions, and batches that are compressed with any of
+Kafka's codecs.
 
-For each topic, the report shows the offsets, times and sizes of the segments, the next steps of retention and
-compaction with their reasons, the throughput, the number of dead letters for each reason, and warnings.
+For each topic, `lakelog report` shows the offsets, times and sizes of the segments, the throughput, and warnings. The
+report also shows the number of dead letters for each reason. For each segment that retention or compaction will delete
+or rewrite next, the report shows the reason.
 """
 
 _KAFKA_TOOLS = """\
 ## Kafka's tools
 
-These commands accept options of Kafka's command-line tools, under the same names, and print the same output. The tables
-below list all options of the tools of Kafka 4.3.1. The column "Ours" has the option of Lakelog. If this column is empty,
-Lakelog refuses the option and prints the reason. The commands also have options that Kafka's tools do not have. Lakelog
-prints each error as one line. Kafka's tools often print a stack trace.
+The commands in the tables below accept options of Kafka's command-line tools, under the same names, and print the same
+output. The tables list all options of the tools of Kafka 4.3.1. The column "Ours" contains the option of Lakelog. If
+this column is empty, Lakelog refuses the option and prints the reason. The commands also have options that Kafka's
+tools do not have. Lakelog prints each error as one line. Kafka's tools often print a stack trace.
 
 Three more commands do the work of a tool of Kafka, but their options have other names. `lakelog topics` is like
-kafka-topics. `lakelog groups` is like kafka-consumer-groups. `lakelog topics reassign` makes the file that
+kafka-topics. `lakelog groups` is like kafka-consumer-groups. `lakelog topics reassign` writes the JSON that
 kafka-reassign-partitions reads.
 """
 _SHARED = ("--root", "--conf")

@@ -40,17 +40,18 @@ The settings of a job come from a YAML file (`--conf`), environment variables an
 ./spark-submit.sh ingest --conf conf/flights.yaml --root /data/lakelog --set ingest.batch.size=500000
 ```
 
-- `--set` overrides the environment, and the environment overrides the file. In the same way `--root` overrides
-  `LAKELOG_ROOT`, and `LAKELOG_ROOT` overrides `root` in the file.
-- All of these override the broker keys that the root stores. `lakelog broker describe` shows the stored keys.
+- `--set` overrides the environment, and the environment overrides the file. `--root` overrides `LAKELOG_ROOT`, and
+  `LAKELOG_ROOT` overrides `root` in the file.
+- The root can store broker keys. Values from `--set`, the environment and the file override the stored keys.
+  `lakelog broker describe` shows the stored keys.
 - The argument of `--set` is the path of a setting, an equals sign and the value:
-  `--set topics.flights.cleanup.policy=delete`. A path consists of keys and of the names of topics or source options,
-  joined by dots. Keys and topic names may themselves contain dots. If a path matches two topics, the topic with the
-  longer name is chosen.
-- The name of an environment variable is `LAKELOG_` and the same path in capitals, with `_` for each character that is
-  neither a letter nor a digit: `LAKELOG_TOPICS_FLIGHTS_CLEANUP_POLICY=delete`. A variable can change the topics and source
-  options that the file names, but cannot add topics or options. A `LAKELOG_` variable that names no setting is an error. An
-  empty variable is ignored.
+  `--set topics.flights.cleanup.policy=delete`. A path is a list of keys, topic names and names of source options, joined
+  by dots. Keys and topic names may themselves contain dots. If a path matches two topics, the topic with the longer name
+  is chosen.
+- The name of an environment variable is `LAKELOG_` and the path of a setting in capitals. In the path, `_` replaces
+  each character that is neither a letter nor a digit: `LAKELOG_TOPICS_FLIGHTS_CLEANUP_POLICY=delete`. A variable can
+  change the topics and source options that the file names, but cannot add topics or options. A `LAKELOG_` variable that
+  names no setting is an error. An empty variable is ignored.
 - Values in the file are read as text, so YAML does not change `no`, `010` or `1:30`. The type of the key decides how the
   text is parsed.
 - An unknown key, a wrong type or a duplicate key ends the job before it changes anything. The error names the file, the
@@ -60,10 +61,10 @@ The settings of a job come from a YAML file (`--conf`), environment variables an
 _TOPICS = """\
 ## Topics: `topics`
 
-This section describes topics by name. `ingest` uses this description when it creates a topic, and stores the settings in
-the topic's state. After that, only the settings in the state take effect, and `lakelog topics alter` changes them. If the
-description and the state differ, `ingest` reports each difference. A topic that is neither in this section nor in the root
-is an error.
+This section describes topics by name. `ingest` uses this description when it creates a topic, and stores the settings
+in the topic's state. After a topic is created, only the settings in its state take effect, and `lakelog topics alter`
+changes them. If the description and the state differ, `ingest` reports each difference. If a job uses a topic that is
+neither in this section nor in the root, the job ends with an error.
 
 ```yaml
 topics:
@@ -85,7 +86,7 @@ Kafka's broker keys set the defaults of all topics. Lakelog has no broker, but t
 the settings of a broker.
 
 The root stores these keys for all jobs and commands that use the root. The first run that creates a topic in a root
-copies the section `broker` of its settings file into the root. After that, `lakelog broker alter` changes the stored
+copies the section `broker` of its settings file into the root. Later, use `lakelog broker alter` to change the stored
 keys. A run may set another value for a key: in its settings file, in its environment or with `--set`. The run then uses
 its own value, and reports the difference on standard error. The run's value also overrides the stored synonyms of the
 key: `log.retention.hours` of a run overrides a stored `log.retention.ms`.
@@ -94,17 +95,17 @@ key: `log.retention.hours` of a run overrides a stored `log.retention.ms`.
 _DIRECTORIES = """\
 ## Plain Kafka log directories
 
-These keys are for `lakelog log-manager`, which works on the log directories of a broker ([LOG_MANAGER.md](LOG_MANAGER.md)),
-and for programs that open such directories for writing (`storage_engine.kafka_dir.log_manager`).
-In a root, these keys are refused, because they would have no effect: every commit in a root is synced, and jobs do the
-cleaning.
+These keys have an effect only in the log directories of a broker. `lakelog log-manager` works on such directories
+([LOG_MANAGER.md](LOG_MANAGER.md)). Other programs can open the directories for writing with
+`storage_engine.kafka_dir.log_manager`. Lakelog refuses these keys in a root, because they would have no effect there:
+every commit in a root is synced, and jobs do the cleaning.
 """
 
 _WITHOUT_USE = """\
 ## Kafka's keys that Lakelog refuses
 
-Lakelog refuses these keys of Kafka, because each of them sets something that Lakelog does not have. Remove them from your
-settings.
+Lakelog refuses these keys of Kafka, because each of them sets something that Lakelog does not have. Remove these keys
+from your settings.
 """
 
 

@@ -48,7 +48,7 @@ class Record:
 
     key: None if the record has no key.
     value: None in a tombstone.
-    headers: names and values, in order.
+    headers: the names and values of the headers, in the order of the record.
     """
 
     key: bytes | None

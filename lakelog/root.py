@@ -54,10 +54,11 @@ class Root:
         return Topic(self._topics, self._topics.state(name))
 
     def groups(self, *, unread: bool = False) -> list[GroupPosition]:
-        """The positions that Topic.groups returns, for all topics, one topic after another.
+        """The positions of the groups of all topics, one topic after another. Topic.groups returns the positions for
+        one topic.
 
         Args:
-            unread: also give the number, the bytes and the age of the unread records, as in Topic.groups.
+            unread: also return the number, the size in bytes and the age of the unread records, as in Topic.groups.
 
         Raises:
             CorruptionError: a topic's state, the file of a group, or a part of the log is damaged.
@@ -82,7 +83,8 @@ class Root:
         return Topic(self._topics, state)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic. Its records can no longer be read; its files are deleted after file.delete.delay.ms.
+        """Delete a topic. The topic's records can no longer be read. The topic's files are deleted after
+        file.delete.delay.ms.
 
         Args:
             name: the name of the topic.
@@ -95,12 +97,12 @@ class Root:
         settle_committed(self._topics, (name,), warn)
 
     def transaction(self, *, timeout_seconds: float = 900) -> Transaction:
-        """Begin a transaction. Its appends, to any number of topics, become visible together at the end of a `with`
-        block.
+        """Begin a transaction. The transaction can append to any number of topics. All its appends become visible
+        together at the end of a `with` block.
 
         Args:
-            timeout_seconds: if the transaction is still open after this time, other processes may abort it. The time
-                begins with the first append.
+            timeout_seconds: if the transaction is still open after this time, other processes may abort it. The time is
+                counted from the first append.
 
         Raises:
             ConfigError: timeout_seconds is not a positive number.
@@ -125,8 +127,8 @@ class Root:
         return [describing.describe(self._topics, state) for state in found]
 
     def plan(self, *topics: str, at: datetime | None = None, force: bool = False) -> Plan:
-        """What retention, compaction and merging would do to each segment and why, as `lakelog plan` shows it. A plan
-        changes nothing.
+        """The plan for retention, compaction and merging: what they would do to each segment, and why. `lakelog plan`
+        shows the same plan. A plan changes nothing.
 
         Args:
             topics: the names of the topics; by default all.
@@ -136,7 +138,7 @@ class Root:
         Raises:
             UnknownTopicError: one of the topics does not exist.
             ConfigError: `at` has no time zone, or a topic's settings are wrong.
-            CorruptionError: the state of a topic, or a segment that had to be read, is damaged.
+            CorruptionError: a topic's state is damaged, or a segment that the plan had to read is damaged.
         """
         from lakelog.inspection import planning
 
@@ -157,8 +159,8 @@ class Root:
         repair: bool = False,
         threads: int | None = None,
     ) -> Verification:
-        """Check every invariant of the root against the bytes, as `lakelog verify` does. Damage is a finding, not an
-        error.
+        """Read the files of the root and check every invariant, as `lakelog verify` does. Damage is returned as a
+        finding, and does not raise an error.
 
         Args:
             topic, partition: only this topic, and only this partition; by default all.
@@ -169,7 +171,7 @@ class Root:
         Raises:
             UnknownTopicError: there is no such topic or partition.
             ConfigError: threads is below 1.
-            StorageError: the repair could not write.
+            StorageError: the repair could not write a file.
         """
         from lakelog.inspection import verifying
         from storage_engine.verify.segment_check import Options
@@ -187,13 +189,13 @@ def open_root(root: str | os.PathLike[str], *, create: bool = False) -> Root:
     """Open a root.
 
     Args:
-        root: a directory, as a path or a file: URI.
-        create: if true, the directory may be missing, and may contain other files. The directory becomes a root when
-            its first topic is created.
+        root: the path of a directory, a file: URI, or the URI of an object store or of HDFS (docs/STORAGE.md).
+        create: if true, `open` also accepts a directory that does not exist, or that contains other files. The
+            directory becomes a root when its first topic is created.
 
     Raises:
         NoRootError: there is no root, and create is false. An empty directory counts as a root.
-        UsageError: the path is not a directory of this host.
+        UsageError: the path or the URI cannot be used as a root.
         CorruptionError: the root's stored settings are damaged.
     """
     return Root(open_topics(os.fspath(root), None, warn, creates=create, makes_topics=True))

@@ -78,7 +78,7 @@ class ArrowRows:
         return pa.RecordBatchReader.from_batches(self.schema, iter(self))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The rows as a stream for Polars, DuckDB and other programs that read Arrow's C stream."""
+        """The rows as a stream for Polars, DuckDB and other programs that can read Arrow's C stream interface."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def to_arrow(self) -> pa.Table:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class FreshTable(ArrowRows):
-    """The rows of one version of an exported table, changed by the records that the log has beyond this version. The rows
-    do not change afterwards. Each iteration reads the rows of the table again. This works until VACUUM deletes the files
-    of this version. The order of the rows is not defined.
+    """The rows of one version of an exported table, updated with the records that were not exported yet. Later appends
+    and exports do not change the rows. Each iteration reads the rows of the table again. After VACUUM has deleted the
+    files of this version, an iteration fails. The order of the rows is not defined.
 
     version: the version of the Delta table.
     positions: for each partition of the topic, the offset after the last record that was read.
@@ -43,7 +43,7 @@ class FreshTable(ArrowRows):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that the next export gives the table."""
+        """The columns that the table will have after the next export."""
         return self._rows.schema
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -66,23 +66,26 @@ def table(
     table: str | None = None,
     schema: str | None = None,
 ) -> DataFrame:
-    """The rows that an exported Delta table would have after an export of all committed records, as a DataFrame. It
-    combines the rows of the table with the records that the log has beyond the table. Each committed record counts
-    once, even if an export commits meanwhile. Records that cannot be decoded are left out.
+    """A DataFrame with the current rows of an exported Delta table: the rows that the table would have after an export
+    of all committed records. The DataFrame combines the rows of the table with the records that are not exported yet.
+    Each committed record counts once, even if an export commits at the same time. Records that cannot be decoded are
+    left out.
 
-    The records beyond the table are read when `table` is called. The rows of the DataFrame do not change, so call `table`
-    again to get newer records. Executors need the packages of a checkout of Lakelog. Without Spark, use `Topic.table`.
+    The records that are not exported yet are read when `table` is called. The rows of the DataFrame do not change, so
+    call `table` again to get newer records. Executors need the packages of a checkout of Lakelog. Without Spark, use
+    `Topic.table`.
 
     Args:
-        spark: a session with Delta.
+        spark: a Spark session that can read Delta tables.
         topic: the name of the topic.
         root: a directory, or a URI, as in lakelog.open.
         table: the path of the table below the root, or a URI; by default tables/NAME, with the name of the topic.
-        schema: the text of the setting topics.NAME.schema. Leave it out if the topic has no schema.
+        schema: the topic's schema, written as in the setting topics.NAME.schema. Leave this argument out if the topic
+            has no schema.
 
     Raises:
-        StateError: the table does not exist, its position is not known, it belongs to another topic, or retention deleted
-            records that no export had read. The message says what to do.
+        StateError: the table does not exist, the table belongs to another topic, the table's position in the topic is
+            not known, or retention deleted records that no export had read. The error message says what to do.
         ConflictError: retention or compaction changed the log during each attempt to read it.
         ConfigError: the table needs a schema, or there is no model with the name in `schema`.
         MissingPackageError: this is not a checkout of Lakelog.

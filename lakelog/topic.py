@@ -51,12 +51,12 @@ _Item = TypeVar("_Item")
 class FollowOptions(TypedDict, total=False):
     """The options of Topic.follow.
 
-    start: where a group without a position begins; see Start. The default is earliest.
+    start: the place at which a group without a position begins to read; see Start. The default is earliest.
     isolation: as in Topic.read.
     stop_at_end: end the loop when all records are read. By default, the loop waits for more records.
     poll_seconds: how long to wait before looking for more records; by default half a second.
-    holds_back: whether cleaning waits for this group, as it waits for exports. By default, an existing group keeps its
-        earlier value, and cleaning does not wait for a new group.
+    holds_back: if true, cleaning keeps the records that this group has not read, in the same way as for an export. By
+        default, an existing group keeps its earlier value, and a new group has the value false.
     skip_deleted: if retention deleted records before the group read them, continue after these records. By default, the
         loop raises an error.
     """
@@ -73,7 +73,7 @@ class Topic:
     """A topic of a root. Several threads and several processes may use the same topic at the same time.
 
     name: the name.
-    id: the topic id. A topic that is created again with the same name has another id.
+    id: the topic id. If a topic is deleted and then created again with the same name, the new topic has another id.
     """
 
     def __init__(self, topics: Topics, state: TopicState) -> None:
@@ -92,7 +92,7 @@ class Topic:
 
     @property
     def config(self) -> dict[str, str]:
-        """The topic's own settings, by Kafka's keys.
+        """The settings that the topic itself has: Kafka's keys and their values.
 
         Raises:
             UnknownTopicError: the topic was deleted.
@@ -103,10 +103,10 @@ class Topic:
         """Append records as one commit.
 
         Args:
-            records: an Arrow table or record batch, a pandas or Polars frame, any other object with Arrow's C stream,
-                or a list of dicts. The column `value` is required; the columns `key`, `headers` and `timestamp` are
-                optional (docs/API.md). The other columns that `read` returns are ignored, so rows from `read` can be
-                appended.
+            records: an Arrow table or record batch, a pandas or Polars frame, any other object that implements Arrow's
+                C stream interface, or a list of dicts. The column `value` is required; the columns `key`, `headers` and
+                `timestamp` are optional (docs/API.md). The other columns that `read` returns are ignored, so rows from
+                `read` can be appended.
             partition: the partition of all records. By default the key of a record determines its partition, as in
                 Kafka. Records without a key go to one partition, which is chosen at random for each append.
 
@@ -117,7 +117,7 @@ class Topic:
             InvalidRecordError: a column or a record has the wrong type or form. Nothing was appended.
             RecordTooLargeError, InvalidTimestampError: the topic does not accept a record. Nothing was appended.
             UnknownTopicError: the topic was deleted.
-            AmbiguousPutError: it is unknown whether the records were committed. Read before you append again.
+            AmbiguousPutError: it is unknown whether the records were committed. Read the topic before you append again.
             StorageError: any other failure of the storage. Nothing was committed.
         """
         state = self._state()
@@ -147,14 +147,13 @@ class Topic:
             where: only rows for which this expression on the columns is true. If the expression limits `partition`,
                 `offset` or `timestamp`, most rows outside these limits are not read. All other rows are read and then
                 filtered.
-            isolation: with read_committed, the rows exclude the records of aborted transactions, and end before the
-                first record of an open transaction.
+            isolation: with read_committed, the rows do not include records of aborted transactions. In each partition,
+                the rows end before the first record of an open transaction.
 
         Raises:
             UnknownTopicError: the topic was deleted, or has no such partition.
             OffsetOutOfRangeError: an offset in `start` is below the log start offset, or after the end.
-            ConfigError: `start` or `isolation` is not one of the values above, or `where` cannot be evaluated on the
-                columns.
+            ConfigError: `start` or `isolation` has a wrong value, or `where` cannot be evaluated on the columns.
         """
         level = _isolation(isolation)
         storage, chain = self._topics.storage, self._topics.chain(self.name)
@@ -180,20 +179,22 @@ class Topic:
         return Rows(storage, chain, state, ranges, level, where)
 
     def table(self, table: str | None = None, *, schema: str | None = None) -> FreshTable:
-        """The rows that an exported Delta table would have after an export of all committed records. The result combines
-        the rows of the table with the records that the log has beyond it. Each committed record counts once, even if an
-        export commits meanwhile. Records that cannot be decoded are left out.
+        """The current rows of an exported Delta table: the rows that the table would have after an export of all
+        committed records. The result combines the rows of the table with the records that are not exported yet. Each
+        committed record counts once, even if an export commits at the same time. Records that cannot be decoded are
+        left out.
 
-        The records beyond the table are read when `table` is called, and stay in memory. This function needs a checkout
-        of Lakelog, and no Spark.
+        The records that are not exported yet are read when `table` is called, and stay in memory. This function needs a
+        checkout of Lakelog. It does not need Spark.
 
         Args:
             table: the path of the table below the root, or a URI; by default tables/NAME, with the name of the topic.
-            schema: the text of the setting topics.NAME.schema. Leave it out if the topic has no schema.
+            schema: the topic's schema, written as in the setting topics.NAME.schema. Leave this argument out if the
+                topic has no schema.
 
         Raises:
-            StateError: the table does not exist, its position is not known, it belongs to another topic, or retention
-                deleted records that no export had read. The message says what to do.
+            StateError: the table does not exist, the table belongs to another topic, the table's position in the topic
+                is not known, or retention deleted records that no export had read. The error message says what to do.
             ConflictError: retention or compaction changed the log during each attempt to read it.
             ConfigError: the table needs a schema, or there is no model with the name in `schema`.
             MissingPackageError: this is not a checkout of Lakelog, or deltalake is not installed.
@@ -205,21 +206,21 @@ class Topic:
         return fresh_table(self._topics, self.name, self.id, table, schema)
 
     def follow(self, group: str, **options: Unpack[FollowOptions]) -> Iterator[Record]:
-        """The records of the topic, one by one: first those that the group has not read, then those that are appended
-        later.
+        """The records of the topic, one by one: first the records that the group has not read yet, then the records
+        that are appended later.
 
-        A record is committed when the loop asks for the next record. Each commit waits for the storage, so use
-        follow_batches for more than a few hundred records per second. If the loop fails or ends by `break`, the next
-        loop gets the current record again.
+        When the loop asks for the next record, the position after the current record is committed. Each commit waits
+        for the storage, so use follow_batches for more than a few hundred records per second. If the loop fails or ends
+        by `break`, the next loop gets the current record again.
 
         Args:
-            group: the name of the group. The group has one member: this loop, until another loop joins the same group.
+            group: the name of the group. This loop is the group's only member, until another loop joins the same group.
             options: see FollowOptions.
 
         Raises, while the loop runs:
             FencedError: another reader has joined the group.
             OffsetOutOfRangeError: retention has deleted records that the group had not read.
-            StateError: the group is an export or a stream.
+            StateError: the group is an export or a stream, which `follow` cannot continue.
             ConfigError: an option has a wrong value.
             CorruptionError: committed bytes have changed, or the file of the group is damaged.
             UnknownTopicError: the topic was deleted.
@@ -227,14 +228,15 @@ class Topic:
         return self._follow(group, options, in_records)
 
     def follow_batches(self, group: str, **options: Unpack[FollowOptions]) -> Iterator[pa.RecordBatch]:
-        """Like follow, but with Arrow record batches instead of records. The batches have the columns of `read`, and
-        each batch is from one partition. A batch is committed when the loop asks for the next batch.
+        """Reads as a group, like follow, but returns Arrow record batches instead of records. The batches have the
+        columns of `read`, and each batch is from one partition. When the loop asks for the next batch, the position
+        after the current batch is committed.
 
         Args:
             group, options: as in follow.
 
         Raises, while the loop runs:
-            LogError: the errors of follow.
+            LogError: the same errors as in follow.
         """
         return self._follow(group, options, in_batches)
 
@@ -259,8 +261,8 @@ class Topic:
         export, or a stream.
 
         Args:
-            unread: also give the number, the bytes and the age of the unread records. For this, the unread part of the
-                log is read.
+            unread: also return the number, the size in bytes and the age of the unread records. To count these records,
+                the call reads the unread part of the log.
 
         Raises:
             CorruptionError: the file of a group, or a part of the log, is damaged.
@@ -292,11 +294,11 @@ class Topic:
 
 @dataclass(frozen=True)
 class Rows(ArrowRows):
-    """The rows of a topic between two offsets of each partition. The partitions follow one another, each in the order
-    of its offsets.
+    """Rows of a topic: in each partition, the rows between two offsets. The rows are ordered by partition, and by
+    offset within a partition.
 
     Rows are read when the program iterates, some megabytes at a time. Each iteration reads the rows again. Rows that
-    retention or compaction has deleted in the meantime are missing.
+    retention or compaction has deleted before an iteration are missing.
 
     ranges: for each partition, the offsets that are read. There may be fewer rows than offsets, because compaction
         leaves gaps, and because `where` excludes rows.
@@ -311,7 +313,7 @@ class Rows(ArrowRows):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, which are those of Spark's Kafka source (lakelog.rows)."""
+        """The columns, the same as in Spark's Kafka source (lakelog.rows)."""
         return ROWS
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -319,7 +321,7 @@ class Rows(ArrowRows):
 
         Raises:
             CorruptionError: committed bytes have changed.
-            UnknownTopicError: the topic was deleted meanwhile.
+            UnknownTopicError: the topic was deleted after the call of `read`.
             ConfigError: `where` cannot be evaluated on one of the rows.
         """
         for number, offsets in self.ranges.items():

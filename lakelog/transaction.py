@@ -36,7 +36,7 @@ class Transaction:
     Raises, at the end of the block:
         TransactionError: another process has aborted the transaction, for example after its timeout, or an append of
             this transaction has failed. The transaction is aborted.
-        AmbiguousPutError: it is unknown whether the transaction is committed. Read before you append again.
+        AmbiguousPutError: it is unknown whether the transaction is committed. Read the topics before you append again.
         StorageError: any other failure of the storage. The transaction is not committed.
     """
 

@@ -157,7 +157,7 @@ class CorruptionError(LogError):
 
 
 class BatchTooLargeError(CorruptionError):
-    """A batch is larger than batch.max.uncompressed.bytes after decompression. Its bytes may be undamaged."""
+    """A batch is larger than batch.max.uncompressed.bytes after decompression. The batch itself may be undamaged."""
 
 
 class StateError(LogError):
@@ -187,15 +187,17 @@ class PositionsError(StateError):
 
 
 class ConflictError(StateError):
-    """Another process changed the topic first, so your change is no longer valid. The work must be planned again."""
+    """Another process changed the topic first, so your change is no longer valid. Plan the work again, and then repeat
+    the change."""
 
 
 class StalePlanError(ConflictError):
-    """The log has changed since the plan was saved, so the plan would now do something else."""
+    """The log has changed since the plan was saved, so the plan would now have a different effect."""
 
 
 class TransactionError(StateError):
-    """The transaction has ended. Or one of its appends has failed, so the transaction can only be aborted."""
+    """The transaction has ended, or an append of the transaction has failed. After a failed append, the transaction can
+    only be aborted."""
 
 
 class StorageError(LogError):

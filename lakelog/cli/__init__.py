@@ -1,4 +1,4 @@
-"""The `lakelog` command: topics and records at a prompt or in a script, without Spark.
+"""The `lakelog` command works on topics and records, at a prompt or in a script, without Spark.
 
     app.py              combines all commands into one tool
     options.py          the options of every command: --root, --conf
@@ -49,8 +49,9 @@
     ui.py               serve pages about a root to a browser
     check.py            compare the figures of a root with limits, as a monitoring plugin
 
-Results go to standard output. An error goes to standard error as one line. The exit status is an ExitStatus. A command
-imports its modules only when it runs. So listing topics does not wait until numba has loaded the kernels.
+Results go to standard output. An error goes to standard error as one line. The exit status is a value of ExitStatus. A
+command imports its modules only when it runs. For example, `lakelog topics list` does not wait until numba has loaded
+the compiled functions.
 """
 
 from __future__ import annotations

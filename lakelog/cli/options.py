@@ -1,4 +1,4 @@
-"""The options that commands share: the place of the topics, and the broker settings that apply.
+"""The options that several commands have: the place of the topics, and the broker settings that apply.
 
 --root overrides LAKELOG_ROOT, and LAKELOG_ROOT overrides `root` in the file of --conf. Only `root` and `broker` are
 read from that file, so a job's settings file can be used unchanged. The broker's keys in the file override the root's
@@ -33,13 +33,15 @@ RootOption = Annotated[
         "--root",
         envvar="LAKELOG_ROOT",
         metavar="URI",
-        help="The root, the directory of all topics. Default: the key root in --conf.",
+        help="The root: the directory that contains all topics. Default: the key root in the file of --conf.",
     ),
 ]
 ConfOption = Annotated[
     Path | None,
     typer.Option(
-        "--conf", metavar="FILE", help="A YAML settings file. Only the key root and the section broker are read."
+        "--conf",
+        metavar="FILE",
+        help="A YAML settings file. The command reads only the key root and the section broker.",
     ),
 ]
 LONG_MAX = 2**63 - 1
@@ -56,7 +58,7 @@ NowOption = Annotated[
         metavar="MS",
         min=0,
         max=LONG_MAX,
-        help="Use this time as the current time for all decisions, in milliseconds since 1970. Default: now.",
+        help="Decide as if this were the current time, in milliseconds since 1970. Default: now.",
     ),
 ]
 AnyTopicOption = Annotated[
@@ -64,7 +66,8 @@ AnyTopicOption = Annotated[
     typer.Option(
         "--topic",
         metavar="TOPIC",
-        help="Name of the topic. Default: with --kafka-dir all topics; otherwise the name is required.",
+        help="Name of the topic. With --kafka-dir, the default is all topics. Without --kafka-dir, the name is"
+        " required.",
     ),
 ]
 ConfigOption = Annotated[
@@ -83,7 +86,7 @@ KafkaDirOption = Annotated[
     Path | None,
     typer.Option(
         "--kafka-dir", metavar="DIR",
-        help="Instead of --root: a plain Kafka log directory, which contains the topic-partition folders.",
+        help="A plain Kafka log directory, instead of --root. The directory contains the topic-partition folders.",
     ),
 ]  # fmt: skip
 PartitionOption = Annotated[

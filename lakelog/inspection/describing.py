@@ -18,7 +18,8 @@ class Setting:
     """A topic's setting whose value differs from Kafka's default.
 
     key, value: Kafka's key, and the value as text.
-    source: "topic" if the topic itself has the setting; "broker" if a broker key of the root sets this default.
+    source: "topic" if the topic itself has the setting; "broker" if a broker key of the root sets the default of this
+        topic setting.
     """
 
     key: str
@@ -32,17 +33,17 @@ class TopicDescription:
 
     version: the number of the state's newest version.
     written_ms: the time at which this version was written, in milliseconds since 1970.
-    change: what this version did, in words.
+    change: a short text about what this version changed.
     writer: the job that feeds the topic, and its epoch.
     queries: the last micro-batch of each streaming query, by the id of the query.
-    positions: the highest committed position, by source and by partition of the source.
-    sweep_floor: the oldest version on which new work may still be based.
+    positions: for each source and each partition of the source, the highest committed position.
+    sweep_floor: the oldest version of the state from which a job may still start.
     settings: the settings that are not Kafka's defaults.
     partitions: the partitions in order, each with its offsets, segments and producers.
     dropped: the dropped segments whose files are not deleted yet.
     versions_kept: the number of versions of the state in storage.
-    unswept_files, unswept_bytes: the number and the size of the files that no version names. A running job is writing
-        these files, or a crashed job left them.
+    unswept_files, unswept_bytes: the number and the size of the files that no version of the state contains. A running
+        job is writing these files, or a crashed job left them.
     """
 
     topic: str

@@ -48,10 +48,11 @@ class Verification:
     """The result of a verification, and of the repair if there was one.
 
     found: the findings before the repair.
-    left: the findings after the repair. If there was no repair, they are the same as `found`.
+    left: the findings after the repair. If there was no repair, `left` is the same as `found`.
     restored: the documents that the repair restored.
     unreadable: the topics whose segments were not checked because their states cannot be read.
-    segments, batches, bytes: the numbers of segments and batches that the last check read, and the size of the segments.
+    segments, batches, bytes: the numbers of segments and batches that the last check read, and the total size of these
+        segments.
     """
 
     found: tuple[Finding, ...]

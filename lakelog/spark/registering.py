@@ -16,12 +16,12 @@ _registered: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session read and write topics with `format("lakelog")`, in batches and streams.
+    """Let a Spark session read and write topics with `format("lakelog")`, in batch queries and in streams.
 
-    Reads and writes without the option `root` use the value that LAKELOG_ROOT or the session's spark.lakelog.root has
-    when this function is called. After a change of this value, call this function again; Spark then warns that the
-    source is replaced. If the value has not changed, a second call changes nothing. Executors need the packages lakelog
-    and storage_engine.
+    The default of the option `root` is LAKELOG_ROOT or the session's spark.lakelog.root. This function reads the
+    default when it is called. If you change the default, call this function again. Spark then warns that the source is
+    replaced. If the default has not changed, a second call has no effect. Executors need the packages lakelog and
+    storage_engine.
     """
     session_root = spark.conf.get(SESSION_ROOT, None)
     variables = {VARIABLE: str(most_batch_bytes()), **worker_environment(session_root)}

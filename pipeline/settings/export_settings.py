@@ -45,8 +45,8 @@ class ExportSettings(Section):
     )
     headers: Annotated[bool, Noun("true or false")] = Field(
         default=False,
-        description="Whether the table has a column _headers with the records' headers. The modes append and changelog allow"
-        " this. Rows that were exported without this column contain null there.",
+        description="Whether the table has a column _headers with the records' headers. Only the modes append and"
+        " changelog allow this column. Rows that were exported without this column contain null there.",
     )
     max_dead_letter_share: Annotated[float, Noun("a number"), by_key(MAX_DEAD_LETTER_SHARE)] = Field(
         default=DEFAULT_MAX_SHARE, alias="max.dead.letter.share", description=MAX_DEAD_LETTER_SHARE.doc
@@ -79,7 +79,9 @@ class ExportSettings(Section):
         if self.headers:
             raise mistake("found headers: true, but an export into a database has no headers", "Remove headers.")
         if self.jdbc.schema_ is not None and self.jdbc.target().kind is not DatabaseKind.POSTGRESQL:
-            raise mistake("found jdbc.schema, which only PostgreSQL has", "Remove it: the URL names the database.")
+            raise mistake(
+                "found jdbc.schema, which only PostgreSQL has", "Remove jdbc.schema: the URL names the database."
+            )
         return self
 
 

@@ -94,7 +94,8 @@ class JdbcSettings(Section):
         " The URL must not contain a user, a password or parameters."
     )
     table: Annotated[Text, AfterValidator(_name)] = Field(
-        description=f"Name of the table, of at most {LONGEST_TABLE} bytes. No character has a special meaning."
+        description=f"Name of the table, of at most {LONGEST_TABLE} bytes. Lakelog uses the name exactly as written: no"
+        " character has a special meaning."
     )
     schema_: Annotated[Text, AfterValidator(_name)] | None = Field(
         default=None, alias="schema", description="PostgreSQL's schema of the table. Default: `public`."
@@ -103,7 +104,7 @@ class JdbcSettings(Section):
     password: Annotated[str, Noun("text")] = Field(
         default="",
         repr=False,
-        description="Password of the user. Set it in the environment, with LAKELOG_EXPORT_JDBC_PASSWORD.",
+        description="Password of the user. Set the password in the environment, with LAKELOG_EXPORT_JDBC_PASSWORD.",
     )
     tls: Annotated[Literal["off", "on", "verified"], Noun("off, on or verified")] = Field(
         default="off",
@@ -113,8 +114,8 @@ class JdbcSettings(Section):
     tls_ca: Text | None = Field(
         default=None,
         alias="tls.ca",
-        description="File with the certificates of the authorities that `tls: verified` trusts. Default: those of the"
-        " system.",
+        description="File with the certificates of the authorities that `tls: verified` trusts. Default: the"
+        " certificates of the system.",
     )
 
     def target(self) -> DatabaseTarget:

@@ -25,7 +25,8 @@ BATCH_SIZE: Final = ConfigKey(
     unit="bytes",
     default=DEFAULT_BATCH_BYTES,
     minimum=1,
-    doc="Size of a record batch, before compression. When a batch has this many bytes of records, ingest begins the next.",
+    doc="Size of a record batch, before compression. When a batch has this many bytes of records, ingest begins the"
+    " next batch.",
     cost="Existing records do not change. Larger batches compress better and are read faster. max.message.bytes also limits a"
     " batch.",
 )
@@ -36,8 +37,9 @@ PUBLISH_SPARK_BYTES: Final = ConfigKey(
     unit="bytes",
     default=DEFAULT_PUBLISH_SPARK_BYTES,
     minimum=0,
-    doc="A micro-batch with at least this many staged bytes is copied into the topic's files by a Spark job with one task"
-    " per partition. If the micro-batch is smaller, threads of the driver copy it. The Spark job begins new segments.",
+    doc="If a micro-batch has at least this many staged bytes, a Spark job copies the bytes into the topic's files,"
+    " with one task per partition. If the micro-batch is smaller, threads of the driver copy the bytes. The Spark job"
+    " begins new segments.",
     cost="Existing records do not change. A small value makes many small segments.",
 )
 COMPRESSION_TYPE: Final = ConfigKey(
@@ -46,7 +48,8 @@ COMPRESSION_TYPE: Final = ConfigKey(
     kind="choice",
     default=DEFAULT_CODEC,
     choices=("uncompressed", "gzip", "snappy", "lz4", "zstd"),
-    doc="Codec of the batches, if the topic's compression.type is producer. Otherwise the topic's codec is used.",
+    doc="Codec of the batches, if the topic's compression.type is producer. With any other compression.type, the"
+    " topic's codec is used.",
     cost="Existing records do not change.",
 )
 STORAGE_RETRY_TIMEOUT: Final = ConfigKey(
@@ -68,9 +71,9 @@ SPARK_RECORDS: Final = ConfigKey(
     unit="records",
     default=DEFAULT_SPARK_RECORDS,
     minimum=0,
-    doc="An export of at least this many records runs on Spark. An export of fewer records starts no JVM and takes about"
-    " two seconds. The result is the same. Spark also exports if the records have more than 64 MiB, or if the table's columns"
-    " or older rows must be changed. 0: every export runs on Spark.",
+    doc="An export of at least this many records runs on Spark. An export of fewer records starts no JVM and takes"
+    " about two seconds. The table is the same with and without Spark. An export also runs on Spark if the records have"
+    " more than 64 MiB, or if the table's columns or older rows must be changed. 0: every export runs on Spark.",
     cost="Existing records do not change. A large value takes more memory on the driver.",
 )
 
@@ -94,8 +97,9 @@ SMALL_FILES: Final = ConfigKey(
     unit="files",
     default=DEFAULT_SMALL_FILES,
     minimum=1,
-    doc="If a table has more small files than this number, maintenance joins them in one commit. No row changes. A file is"
-    " joined only if the smaller files together are as large as the file, so each row is copied only a few times.",
+    doc="If a table has more small files than this number, maintenance joins them in one commit. No row changes."
+    " Maintenance joins a file only if the smaller files together are as large as this file. So each row is copied only"
+    " a few times.",
     cost="Existing records do not change. A small value copies more rows. A large value makes tables slower to read.",
 )
 SMALL_BYTES: Final = ConfigKey(

@@ -1,7 +1,8 @@
 """Declares the settings of the jobs, section by section: keys, meaning, defaults and allowed values.
 
-docs/CONFIGURATION.md is generated from these classes, so each field has a description. Sections are frozen, and unknown
-keys are refused. The keys of the sections `broker` and `topics` are Kafka's own, declared in storage_engine/config.
+docs/CONFIGURATION.md is generated from these classes, so each field has a description. Sections are immutable, and
+unknown keys are refused. The keys of the sections `broker` and `topics` are Kafka's own, declared in
+storage_engine/config.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ class SourceSettings(Section):
         default=None,
         alias="schema",
         description="Columns of the source's rows. Give the name of a model in schemas/, or `module:Class` for another"
-        " pydantic model, or columns in Spark's DDL. Default: the schema of the topic. For kafka and lakelog, the schema"
-        " describes the JSON in the column `value`, and expressions can use the parsed value as the column `event`. Sources"
-        " with their own columns, such as rate and delta, need no schema.",
+        " pydantic model, or columns in Spark's DDL. Default: the schema of the topic. If the source is kafka or"
+        " lakelog, the schema describes the JSON in the column `value`. Expressions can then use the parsed value as"
+        " the column `event`. Sources with their own columns, such as rate and delta, need no schema.",
     )
     options: Annotated[
         Mapping[str, str], Noun("a section of names and values"), AfterValidator(distinct_options)
@@ -82,8 +83,8 @@ class IngestSettings(Section):
 
     topic: TopicName | None = Field(
         default=None,
-        description="Topic to append to. Give either this key or ingest.topics. A topic that does not exist is created by"
-        " its description in the section topics.",
+        description="Topic to append to. Give either this key or ingest.topics. If the topic does not exist, ingest"
+        " creates the topic as the section topics describes it.",
     )
     topics: Annotated[tuple[TopicName, ...], Noun("a list of topics"), BeforeValidator(listed)] | None = Field(
         default=None,
@@ -93,7 +94,8 @@ class IngestSettings(Section):
     topic_column: Sql | None = Field(
         default=None,
         alias="topic.column",
-        description="An expression over the source's columns. Its result is the row's topic, one of ingest.topics.",
+        description="An expression over the source's columns. The result of the expression is the name of the row's"
+        " topic, which is one of ingest.topics.",
     )
     source: SourceSettings
     key: Sql | None = Field(
@@ -121,19 +123,21 @@ class IngestSettings(Section):
     position_columns: Annotated[tuple[Text, ...], Noun("a list of columns"), BeforeValidator(listed)] | None = Field(
         default=None,
         alias="position.columns",
-        description="Columns that contain a row's position in the source. The last column is the position, a whole number"
-        " that grows. The columns before it name the partition of the source. The set of these partitions must be fixed."
-        " For sources of the kinds kafka and lakelog, the columns are topic, partition, offset. If this key is set, the"
-        " topic stores the highest committed position of each partition of the source. A row at or below the position"
-        " of its partition is a duplicate. It is skipped, even if the checkpoint is lost. Default: none. Then only the"
-        " checkpoint shows which rows are committed.",
+        description="Columns that contain a row's position in the source. The last column is the position: a whole"
+        " number that increases from row to row in its partition. The columns before the last column name the partition"
+        " of the source. The set of these partitions must be fixed. For sources of the kinds kafka and lakelog, the"
+        " columns are topic, partition, offset. If this key is set, the topic stores the highest committed position of"
+        " each partition of the source. A row at or below the position of its partition is a duplicate. Ingest skips"
+        " such a row, even if the checkpoint is lost. Default: none. Without this key, only the checkpoint shows which"
+        " rows are committed.",
     )
     position_source: Text | None = Field(
         default=None,
         alias="position.source",
-        description="Name under which the topic stores the positions of ingest.position.columns. Give each source its own"
-        " name. If the positions of a source begin again from the start, give the source a new name. Default: for kafka the"
-        " bootstrap servers, for files their path, for lakelog one name that is the same for all topics.",
+        description="Name under which the topic stores the positions of ingest.position.columns. Give each source its"
+        " own name. If the positions of a source begin again from the start, give the source a new name. Default: the"
+        " bootstrap servers of a kafka source, the path of a file source, or, for lakelog, one name that is the same"
+        " for all topics.",
     )
     trigger: Trigger = Field(
         default=AVAILABLE_NOW,
@@ -178,7 +182,8 @@ class IngestSettings(Section):
             )
         if self.topic_column is None:
             raise mistake(
-                "the key ingest.topic.column is missing", "Set it to an expression that gives the topic of each row."
+                "the key ingest.topic.column is missing",
+                "Set the key to an expression that gives the topic of each row.",
             )
         if "checkpoint" not in self.model_fields_set:
             raise mistake(
@@ -251,9 +256,9 @@ class StorageSettings(Section):
     ] = Field(
         default={},
         repr=False,
-        description="Options of the storage, with obstore's names, such as aws_endpoint_url and aws_region, or with Hadoop's"
-        " names for hdfs://. They override the environment variables of the storage. No message, plan or state contains"
-        " their values.",
+        description="Options of the storage. For object stores, use obstore's names, such as aws_endpoint_url and"
+        " aws_region. For hdfs://, use Hadoop's names. These options override the environment variables of the storage."
+        " Messages, plans and states never contain the values of these options.",
     )  # fmt: skip
 
 
@@ -295,16 +300,16 @@ class Settings(Section):
     )
     export: ExportSettings | None = Field(
         default=None,
-        description="Brings a Delta table, or a table of a database, up to date with a topic, incrementally and exactly once.",
+        description="Updates a Delta table, or a table of a database, from a topic, incrementally and exactly once.",
     )
     exports: Exports = Field(
         default={},
-        description="Several exports of one job, by name. Each has the keys of `export`. An export that fails does not stop the"
-        " others.",
+        description="Several exports of one job, by name. Each export has the same keys as the section `export`. An"
+        " export that fails does not stop the others.",
     )
     retention: JobTopics = Field(
         default=JobTopics(),
-        description="Deletes old segments by age, size and start offset. The keys of each topic set the limits.",
+        description="Deletes old segments by age, size and start offset. The limits are settings of each topic.",
     )
     compaction: JobTopics = Field(
         default=JobTopics(),

@@ -4,10 +4,9 @@ All settings are known, so a variable or a --set is looked up in the list of all
 compared with the path of each setting. The path of a setting is its keys, joined by dots. A key can contain dots, so a
 path cannot simply be split.
 
-The name of a variable is LAKELOG_ and the path of a setting in another form: in capitals, with _ in place of each
-character that is neither A-Z nor 0-9. If a path matches two topics, the topic with the longer name is chosen.
-LAKELOG_STORAGE_OPTIONS is not a setting: it contains all storage options, and the engine reads it
-(storage_engine.storage.storage_options).
+The name of a variable is LAKELOG_ and the path of a setting in capitals. In the path, _ replaces each character that is
+neither A-Z nor 0-9. If a path matches two topics, the topic with the longer name is chosen. LAKELOG_STORAGE_OPTIONS is
+not a setting: it contains all storage options, and the engine reads it (storage_engine.storage.storage_options).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Loads the settings from a file, the environment and the command line, and checks them together.
 
---set overrides the environment, and the environment overrides the file. In the same way --root overrides LAKELOG_ROOT,
-and LAKELOG_ROOT overrides the file. All of them override the broker settings that the root stores. Loading stops at the
-first mistake, with a message that names the file and line, the variable or the argument.
+--set overrides the environment, and the environment overrides the file. --root overrides LAKELOG_ROOT, and LAKELOG_ROOT
+overrides the file. Settings from the command line, the environment and the file override the broker settings that the
+root stores. Loading stops at the first mistake, with a message that names the file and line, the variable or the
+argument.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Defines the types of the settings' values. Each type has a check, and a noun for messages and documentation.
 
-A check raises a `mistake`. pydantic collects it, and settings_loading.py turns it into a ConfigError that names the
-place.
+A check raises a `mistake`. pydantic collects all mistakes, and settings_loading.py turns a mistake into a ConfigError
+that names its place.
 """
 
 from __future__ import annotations

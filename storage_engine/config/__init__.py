@@ -1,8 +1,9 @@
 """Declares the configuration keys of Kafka that have an effect without a broker. Each key is declared once.
 
 A declaration has Kafka's name of the key, the Python name (with the unit at its end), the type, the default and the
-allowed values. It also has the broker's keys that set the default of all topics, what the key does, and what a change
-costs. Parsing, validation, error messages and docs/CONFIGURATION.md use the declarations.
+allowed values. The declaration also has the broker's keys that set the default for all topics, a description of the
+key, and the cost of changing the key. Parsing, validation, error messages and docs/CONFIGURATION.md use the
+declarations.
 
     a topic's overrides              {"segment.bytes": "1048576"}   stored in the topic's state, as strings
       override the broker's keys     {"log.roll.hours": 24}         in the settings file, or stored in the root

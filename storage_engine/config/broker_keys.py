@@ -1,9 +1,9 @@
 """Declares the broker's keys, and finds the declaration of a topic's or broker's key by its name.
 
-Some broker keys set the default of a topic key, for all topics. These keys are derived from the declarations in
-topic_keys.py. All other keys of the broker are declared here. The error for an unknown key suggests the most similar
-key. Defaults, bounds and precedence are those of Kafka 4.3 (ServerTopicConfigSynonyms, AbstractKafkaConfig,
-KafkaConfig.validateValues), with one exception: the cleaner's buffer may be as small as 1 KiB.
+Some broker keys set the default of a topic key, for all topics. Such broker keys are derived from the
+declarations in topic_keys.py. All other keys of the broker are declared here. The error for an unknown key suggests the
+most similar key. Defaults, bounds and precedence are those of Kafka 4.3 (ServerTopicConfigSynonyms,
+AbstractKafkaConfig, KafkaConfig.validateValues), with one exception: the cleaner's buffer may be as small as 1 KiB.
 """
 
 from __future__ import annotations
@@ -54,40 +54,40 @@ class BrokerConfig:
     )  # fmt: skip
     log_cleaner_io_max_bytes_per_second: float = _key(
         "log.cleaner.io.max.bytes.per.second", "double", float_info.max, unit="bytes", minimum=1,
-        doc="Limit on the bytes per second of compaction and merging. Bytes that are read and bytes that are written count"
-        " together. All tasks of a job together stay below this limit.",
-        cost=AT_NEXT_CLEANING + " With a lower value, maintenance takes longer, and uses less of the storage's"
-        " bandwidth, so that ingests and readers are faster.",
+        doc="Limit on the bytes per second of compaction and merging. The limit applies to the sum of bytes read and"
+        " bytes written. All tasks of a job together stay below this limit.",
+        cost=AT_NEXT_CLEANING + " With a lower value, maintenance takes longer, but leaves more of the storage's"
+        " bandwidth to ingests and readers.",
     )  # fmt: skip
     producer_id_expiration_ms: int = _key(
         "producer.id.expiration.ms", "int", 24 * 3_600_000, unit="ms", minimum=1,
-        doc="How long a topic's state stores a producer after the producer's last transaction. The time is measured by"
-        " the timestamps of the producer's records.",
+        doc="How long a topic's state stores a producer after the producer's last transaction. Lakelog measures this"
+        " time with the timestamps of the producer's records.",
         cost="Takes effect at the next retention run. With a longer time, each version of the state stores more"
         " producers.",
     )  # fmt: skip
     sweep_delay_ms: int = _key(
         "lakelog.sweep.delay.ms", "long", 24 * 3_600_000, unit="ms", minimum=1,
-        doc="A file is deleted at this age if no version of the topic's state names the file. Each file is planned on a"
-        " version of the state, and the file's age is counted from the time of that version. Kafka has no such key.",
+        doc="A file is deleted at this age if no version of the topic's state names the file. A job plans each file at"
+        " a version of the state. The file's age is counted from the time of this version. Kafka has no such key.",
         cost="Takes effect at the next maintenance. If an append, compaction or import takes longer than this time,"
         " its commit is refused, and the work must be repeated.",
     )  # fmt: skip
     sink_expiration_ms: int = _key(
         "lakelog.sink.expiration.ms", "long", 30 * 24 * 3_600_000, unit="ms", minimum=1,
-        doc="How long a topic's state stores the last batch of a streaming query that writes with format('lakelog') and is"
-        " idle. If the query starts again after this time, the topic refuses a batch that may be committed already."
-        " Kafka has no such key.",
-        cost="Takes effect at the next micro-batch of any such query. With a longer time, each version of the state"
-        " stores more queries.",
+        doc="A streaming query can write with format('lakelog'). This setting says how long the topic's state stores"
+        " the last batch of an idle query. If the query starts again after this time, the topic refuses a batch that"
+        " may be committed already. Kafka has no such key.",
+        cost="Takes effect at the next micro-batch of any query that writes with format('lakelog'). With a longer time,"
+        " each version of the state stores more queries.",
     )  # fmt: skip
     batch_max_uncompressed_bytes: int = _key(
         "batch.max.uncompressed.bytes", "int", DEFAULT_MOST_BATCH_BYTES, unit="bytes", minimum=1024,
-        doc="Largest amount of memory that reading one batch may take. The memory includes the decompressed bytes of the"
-        " batch and the columns of its records. Readers, compaction, `verify --deep` and `topics import`"
-        " refuse a batch that takes more. Kafka has no such key.",
-        cost="Takes effect at the next start. Readers may need twice this memory. With a smaller value, existing batches may"
-        " be refused.",
+        doc="Largest amount of memory that reading one batch may take. The memory includes the decompressed bytes of"
+        " the batch and the columns of its records. Readers, compaction, `verify --deep` and `topics import` refuse a"
+        " batch that needs more memory. Kafka has no such key.",
+        cost="Takes effect at the next start. A reader may need twice this amount of memory. With a smaller value,"
+        " existing batches may be refused.",
     )  # fmt: skip
     topic_defaults: TopicConfig = TopicConfig()  # noqa: RUF009 (a TopicConfig is immutable)
 

@@ -1,8 +1,8 @@
 """Declares the keys that a plain Kafka log directory has, but a Lakelog root does not have.
 
 In a plain directory a LogManager syncs files, writes checkpoints and deletes segments on a schedule, as a broker does.
-Under a root, every commit is synced, and jobs do the other work. So these keys are refused under a root. Names,
-defaults and precedence are Kafka's. All values are immutable.
+Under a root, every commit is synced, and jobs do the other work. Lakelog refuses these keys under a root, because they
+would have no effect. Names, defaults and precedence are Kafka's. All values are immutable.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LogConfig(TopicConfig):
     flush_ms: int = declared_field(
         "flush.ms", "topic", "long", LONG_MAX, unit="ms", minimum=0,
         doc="A partition's files are synced when this time has passed after their last sync."
-        " log.flush.scheduler.interval.ms sets how often this is checked.",
+        " log.flush.scheduler.interval.ms sets how often the log manager checks this.",
         cost=_AT_NEXT_TURN,
     )  # fmt: skip
     preallocate: str = declared_field(
@@ -115,8 +115,8 @@ class LogManagerConfig:
     )  # fmt: skip
     producer_expiration_ms: int = declared_field(
         "producer.id.expiration.ms", "broker", "int", 86_400_000, unit="ms", minimum=1,
-        doc="The state of a producer is deleted when the timestamps of its last batch are this old. A producer with an"
-        " open transaction is kept.",
+        doc="The state of a producer is deleted when the last batch of the producer is this old, by the batch's"
+        " timestamps. A producer with an open transaction is kept.",
         cost="Takes effect at the next check. Checks run every ten minutes.",
     )  # fmt: skip
     broker: BrokerConfig = field(default_factory=BrokerConfig)

@@ -7,8 +7,8 @@
     name = caf\\u00e9               \\t \\n \\r \\f \\uXXXX; a backslash before any other character is dropped
 
 White space at the beginning of a line, and around the end of the key, has no meaning. White space at the end of a value
-belongs to the value; Kafka trims the values of its keys, and so does the parser of Lakelog's keys. If a file has a key
-twice, the last value counts. The bytes are ISO 8859-1.
+belongs to the value. Later, the parser of Lakelog's keys trims the values, as Kafka does. If a file has a key twice,
+the last value counts. The bytes are ISO 8859-1.
 """
 
 from __future__ import annotations

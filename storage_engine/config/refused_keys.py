@@ -1,8 +1,8 @@
 """Lists Kafka's keys that Lakelog refuses, because they would have no effect under a root.
 
 Each of these keys raises an error. If Lakelog ignored the keys, problems would stay hidden: a user who sets
-min.insync.replicas expects a behavior that Lakelog does not have. Some of these keys have an effect in a plain log
-directory (config/kafka_dir_keys.py).
+min.insync.replicas expects a behavior that Lakelog does not have. Some of the refused keys have an effect in a plain
+log directory (config/kafka_dir_keys.py).
 """
 
 from __future__ import annotations

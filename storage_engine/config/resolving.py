@@ -1,4 +1,4 @@
-"""Resolves the value of each key: from a topic's overrides, else the broker's settings, else Kafka's defaults.
+"""Resolves the value of each key. A topic's override comes first, then the broker's setting, and then Kafka's default.
 
 This module also encodes settings as text: a topic's overrides are stored in the topic's state, and the broker's
 settings are stored in the root. If several of the broker's keys set the same value, this module decides which key is

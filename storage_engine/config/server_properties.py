@@ -1,8 +1,8 @@
 """Reads a broker's server.properties, unchanged, for the work on the broker's log directories.
 
-Each key is one of these: a key of the log directories, which has an effect; the name of a directory or of the node; or a
-key that has no meaning without a running broker. The keys of the last kind are not checked, only listed. Values that
-have an effect are checked, and an error names the file and the line.
+Each key is one of these: a key of the log directories, which has an effect; the name of a directory or of the node; or
+a key that has no meaning without a running broker. Keys that have no meaning without a running broker are listed, but
+not checked. Values that have an effect are checked, and an error names the file and the line.
 """
 
 from __future__ import annotations

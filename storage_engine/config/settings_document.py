@@ -1,9 +1,9 @@
 """Reads a YAML settings file into a tree of text values, and records the line of each value.
 
 Jobs and the `lakelog` tool both use this module. Scalars stay text. The type of a value depends only on the declaration
-of its key, even if the value comes from the environment or the command line. So the special scalars of YAML 1.1 (`no`
-is false, `010` is 8, `1:30` is 90) have no effect. An empty value and `null` become None, which means that an optional
-key is not set.
+of its key, even if the value comes from the environment or the command line. The special scalars of YAML 1.1 (`no` is
+false, `010` is 8, `1:30` is 90) therefore have no effect. An empty value and `null` become None, which means that an
+optional key is not set.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ class TopicConfig:
     segment_bytes: int = _key(
         "segment.bytes", "int", 1024**3, unit="bytes", minimum=1024, broker=_from("log.segment.bytes"),
         doc="Largest size of a segment's .log file. Retention and compaction act on whole closed segments.",
-        cost=_AT_NEXT_ROLL + " With smaller segments, space is freed and compaction starts sooner, but there are more"
-        " files, and the state is larger.",
+        cost=_AT_NEXT_ROLL + " Smaller segments are deleted and compacted sooner. The disadvantages are more"
+        " files and a larger state of the topic.",
     )  # fmt: skip
     segment_ms: int = _key(
         "segment.ms", "long", 7 * 24 * 3_600_000, unit="ms", minimum=1,
@@ -68,7 +68,8 @@ class TopicConfig:
     )  # fmt: skip
     segment_index_bytes: int = _key(
         "segment.index.bytes", "int", 10 * 1024**2, unit="bytes", minimum=4, broker=_from("log.index.size.max.bytes"),
-        doc="Largest size of a segment's offset index and of its time index. A full index rolls the segment.",
+        doc="Largest size of a segment's offset index and of its time index. When an index is full, the segment is"
+        " closed and a new segment begins.",
         cost=_AT_NEXT_ROLL,
     )  # fmt: skip
     index_interval_bytes: int = _key(
@@ -86,13 +87,13 @@ class TopicConfig:
         ),
         doc="If cleanup.policy contains delete, retention deletes a segment when the segment's largest timestamp is this"
         " old. -1: segments are never deleted by age.",
-        cost="Takes effect at the next retention run. With a lower value more data is deleted, permanently.",
+        cost="Takes effect at the next retention run. With a lower value, retention permanently deletes more data.",
     )  # fmt: skip
     retention_bytes: int = _key(
         "retention.bytes", "long", -1, unit="bytes", minimum=0, negative_is_unlimited=True, broker=_from("log.retention.bytes"),
         doc="If cleanup.policy contains delete, retention deletes the oldest segments of a partition that is larger than"
         " this size. -1: no limit.",
-        cost="Takes effect at the next retention run. With a lower value more data is deleted, permanently.",
+        cost="Takes effect at the next retention run. With a lower value, retention permanently deletes more data.",
     )  # fmt: skip
     cleanup_policy: frozenset[str] = _key(
         "cleanup.policy", "list", frozenset({"delete"}), choices=("compact", "delete"), broker=_from("log.cleanup.policy"),
@@ -139,21 +140,21 @@ class TopicConfig:
     message_timestamp_before_max_ms: int = _key(
         "message.timestamp.before.max.ms", "long", LONG_MAX, unit="ms", minimum=0,
         broker=_from("log.message.timestamp.before.max.ms"),
-        doc="How far in the past a record's timestamp may be. Older records are refused. With LogAppendTime, this is"
-        " not checked.",
+        doc="How far in the past a record's timestamp may be. Older records are refused. This limit is not checked if"
+        " message.timestamp.type is LogAppendTime.",
         cost=_AT_NEXT_BATCH,
     )  # fmt: skip
     message_timestamp_after_max_ms: int = _key(
         "message.timestamp.after.max.ms", "long", 3_600_000, unit="ms", minimum=0,
         broker=_from("log.message.timestamp.after.max.ms"),
-        doc="How far in the future a record's timestamp may be. Later records are refused. With LogAppendTime, this is"
-        " not checked.",
+        doc="How far in the future a record's timestamp may be. Later records are refused. This limit is not checked if"
+        " message.timestamp.type is LogAppendTime.",
         cost=_AT_NEXT_BATCH + " Retention by age does not delete a segment with a timestamp in the far future, and"
         " keeps all later segments, too.",
     )  # fmt: skip
     min_cleanable_dirty_ratio: float = _key(
         "min.cleanable.dirty.ratio", "double", 0.5, minimum=0, maximum=1, broker=_from("log.cleaner.min.cleanable.ratio"),
-        doc="Share of a partition's bytes that must be uncompacted before the partition is compacted.",
+        doc="A partition is compacted when more than this share of its bytes has not been compacted yet.",
         cost=AT_NEXT_CLEANING + " With a lower value, segments are rewritten more often, and outdated records use less"
         " space.",
     )  # fmt: skip
@@ -171,8 +172,8 @@ class TopicConfig:
     delete_retention_ms: int = _key(
         "delete.retention.ms", "long", 24 * 3_600_000, unit="ms", minimum=0,
         broker=_from("log.cleaner.delete.retention.ms"),
-        doc="How long a tombstone is kept after the first compaction that reads it. A reader that needs longer"
-        " than this to read a whole partition can miss deletions.",
+        doc="How long a tombstone is kept after the first compaction that reads it. If a reader needs longer than this"
+        " time to read a whole partition, the reader can miss deletions.",
         cost="Takes effect for tombstones that no compaction has read yet. The delete horizon of other tombstones does"
         " not change.",
     )  # fmt: skip
@@ -189,20 +190,20 @@ class TopicConfig:
         doc="true: a partition is compacted as soon as one of its tombstones or transaction markers passes its delete"
         " horizon. false: the tombstone or marker is deleted when the partition is next compacted for another reason."
         " Kafka has no such key.",
-        cost=AT_NEXT_CLEANING + " Partitions without new records are rewritten one more time.",
+        cost=AT_NEXT_CLEANING + " With true, a partition is compacted one more time even if it gets no new records.",
     )  # fmt: skip
     retention_respect_consumers: bool = _key(
         "retention.respect.consumers", "boolean", False, broker=_from("log.retention.respect.consumers"),
         doc="Whether retention by age and size waits until registered consumers (exports) have read a segment. Retention"
         " waits for at most consumer.max.hold.ms. Kafka has no such key.",
-        cost="Takes effect at the next retention run. If a consumer does not read, its unread segments use space"
-        " during this time.",
+        cost="Takes effect at the next retention run. If a consumer does not read, its unread segments use space for up"
+        " to consumer.max.hold.ms.",
     )  # fmt: skip
     consumer_max_hold_ms: int = _key(
         "consumer.max.hold.ms", "long", 7 * 24 * 3_600_000, unit="ms", minimum=0, broker=_from("log.consumer.max.hold.ms"),
-        doc="How long cleaning keeps records that a registered consumer has not read: tombstones after their delete"
-        " horizon, and segments that retention would delete (only with retention.respect.consumers). Kafka has no such"
-        " key.",
+        doc="How long cleaning keeps records that a registered consumer has not read. For up to this time, cleaning"
+        " keeps unread tombstones beyond their delete horizon. With retention.respect.consumers, cleaning also keeps"
+        " unread segments that retention would delete. Kafka has no such key.",
         cost="Takes effect at the next cleaning. With a lower value, a slow consumer can miss deletions.",
     )  # fmt: skip
 

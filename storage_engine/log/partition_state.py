@@ -34,24 +34,25 @@ class Segment(NamedTuple):
     """A segment's committed bytes.
 
     base_offset: as in Kafka.
-    name: the name of its files, without a suffix.
+    name: the name of the segment's files, without a suffix.
     size: committed bytes of the .log.
-    end_offset: the offset after its last batch.
+    end_offset: the offset after the segment's last batch.
     largest_timestamp: -1 if no batch has a timestamp.
-    largest_timestamp_offset: the last offset of the batch with this timestamp; the base offset if no batch has a
-        timestamp.
+    largest_timestamp_offset: the last offset of the batch with the largest timestamp; the segment's base offset if no
+        batch has a timestamp.
     modified_ms: wall clock time of the last change. Kafka uses the mtime of the file instead.
-    aborted: the aborted transactions whose markers are in the segment, or were in it before its compaction, in the
-        order of the markers. These are the entries of its .txnindex.
-    first_timestamp: the largest timestamp of its first batch; -1 if that batch has none, None if it is not known.
+    aborted: the aborted transactions whose abort markers are in the segment, or were in the segment before its
+        compaction. The transactions are in the order of their markers. The segment's .txnindex has the same entries.
+    first_timestamp: the largest timestamp of the segment's first batch; -1 if the first batch has no timestamp, None if
+        the timestamp is not known.
     horizon_ms: the earliest delete horizon of a tombstone or marker in the segment; -1 if there is no delete horizon.
     smallest_timestamp: a lower bound: no record and no marker in the segment has a smaller timestamp. -1 if a record
-        has no timestamp. None if the bound is not known: the headers of foreign batches do not have it, and older
-        versions did not store it.
-    largest_lateness_ms: how much lower a record's timestamp can be than a timestamp before it, in milliseconds. Let T
-        be the largest timestamp in the headers of a batch and of all batches before it. Then no record of this batch or
-        of a later batch has a timestamp below T - largest_lateness_ms. None if it is not known, or if a record has no
-        timestamp.
+        has no timestamp. None if the bound is not known: only batches of Lakelog have the bound in their headers, and
+        older versions of Lakelog did not store the bound.
+    largest_lateness_ms: the largest number of milliseconds by which a record's timestamp can be lower than an earlier
+        record's timestamp. Let T be the largest timestamp in the headers of a batch and of all batches before it. Then
+        no record of this batch or of a later batch has a timestamp below T - largest_lateness_ms. None if this number
+        is not known, or if a record has no timestamp.
     """
 
     base_offset: Long
@@ -94,10 +95,10 @@ class PartitionState(Frozen):
 
     first_dirty_offset: the offset up to which the partition was compacted, null before the first compaction.
     listed: the list file with the first segments and leader epochs, null if the document itself has all of them.
-    producers: the idempotent and transactional producers at the high watermark, with their open transactions, as in a
-        .snapshot.
-    tombstones_end: the offset below which compaction may have removed tombstones. A reader that stores the latest row
-        of each key can miss deletions if it continues at a position below this offset.
+    producers: the idempotent and transactional producers at the high watermark, and their open transactions. A
+        .snapshot has the same content.
+    tombstones_end: the offset below which compaction may have removed tombstones. Example: a reader stores the latest
+        row of each key. If this reader continues at a position below this offset, the reader can miss deletions.
     """
 
     log_start_offset: Long = 0
@@ -116,13 +117,15 @@ class PartitionState(Frozen):
 
     @property
     def empty_end(self) -> Segment | None:
-        """The newest segment, if it is empty. A broker may leave an empty segment. The next new segment replaces it."""
+        """The newest segment, if it is empty. A broker may leave an empty segment. The next new segment replaces the
+        empty segment."""
         active = self.active_segment
         return active if active is not None and active.base_offset == self.high_watermark else None
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset up to which no transaction is open. Readers of committed records get only records below it."""
+        """Kafka's last stable offset: no transaction is open below this offset. Readers of committed records get only
+        records below this offset."""
         begun = (each.txn_first_offset for each in self.producers if each.txn_first_offset >= 0)
         return min(self.high_watermark, max(self.log_start_offset, min(begun, default=self.high_watermark)))
 

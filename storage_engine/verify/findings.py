@@ -19,18 +19,19 @@ RESTORE = "restore the file from a backup"
 
 
 class Kind(StrEnum):
-    """The kind of a finding. It says which kind of file the finding concerns, and so which remedies are possible."""
+    """The kind of a finding: the kind of file in which something is wrong. The possible remedies depend on this
+    kind."""
 
     TORN = "torn"
     """The end of the newest .log is not a whole batch. A crash leaves such bytes; they were never durable."""
     CORRUPT = "corrupt"
-    """Bytes of a .log that were correct earlier, and are wrong now."""
+    """Damaged bytes in a .log: the bytes were correct earlier, and are wrong now."""
     INDEX = "index"
-    """An .index or .timeindex. It can be derived from the .log."""
+    """An .index or .timeindex. Such an index can be rebuilt from the .log."""
     TRANSACTION_INDEX = "txnindex"
-    """A .txnindex. It can be derived if compaction has deleted nothing."""
+    """A .txnindex. A .txnindex can be rebuilt if compaction has deleted nothing."""
     SNAPSHOT = "snapshot"
-    """A .snapshot of producers. It can be derived if compaction and expiry have deleted nothing."""
+    """A .snapshot of producers. A .snapshot can be rebuilt if compaction and expiry have deleted nothing."""
     CHECKPOINT = "checkpoint"
     """A checkpoint of the directory, or the leader epochs of a partition."""
     METADATA = "metadata"
@@ -42,7 +43,7 @@ class Kind(StrEnum):
     VIEW = "view"
     """The view, log/ under a root, does not match the state."""
     UNREADABLE = "unreadable"
-    """The storage refused."""
+    """The storage did not let the check read the file."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Restored:
-    """Something that a repair restored.
+    """A file, or a part of a file, that a repair restored.
 
     file: the restored file.
     what: the restored part, in words.
     source: where the restored part was taken from.
-    is_loss: whether something is possibly lost, even though the file was restored.
+    is_loss: true if data may be lost although the file was restored.
     """
 
     file: str

@@ -5,8 +5,8 @@ Each partition whose compaction is due (min.cleanable.dirty.ratio, max.compactio
 printed, and the other partitions are still compacted.
 
 With --kafka-dir, the command locks a plain Kafka directory and opens it, as a broker would. After a crash, the command
-first recovers the directory's logs. The directory contains no topic settings, so --config sets them. Without --config,
-every topic has the setting `cleanup.policy: compact`.
+first recovers the directory's logs. The directory contains no topic settings, so give the settings with --config.
+Without --config, every topic has the setting `cleanup.policy: compact`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """`lakelog log-manager`: does a broker's background work on its log directories, without the broker.
 
-The command reads the broker's server.properties, locks the directories, and loads the logs. It then works until
-SIGTERM, SIGINT or SIGHUP. With --once, it does each task one time. Each action is one line on standard output: the
-time, the directory or partition, and what was done. Errors go to standard error. With --log-format json, the lines of
-both are JSON. At the end, the command closes the logs as a broker does. docs/LOG_MANAGER.md describes what is done to
-each topic.
+The command reads the broker's server.properties, locks the directories, and loads the logs. The command then works
+until SIGTERM, SIGINT or SIGHUP. With --once, the command does each task once. For each action, the command prints one
+line to standard output: the time, the directory or partition, and what was done. Errors go to standard error. With
+--log-format json, each line of output is JSON. At the end, the command closes the logs as a broker does.
+docs/LOG_MANAGER.md describes what is done to each topic.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ class _Lines:
 def log_manager(
     config: Annotated[
         Path,
-        typer.Option("--config", metavar="FILE", help="The broker's server.properties, which need not be changed."),
+        typer.Option("--config", metavar="FILE", help="The broker's own server.properties, without any changes."),
     ],
     once: Annotated[
-        bool, typer.Option("--once", help="Do each task one time and end, instead of running until SIGTERM.")
+        bool, typer.Option("--once", help="Do each task once, and then end. Default: run until SIGTERM.")
     ] = False,
     topic_config: Annotated[
         Path | None,
         typer.Option(
             "--topic-config",
             metavar="FILE",
-            help="A YAML file with a section of settings for each topic. These settings replace those in"
+            help="A YAML file with a section of settings for each topic. These settings replace the topic settings in"
             " __cluster_metadata.",
         ),
     ] = None,
@@ -88,14 +88,16 @@ def log_manager(
         bool,
         typer.Option(
             "--truncate-at-damage",
-            help="After a crash, end a log at its first damaged byte, as Kafka does. Default: cut out only the damage.",
+            help="After a crash, end a log at its first damaged byte, as Kafka does. Default: cut out only the damaged"
+            " bytes.",
         ),
     ] = False,
     log_format: Annotated[
         LogFormat, typer.Option("--log-format", help="text: for people. json: each line is one JSON object.")
     ] = LogFormat.TEXT,
 ) -> None:
-    """Do the work of a broker's log manager and cleaner on its log directories: recovery, flushes, retention, compaction."""
+    """Do the work of a broker's log manager and log cleaner on the broker's log directories: recovery, flushes,
+    retention, compaction."""
     lines = _Lines(log_format)
     try:
         is_done = _manage(config, topic_config, include or (), lines, once=once, truncates=truncate_at_damage)

@@ -1,8 +1,8 @@
 """`lakelog merge`: merges small segments as the maintenance job does, but without Spark, one group after another.
 
-A group of neighbouring segments becomes one segment if the merge is worth the cost of copying, and if the topic's
-settings allow a segment of that size and time span (storage_engine.cleaner.segment_merging). If a segment of a group is
-damaged, the error is printed, and the other groups are still merged.
+A group of neighbouring segments becomes one segment if the merge is worth the cost of copying. The topic's settings
+must also allow a segment of this size and time span (storage_engine.cleaner.segment_merging). If a segment of a group
+is damaged, the error is printed, and the other groups are still merged.
 """
 
 from __future__ import annotations

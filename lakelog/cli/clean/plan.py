@@ -1,5 +1,5 @@
-"""`lakelog plan`: prints what retention, compaction and merging would do to each segment, and by which rule. For the
-other segments, it prints the rules that keep them.
+"""`lakelog plan`: prints what retention, compaction and merging would do to each segment, and by which rule. For
+segments that would not change, the command prints the rules that keep them.
 
 Nothing is changed. Segments are read only if an older release of Lakelog wrote the state: such a state does not contain
 the first timestamps of segments. The plan is printed as a table or as a JSON document. --save writes the document to a

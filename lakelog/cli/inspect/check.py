@@ -1,9 +1,9 @@
 """`lakelog check`: compares a root with limits and prints the result for Nagios, Icinga and similar programs. The
-command is a plugin of these programs.
+command is a plugin of such monitoring programs.
 
-The exit status is a PluginStatus, not an ExitStatus: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN. An error of the command line, a
-root that does not exist and a wrong file of rules are UNKNOWN, too. In every case, the result is on standard output, because
-the monitoring program shows nothing else.
+The exit status is a PluginStatus, not an ExitStatus: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN. If the command line is
+wrong, the root does not exist or the rules file is wrong, the status is UNKNOWN, too. In every case, the result is on
+standard output, because the monitoring program shows nothing else.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ def check(
         Path | None,
         typer.Option(
             "--rules", metavar="FILE",
-            help="A YAML file with limits. docs/MONITORING.md lists all keys. Default: the defaults of that page.",
+            help="A YAML file with limits. docs/MONITORING.md lists all keys. Default: the default limits in"
+            " docs/MONITORING.md.",
         ),
     ] = None,
     now: NowOption = None,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
-    """Compare the figures of topics and consumers with limits, as a monitoring plugin.
+    """Compare the figures of topics and consumers with limits. The output has the format of a monitoring plugin.
 
     The first line is a summary with performance data. Each further line is a finding: lag of a consumer, an old export,
     overdue maintenance, little free space, a damaged state, an ingest that appends nothing, and so on. The exit status

@@ -1,8 +1,8 @@
 """`lakelog doctor`: tests whether a storage meets the assumptions behind Lakelog's promises, and prints a line for each
 check.
 
-With --peer, two hosts test the storage together: the same command runs on both, and they find each other by a file on
-the storage. ExitStatus is DONE if there is no problem, else ERROR.
+With --peer, two hosts test the storage together: the same command runs on both hosts, and the hosts find each other
+through a file on the storage. ExitStatus is DONE if there is no problem, else ERROR.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def doctor(
         Path | None,
         typer.Option(
             "--peer", metavar="FILE",
-            help="The name of a new file on this storage. Run the same command on another host at the same time: the two"
-            " hosts find each other by this file and test the storage together.",
+            help="The name of a new file on this storage. Run the same command on another host at the same time. The"
+            " two hosts find each other through this file, and test the storage together.",
         ),
     ] = None,
     timeout: Annotated[

@@ -5,8 +5,8 @@ Kafka's tool, contradictions are printed to standard error at the end: gaps betw
 not match their batch. There is one difference: in a key, a value or a header, characters that a terminal would
 interpret are printed as escapes. --format jsonl prints all bytes. kafka_tools/tool_options.py lists all differences.
 
-If a file is damaged, its readable part is printed. If a file is damaged, is missing or does not belong to a log, its
-name is printed to standard error, and the command continues with the next file. In these cases, the exit status is
+If a file is damaged, its readable part is printed. If a file is damaged, is missing or does not belong to a log, the
+command prints the file's name to standard error, and continues with the next file. In these cases, the exit status is
 PARTIAL, or ERROR if no file could be printed completely.
 """
 
@@ -63,7 +63,7 @@ def dump(
     """Print the files of a log as Kafka's dump tool does.
 
     --offsets-decoder prints the groups of a broker: the committed offsets, the members and their assignments. Each
-    option whose name contains `decoder` also does what --print-data-log does.
+    option whose name contains `decoder` also has the effect of --print-data-log.
     """
     from lakelog.dump import DumpOptions, TopicDecoder
 
@@ -120,7 +120,9 @@ def _check(decoders: list[TopicDecoder], classes: list[str], form: DumpFormat, s
         raise UsageError("lakelog dump", "several decoders are given", "Dump the files of each topic with one command.")
     if form is DumpFormat.JSONL and (classes or skips_metadata):
         option = "a decoder class" if classes else "--skip-record-metadata"
-        raise UsageError("--format jsonl", f"{option} is given, too", "JSON has all fields, and bytes in base64.")
+        raise UsageError(
+            "--format jsonl", f"{option} is given, too", "The JSON output has all fields, and bytes in base64."
+        )
 
 
 def _value_decoder(option: str, name: str | None) -> ValueDecoder:

@@ -1,4 +1,4 @@
-"""The options of `lakelog dump`, most of them with the names of kafka-dump-log."""
+"""Declares the options of `lakelog dump`. Most options have the same names as in kafka-dump-log."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ FilesArgument = Annotated[
     typer.Argument(
         metavar="[FILE]...",
         help=(
-            "A .log, .index, .timeindex, .txnindex, .snapshot, checkpoint, snapshot of __cluster_metadata,"
-            " partition.metadata or meta.properties."
+            "A file: a .log, .index, .timeindex, .txnindex or .snapshot; a checkpoint; a snapshot of"
+            " __cluster_metadata; a partition.metadata or meta.properties."
         ),
     ),
 ]
@@ -42,14 +42,18 @@ SkipRecordMetadataOption = Annotated[
 MaxBytesOption = Annotated[
     int | None,
     typer.Option(
-        "--max-bytes", metavar="BYTES", min=0, max=_INT_MAX, help="Read only the first bytes of a .log. Default: all."
+        "--max-bytes",
+        metavar="BYTES",
+        min=0,
+        max=_INT_MAX,
+        help="Read only this number of bytes at the start of a .log. Default: all.",
     ),
 ]
 IndexSanityCheckOption = Annotated[
     bool,
     typer.Option(
         "--index-sanity-check",
-        help="Only print whether a broker would accept the index when the broker starts, or rebuild it.",
+        help="Only print whether a broker that starts would accept the index, or would rebuild the index.",
     ),
 ]
 VerifyIndexOnlyOption = Annotated[
@@ -62,7 +66,7 @@ MaxMessageSizeOption = Annotated[
         metavar="BYTES",
         min=1,
         max=_INT_MAX,
-        help="If an index entry belongs to a larger batch, report an error. Default: no limit.",
+        help="If an index entry belongs to a batch that is larger than this, report an error. Default: no limit.",
     ),
 ]
 OffsetsDecoderOption = Annotated[
@@ -87,7 +91,7 @@ KeyDecoderClassOption = Annotated[
     typer.Option(
         "--key-decoder-class",
         metavar="CLASS",
-        help="Print the records of a .log. Decode their keys as this Java class of Kafka does.",
+        help="Print the records of a .log. Decode the keys of the records as this Java class of Kafka does.",
     ),
 ]
 ValueDecoderClassOption = Annotated[
@@ -95,7 +99,7 @@ ValueDecoderClassOption = Annotated[
     typer.Option(
         "--value-decoder-class",
         metavar="CLASS",
-        help="Print the records of a .log. Decode their values as this Java class of Kafka does.",
+        help="Print the records of a .log. Decode the values of the records as this Java class of Kafka does.",
     ),
 ]
 FormatOption = Annotated[

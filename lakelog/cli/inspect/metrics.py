@@ -1,8 +1,7 @@
-"""`lakelog metrics`: gives the figures of a root to Prometheus.
-
-With --listen, the command answers scrapes until SIGTERM or Ctrl-C ends it. With --textfile, it writes the metrics to a
-file, once or repeatedly. Otherwise it prints them. A topic that cannot be read has the metric lakelog_topic_readable
-with the value 0. If the command ends by itself, and something could not be read, the exit status is PARTIAL.
+"""`lakelog metrics`: reports the figures of a root as metrics for Prometheus. With --listen, the command serves the
+metrics until SIGTERM or Ctrl-C ends it. With --textfile, the command writes the metrics to a file, once or repeatedly.
+Otherwise it prints them. If a topic cannot be read, its metric lakelog_topic_readable is 0. If the command ends without
+a signal, and something under the root could not be read, the exit status is PARTIAL.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ _EXAMPLE = "127.0.0.1:9308"
 def metrics(
     listen: Annotated[
         str | None,
-        typer.Option("--listen", metavar="HOST:PORT", help="Answer Prometheus's scrapes at this address, at /metrics."),
+        typer.Option("--listen", metavar="HOST:PORT", help="Serve the metrics at this address, under /metrics."),
     ] = None,
     textfile: Annotated[
         Path | None,
         typer.Option(
             "--textfile", metavar="FILE",
-            help="Write the metrics to this file. The file is replaced as a whole, so a reader never finds a part of it.",
+            help="Write the metrics to this file. The whole file is replaced, so readers never see half a file.",
         ),
     ] = None,
     every: Annotated[
@@ -53,16 +52,16 @@ def metrics(
         bool,
         typer.Option(
             "--tables",
-            help="Also count dead letters and stale rows, every five minutes. For this, columns of Delta tables are read.",
+            help="Also count dead letters and stale rows, every five minutes. The count reads columns of Delta tables.",
         ),
     ] = False,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
-    """Give the figures of topics and consumers to Prometheus.
+    """Report the figures of topics and consumers as metrics for Prometheus.
 
-    The names of the metrics are those of kafka_exporter and kafka-lag-exporter, and names that begin with lakelog_.
-    docs/MONITORING.md lists all metrics. Without --listen and --textfile, the metrics are printed once.
+    If kafka_exporter or kafka-lag-exporter has the same metric, Lakelog uses the same name. All other names begin with
+    lakelog_. docs/MONITORING.md lists all metrics. Without --listen and --textfile, the metrics are printed once.
     """
     if every is not None and textfile is None:
         raise UsageError("--every", "--textfile is not given", "Name the file to write.")

@@ -1,8 +1,8 @@
 """`lakelog report`: writes one HTML page about the topics of a root.
 
-The page contains everything that it shows and needs no network. The command changes nothing under the root. If a topic
-cannot be read, the page shows a warning for this topic, and still shows the other topics. In this case, the exit status
-is PARTIAL, and a line on standard error names the topic.
+The page needs no other files and no network. The command changes nothing under the root. If a topic cannot be read, the
+page shows a warning for this topic, and still shows the other topics. In this case, the exit status is PARTIAL, and a
+line on standard error names the topic.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def report(
     now: Annotated[
         int | None,
         typer.Option("--now", metavar="MS", min=0,
-            help="Use this time as the current time, in milliseconds since 1970. Default: now."),
+            help="Write the page as if this were the current time, in milliseconds since 1970. Default: now."),
     ] = None,
     root: RootOption = None,
     conf: ConfOption = None,

@@ -1,8 +1,8 @@
 """`lakelog ui`: serves pages about a root to a browser.
 
-The command serves until SIGTERM or Ctrl-C ends it. Standard output has the address, in one line. Standard error has a line
-for each change that a form has made. By default, the pages change nothing, show no contents of records, and only programs
-of this host can reach them.
+The command serves until SIGTERM or Ctrl-C ends it. The command prints the address of the pages to standard output. For
+each change that a form has made, the command prints a line to standard error. By default, the pages change nothing and
+show no contents of records, and only programs on this host can open the pages.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ def ui(
     token: Annotated[
         Path | None,
         typer.Option("--token", metavar="FILE",
-            help="A file whose first line users must enter before the first page. Default: the variable LAKELOG_UI_TOKEN."),
+            help="A file with a token in its first line. Users must enter the token before they see a page. Default:"
+            " the variable LAKELOG_UI_TOKEN."),
     ] = None,
     host_name: Annotated[
         list[str] | None,
         typer.Option("--host-name", metavar="NAME",
-            help="A further name of this host under which browsers open the pages; may be given several times."),
+            help="Another host name that browsers may use to open the pages; may be given several times."),
     ] = None,
     show_values: Annotated[
         bool, typer.Option("--show-values", help="Show keys, values and headers of records, and search in keys and headers.")
@@ -49,8 +50,8 @@ def ui(
 ) -> None:  # fmt: skip
     """Serve pages about topics, records, groups, dead letters, plans and history to a browser.
 
-    docs/UI.md describes the pages. They work without scripts, and load nothing from other hosts. SIGTERM or Ctrl-C ends
-    the command.
+    docs/UI.md describes the pages. The pages work without scripts, and load nothing from other hosts. SIGTERM or Ctrl-C
+    ends the command.
     """
     from lakelog.ui.access.options import DEFAULT_LISTEN, UiOptions, check_options, read_token
 

@@ -1,4 +1,4 @@
-"""`lakelog verify`: checks every invariant of a log directory or a root against the bytes, and prints what is wrong.
+"""`lakelog verify`: reads the files of a log directory or a root, checks every invariant, and prints what is wrong.
 
 Each finding is one line, or one JSON object. A summary follows. With --format jsonl the summary is printed to standard
 error.
@@ -53,8 +53,8 @@ def verify(
         bool,
         typer.Option(
             "--repair",
-            help="Restore indexes, snapshots, checkpoints, the view of a root, and documents of a topic's state, if they are"
-            " damaged and other files show their correct content. With --kafka-dir, damaged bytes are cut out of the .log"
+            help="Restore damaged files if other files show their correct content: indexes, snapshots, checkpoints, the"
+            " view of a root, and documents of a topic's state. With --kafka-dir, damaged bytes are cut out of the .log"
             " files and saved in .corrupt files beside them.",
         ),
     ] = False,
@@ -72,7 +72,7 @@ def verify(
         list[Path] | None,
         typer.Option(
             "--kafka-dir", metavar="DIR",
-            help="Instead of --root: a plain Kafka log directory. If a broker has several log.dirs, give all of them.",
+            help="A plain Kafka log directory, instead of --root. If a broker has several log.dirs, give all of them.",
         ),
     ] = None,
     root: RootOption = None,

@@ -42,12 +42,13 @@ def configs(
     describe: Annotated[bool, typer.Option("--describe", help="Print the settings.")] = False,
     alter: Annotated[bool, typer.Option("--alter", help="Change the settings of a topic.")] = False,
     entity_type: Annotated[
-        str, typer.Option("--entity-type", metavar="topics", help="Only topics have such settings.")
+        str, typer.Option("--entity-type", metavar="topics",
+            help="The type can only be topics: no other type has such settings.")
     ] = _TOPICS,
     entity_name: Annotated[str | None, typer.Option("--entity-name", metavar="TOPIC", help="Name of the topic.")] = None,
     topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The same as --entity-name.")] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="With --describe: also print settings that have their default.")
+        bool, typer.Option("--all", help="With --describe: also print settings that have their default value.")
     ] = False,
     add_config: Annotated[
         str | None,

@@ -72,24 +72,26 @@ TOOLS = (
     ),
     _tool(
         "kafka-get-offsets", "offsets",
-        "If all records of a partition were deleted, --time -3 prints no line for the partition, because the partition"
-        " has no offset to read. A broker prints the deleted offset until retention deletes the segment.",
+        "If all records of a partition were deleted, --time -3 prints no line for the partition, because no record can"
+        " be read there. A broker prints the offset of a deleted record until retention deletes the segment.",
         GET_OFFSETS,
     ),
     _tool(
         "kafka-configs", "configs",
-        "Lakelog refuses keys that have no effect in Lakelog. --describe prints the synonyms of Lakelog.",
+        "Lakelog refuses keys that have no effect in Lakelog. --describe prints synonyms for the places where Lakelog"
+        " stores settings.",
         CONFIGS,
     ),
     _tool(
         "kafka-delete-records", "delete-records",
-        "If the offset of a partition is refused, the command still does the other partitions, as in Kafka. But the exit"
-        " status is 4, not 0.",
+        "If the offset of a partition is refused, the command still deletes the records of the other partitions, as"
+        " Kafka's tool does. The exit status is then 4. Kafka's tool ends with 0.",
         DELETE_RECORDS,
     ),
     _tool(
         "kafka-log-dirs", "log-dirs",
-        "A root is shown as broker 0 with one directory. With --kafka-dir, the broker has the node.id in meta.properties.",
+        "A root is shown as broker 0 with one directory. With --kafka-dir, the id of the broker is the node.id in"
+        " meta.properties.",
         LOG_DIRS,
     ),
     _tool(
@@ -99,8 +101,8 @@ TOOLS = (
     ),
     _tool(
         "kafka-consumer-perf-test", "perf consume",
-        "The command reads without a group, one partition after another. rebalance.time.ms is the time until the topic's"
-        " state was read. The command ends at the end of the topic, and does not wait for more records.",
+        "The command reads without a group, one partition after another. The figure rebalance.time.ms is the time for"
+        " reading the topic's state. The command ends at the end of the topic, and does not wait for more records.",
         CONSUMER_PERF_TEST,
     ),
 )  # fmt: skip

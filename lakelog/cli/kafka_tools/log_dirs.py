@@ -1,7 +1,7 @@
 """`lakelog log-dirs`: prints the sizes of the partitions of a root, or of a Kafka log directory, as kafka-log-dirs does.
 
-A size is the number of bytes in all .log files. For a root, only committed bytes count. A root is shown as broker 0 with one
-directory. The partitions have the order of Kafka's tool, which is that of a Java HashMap.
+A size is the number of bytes in all .log files. For a root, only committed bytes count. A root is shown as broker 0
+with one directory. The partitions are in the same order as in Kafka's tool: the order of a Java HashMap.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _METADATA = "__cluster_metadata"
 
 
 def log_dirs(
-    describe: Annotated[bool, typer.Option("--describe", help="Required, as in Kafka's tool.")] = False,
+    describe: Annotated[bool, typer.Option("--describe", help="This option is required, as in Kafka's tool.")] = False,
     topic_list: Annotated[
         str, typer.Option("--topic-list", metavar="TOPIC,...", help="Only these topics. Default: all.")
     ] = "",

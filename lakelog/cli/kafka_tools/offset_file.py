@@ -2,7 +2,7 @@
 
     {"partitions": [{"topic": "orders", "partition": 0, "offset": 17}], "version": 1}
 
-The offset -1 means all records. The version may be missing.
+The offset -1 means all records. The field version may be missing.
 """
 
 from __future__ import annotations

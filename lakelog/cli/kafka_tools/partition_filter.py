@@ -71,7 +71,7 @@ class PartitionFilter:
         ]
         if not found:
             raise UnknownTopicError(
-                "lakelog offsets", "no topic and partition fits the options",
+                "lakelog offsets", "no partition matches the options",
                 "`lakelog topics list` prints all names. The whole name must match the regular expression.",
             )  # fmt: skip
         return sorted(found, key=lambda each: f"{each[0]}-{each[1]}")

@@ -1,8 +1,8 @@
 """`lakelog perf`: measures appends and reads, with the options and the output of Kafka's two performance tests.
 
-`perf produce` appends records without keys, many in each commit. The records stay in the topic. `perf consume` reads the
-records that the topic has when the command starts, also records of open and aborted transactions. It does not make
-Python objects of the records, and does not print them.
+`perf produce` appends records without keys, many in each commit. The records stay in the topic. `perf consume` reads
+the records that the topic has when the command starts, also records of open and aborted transactions. `perf consume`
+does not convert the records to Python objects, and does not print them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ IntervalOption = Annotated[
 ]
 PayloadFileOption = Annotated[
     Path | None,
-    typer.Option("--payload-file", metavar="FILE", help="Each value is one of the values in this file, at random."),
+    typer.Option("--payload-file", metavar="FILE", help="Take each value at random from the values in this file."),
 ]
 ThroughputOption = Annotated[
     float, typer.Option("--throughput", metavar="N", help="Append at most N records per second; -1: no limit.")
@@ -58,7 +58,7 @@ WarmupOption = Annotated[
         metavar="N",
         min=0,
         max=LONG_MAX,
-        help="At the end, print a second line with the figures without the first N records.",
+        help="At the end, print a second line of figures that does not include the first N records.",
     ),
 ]
 BatchOption = Annotated[
@@ -73,7 +73,10 @@ MessagesOption = Annotated[
     typer.Option("--messages", metavar="N", min=1, max=LONG_MAX, help="The older name of --num-records."),
 ]
 DateFormatOption = Annotated[
-    str, typer.Option("--date-format", metavar="PATTERN", help="Form of printed times, as in Java's SimpleDateFormat.")
+    str,
+    typer.Option(
+        "--date-format", metavar="PATTERN", help="Format of the printed times: a pattern of Java's SimpleDateFormat."
+    ),
 ]
 
 
@@ -89,10 +92,10 @@ def produce(
     ] = None,
     payload_file: PayloadFileOption = None,
     payload_delimiter: Annotated[
-        str, typer.Option("--payload-delimiter", metavar="TEXT", help="What separates the values in the file.")
+        str, typer.Option("--payload-delimiter", metavar="TEXT", help="The text between two values in the file.")
     ] = "\\n",
     payload_monotonic: Annotated[
-        bool, typer.Option("--payload-monotonic", help="Each value is the number of the record.")
+        bool, typer.Option("--payload-monotonic", help="Use the number of a record as its value.")
     ] = False,
     throughput: ThroughputOption = -1.0,
     warmup_records: WarmupOption = 0,
@@ -244,12 +247,12 @@ def consume(
     topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Name of the topic.")] = None,
     include: Annotated[
         str | None,
-        typer.Option("--include", metavar="REGEX", help="Instead of --topic: read all topics whose whole name matches."),
+        typer.Option("--include", metavar="REGEX", help="Read all topics whose whole name matches. Not with --topic."),
     ] = None,
     num_records: RecordsOption = None,
     messages: MessagesOption = None,
     timeout: Annotated[
-        int, typer.Option("--timeout", metavar="MS", min=0, max=LONG_MAX, help="Only printed in a warning. No other effect.")
+        int, typer.Option("--timeout", metavar="MS", min=0, max=LONG_MAX, help="Used only in the text of a warning.")
     ] = 10_000,
     show_detailed_stats: Annotated[
         bool, typer.Option("--show-detailed-stats", help="Print regular reports, but no summary at the end.")

@@ -1,4 +1,4 @@
-"""The figures of `lakelog perf`, in the lines of kafka-producer-perf-test and kafka-consumer-perf-test.
+"""Formats the figures of `lakelog perf`, in the same lines as kafka-producer-perf-test and kafka-consumer-perf-test.
 
     1000 records sent, 5025.125628 records/sec (0.48 MB/sec), 83.51 ms avg latency, 121.00 ms max latency, 81 ms 50th, ...
     2026-11-26 07:06:27:788, 2026-11-26 07:06:37:874, 0.0954, 0.0095, 1000, 99.1473, 3, 10083, 0.0095, 99.1769

@@ -8,35 +8,42 @@ from __future__ import annotations
 
 Rows = tuple[tuple[str, str, str], ...]
 
-_NO_BROKER = "Lakelog has no broker: name the root with --root, or a log directory with --kafka-dir."
-_NO_BROKER_OF_ROOT = "Lakelog has no broker: name the root with --root."
-_NO_CLIENT = "Lakelog connects to no broker. Set the options of the storage in the environment (docs/STORAGE.md)."
+_NO_BROKER = "Lakelog has no broker: give the root with --root, or a log directory with --kafka-dir."
+_NO_BROKER_OF_ROOT = "Lakelog has no broker: give the root with --root."
+_NO_CLIENT = (
+    "Lakelog does not connect to a broker. Set the options of the storage with environment variables (docs/STORAGE.md)."
+)
 _HELP: Rows = (("--help", "--help", ""), ("--version", "", "Type `lakelog --version`."))
 
 DUMP_LOG: Rows = (
-    ("--files", "--files", "You can also name files without an option."),
+    ("--files", "--files", "You can also give the files as arguments, without this option."),
     ("--print-data-log", "--print-data-log", ""),
     ("--deep-iteration", "--deep-iteration", ""),
-    ("--skip-record-metadata", "--skip-record-metadata", "Not with --format jsonl."),
+    ("--skip-record-metadata", "--skip-record-metadata", "Not allowed together with --format jsonl."),
     ("--max-bytes", "--max-bytes", ""),
     ("--index-sanity-check", "--index-sanity-check", ""),
     ("--verify-index-only", "--verify-index-only", ""),
     (
         "--max-message-size", "--max-message-size",
-        "Default: no limit. Kafka's default is 5 MiB. At an index entry of a larger batch, its tool ends with a stack trace.",
+        ("Default: no limit. Kafka's default is 5 MiB. If an index entry belongs to a larger batch, Kafka's tool ends"
+        " with a stack trace."),
     ),
-    ("--offsets-decoder", "--offsets-decoder", "Give only one decoder. If there are several, Kafka's tool uses one of them."),
+    (
+        "--offsets-decoder", "--offsets-decoder",
+        "Give only one decoder. If you give several, Kafka's tool uses one of them.",
+    ),
     ("--transaction-log-decoder", "--transaction-log-decoder", "Give only one decoder."),
     (
         "--cluster-metadata-decoder", "--cluster-metadata-decoder",
-        "Give only one decoder. After `Error at`, Lakelog prints the reason in its own words.",
+        "Give only one decoder. The text after `Error at` differs from the text of Kafka's tool.",
     ),
     (
         "--key-decoder-class", "--key-decoder-class CLASS",
-        ("Only StringDecoder, IntegerDecoder and LongDecoder of org.apache.kafka.tools.api. If the key is too short for"
-         " the number, Kafka's tool ends, but Lakelog prints the reason. Not with --format jsonl."),
+        ("Lakelog has only StringDecoder, IntegerDecoder and LongDecoder of org.apache.kafka.tools.api. If a key has"
+         " too few bytes for a number, Kafka's tool ends. Lakelog prints the reason. Not allowed together with --format"
+         " jsonl."),
     ),
-    ("--value-decoder-class", "--value-decoder-class CLASS", "As --key-decoder-class."),
+    ("--value-decoder-class", "--value-decoder-class CLASS", "See --key-decoder-class."),
     (
         "--remote-log-metadata-decoder", "",
         "Lakelog has no tiered storage. --print-data-log --format jsonl prints the bytes of the records.",
@@ -52,35 +59,42 @@ GET_OFFSETS: Rows = (
     ("--bootstrap-server", "", _NO_BROKER),
     (
         "--topic", "--topic",
-        ("A regular expression of Python instead of Java. If there is a topic with exactly the name a.b, --topic a.b means"
-         " only this topic. In Kafka, a.b also matches a-b, because the dot matches every character."),
+        ("Regular expressions have Python's syntax; in Kafka's tool, Java's syntax. If there is a topic with exactly"
+         " the name a.b, --topic a.b means only this topic. In Kafka, a.b also matches a-b, because the dot matches"
+         " every character."),
     ),
     ("--partitions", "--partitions", ""),
-    ("--topic-partitions", "--topic-partitions", "A regular expression of Python instead of Java."),
+    (
+        "--topic-partitions", "--topic-partitions",
+        "Regular expressions have Python's syntax; in Kafka's tool, Java's syntax.",
+    ),
     (
         "--time", "--time",
-        ("Times below -6 are refused. Lakelog has no tiered storage. So -4 (earliest-local) prints the log start offset. -5"
-         " (latest-tiered) and -6 (earliest-pending-upload) print nothing, as with a broker without tiered storage."),
+        ("Times below -6 are refused. Lakelog has no tiered storage. Therefore -4 (earliest-local) prints the log start"
+        " offset. -5 (latest-tiered) and -6 (earliest-pending-upload) print nothing, as with a broker without tiered"
+        " storage."),
     ),
     (
         "--exclude-internal-topics", "--exclude-internal-topics",
-        ("Only a log directory (--kafka-dir) has internal topics. One of them is __cluster_metadata, which a broker never"
-         " lists."),
+        ("Only a log directory (--kafka-dir) has internal topics. One internal topic is __cluster_metadata, which a"
+         " broker never lists."),
     ),
     ("--command-config", "", _NO_CLIENT),
     *_HELP,
 )  # fmt: skip
 
-_ONLY_TOPICS = "Lakelog only has settings of topics and of the root. For settings of the root, use `lakelog broker`."
+_ONLY_TOPICS = (
+    "Lakelog has settings only for topics and for the root. For the settings of the root, use `lakelog broker`."
+)
 CONFIGS: Rows = (
     ("--bootstrap-server", "", _NO_BROKER_OF_ROOT),
     ("--bootstrap-controller", "", _NO_BROKER_OF_ROOT),
     ("--command-config", "", _NO_CLIENT),
     ("--alter", "--alter", ""),
     ("--describe", "--describe", "Topics are sorted by name."),
-    ("--all", "--all", "Does not print keys that have no effect in Lakelog."),
+    ("--all", "--all", "The output does not contain keys that have no effect in Lakelog."),
     ("--add-config", "--add-config", ""),
-    ("--add-config-file", "--add-config-file", "Not with --add-config, as in Kafka."),
+    ("--add-config-file", "--add-config-file", "Not allowed together with --add-config. Kafka has the same rule."),
     ("--delete-config", "--delete-config", "An unknown key is an error."),
     ("--entity-type", "--entity-type topics", "All other types are refused: only topics have settings of this kind."),
     ("--entity-name", "--entity-name", ""),
@@ -100,7 +114,8 @@ DELETE_RECORDS: Rows = (
     ("--command-config", "", _NO_CLIENT),
     (
         "--offset-json-file", "--offset-json-file",
-        "After `error:`, Lakelog prints the reason in its own words. The partitions have the order of the file.",
+        ("The text after `error:` differs from the text of Kafka's tool. The output lists the partitions in the order"
+        " of the file."),
     ),
     *_HELP,
 )  # fmt: skip
@@ -114,7 +129,7 @@ LOG_DIRS: Rows = (
     *_HELP,
 )
 
-_COMMITS = "Lakelog has no producer. To set the number of records in a commit, use --batch-records."
+_COMMITS = "Lakelog has no Kafka producer. To set the number of records in a commit, use --batch-records."
 _NO_TRANSACTION = "To append in a transaction, use `lakelog append --transactional`."
 PRODUCER_PERF_TEST: Rows = (
     ("--bootstrap-server", "", _NO_BROKER_OF_ROOT),
@@ -122,10 +137,18 @@ PRODUCER_PERF_TEST: Rows = (
     ("--num-records", "--num-records", ""),
     ("--record-size", "--record-size", ""),
     ("--payload-file", "--payload-file", ""),
-    ("--payload-delimiter", "--payload-delimiter", "A text, not a regular expression."),
+    (
+        "--payload-delimiter",
+        "--payload-delimiter",
+        "The value is plain text. In Kafka's tool, the value is a regular expression.",
+    ),
     ("--payload-monotonic", "--payload-monotonic", ""),
     ("--throughput", "--throughput", "Default: -1, no limit. Required in Kafka."),
-    ("--warmup-records", "--warmup-records", "A warm-up ends at the end of a commit."),
+    (
+        "--warmup-records",
+        "--warmup-records",
+        "Each commit contains either only warm-up records or only measured records.",
+    ),
     ("--reporting-interval", "--reporting-interval", ""),
     ("--producer-props", "", _COMMITS),
     ("--command-property", "", _COMMITS),
@@ -137,11 +160,11 @@ PRODUCER_PERF_TEST: Rows = (
     ("--help", "--help", ""),
 )
 
-_NO_CONSUMER = "Lakelog reads files, and has no consumer of a broker."
+_NO_CONSUMER = "Lakelog reads the files of the log without a Kafka consumer, so this option would have no effect."
 CONSUMER_PERF_TEST: Rows = (
     ("--bootstrap-server", "", _NO_BROKER),
     ("--topic", "--topic", ""),
-    ("--include", "--include", "A regular expression of Python instead of Java."),
+    ("--include", "--include", "Regular expressions have Python's syntax; in Kafka's tool, Java's syntax."),
     ("--num-records", "--num-records", ""),
     ("--messages", "--messages", "Also deprecated in Kafka."),
     (
@@ -149,10 +172,18 @@ CONSUMER_PERF_TEST: Rows = (
         "",
         "The command does not wait for new records. Without this option, the command reads from the start.",
     ),
-    ("--timeout", "--timeout", "Only printed in the warning, because the command does not wait for new records."),
+    (
+        "--timeout",
+        "--timeout",
+        "The command only prints this value in its warning, because it does not wait for new records.",
+    ),
     ("--show-detailed-stats", "--show-detailed-stats", ""),
     ("--reporting-interval", "--reporting-interval", ""),
-    ("--date-format", "--date-format", "Only the letters y, M, d, H, m, s and S, and text without letters."),
+    (
+        "--date-format",
+        "--date-format",
+        "The pattern may contain only the letters y, M, d, H, m, s and S, and characters that are not letters.",
+    ),
     ("--hide-header", "--hide-header", ""),
     ("--group", "", "The command needs no group. To read as a group, use `lakelog read --group`."),
     ("--fetch-size", "", _NO_CONSUMER),

@@ -34,7 +34,8 @@ _CHUNK_BYTES = 8 * 1024**2
 
 def append(
     topic: Annotated[
-        str | None, typer.Option("--topic", metavar="TOPIC", help="Name of the topic. Not with --transactional.")
+        str | None,
+        typer.Option("--topic", metavar="TOPIC", help="Name of the topic. Not allowed together with --transactional."),
     ] = None,
     partition: Annotated[
         int | None,
@@ -49,7 +50,8 @@ def append(
         bool,
         typer.Option(
             "--transactional",
-            help="Append to the topics that the lines name, in one transaction. The transaction may be aborted after 15 minutes.",
+            help="Append to several topics in one transaction; each line names its topic. The transaction may be"
+            " aborted after 15 minutes.",
         ),
     ] = False,
     root: RootOption = None,
@@ -58,10 +60,10 @@ def append(
     """Append JSON lines from standard input as one commit.
 
     A line is a JSON object. The object must have the fields key and value (base64 or null). The object may have the
-    fields headers (a list of [name, base64 or null]) and timestamp (milliseconds; default: now). Lines that
-    `lakelog read` printed can be appended: the fields topic, partition, offset, timestampType and leaderEpoch are
-    ignored. --partition gives the partition of all records. Without this option, the key of a record determines its
-    partition, as in Kafka. Records without a key all go to one partition.
+    fields headers (a list of [name, base64 or null]) and timestamp (milliseconds; default: now). You can append the
+    lines that `lakelog read` printed: the fields topic, partition, offset, timestampType and leaderEpoch are ignored.
+    --partition gives the partition of all records. Without --partition, the key of a record determines its partition,
+    as in Kafka. Records without a key all go to one partition.
     """
     if topic is None and not transactional:
         raise UsageError(

@@ -4,8 +4,8 @@ Readers get no records below the offset any more. The next retention drops the s
 offset, whatever the topic's cleanup.policy is. The files of these segments are deleted after a delay of
 file.delete.delay.ms, so running readers can finish.
 
-With a file of offsets, the output is that of Kafka's tool. Each partition is a separate commit: if the offset of one
-partition is refused, the command still does the other partitions.
+With --offset-json-file, the output is the same as the output of Kafka's tool. Each partition is a separate commit: if
+the offset of one partition is refused, the command still deletes the records of the other partitions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def delete_records(
         typer.Option(
             "--offset-json-file",
             metavar="FILE",
-            help="Instead of the three options: a file of kafka-delete-records, which has an offset for each partition.",
+            help="Instead of the three options: a JSON file in the format of kafka-delete-records, with an offset for"
+            " each partition.",
         ),
     ] = None,
     root: RootOption = None,
@@ -54,7 +55,9 @@ def delete_records(
     if offset_json_file is not None:
         if (topic, partition, offset) != (None, None, None):
             raise UsageError(
-                "--offset-json-file", "--topic, --partition or --offset is given, too", "The file has all of them."
+                "--offset-json-file",
+                "--topic, --partition or --offset is given, too",
+                "The file already names the topics, partitions and offsets.",
             )
         _delete_as_in_file(offset_json_file, root, conf)
         return
@@ -70,7 +73,10 @@ def delete_records(
         write_line(f"{place}: already begins at offset {done.before}, nothing was changed")
         return
     settle_view(topics, topic)
-    write_line(f"{place}: now begins at offset {done.after}, not {done.before}; retention deletes the segments below")
+    write_line(
+        f"{place}: now begins at offset {done.after}, not {done.before}; retention deletes the segments below"
+        " this offset"
+    )
 
 
 def _delete_as_in_file(file: Path, root: str | None, conf: Path | None) -> None:

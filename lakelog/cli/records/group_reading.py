@@ -1,4 +1,4 @@
-"""Lets `lakelog read` read as a group: from the group's positions. With --commit, the command also moves these
+"""Lets `lakelog read` read as a group: from the group's positions. With --commit, the command also moves the group's
 positions.
 
     --group G             read from the positions, and change nothing
@@ -7,7 +7,7 @@ positions.
 A position is recorded after the records were written to standard output. A commit writes the positions of all
 partitions and waits for the disk, so there is at most one commit per second. There is also one commit at the end of the
 command, even after an error or Ctrl-C. If the command is killed, the next command prints the records since the last
-commit again. If another member joins the group later, it fences this command (topic.readers.membership): the command's
+commit again. If another member joins the group later, this command is fenced (topic.readers.membership). The command's
 next commit raises FencedError, and the positions of the later member remain.
 """
 

@@ -3,8 +3,8 @@
     {"topic":"t","partition":0,"offset":7,"timestamp":1700000000042,"timestampType":"CreateTime",
      "key":"azA=","value":null,"headers":[["trace","AAE="],["empty",null]],"leaderEpoch":0}
 
-Written lines have all fields, in this order, in UTF-8, without spaces. Bytes are in base64. In a header's name, bytes
-that are not UTF-8 are replaced by U+FFFD, as in Kafka's Java clients.
+The lines that Lakelog writes have all fields, in this order, in UTF-8, without spaces. Bytes are in base64. In a
+header's name, bytes that are not UTF-8 are replaced by U+FFFD, as in Kafka's Java clients.
 
 Lines that are read have these fields:
 

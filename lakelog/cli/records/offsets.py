@@ -54,8 +54,8 @@ TopicPartitionsOption = Annotated[
         "--topic-partitions",
         metavar="RULE,...",
         help=(
-            "Instead of --topic and --partitions. A rule is TOPICS:PARTITIONS, TOPICS or :PARTITIONS. TOPICS is a regular"
-            " expression. PARTITIONS is N, FROM-TO (TO is excluded), FROM- or -TO."
+            "The partitions, instead of --topic and --partitions. A rule is TOPICS:PARTITIONS, TOPICS or :PARTITIONS."
+            " TOPICS is a regular expression. PARTITIONS is N, FROM-TO (TO is excluded), FROM- or -TO."
         ),
     ),
 ]
@@ -86,15 +86,17 @@ def offsets(
     time: TimeOption = "latest",
     isolation: Annotated[
         Isolation, typer.Option(
-            "--isolation", help="read_committed: latest is the offset at which the oldest open transaction begins.")
+            "--isolation",
+            help="read_committed: latest is the last stable offset, at which the oldest open transaction begins.")
     ] = Isolation.READ_UNCOMMITTED,
     kafka_dir: KafkaDirOption = None,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
-    """Print each partition's offset for a time, as topic:partition:offset.
+    """For each partition, print the offset for a time, as topic:partition:offset.
 
-    If the state of a topic cannot be read, its name is printed to standard error, and the exit status is 4.
+    If the state of a topic cannot be read, the command prints the topic's name to standard error, and ends with exit
+    status 4.
     """
     wanted = _parse_time(time)
     if partition is not None and partitions is not None:

@@ -1,9 +1,9 @@
 """`lakelog read`: prints the records of a topic, one partition after another, and each partition in the order of its
 offsets.
 
-The start offset of every partition is looked up before the first record is printed. If a start offset is outside its
-partition, the command ends with an error and prints nothing. Records that are committed while the command runs are not
-printed. Standard error shows progress, unless the records themselves are printed to a terminal.
+The command looks up the start offset of every partition before it prints the first record. If a start offset is outside
+its partition, the command ends with an error and prints nothing. Records that are committed while the command runs are
+not printed. Standard error shows progress, unless the records themselves are printed to a terminal.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def read(
     topic: AnyTopicOption = None,
     partition: PartitionOption = None,
     start: Annotated[
-        str | None, typer.Option("--from", metavar="OFFSET", help="Begin here: an offset, earliest (the default) or latest.")
+        str | None, typer.Option("--from", metavar="OFFSET", help="Begin at this offset, earliest (the default) or latest.")
     ] = None,
     from_timestamp: Annotated[
         int | None,
@@ -83,22 +83,22 @@ def read(
         typer.Option("--group", metavar="GROUP", help="Begin at this group's positions; a new group begins at earliest.")
     ] = None,
     commit: Annotated[
-        bool, typer.Option("--commit", help="With --group: store that the group has read the printed records.")
+        bool, typer.Option("--commit", help="With --group: store the group's positions after the printed records.")
     ] = False,
     kafka_dir: KafkaDirOption = None,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
-    """Print the records of a topic, partition after partition.
+    """Print the records of a topic, one partition after another.
 
-    With --format jsonl each record is one line with the fields topic, partition, offset, timestamp (milliseconds),
-    timestampType, key and value (base64 or null), headers (a list of [name, base64 or null]) and leaderEpoch. `lakelog
-    append` accepts these lines.
+    With --format jsonl, each record is one line, a JSON object with the fields topic, partition, offset, timestamp
+    (milliseconds), timestampType, key and value (base64 or null), headers (a list of [name, base64 or null]) and
+    leaderEpoch. `lakelog append` accepts these lines.
 
     With --group, records that the group has read are not printed. --commit also makes this command the only member of
-    the group, and stores the group's positions after the records are written to standard output: once per second, and at
-    the end. If the command is killed, the next command prints the last records again, and skips no record. To commit
-    after a few records, use --max.
+    the group. The command then stores the group's positions once per second and at the end, each time after the records
+    are written to standard output. If the command is killed, the next `lakelog read --group` prints the last records
+    again, but skips no record. To commit after a few records, use --max.
     """
     if start is not None and from_timestamp is not None:
         raise UsageError("--from-timestamp", "--from is given, too", "Give only one of the two.")

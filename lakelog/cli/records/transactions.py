@@ -1,8 +1,9 @@
 """`lakelog transactions`: lists the transactions that are still open in a partition, and ends them.
 
 read_committed readers stop before an open transaction. After its timeout, a transaction is aborted by the next
-`finish`, maintenance or `lakelog topics settle`. `abort` does not wait for the timeout. If the record of a
-transaction's decision is damaged, the topics of the transaction cannot be used until `decide` writes this record again.
+`finish`, maintenance or `lakelog topics settle`. `abort` does not wait for the timeout. If the file with a
+transaction's decision is damaged, the topics of the transaction cannot be used until `decide` writes the decision
+again.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ def list_(root: RootOption = None, conf: ConfOption = None) -> None:
     """Print the open transactions, one JSON object per line.
 
     The fields are producerId, partitions, decision, begunMs, timeoutMs, host and process. The field partitions contains
-    the first offset of the transaction in each partition. The field decision is "commit" or "abort" if only the markers
-    are missing, and null if the transaction is not decided yet. The fields begunMs, timeoutMs, host and process are
-    null if a broker left the transaction open: no process will commit this transaction, and `abort` ends it.
+    the first offset of the transaction in each partition. If the transaction is not decided yet, the field decision is
+    null. If only the markers are missing, the field is "commit" or "abort". If a broker left the transaction open, the
+    fields begunMs, timeoutMs, host and process are null. No process will commit such a transaction: end it with
+    `abort`.
     """
     topics = open_topics(root, conf)
     from storage_engine.topic.append.transaction_writer import open_transactions
@@ -87,11 +89,14 @@ def decide(
     producer_id: Annotated[
         int, typer.Argument(metavar="PRODUCER_ID", help="The producer id in the name of the damaged file.", min=0)
     ],
-    decision: Annotated[Decision, typer.Argument(help="The transaction's decision. Markers in other topics show it.")],
+    decision: Annotated[
+        Decision,
+        typer.Argument(help="The transaction's decision. The transaction's markers in other topics show the decision."),
+    ],
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Record a transaction's decision again, if the file of the decision is damaged and has no backup."""
+    """Write a transaction's decision again. This command is for a damaged decision file that has no backup."""
     topics = open_topics(root, conf)
     from storage_engine.topic.chain.transaction_files import decide_again
 

@@ -3,7 +3,7 @@ for it.
 
 An export registers itself. If the table of an export is deleted, the export remains a consumer until `forget` removes
 it. Cleaning keeps the tombstones that a consumer has not read. With retention.respect.consumers, cleaning also keeps
-the segments that a consumer has not read. Both are kept for at most consumer.max.hold.ms.
+the segments that a consumer has not read. Cleaning keeps such tombstones and segments for at most consumer.max.hold.ms.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def list_(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Print how far each consumer has read each partition.
+    """For each consumer and partition, print the offset up to which the consumer has read.
 
-    Each line also has the consumer's lag in offsets, the time of the last change of the consumer's positions, and the
-    segments that are kept only for this consumer. Segments are kept for a consumer only in a topic with
-    retention.respect.consumers. In every topic, tombstones at and after the consumer's offset are kept longer.
+    Each line also has the consumer's lag in offsets, the time at which the consumer's positions last changed, and the
+    segments that are kept only for this consumer. Segments are kept for a consumer only if the topic has the setting
+    retention.respect.consumers=true. In every topic, tombstones at and after the consumer's offset are kept longer.
     """
     topics = open_topics(root, conf)
     from storage_engine.topic.readers.consumer_files import read_consumers

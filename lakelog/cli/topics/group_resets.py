@@ -1,5 +1,5 @@
-"""Decides for `lakelog groups reset-offsets` which partitions are reset, and to which offsets. The rules are those of
-Kafka's tool (GroupOffsetsResetter of 4.3.1).
+"""Decides for `lakelog groups reset-offsets` which partitions are reset, and to which offsets. The rules are the same
+as in Kafka's tool (GroupOffsetsResetter of 4.3.1).
 """
 
 from __future__ import annotations

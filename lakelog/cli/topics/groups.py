@@ -1,8 +1,8 @@
 """`lakelog groups`: does what kafka-consumer-groups does, for the groups that read topics of a root.
 
-A group is a named reader of a topic: a reader that joined through the Python API, an export, or a stream. Columns and
-words are Kafka's. A column that has no meaning in Lakelog contains `-`. Every line on standard output is a line that
-Kafka's tool also prints.
+A group is a named reader of a topic: a reader that joined through the Python API, an export, or a stream. The columns
+and the words of the output are the same as in Kafka's tool. A column that has no meaning in Lakelog contains `-`. Every
+line on standard output is a line that Kafka's tool also prints.
 """
 
 from __future__ import annotations
@@ -65,12 +65,16 @@ def describe(
     group: _Group = None,
     all_groups: _AllGroups = False,
     members: Annotated[bool, typer.Option("--members", help="Print the members instead of the positions.")] = False,
-    state: Annotated[bool, typer.Option("--state", help="Print the state of the group instead.")] = False,
+    state: Annotated[
+        bool,
+        typer.Option("--state", help="Print the state of the group instead of the positions."),
+    ] = False,
     lag: Annotated[
         bool,
         typer.Option(
             "--lag",
-            help="Also print the number, size and age of the unread records. For this, the unread part of the log is read.",
+            help="Also print the number, size and age of the unread records. To count these records, the command reads"
+            " the unread part of the log.",
         ),
     ] = False,
     as_json: Annotated[
@@ -81,9 +85,9 @@ def describe(
 ) -> None:
     """Print the position and the lag of groups in each partition.
 
-    LAG is a difference of offsets, as in Kafka. Compaction leaves gaps between offsets, so LAG may be larger than the
-    number of unread records. With --lag, the table also has the number (RECORDS) and the size (BYTES) of the unread
-    records, and the age of the oldest unread record (SECONDS).
+    LAG is the log end offset minus the group's position, as in Kafka. Compaction leaves gaps between offsets, so LAG
+    may be larger than the number of unread records. With --lag, the table also has the number (RECORDS) and the size
+    (BYTES) of the unread records, and the age of the oldest unread record (SECONDS).
     """
     topics = open_topics(root, conf)
     groups, failed = _groups(topics)
@@ -122,24 +126,24 @@ def reset_offsets(
         typer.Option("--topic", metavar="TOPIC[:N,...]", help="A topic, or some of its partitions; may be repeated."),
     ] = None,
     all_topics: Annotated[bool, typer.Option("--all-topics", help="All partitions that the group has read.")] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the log start offset.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the log end offset.")] = False,
-    to_current: Annotated[bool, typer.Option("--to-current", help="To the current offset.")] = False,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", help="To this offset.")] = None,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to the log start offset.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Reset to the log end offset.")] = False,
+    to_current: Annotated[bool, typer.Option("--to-current", help="Reset to the current offset.")] = False,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", help="Reset to this offset.")] = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", metavar="N", help="By N offsets; back if N < 0.")
+        int | None, typer.Option("--shift-by", metavar="N", help="Move by N offsets; a negative N moves back.")
     ] = None,
     by_duration: Annotated[
         str | None,
-        typer.Option("--by-duration", metavar="PnDTnHnMnS", help="To the first record that is at most this old."),
+        typer.Option("--by-duration", metavar="PnDTnHnMnS", help="Reset to the first record within this time span."),
     ] = None,
     to_datetime: Annotated[
-        str | None, typer.Option("--to-datetime", metavar="TIME", help="For example 2026-01-31T12:00:00.000, in UTC.")
+        str | None, typer.Option("--to-datetime", metavar="TIME", help="A UTC time, such as 2026-01-31T12:00:00.000.")
     ] = None,
     from_file: Annotated[
-        Path | None, typer.Option("--from-file", metavar="CSV", help="To the offsets that --export printed.")
+        Path | None, typer.Option("--from-file", metavar="CSV", help="Reset to the offsets that --export printed.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing. The default.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing. This is the default.")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Change the offsets.")] = False,
     export: Annotated[bool, typer.Option("--export", help="Print CSV instead of a table.")] = False,
     root: RootOption = None,
@@ -147,8 +151,9 @@ def reset_offsets(
 ) -> None:
     """Print new positions of groups; with --execute also set them.
 
-    A group with an active member is refused. The group of an export or of a stream is refused, too, because its
-    position is in the table or in the checkpoint. An offset outside the log becomes the start or the end of the log.
+    The command refuses a group with an active member. The command also refuses the group of an export or of a stream,
+    because the position of such a group is stored in the table or in the checkpoint. An offset outside the log becomes
+    the start or the end of the log.
     """
     rule = chosen_rule(to_earliest, to_latest, to_current, to_offset, shift_by, by_duration, to_datetime, from_file)
     if dry_run and execute:
@@ -175,7 +180,7 @@ def delete(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Delete groups with all their positions. A group with an active member is refused."""
+    """Delete groups with all their positions. The command refuses a group with an active member."""
     topics = open_topics(root, conf)
     from storage_engine.topic.readers import consumer_files as group_files
 

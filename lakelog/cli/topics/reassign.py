@@ -38,7 +38,7 @@ def reassign(
     ] = None,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", metavar="N", help="Number of partitions. Default: as many as the topic now has."),
+        typer.Option("--partitions", metavar="N", help="Number of partitions. Default: the topic's current number."),
     ] = None,
     start_index: Annotated[
         int,
@@ -49,13 +49,15 @@ def reassign(
     shift: Annotated[
         int,
         typer.Option(
-            "--shift", metavar="N", help="In the first round, shift the other replicas by this number of brokers."
+            "--shift",
+            metavar="N",
+            help="In the first round, skip this number of brokers between the first replica and the other replicas.",
         ),
     ] = 0,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Print which brokers of a cluster would get the replicas of a topic, as JSON for kafka-reassign-partitions."""
+    """Assign the replicas of a topic to the brokers of a cluster. The output is JSON for kafka-reassign-partitions."""
     from lakelog.cli.topics.replica_assignment import assign_replicas, reassignment
     from storage_engine.topic.topics import MOST_PARTITIONS
     from storage_engine.topic_name import check_topic_name

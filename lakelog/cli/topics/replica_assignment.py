@@ -101,8 +101,8 @@ def _check(
         raise ConfigError("brokers", f"{_listed(twice)} given twice", "Name each broker once.")
     if replication_factor > len(brokers):
         raise ConfigError(
-            "replication factor", f"expected at most {len(brokers)}, as many as there are brokers,"
-            f" found {replication_factor}", "Give more brokers, or fewer replicas.",
+            "replication factor", f"expected at most {len(brokers)}, the number of brokers, found"
+            f" {replication_factor}", "Give more brokers, or fewer replicas.",
         )  # fmt: skip
     if racks is not None and set(racks) != set(brokers):
         missing, unknown = sorted(set(brokers) - set(racks)), sorted(set(racks) - set(brokers))

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from storage_engine.topic.chain.history_file import VersionChange
     from storage_engine.topic.topics import Topics
 
-app = typer.Typer(help="Show the changes of a topic's state; prune and sweep its files.", no_args_is_help=True)
+app = typer.Typer(
+    help="Show the changes of a topic's state, prune old versions of the state, and sweep unused files.",
+    no_args_is_help=True,
+)
 
 _LAST = 100
 _LINES = 1000
@@ -48,7 +51,8 @@ def history(
             "--last",
             metavar="N",
             min=1,
-            help=f"Show only the newest N versions. Default: {_LAST} if the output is a table, all if it is jsonl.",
+            help=f"Show only the newest N versions. Default: {_LAST} if the output is a table, all if the output is"
+            " jsonl.",
         ),
     ] = None,
     form: Annotated[
@@ -95,8 +99,8 @@ def prune(topic: TopicsOption = None, root: RootOption = None, conf: ConfOption 
 
 @app.command("sweep")
 def sweep(topic: TopicsOption = None, root: RootOption = None, conf: ConfOption = None) -> None:
-    """Delete files that are older than lakelog.sweep.delay.ms, if no version of the state names them, and no later
-    version can name them."""
+    """Delete files that are in no version of the topic's state, and that no later version can contain. Only files that
+    are older than lakelog.sweep.delay.ms are deleted."""
     topics = open_topics(root, conf)
     from storage_engine.topic.clean.sweeping import sweep_topic
 

@@ -59,7 +59,9 @@ def create(
     topic: TopicArgument,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", metavar="N", help="Number of partitions. Default: num.partitions of the broker."),
+        typer.Option(
+            "--partitions", metavar="N", help="Number of partitions. Default: the broker setting num.partitions."
+        ),
     ] = None,
     config: ConfigOption = None,
     root: RootOption = None,
@@ -110,7 +112,8 @@ def describe(
 def alter(
     topic: TopicArgument,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", metavar="N", help="New number of partitions, larger than before.")
+        int | None,
+        typer.Option("--partitions", metavar="N", help="New number of partitions, larger than the current number."),
     ] = None,
     config: ConfigOption = None,
     delete_config: DeleteConfigOption = None,
@@ -152,9 +155,9 @@ def settle(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Update the view for Kafka's tools (log/), so that the view shows exactly what is committed.
+    """Update the view for Kafka's tools (log/), so that the view shows exactly the committed records.
 
-    First the command writes the markers of transactions that are decided or have timed out.
+    Before the view is updated, the command writes the markers of transactions that are decided or have timed out.
     """
     topics = open_topics(root, conf)
     for name in topic or ():
@@ -241,9 +244,9 @@ def import_(
     """Import topics from a plain Kafka log directory that no broker is using now.
 
     A topic that does not exist in the root is imported completely. A Kafka log directory contains no topic settings:
-    give them with --config. If a topic was exported from the root into this directory, the import takes only the
-    records that a broker appended after the export. The offsets that groups committed in __consumer_offsets become the
-    positions of these groups. If the topic in the root already has a group of this name, that group does not change.
+    give the settings with --config. If a topic was exported from the root into this directory, the import takes only
+    the records that a broker appended after the export. The offsets that groups committed in __consumer_offsets become
+    the positions of these groups. Groups that the topic in the root already has do not change.
     """
     overrides = given_overrides(config or ())
     topics = open_topics(root, conf, creates=True, makes_topics=True)

@@ -35,13 +35,13 @@ class ListedSegments(Frozen):
 
 
 class Writer(Frozen):
-    """The writer that feeds the topic: commits of an older epoch are refused.
+    """The writer that feeds the topic. Commits of a writer with an older epoch are refused.
 
     epoch: Kafka's leader epoch.
     query: the id of the streaming query.
     host, pid: the machine and the process in which the writer runs.
     since_ms: the time at which this writer took over the topic.
-    source: the name of the source whose positions the writer commits; null if it commits none.
+    source: the name of the source whose positions the writer commits; null if the writer commits no positions.
     reads: the part of the source that the writer reads.
     """
 
@@ -59,8 +59,9 @@ class CommittedBatch(Frozen):
 
     batch_id: -1 if no batch of the query's checkpoint is committed yet.
     offsets_hash: the hash of the batch's offsets file, which Spark writes once.
-    lineage: changes when the checkpoint is rolled back, because batch numbers then occur a second time.
-    sink_ms: when a sink committed the batch (topic.append.sink_queries); -1 if an ingest committed it.
+    lineage: a text that changes when the checkpoint is rolled back, because the same batch numbers are then used a
+        second time.
+    sink_ms: the time at which a sink committed the batch (topic.append.sink_queries); -1 if an ingest committed it.
     """
 
     batch_id: int

@@ -64,7 +64,8 @@ class Action(StrEnum):
 class SegmentStep(Frozen):
     """One segment that a plan changes, and the reason.
 
-    rule: a rule of log.segment_retention or cleaner.selection, or "small neighbours".
+    rule: the rule that selects the segment: a rule of log.segment_retention or cleaner.selection, or "small
+        neighbours".
     found, limit: the numbers that were compared.
     into: the base offset of the merged segment that will contain this segment; None for other actions.
     """
@@ -84,10 +85,10 @@ class Block(Frozen):
 
     kind: "future timestamp", "consumer", "min.compaction.lag.ms", "open transaction", "active segment" or
         "min.cleanable.dirty.ratio".
-    from_offset, segments, bytes: the first base offset, the number and the size of these segments.
+    from_offset, segments, bytes: the first base offset, the number and the size of the segments that are kept.
     found, limit: the numbers that were compared.
-    until_ms: the time at which the reason ends by itself; None if this is not known.
-    consumers: the registered consumers that have not read these segments.
+    until_ms: the time after which the reason no longer applies; None if this time is not known.
+    consumers: the registered consumers that have not read the segments.
     """
 
     kind: str
@@ -101,11 +102,11 @@ class Block(Frozen):
 
 
 class PartitionPlan(Frozen):
-    """A partition before and after the plan.
+    """The plan for one partition: the partition's state before and after.
 
-    newest_segment, newest_bytes: the name and size of the active segment; empty if there is none. Later appends are
-        ignored when the plan is applied.
-    exact: whether bytes_after and segments_after are exact. If compaction is planned, they are upper limits.
+    newest_segment, newest_bytes: the name and size of the active segment; empty if there is no active segment. The plan
+        does not include records that are appended later.
+    exact: whether bytes_after and segments_after are exact. If compaction is planned, both numbers are upper limits.
     steps: the segments that are changed.
     blocks: the reasons why other segments are not changed.
     """
@@ -134,7 +135,7 @@ class TopicPlan(Frozen):
     now_ms: the time that was used for all decisions.
     work: the kinds of cleaning that the plan covers.
     force: whether partitions are compacted even if compaction is not due.
-    settings: by Kafka's key, the value that was used for the decisions.
+    settings: the settings that were used for the decisions: Kafka's keys and their values.
     """
 
     topic: str
@@ -150,7 +151,7 @@ class TopicPlan(Frozen):
 class Plan(Frozen):
     """The document of a plan.
 
-    root: the address of the root, for people only.
+    root: the path or URI of the root. It is only information for people.
     """
 
     kind: Literal["lakelog plan"] = "lakelog plan"

@@ -24,10 +24,12 @@ class GroupPosition:
     kind: "group", "delta export", "database export" or "stream".
     current_offset: the offset after the last record that was read; None if no record was read.
     log_end_offset: the offset after the last record of the partition.
-    lag: the difference of these two; None without current_offset.
-    records, bytes: the committed records that are unread. None if they were not counted.
-    seconds: the age of the oldest unread record; 0 without such a record. None if it was not counted, or is not known.
-    member, host: the program that reads for the group; empty if no program reads for the group.
+    lag: log_end_offset minus current_offset; None if there is no current_offset.
+    records, bytes: the number and the size of the committed records that the group has not read. None if they were not
+        counted.
+    seconds: the age of the oldest unread record; 0 if there is no unread record. None if the age was not requested, or
+        is not known.
+    member, host: the program that reads for the group now, and its host; empty if no program reads.
     """
 
     group: str

@@ -590,7 +590,7 @@ def test_a_wrong_value_names_the_variable(conf: Path) -> None:
         ),
         (
             SEVERAL.replace("  topic.column: kind\n", ""),
-            "settings.yaml, line 2, ingest: the key ingest.topic.column is missing. Set it to an expression",
+            "settings.yaml, line 2, ingest: the key ingest.topic.column is missing. Set the key to an expression",
         ),
         (
             SEVERAL.replace("  checkpoint: checkpoints/ingest/router\n", ""),

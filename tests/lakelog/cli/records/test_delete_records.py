@@ -31,7 +31,10 @@ def offsets(lakelog) -> list[int]:
 def test_a_log_begins_in_the_middle_of_a_segment(written, tmp_path: Path) -> None:
     ended = written("delete-records", "--topic", "t", "--partition", "0", "--offset", "2")
     assert (ended.status, ended.err) == (0, "")
-    assert ended.out == "topic t, partition 0: now begins at offset 2, not 0; retention deletes the segments below\n"
+    assert (
+        ended.out
+        == "topic t, partition 0: now begins at offset 2, not 0; retention deletes the segments below this offset\n"
+    )
     assert offsets(written) == [2, 3, 4]
     assert (tmp_path / "root/log/log-start-offset-checkpoint").read_text() == "0\n1\nt 0 2\n"
     assert written("verify").status == 0
