@@ -99,8 +99,9 @@ def add_ingest_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-new-checkpoint",
         action="store_true",
-        help="accept a checkpoint that is new to the topic, copied or rolled back; all rows that are read with this"
-        " checkpoint are appended, and the recorded batches and positions of earlier queries are deleted",
+        help="accept a checkpoint that is new to the topic, was copied, or was rolled back. The job appends all rows that"
+        " it reads with this checkpoint. The job deletes the batches and positions that the topic has recorded for"
+        " earlier queries",
     )
     parser.add_argument(
         "--accept-schema",

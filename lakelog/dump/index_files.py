@@ -11,8 +11,8 @@ of a batch is damage.
 With `verify_only`, entries are compared but not printed. With `sanity_only`, this module makes only the check that a
 broker makes at its start (AbstractIndex.sanityCheck).
 
-A broker preallocates both files, and trims them when it stops or rolls the segment. So if an entry consists of zeros,
-and is not the first entry, the entries of the file end before this entry.
+A broker preallocates both files, and trims them when it stops or rolls the segment. So an entry of zeros that is not
+the first entry marks the end: the entries of the file end before it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Verifies a root or plain Kafka log directories. If the caller asks for a repair, and other files show the correct
-content of a wrong file, this file is restored.
+"""Verifies a root or plain Kafka log directories. A repair restores a wrong file if other files show its correct
+content. Only a caller can ask for a repair.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class TopicRules(Section):
     )
     export_age_seconds: _Limit = _limit(
         "export.age.seconds", 7200, 86_400,
-        "Time since an export last stored a position, if there are records that it has not read.",
+        "Time since an export last stored a position, if there are records that the export has not read.",
     )  # fmt: skip
     consumer_status: bool = Field(
         default=True,
@@ -86,7 +86,7 @@ class TopicRules(Section):
         "writer.silent.seconds", 86_400, None, "Time since the last append, if an ingest feeds the topic."
     )
     writer_takeovers: _Limit = _limit(
-        "writer.takeovers", 2, 5, "Take-overs of the topic within writer.takeovers.window.seconds."
+        "writer.takeovers", 2, 5, "How often another query took over the topic as its writer, within writer.takeovers.window.seconds."
     )
     takeovers_window_seconds: float = Field(
         default=3600,
@@ -99,11 +99,11 @@ class TopicRules(Section):
         "view.age.seconds",
         10_800,
         None,
-        "Time since the last settling, if log/ does not show all records of the topic.",
+        "Time since log/ was last brought up to date (settled), if log/ does not show all records of the topic.",
     )
     clock_skew_seconds: _Limit = _limit(
         "clock.skew.seconds", 30, None,
-        "Difference between the writer's clock and the storage's clock, or this host's clock, at the newest version.",
+        "How far the writer's clock was from the storage's clock, or from this host's clock, at the newest version.",
     )  # fmt: skip
 
     @classmethod
@@ -122,7 +122,7 @@ class Rules(TopicRules):
     )
     topics: Mapping[str, TopicRules] = Field(
         default={},
-        description="Rules of single topics, by the topic's name. They replace the rules above for this topic.",
+        description="Rules of single topics, by the topic's name. These rules replace the rules above for the named topic.",
     )
 
     def of_topic(self, name: str) -> TopicRules:
