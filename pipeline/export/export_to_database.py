@@ -1,4 +1,5 @@
-"""Runs an export into a database: reads the records without Spark, or with Spark if there are many.
+"""Runs an export into a database. The records are read without Spark if there are few, and with Spark if there are
+many.
 
 Each task of Spark fills the staging tables through its own connection. A task returns its error as its result. If the task
 raised an exception, Spark would print the traceback and repeat the task.

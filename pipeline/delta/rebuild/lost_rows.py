@@ -130,6 +130,6 @@ def check_lost(export: Export, rows: int, lost: LostRows, accepted: int) -> None
         export.table,
         f"a rebuild would lose {lost.total:,} of {counted(rows, 'row')}, because the log no longer has their records"
         f" ({lost}){more}",
-        "Nothing was changed. Choose one: (1) keep this table, and make the new one beside it with another"
+        "Nothing was changed. Choose one: (1) keep this table, and make a second table beside it: change"
         f" {export.section}.table; (2) accept the loss once with {only}--rebuild --accept-lost-rows {lost.total}.",
     )
