@@ -109,7 +109,9 @@ def open_root(
             run_settings[KEY] = as_text(BROKER_KEYS[KEY].parse(value, places[KEY]))
         if not root:
             raise ConfigError(
-                "--root", "no root is given, so Lakelog does not know where the topics are", "Give --root or LAKELOG_ROOT."
+                "--root",
+                "no root is given, so Lakelog does not know where the topics are",
+                "Give --root or LAKELOG_ROOT.",
             )
         storage = open_storage(root)
     except ConfigError as error:

@@ -103,4 +103,7 @@ class Transaction:
 
 def _warn_of_markers(problems: Iterable[LogError]) -> None:
     for problem in problems:
-        warn(f"committed, but some markers of the transaction are missing; `lakelog transactions finish` writes these markers. {problem}")
+        warn(
+            "committed, but some markers of the transaction are missing; `lakelog transactions finish` writes these"
+            f" markers. {problem}"
+        )

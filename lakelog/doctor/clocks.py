@@ -42,5 +42,8 @@ def file_times(workspace: Workspace) -> Result:
     storage.directory.set_modified(workspace.key("dated"), _MOMENT_NS)
     (file,) = storage.list(workspace.folder)
     if file.modified_ms != _MOMENT_NS // 1_000_000:
-        return problem(f"a file's modification time was set to {_MOMENT_NS // 1_000_000} ms, but the storage reports {file.modified_ms}")
+        return problem(
+            f"a file's modification time was set to {_MOMENT_NS // 1_000_000} ms, but the storage reports"
+            f" {file.modified_ms}"
+        )
     return ok("a file's modification time can be set, with millisecond precision")

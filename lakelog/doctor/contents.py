@@ -1,5 +1,5 @@
-"""Checks of the bytes in files. Bytes can be synced. Bytes are read at the positions where they were written. When
-this host sees the new size of a file, it can read the bytes that another host wrote.
+"""Checks of the bytes in files. Bytes can be synced. Bytes are read at the positions where they were written. When this
+host sees the new size of a file, it can read the bytes that another host wrote.
 """
 
 from __future__ import annotations

@@ -38,7 +38,8 @@ def locking(workspace: Workspace) -> Result:
                 f"a shared lock is granted to {workspace.partner.name} while this side has an exclusive lock"
             )
     return ok(
-        "several processes can hold a shared lock; while a process holds an exclusive lock, no other process holds a lock"
+        "several processes can hold a shared lock; while a process holds an exclusive lock, no other process holds a"
+        " lock"
     )
 
 

@@ -1,4 +1,5 @@
-"""Formats keys and values as the decoders of Kafka's tool do: records of Kafka's own topics, and values of simple types.
+"""Formats keys and values as the decoders of Kafka's tool do: records of Kafka's own topics, and values of simple
+types.
 
     key: {"type":"1","data":{"group":"billing","topic":"orders","partition":0}} payload: {"version":"3","data":{...}}
     payload: {"type":"TOPIC_RECORD","version":0,"data":{"name":"orders","topicId":"_XmAHoLuTpKfDcwxqqG1IA"}}

@@ -1,5 +1,5 @@
-"""Verifies a root or plain Kafka log directories. A repair restores a wrong file if other files show its correct
-content. Only a caller can ask for a repair.
+"""Verifies a root or plain Kafka log directories. If the caller asks for a repair, this module restores a wrong file,
+provided that other files show the correct content.
 """
 
 from __future__ import annotations

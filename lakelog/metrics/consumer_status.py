@@ -1,5 +1,5 @@
-"""Judges from a consumer's last commits whether the consumer still reads, with the rules of Burrow, LinkedIn's monitor of
-Kafka consumers.
+"""Judges from a consumer's last commits whether the consumer still reads, with the rules of Burrow, LinkedIn's monitor
+of Kafka consumers.
 
 No limit on the lag is needed: the rules compare how the position and the end of the log have moved. Burrow judges each
 partition. A consumer of Lakelog reads all partitions of a topic. Its file has a sample for each of its last ten

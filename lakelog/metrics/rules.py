@@ -86,7 +86,10 @@ class TopicRules(Section):
         "writer.silent.seconds", 86_400, None, "Time since the last append, if an ingest feeds the topic."
     )
     writer_takeovers: _Limit = _limit(
-        "writer.takeovers", 2, 5, "How often another query took over the topic as its writer, within writer.takeovers.window.seconds."
+        "writer.takeovers",
+        2,
+        5,
+        "How often another query took over the topic as its writer, within writer.takeovers.window.seconds.",
     )
     takeovers_window_seconds: float = Field(
         default=3600,
@@ -122,7 +125,8 @@ class Rules(TopicRules):
     )
     topics: Mapping[str, TopicRules] = Field(
         default={},
-        description="Rules of single topics, by the topic's name. These rules replace the rules above for the named topic.",
+        description="Rules of single topics, by the topic's name. These rules replace the rules above for the named"
+        " topic.",
     )
 
     def of_topic(self, name: str) -> TopicRules:

@@ -233,7 +233,9 @@ def _limits(facts: PartitionFacts, config: TopicConfig, times: Scale, offsets: S
     start = facts.state.log_start_offset
     if facts.segments[0].segment.base_offset < start:
         x = offsets(start)
-        title = element("title", f"log start offset {shown_number(start)}: readers do not get records before this offset")
+        title = element(
+            "title", f"log start offset {shown_number(start)}: readers do not get records before this offset"
+        )
         line = element("path", d=f"M{x:.1f} {_TIME_TOP}V{_SIZE_BOTTOM}", class_="limit")
         yield element("g", title, line, element("text", "log start", x=x + 4, y=_SIZE_TOP - 6, class_="limit-text"))
 

@@ -126,4 +126,8 @@ def _columns(options: CommonOptions) -> StructType:
 
 def _check_schema(schema: StructType, options: CommonOptions) -> None:
     if schema != _columns(options):
-        raise wrong("schema", "the source has a fixed schema", "Remove the schema, and select and cast the columns of the source instead.")
+        raise wrong(
+            "schema",
+            "the source has a fixed schema",
+            "Remove the schema, and select and cast the columns of the source instead.",
+        )

@@ -177,6 +177,6 @@ def _check_same(option: str, named: Mapping[Where, int], read: Mapping[Where, in
     if named.keys() != read.keys():
         raise wrong(
             option, f"gives offsets for the partitions {listed(named)}, but the query reads {listed(read)}",
-            "Give an offset for each partition that the query reads, and no other. The offset -1 means the latest offset, and -2"
-            " means the earliest offset.",
+            "Give an offset for each partition that the query reads, and no other. The offset -1 means the latest"
+            " offset, and -2 means the earliest offset.",
         )  # fmt: skip

@@ -3,8 +3,8 @@ as JSON.
 
     {"flights": {"topic_id": "3Yc...", "offsets": {"0": 52110, "1": 48007}}}
 
-An offset is the next offset to read. The id distinguishes a topic from a later topic of the same name. The first position
-of a stream also contains the offsets at which the stream began:
+An offset is the next offset to read. The id distinguishes a topic from a later topic of the same name. The first
+position of a stream also contains the offsets at which the stream began:
 
     {"flights": {"topic_id": "3Yc...", "offsets": {"0": 52110}, "begun": {"0": 48007}}}
 

@@ -40,7 +40,9 @@ def alter_setting(site: Site, request: Request, name: str) -> Response:
     with site.change(f"topic {name}"):
         topics.alter(name, None, {declared.key: value})
         settle_committed(topics, (name,), site.warn)
-    site.warn(f"topic {name}: {declared.key} was set to {'its default' if value is None else value} on a page of this server")
+    site.warn(
+        f"topic {name}: {declared.key} was set to {'its default' if value is None else value} on a page of this server"
+    )
     return RedirectResponse(address("topics", name, "settings", done=1, key=declared.key), 303)
 
 

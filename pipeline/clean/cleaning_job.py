@@ -68,7 +68,12 @@ def add_cleaning_options(parser: argparse.ArgumentParser) -> None:
         "--now", type=_moment, metavar="MS", help="use this time for all decisions; default: the current time"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and change nothing")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="print the plan and change nothing, as with --dry-run, and also write the plan to a file")
+    parser.add_argument(
+        "--save",
+        type=Path,
+        metavar="FILE",
+        help="print the plan and change nothing, as with --dry-run, and also write the plan to a file",
+    )
     parser.add_argument(
         "--apply",
         type=Path,

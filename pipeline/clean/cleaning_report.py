@@ -170,8 +170,8 @@ class CleaningReport:
             )
             if most is not None and any(task.bytes_to_read > most for task in tasks):
                 self.warn(
-                    f"topic {topic}, partition {number}: {what} reads more bytes than {Limit.BYTES} allows for a whole run,"
-                    f" so no run can begin this work; raise {Limit.BYTES}"
+                    f"topic {topic}, partition {number}: {what} reads more bytes than {Limit.BYTES} allows for a"
+                    f" whole run, so no run can begin this work; raise {Limit.BYTES}"
                 )
 
     def _add_row(

@@ -21,8 +21,8 @@ micro-batch.
 
 Executors stage the dead letters of an ingest as Parquet files. The driver adds the rows of these files to the table
 with the deltalake library, without a Spark job. This takes ten milliseconds per micro-batch; Spark's own writer takes
-one to three seconds. If an export runs on Spark, Spark writes its dead letters from a DataFrame. In all cases, the guard
-is a `txn` action in the table's log.
+one to three seconds. If an export runs on Spark, Spark writes its dead letters from a DataFrame. In all cases, the
+guard is a `txn` action in the table's log.
 
 With the properties of a new table, Delta writes a checkpoint of the table's log after each hundred commits, and
 collects no statistics. No query of Lakelog uses statistics to skip files.
@@ -159,7 +159,9 @@ def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: s
         except CommitFailedError:
             continue  # another process has committed meanwhile, perhaps this very append
     raise ConflictError(
-        path, f"was changed by another writer {_MOST_ATTEMPTS} times during one append", "Find the other writer of this table."
+        path,
+        f"was changed by another writer {_MOST_ATTEMPTS} times during one append",
+        "Find the other writer of this table.",
     )
 
 

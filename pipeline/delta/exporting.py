@@ -1,5 +1,5 @@
-"""Exports a topic into a Delta table with Spark, increment by increment, each record exactly once. Small increments need
-no Spark (`pipeline.delta.without_spark.small_export`); the rules are the same.
+"""Exports a topic into a Delta table with Spark, increment by increment, each record exactly once. Small increments
+need no Spark (`pipeline.delta.without_spark.small_export`); the rules are the same.
 
 There are two modes:
 

@@ -15,8 +15,8 @@ Each open dead letter gets an `outcome`, or stays open:
 
 **Exactly once.** First the rows are written to the table. Then the outcomes are written to the dead letters. If a run
 is killed between the two steps, the next run repeats both steps. In an upsert table, the first step then finds the same
-rows and changes nothing. In an append table, it skips offsets that have a row. If an export of the same table runs at
-the same time, either the replay or the export ends with a ConflictError.
+rows and changes nothing. In an append table, the first step skips offsets that have a row. If an export of the same
+table runs at the same time, either the replay or the export ends with a ConflictError.
 """
 
 from __future__ import annotations

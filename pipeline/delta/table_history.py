@@ -273,7 +273,9 @@ def head_as_before(export: Export, before: TableHead | None) -> TableHead:
     known = (before.current, before.newest) if before else (None, None)
     if head is None or (head.current, head.newest) != known:
         raise ConflictError(
-            export.table, "another export changed the table during this export", "Nothing is lost: start this job again."
+            export.table,
+            "another export changed the table during this export",
+            "Nothing is lost: start this job again.",
         )
     return head
 

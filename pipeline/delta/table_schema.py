@@ -15,8 +15,8 @@ rows with such bigints. If another writer adds such a row after this check, the 
 **The rewrite.** Delta has its own type widening, but readers other than Spark refuse tables with this feature. So the
 rows are written again with `overwriteSchema`. Delta reads and writes the rows in one transaction. If another writer
 commits meanwhile (INSERT, DELETE, UPDATE or OPTIMIZE), the rewrite either contains that commit, or fails with a
-conflict. But the names and types of the columns are read before the transaction begins. So after the commit, the
-rewrite compares these names and types with the names and types in the version before the commit.
+conflict. Only the names and types of the columns are read earlier, before the transaction begins. So after the commit,
+the rewrite compares these names and types with the names and types in the version before the commit.
 
 The rewrite commits the table's current positions again, with the same guard as an export
 (pipeline.delta.table_history). So if two exports run at the same time, only one of them can commit. If a run is killed

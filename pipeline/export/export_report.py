@@ -135,12 +135,13 @@ def export_warnings(result: ExportResult, export: Export, compacted: bool, *, to
     if result.became_stale:
         warnings.append(
             f"{counted(result.became_stale, 'row')} of {export.table} became stale: a newer record of the row's key"
-            " cannot be decoded, so the row keeps its older values; the row's column _stale_since has the partition and the offset of that record"
+            " cannot be decoded, so the row keeps its older values; the row's column _stale_since has the partition"
+            " and the offset of that record"
         )
     if result.without_row and compacted:
         warnings.append(
-            f"{counted(result.without_row, 'key')} without a row: the record of the key cannot be decoded, and compaction may"
-            " have removed an earlier record of the key that could be decoded; a table that was exported before the"
-            " compaction has a stale row for the key"
+            f"{counted(result.without_row, 'key')} without a row: the record of the key cannot be decoded, and"
+            " compaction may have removed an earlier record of the key that could be decoded; a table that was exported"
+            " before the compaction has a stale row for the key"
         )
     return warnings

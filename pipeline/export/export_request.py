@@ -95,7 +95,8 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
         raise ConfigError(
             context.settings.place_of("export.headers"),
             f"headers are exported only in the modes append and changelog, but {asked_by} asks for upsert",
-            f"Remove the setting {context.settings.export_section}.headers, or set {context.settings.export_section}.mode to append.",
+            f"Remove the setting {context.settings.export_section}.headers, or set"
+            f" {context.settings.export_section}.mode to append.",
         )
     root = context.storage.uri
     table, dead_letters = f"{root}/{wanted.table}", f"{root}/{export_dead_letters_key(state.topic)}"

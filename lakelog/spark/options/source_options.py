@@ -10,9 +10,9 @@
     groups           kafka.group.id or groupIdPrefix; holdsBack, which Kafka's source does not have
     root             root; without it the environment variable LAKELOG_ROOT, or the session's spark.lakelog.root
 
-`kafka.` options for a connection are accepted, and have no effect. The source refuses an option that it knows but does
-not support. It accepts an unknown option, as Kafka's source does. When Spark asks for the schema, Spark does not say
-whether it will read a batch or a stream. So `common_options` checks only the rules that hold for batches and for
+`kafka.` options for a connection are accepted, and have no effect. Like Spark's Kafka source, this source refuses an
+option that it knows but does not support, and accepts an unknown option. When Spark asks for the schema, Spark does not
+say whether it will read a batch or a stream. So `common_options` checks only the rules that hold for batches and for
 streams. The other rules are checked when the batch or stream is planned.
 """
 
@@ -174,7 +174,11 @@ def stream_group(options: Mapping[str, str], new_id: str) -> StreamGroup | None:
     holds_back = given.flag(_HOLDS_BACK, default=False) if given.get(_HOLDS_BACK) is not None else None
     if name is None and prefix is None:
         if holds_back is not None:
-            raise wrong(_HOLDS_BACK, "is given without a group", f"Give the option {_GROUP}. Cleaning then keeps the records that this group has not read.")
+            raise wrong(
+                _HOLDS_BACK,
+                "is given without a group",
+                f"Give the option {_GROUP}. Cleaning then waits for this group.",
+            )
         return None
     return StreamGroup(f"{prefix}-{new_id}" if name is None else name, holds_back)
 

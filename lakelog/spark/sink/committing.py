@@ -5,8 +5,8 @@ were committed earlier keep their rows. If the program repeats the write, these 
 
 A micro-batch of a stream is committed exactly once on each topic. Each topic stores the identity of the query's last
 batch: the query's id, the number of the batch and the hash of its offsets (lakelog.spark.sink.streaming_checkpoint). So
-after a crash, the sink skips a batch that is repeated. It refuses a batch of an earlier checkpoint. If a micro-batch
-has rows for several topics, the sink first stores a list of the staged runs of record batches
+after a crash, the sink skips a batch that is repeated. The sink refuses a batch of an earlier checkpoint. If a
+micro-batch has rows for several topics, the sink first stores a list of the staged runs of record batches
 (topic.append.staged_list), and then commits to the first topic. After a crash, a replay commits the runs of this list.
 
 Unlike an ingest, the sink does not register itself as the writer of a topic. So several queries can write to one topic,

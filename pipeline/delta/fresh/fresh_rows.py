@@ -183,7 +183,8 @@ def _view_columns(export: Export, table: DeltaTable) -> pa.Schema:
             raise TableSchemaError(
                 export.table,
                 f"column {each.name} has another type than the same field in the schema",
-                "Run the export first; the export widens the column if that is possible. Or read with lakelog.table(spark, ...).",
+                "Run the export first; the export widens the column if that is possible. Or read with"
+                " lakelog.table(spark, ...).",
             )
     return pa.schema(columns)
 

@@ -3,12 +3,12 @@ the position of this version to the end of the log.
 
 A reader of the view gets each committed record once, whatever happens meanwhile:
 
-- The version of the table and its position come from the same commit. The end of the log is read after the version and
-the position. So each record is in the table if its offset is below the position, and in the log if not. Commits of
-later exports have no effect on the view.
+- The version of the table and its position come from the same commit. The end of the log is read after the version
+  and the position. So each record is in the table if its offset is below the position, and in the log if not. Commits
+  of later exports have no effect on the view.
 - If the log changes during the read, and a record can be missing because of the change, the view is planned again
-(`read_whole`). Two changes have this effect: retention deleted a record at or after the position; or compaction removed
-a record because of a newer record after the end.
+  (`read_whole`). Two changes have this effect: retention deleted a record at or after the position; or compaction
+  removed a record because of a newer record after the end.
 
 The view has the rows and the columns that the table would have after the next export. `decide_export` plans the view in
 the same way as an export.
@@ -116,7 +116,8 @@ def exported_head(table: str) -> ExportedHead:
     if head.current is None:
         raise ExportRefusedError(
             table,
-            "its log does not say up to which offsets the topic was exported, so Lakelog cannot know which records are new",
+            "its log does not say up to which offsets the topic was exported, so Lakelog cannot know which records"
+            " are new",
             "Read a table that an export has written. If the table was restored, run the export first: the commit"
             " of the export contains the offsets.",
         )

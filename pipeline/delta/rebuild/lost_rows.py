@@ -11,8 +11,8 @@ replaces it, or the record becomes a dead letter. If the record is gone:
     the record is beyond the end of the rebuild    lost
     anything else                                  lost
 
-So a stale row can be lost: its newer record cannot be decoded, but compaction may have removed the row's record because of
-this newer record.
+So even a stale row can be lost. A newer record of its key cannot be decoded, and because of this newer record,
+compaction may have removed the record from which the row was made.
 """
 
 from __future__ import annotations
