@@ -89,7 +89,7 @@ class TopicRules(Section):
         "writer.takeovers",
         2,
         5,
-        "How often another query took over the topic as its writer, within writer.takeovers.window.seconds.",
+        "How often an ingest took over the topic when it started, within writer.takeovers.window.seconds.",
     )
     takeovers_window_seconds: float = Field(
         default=3600,

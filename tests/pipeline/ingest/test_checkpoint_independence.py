@@ -266,7 +266,9 @@ def test_positions_go_on_by_the_columns_that_they_were_begun_with(files: Copying
 def test_positions_do_not_stand_still_while_their_query_goes_on(files: Copying, otherwise: tuple[str, ...]) -> None:
     files.run(POSITIONS)
     files.write("a3")
-    with pytest.raises(ConfigError, match=r"stores positions of .*, but with its settings, this query would store ") as refused:
+    with pytest.raises(
+        ConfigError, match=r"stores positions of .*, but with its settings, this query would store "
+    ) as refused:
         files.run(*otherwise)
     assert refused.value.place.endswith("ingest.position.source" if otherwise else "ingest.position.columns")
     assert files.values() == Counter(["a1", "a2", "b1"])

@@ -377,7 +377,10 @@ def test_a_table_that_is_ahead_of_the_log(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("schema", "problem"),
     [
-        (None, "with a model, but the argument schema names no model. Give the text of the setting topics.orders.schema"),
+        (
+            None,
+            "with a model, but the argument schema names no model. Give the text of the setting topics.orders.schema",
+        ),
         ("no_such_model", "there is no model 'no_such_model'"),
     ],
 )
