@@ -1,7 +1,7 @@
 """Runs all benchmarks (`make bench`), or the named ones: `python -m bench codec logs`.
 
-Some benchmarks have options for smaller runs. A smaller run prints the figures, and writes no page. To give options,
-run the module of the benchmark: `python -m bench.reading.reads --records 100000`.
+Some benchmarks have options for smaller runs. A smaller run prints the figures, but does not write them to
+bench/results/. To give options, run the module of the benchmark: `python -m bench.reading.reads --records 100000`.
 
     codec              encoding and decoding of record batches, compared with Kafka's Java classes and other libraries
     commits            the time, the syncs and the storage calls of a commit
@@ -61,7 +61,7 @@ if __name__ == "__main__":
     chosen = sys.argv[1:] or list(BENCHMARKS)
     unknown = [name for name in chosen if name not in BENCHMARKS]
     if unknown:
-        sys.exit(f"bench: there is no benchmark {unknown[0]}; there are {', '.join(BENCHMARKS)}")
+        sys.exit(f"bench: there is no benchmark {unknown[0]}; the benchmarks are {', '.join(BENCHMARKS)}")
     for name in chosen:
         print(f"== {name}", flush=True)
         BENCHMARKS[name]()

@@ -1,11 +1,11 @@
-"""Measures commits: the time, the syncs and the storage calls of a commit, their growth with a topic's history, and the
-number of files.
+"""Measures how long a commit takes, and how many syncs and storage calls a commit makes. Also measures whether commits
+become slower when a topic has many versions, and counts the files that remain.
 
 The first part measures a TopicWriter without Spark, in this process. The writer commits micro-batches without records
-until version 10,000, and then micro-batches of 10,000 records in 8 partitions. The time of a micro-batch with records
-begins with the encoding, and ends when the staged files are deleted. The second part measures an ingest of such
-micro-batches by Spark, and compares it with an empty foreachBatch over the same input files. Everything is on one local
-disk, and every commit is durable.
+to one topic until version 10,000. Then a writer commits micro-batches of 10,000 records to the 8 partitions of another
+topic. The time of a micro-batch with records begins with the encoding, and ends when the staged files are deleted. In
+the second part, an ingest commits the same kinds of micro-batches with Spark. The ingest is compared with an empty
+foreachBatch over the same input files. Everything is on one local disk, and every commit is durable.
 """
 
 from __future__ import annotations
@@ -174,10 +174,11 @@ def main() -> None:
         f" commits without records, the time is the mean of {CYCLE} commits, beginning at the version that the row"
         f" names. For commits with records, the time is the median of {MEASURED} commits, from encoding to the"
         " deletion of the staged files. The rows with Spark give the time from the end of one micro-batch to the end"
-        f" of the next. After one round to warm up, {SPARK_ROUNDS} rounds of {BATCHES} micro-batches are run; the time"
-        f" is the median over the last {LAST} micro-batches of each round. The ingest and the empty foreachBatch run in"
-        f" separate Spark processes, which take turns. Each record has a key, and a value of {VALUE_BYTES} bytes. The"
-        " last column has the average number of syncs and storage calls of one commit.",
+        f" of the next. After one round to warm up, Spark runs {SPARK_ROUNDS} rounds of {BATCHES} micro-batches. The"
+        f" time of a round is the median of its last {LAST} micro-batches, and the table has the median of all rounds."
+        " The ingest and the empty foreachBatch run in separate Spark processes, which take turns. Each record has a"
+        f" key, and a value of {VALUE_BYTES} bytes. The last column has the average number of syncs and storage calls"
+        " of one commit.",
         ["", "milliseconds", "syncs and storage calls"],
         [*rows, *spark_rows],
         [*ratios, *spark_ratios],
@@ -206,7 +207,10 @@ def by_writer(work: Path) -> tuple[list[list[str]], list[Ratio]]:
         Ratio("without records: milliseconds", max(empty.values()), at_most=30),
         # Pruning keeps a thousand versions. Until a topic has so many versions, the share of pruning in a commit grows:
         # at first only versions are rolled up, then versions are also deleted.
-        Ratio("without records: at version 10,000 / at version 1,000", empty[10_000] / empty[1_000], at_most=1.5),
+        Ratio(
+            "time of a commit without records: at version 10,000 / at version 1,000",
+            empty[10_000] / empty[1_000], at_most=1.5,
+        ),
         Ratio(f"{name}: milliseconds", taken, at_most=250),
         Ratio("versions left of 10,000", left, at_most=MOST_VERSIONS),
         Ratio(
@@ -234,7 +238,7 @@ def by_spark(stack: ExitStack, work: Path) -> tuple[list[list[str]], list[Ratio]
             [f"Spark, {name}: empty foreachBatch", f"{taken['empty']:.1f}", ""],
             [f"Spark, {name}: ingest", f"{taken['lakelog']:.1f}", ""],
         ]
-        ratios.append(Ratio(f"Spark, {name}: ingest - empty foreachBatch, milliseconds", beyond, at_most=most))
+        ratios.append(Ratio(f"Spark, {name}: ingest minus empty foreachBatch, milliseconds", beyond, at_most=most))
     for row in rows:
         print(f"{row[0]:44}{row[1]:>10}", flush=True)
     return rows, ratios

@@ -3,8 +3,8 @@ compacts two partitions on two cores.
 
 Lakelog and Kafka take turns. Each of the two peers compacts, in place, its own copy of the same log directory. Each
 peer is a separate process, and is bound to one core, so that Java's compiler and garbage collector cannot use a second
-core. tests/kafka/KafkaCleanerPeer.java calls Kafka's classes, in a JVM that has done the same work before the
-measurement. Each round checks that both results are the same.
+core. Kafka's peer is tests/kafka/KafkaCleanerPeer.java, which calls Kafka's classes. The JVM of this peer does the same
+work before the measurement, to warm up. Each round checks that both results are the same.
 """
 
 from __future__ import annotations
@@ -50,8 +50,14 @@ def main() -> None:
             for who, speed in (("lakelog", ours), (KAFKA, kafka)):
                 rows.append([f"{name}: {who}", f"{speed.by_clock:.0f}", f"{speed.by_processor:.0f}"])
             ratios += [
-                Ratio(f"{name}: lakelog / Kafka, by the clock", ours.by_clock / kafka.by_clock, at_least=least),
-                Ratio(f"{name}: lakelog / Kafka, by the processor", ours.by_processor / kafka.by_processor, at_least=least),
+                Ratio(
+                    f"{name}: speed of lakelog / speed of Kafka, elapsed time",
+                    ours.by_clock / kafka.by_clock, at_least=least,
+                ),
+                Ratio(
+                    f"{name}: speed of lakelog / speed of Kafka, processor time",
+                    ours.by_processor / kafka.by_processor, at_least=least,
+                ),
             ]  # fmt: skip
             for row in rows[-2:]:
                 print(f"{row[0]:24}{row[1]:>8}{row[2]:>8}", flush=True)
@@ -60,20 +66,21 @@ def main() -> None:
             ["Spark, one partition of two", f"{one:.0f}", ""],
             ["Spark, two partitions on two cores", f"{two:.0f}", ""],
         ]
-        ratios.append(Ratio("two partitions on two cores / one on one", two / one, at_least=1.7))
+        ratios.append(Ratio("speed: two partitions on two cores / one partition on one core", two / one, at_least=1.7))
     write_results(
         "compaction",
         "Compaction",
         f"The figures show how many megabytes of log are compacted per second: the median of {ROUNDS} rounds, after"
-        f" {WARM_UP} rounds to warm up. The first column is per second of elapsed time, the second column is per second"
-        f" of processor time. The log is one partition of {RECORDS:,} records with {KEYS:,} keys in random order."
-        f" Values are {VALUE_BYTES} bytes of text that compresses to about a third of its size. A batch has 16 KiB, and"
-        " a segment has 64 MiB. All segments except the last are compacted. The map of keys has"
-        f" {MAP_BYTES // 1024**2} MiB. All files are in the page cache, and written files are synced. Lakelog and Kafka"
-        f" use the same single core and take turns. In the rows with Spark, each partition has {PARTITION_RECORDS:,}"
-        " such records, uncompressed. The Spark tasks of the job compact the partitions with local[2]. These rows give"
-        f" the median of {PARTITION_ROUNDS} rounds.",
-        ["", "by the clock", "by the processor"],
+        f" {WARM_UP} rounds to warm up. The first column has megabytes per second of elapsed time, and the second"
+        f" column has megabytes per second of processor time. The log is one partition of {RECORDS:,} records with"
+        f" {KEYS:,} keys in random order. Values are {VALUE_BYTES} bytes of text that compresses to about a third of"
+        " its size. A batch has 16 KiB, and a segment has 64 MiB. All segments except the last are compacted. Each"
+        f" cleaner has {MAP_BYTES // 1024**2} MiB for its map from keys to offsets. All files are in the page cache,"
+        " and written files are synced. Lakelog and Kafka use the same single core and take turns. In the rows with"
+        f" Spark, each partition has {PARTITION_RECORDS:,} uncompressed records of the same kind. A Spark job with the"
+        " master local[2] compacts the partitions, with one task for each partition. These rows give the median of"
+        f" {PARTITION_ROUNDS} rounds.",
+        ["", "MB/s, elapsed time", "MB/s, processor time"],
         rows,
         ratios,
     )

@@ -1,4 +1,4 @@
-"""Measures the time that retention, compaction and merging need to decide about a partition of many segments.
+"""Measures how long retention, compaction and merging need to decide what to do with a partition of many segments.
 
 The decisions use only the topic's state. The topic has no data files, so a decision would fail if it opened a segment.
 The state has the first timestamp of each segment, like every state that this release of Lakelog writes. All rules are

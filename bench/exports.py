@@ -57,12 +57,12 @@ def main() -> None:
     write_results(
         "exports",
         "Small exports",
-        f"The time of one run of the job export, from the start of its process to its end: the median of {ROUNDS} rounds."
-        f" A compacted topic of two partitions has {KEYS:,} keys with JSON values of one number and one text. In each"
-        f" round, {RECORDS:,} records with random keys are appended. Then the job merges these records into two tables of"
-        f" {KEYS:,} rows: into one table without Spark, and into the other table with Spark. The order of these two runs"
-        " alternates. At the end, both tables have the same rows. In the last row of the first table, there was nothing to"
-        " export.",
+        "The table has the time of one run of the job export, from the start of its process to the end of its process:"
+        f" the median of {ROUNDS} rounds. A compacted topic of two partitions has {KEYS:,} keys. Each value is JSON"
+        f" with one number and one text. In each round, {RECORDS:,} records with random keys are appended. Then the"
+        f" job merges these records into two tables of {KEYS:,} rows: into one table without Spark, and into the other"
+        " table with Spark. The order of these two runs alternates. At the end, both tables have the same rows. The"
+        " last row of the first table has the time of a run that finds no new records.",
         ["", "time"],
         rows,
         ratios,

@@ -45,18 +45,20 @@ def main() -> None:
     write_results(
         "ingest",
         "Ingest",
-        f"The table has seconds for {ROWS:,} rows with a value of {VALUE_BYTES} incompressible bytes: the median of"
-        f" {ROUNDS} rounds, after {WARM_UP} rounds to warm up. During the warm-up, Java's compilers take a second of"
-        f" each run. Each peer is a separate Spark with all cores and a driver of {DRIVER_MEMORY}; in each round, the"
-        f" peers take turns. All peers read the same Parquet input of {FILES} files, which Spark does not cache."
-        " Lakelog's time includes the start of the stream and ends with the commit. Parquet's time ends with the"
-        f" fsync of its files. The time of the Kafka sink ends when the broker ({VERSION}, on this machine, without"
-        ' syncs) has all rows. The rows that begin with "lakelog:" are the phases of Lakelog\'s time, also as'
-        " medians. If tasks or threads run in parallel, their elapsed time is divided among the phases in proportion"
-        " to the time that each phase took in all of them. The phase from Spark to Arrow includes everything that the"
-        f" JVM does during that time. Before every run of a peer, the benchmark uses {TOUCHED_BYTES // 1024**3} GiB"
-        " of memory once. Otherwise the host of a virtual machine may have taken back free memory, and the peer that"
-        " writes the most bytes would lose the most time (decision 0032 has the figures without this step).",
+        f"The table shows how many seconds a peer needs to write {ROWS:,} rows. Each row has a value of {VALUE_BYTES}"
+        f" incompressible bytes. The time is the median of {ROUNDS} rounds, after {WARM_UP} rounds to warm up. During"
+        " the warm-up, Java's compilers take a second of each run. Each peer is a separate Spark process that uses all"
+        f" cores and has {DRIVER_MEMORY} of driver memory. In each round, the peers take turns. All peers read the"
+        f" same Parquet input of {FILES} files, which Spark does not cache. Lakelog's time includes the start of the"
+        " stream and ends with the commit. Parquet's time ends with the fsync of its files. The time of the Kafka sink"
+        f" ends when the broker has all rows. The broker has version {VERSION}, runs on this machine, and does not"
+        ' sync its files. The rows that begin with "lakelog:" divide Lakelog\'s time into phases, also as medians. If'
+        " several tasks or threads run in parallel, each of them measures its own phases. The elapsed time is then"
+        ' divided among the phases in proportion to these measurements. The phase "Spark to Arrow" includes everything'
+        " that the JVM does during that time. Before every run of a peer, the benchmark writes to"
+        f" {TOUCHED_BYTES // 1024**3} GiB of memory. Without this step, the host of a virtual machine may take back"
+        " free memory. Then the peer that writes the most bytes loses the most time. Decision 0032 has the figures"
+        " without this step.",
         ["", "seconds", "million rows/s", "share"],
         [
             *([name, f"{taken:.2f}", f"{ROWS / taken / 1e6:.2f}", ""] for name, taken in seconds.items()),

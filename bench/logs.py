@@ -61,18 +61,19 @@ def main() -> None:
             if segments == 1_000:
                 ratios.append(Ratio("open 1,000 segments: milliseconds", opening * 1e3, at_most=100))
                 ratios.append(Ratio("look-up in 1,000 segments: microseconds", look_ups[segments] * 1e6, at_most=100))
-        ratios.append(Ratio("look-up in 10,000 segments / in 10", look_ups[10_000] / look_ups[10], at_most=2))
+        ratios.append(
+            Ratio("time of a look-up: in 10,000 segments / in 10 segments", look_ups[10_000] / look_ups[10], at_most=2)
+        )
         for row in rows:
             print(f"{row[0]:36}{row[1]:>14}{row[2]:>12}", flush=True)
     write_results(
         "logs",
         "Logs",
-        f"All times are processor time on one thread, and medians of {ROUNDS} rounds. All files are in the page"
-        f" cache. The log that is verified and recovered is an uncompressed .log of {LOG_BYTES // 1024**2} MiB with"
-        " values of 100 bytes. Recovery starts without indexes. The rows with numbers of segments measure two"
-        " operations on a partition of a plain Kafka directory: the time to open it after an orderly stop, and the"
-        f" time of a look-up. A look-up finds the position of an offset in a .log; each round has {LOOK_UPS} random"
-        " look-ups.",
+        f"All times are processor time on one thread, and medians of {ROUNDS} rounds. All files are in the page cache."
+        f" The log that is verified and recovered is an uncompressed .log of {LOG_BYTES // 1024**2} MiB with values of"
+        " 100 bytes. Recovery starts without indexes. The rows with a number of segments have two times for a"
+        " partition of a plain Kafka directory: the time to open the partition after an orderly stop, and the time of"
+        f" a look-up. A look-up finds the position of an offset in a .log; each round has {LOOK_UPS} random look-ups.",
         ["", "verify, recover or open", "look-up"],
         rows,
         ratios,

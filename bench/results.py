@@ -45,8 +45,11 @@ def write_results(
     (RESULTS / f"{name}.md").write_text("\n".join(lines))
     for ratio in ratios:
         if not ratio.met:
-            print(f"not met: {ratio.name} is {ratio.value:.2f}, wanted {ratio.wanted}")
-    print(f"{sum(ratio.met for ratio in ratios)} of {len(ratios)} ratios met; written to bench/results/{name}.md")
+            print(f"target not met: {ratio.name} is {ratio.value:.2f}, but should be {ratio.wanted}")
+    print(
+        f"{sum(ratio.met for ratio in ratios)} of {len(ratios)} ratios meet their targets; the results are in"
+        f" bench/results/{name}.md"
+    )
 
 
 def print_ratios(ratios: Sequence[Ratio]) -> None:

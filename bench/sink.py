@@ -54,18 +54,18 @@ def main() -> None:
     write_results(
         "sink",
         'The sink format("lakelog")',
-        "Each peer is a separate Spark with all cores; in each round, the peers take turns. The first two rows give the"
-        f" time to write {ROWS:,} rows with a value of {VALUE_BYTES} incompressible bytes to a topic of two partitions:"
-        f" the median of {ROUNDS} rounds, after {WARM_UP} rounds to warm up. The sink writes the rows with"
-        f' df.write.format("lakelog"), and the ingest writes them with its foreachBatch.'
-        f" The driver has {DRIVER_MEMORY}. Both read the same Parquet input, which Spark does not cache."
-        " Both times end with the commit. The time of the sink begins with the definition of the input,"
-        " and the time of the ingest includes the start of its stream. The"
-        " last two rows give the time from the end of one micro-batch to the end of the next. The sink writes with"
-        f' writeStream.format("lakelog"). Each micro-batch has {RECORDS:,} records, each with a key and a value'
-        f" of {commits.VALUE_BYTES} bytes; the topic has {commits.PARTITIONS} partitions. After one round to warm up,"
-        f" {STREAM_ROUNDS} rounds of {BATCHES} micro-batches are run; the time is the median over the last {LAST}"
-        " micro-batches of each round.",
+        "Each peer is a separate Spark process that uses all cores. In each round, the peers take turns. The first two"
+        f" rows give the time to write {ROWS:,} rows to a topic of two partitions. Each row has a value of"
+        f" {VALUE_BYTES} incompressible bytes. The time is the median of {ROUNDS} rounds, after {WARM_UP} rounds to"
+        ' warm up. The sink writes the rows with df.write.format("lakelog"), and the ingest writes them with its'
+        f" foreachBatch. The driver has {DRIVER_MEMORY}. The sink and the ingest read the same Parquet input, which"
+        " Spark does not cache. Both times end with the commit. The time of the sink begins with the definition of the"
+        " input, and the time of the ingest includes the start of its stream. The last two rows give the time from the"
+        ' end of one micro-batch to the end of the next. The sink writes with writeStream.format("lakelog"). Each'
+        f" micro-batch has {RECORDS:,} records, each with a key and a value of {commits.VALUE_BYTES} bytes; the topic"
+        f" has {commits.PARTITIONS} partitions. After one round to warm up, Spark runs {STREAM_ROUNDS} rounds of"
+        f" {BATCHES} micro-batches. The time of a round is the median of its last {LAST} micro-batches, and the table"
+        " has the median of all rounds.",
         ["", "time"],
         rows,
         ratios,

@@ -1,10 +1,10 @@
-"""Counts the objects and measures the state of a topic that a stream feeds for a day, on a storage whose files cannot
-grow.
+"""Counts the objects of a topic, and measures the size of its state. A stream writes to the topic for a day, and the
+storage cannot append to a file.
 
-Every 10 seconds a micro-batch of 10,000 records is committed to 8 partitions, 8,640 micro-batches in all, by a
-TopicWriter without Spark. Once an hour the maintenance runs: merging, deletion of dropped files, sweeping and pruning.
-The clock is simulated. The objects are counted after each micro-batch and after each maintenance. The storage is a local
-directory without any capability, so that it behaves like an object store.
+A TopicWriter without Spark commits 8,640 micro-batches of 10,000 records to 8 partitions, one micro-batch every 10
+seconds. Once an hour the maintenance runs: merging, deletion of dropped files, sweeping and pruning. The clock is
+simulated. The objects are counted before and after each maintenance. The size of the state is measured after each
+micro-batch and after each maintenance. The storage is a local directory that can do only what an object store can do.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def main() -> None:
         "small_files",
         "Small files",
         f"A topic with {PARTITIONS} partitions gets {BATCHES:,} micro-batches of {RECORDS:,} records, one every"
-        f" {BATCH_MS // 1000} seconds of a simulated clock, on a storage whose files cannot grow. Maintenance runs once an"
-        " hour. The figures are the largest of the whole day.",
+        f" {BATCH_MS // 1000} seconds of a simulated clock. The storage cannot append to a file. Maintenance runs once"
+        " an hour. The first two figures are the largest values of the whole day.",
         ["", "measured", "wanted"],
         rows,
         [],

@@ -1,9 +1,9 @@
-"""Runs peers in turns: each in its own process, one after another, round by round.
+"""Runs peers in turns. Each peer has its own process, and in each round one peer runs after another.
 
 A peer is a program that reads cases from standard input, one line of JSON for each case, and answers each case with one
-line of JSON. The program is either a module of this package whose last call is `answer(...)`, or any other such
-program. Peers are separate processes, so nothing that one peer imports, compiles or keeps in memory affects another
-peer. Because the peers take turns in every round, a slow moment of the machine affects all of them.
+line of JSON. The program is a module of this package whose last call is `answer(...)`, or another program that reads
+and answers in the same way. Peers are separate processes, so nothing that one peer imports, compiles or keeps in memory
+affects another peer. Because the peers take turns in every round, a slow machine affects all peers and not only one.
 """
 
 from __future__ import annotations

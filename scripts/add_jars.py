@@ -1,13 +1,14 @@
 """Adds jars to the Spark of this environment, once: of Delta, Spark's Kafka source, S3, and Lakelog's own Java classes.
 
-The alternative would be the setting `spark.jars.packages`. It has three disadvantages. Each start resolves the jars
-again, which takes a second and prints eighty lines. A start needs a network if the cache is empty. If a user gives
-other packages with --packages, Spark starts without Delta. The jars come from the same repositories as with this
-setting: Spark's own Ivy downloads them, with the user's proxies, mirrors and cache. The versions are those of PySpark
-and delta-spark in requirements.lock. Ivy's output is printed on standard error.
+Spark's setting `spark.jars.packages` could add the same jars, but this setting has three disadvantages. With the
+setting, each start of Spark resolves the jars again, which takes a second and prints eighty lines. If the cache is
+empty, each start of Spark needs a network. If a user gives other packages with --packages, Spark starts without Delta.
+The jars come from the same repositories as with `spark.jars.packages`: Spark's own Ivy downloads the jars, with the
+user's proxies, mirrors and cache. The versions are those of PySpark and delta-spark in requirements.lock. Ivy's output
+is printed on standard error.
 
-The Java classes in pipeline/spark/jvm/ are compiled here with Janino, the compiler that Spark contains. So a JRE is
-enough.
+The Java classes in pipeline/spark/jvm/ are compiled here with Janino, the compiler that Spark contains. So this machine
+needs only a JRE, and no JDK.
 
 After the last jar is added, this program writes a list of the requested packages into the folder of the jars. If the
 list in the folder already names the requested packages and classes, the program does nothing. An interrupted set-up

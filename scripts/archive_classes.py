@@ -1,9 +1,10 @@
 """Writes the archive of the Java classes of a job: `python -m scripts.archive_classes FILE`.
 
-At its start Spark loads some fifteen thousand classes from its jars, and Java parses and checks each of them. Java can
-store the result in an archive (class data sharing), and map the archive into the memory of the next JVM. A job then
-starts some seconds sooner. The set-up runs this program once. The program runs an ingest, maintenance and two exports
-with a few records in one Spark session. When the JVM of this session ends, Java writes the classes that it has loaded.
+At its start, Spark loads about fifteen thousand classes from its jars, and Java parses and checks each class. Java can
+store the parsed classes in an archive (class data sharing). The next JVM maps this archive into its memory. With the
+archive, a job starts some seconds sooner. The set-up runs this program once. The program runs an ingest, maintenance
+and two exports with a few records in one Spark session. When the JVM of this session ends, Java writes the classes that
+it has loaded.
 
 pipeline/spark/spark_jvm.sh uses the archive. Java ignores the archive if the JVM or its class path has changed.
 """

@@ -1,7 +1,7 @@
 """Compiles every kernel once: `python -m scripts.compile_kernels`.
 
-Numba compiles a kernel at its first call and stores it in its cache. The set-up runs this program, so that no job waits
-for the compiler.
+Numba compiles a kernel when the kernel is called for the first time, and stores the machine code in a cache. The set-up
+runs this program, so that no job waits for the compiler.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs the demo with its root in a store on this machine: `make demo-s3` or `make demo-hdfs`.
 
-The stores are those of the tests: the S3 server versitygw, or an HDFS with a NameNode and two DataNodes. The store keeps
+The tests use the same stores: the S3 server versitygw, or an HDFS with a NameNode and two DataNodes. The store keeps
 the root in a temporary directory, which is deleted at the end. Arguments after the store's name are passed to the demo,
 for example --json.
 """

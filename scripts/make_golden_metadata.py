@@ -1,9 +1,9 @@
-"""Rebuilds tests/golden/metadata: the folder __cluster_metadata-0 of a real broker, with a snapshot and records after it.
+"""Rebuilds tests/golden/metadata: the folder __cluster_metadata-0 of a real broker, with a snapshot and later records.
 
     python -m scripts.make_golden_metadata
 
-The broker has the topics orders (compacted, with settings that were changed) and clicks, and a topic that was deleted.
-The retention of all topics and the cleaner's back-off were changed while the broker ran.
+The broker has the topics orders and clicks, and a topic that was deleted. The topic orders is compacted, and its
+settings were changed. The retention of all topics and the cleaner's back-off were changed while the broker ran.
 """
 
 from __future__ import annotations

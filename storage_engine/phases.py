@@ -1,4 +1,4 @@
-"""Measures the time of a piece of work: seconds by phase.
+"""Measures the time of a piece of work: how many seconds each phase takes.
 
     with phases.phase("stage"):
         ...
@@ -6,8 +6,8 @@
             ...
 
 Time is counted for the innermost phase only, so the sum of all phases is the elapsed time. Parallel threads or
-processes measure their own phases; `together` divides the elapsed time among the phases in proportion to these
-measurements. Only one thread may use a Phases object.
+processes measure their own phases. The function `together` divides the elapsed time among the phases in proportion to
+these measurements. Only one thread may use a Phases object.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Reports the progress of long work: the amount done, the total, the speed, and the time left.
 
-Functions that can take a long time have a parameter of type Progress. If such a function knows the remaining amount, it
-calls `expect` with this amount. After each piece of work, it calls `advance` with the amount that was done. Amounts are
-in records and bytes. The default, NO_PROGRESS, ignores the reports.
+Functions that can take a long time have a parameter of type Progress. A function that knows the remaining amount
+calls `expect` with this amount. After each piece of work, the function calls `advance` with the amount that was done.
+Amounts are in records and bytes. The default value of this parameter is NO_PROGRESS, which ignores the reports.
 
 A Meter is a Progress that stores the reports. The property `line` of a Meter shows the reports as text:
 
     append to orders: 1,234,567 records, 340.2 MB of 1.2 GB, 96,000 records/s, 27.3 MB/s, 32 s left
 
-The rate is measured over the last minute, or over the last piece of work if that took longer than a minute. The
-remaining time is computed from bytes if the total is known in bytes, else from records. Several threads may use one
-Meter. A Meter stores only amounts, never contents of records, because programs print `line`, and this output can become
-part of a log file.
+The rate is measured over the last minute, or over the last piece of work if this piece took longer than a minute. The
+remaining time is computed from bytes if the total is known in bytes, and otherwise from records. Several threads may
+use one Meter. A Meter stores only amounts, never contents of records. The reason is that programs print `line`, and
+this output can become part of a log file.
 """
 
 from __future__ import annotations

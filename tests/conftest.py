@@ -1,7 +1,8 @@
 """Fixtures of all tests: Spark sessions with the settings of jobs, and one Kafka broker.
 
-`make test` runs two workers. The modules that need the broker run in one worker, and the other modules that need Spark
-in the other worker. So there is one broker and there are two sessions, and both workers have work until the end.
+`make test` runs two workers. All modules that need the broker run in one worker. The other worker runs the modules that
+need Spark but no broker. So the tests start only one broker and two Spark sessions, and both workers have work until
+the end.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Runs programs inside this process, which has loaded their modules already, with arguments and standard input.
 
-Their output is read from the standard streams in sys, so for a program this is the same as a separate process.
+The programs read and write the standard streams of the module sys, as in a separate process. A test gets the output of
+these streams.
 """
 
 from __future__ import annotations

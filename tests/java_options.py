@@ -1,4 +1,4 @@
-"""The JVM options of tests, in which several JVMs share two cores with Python."""
+"""The JVM options of the tests. During the tests, Python and several JVMs share two cores."""
 
 from __future__ import annotations
 

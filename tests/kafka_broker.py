@@ -1,10 +1,12 @@
-"""Starts a real Kafka broker for tests and benchmarks that need one. They use it over loopback and stop it.
+"""Starts a real Kafka broker for tests and benchmarks that need one. The tests and benchmarks connect to the broker
+over loopback, and stop the broker at the end.
 
 The distribution is downloaded from Maven at the first use, with Ivy, which is one of Spark's jars, and is stored in
 .venv. The broker is one KRaft node in its own JVM, because Spark's logging conflicts with Kafka's. The JVM has a small
-heap and the options in java_options.py, so that it starts fast. To measure anything except the start, pass other
-`java_options`. The broker's data is in a temporary directory, which is deleted with the broker. The broker can be
-stopped and started again on this directory. While it is stopped, its partitions can be replaced by other files.
+heap and the options in java_options.py, so that it starts fast. A benchmark that measures more than the start of the
+broker must pass other `java_options`. The broker's data is in a temporary directory, which is deleted with the broker.
+The broker can be stopped and started again on this directory. While the broker is stopped, a test can replace the files
+of its partitions.
 
 A secure broker has a second listener, with TLS and passwords (SASL_SSL, PLAIN). `keytool` makes its certificate.
 """

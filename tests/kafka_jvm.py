@@ -1,8 +1,8 @@
 """Runs small Java programs that use Kafka's own classes: one source file each, in a JVM of its own.
 
-No JDK is needed: Janino, which is among Spark's jars, compiles the file at its start. Janino supports no type arguments
-and no lambdas, so these files have casts and anonymous classes instead. Kafka's jars come from the broker that the
-tests start.
+No JDK is needed: Janino, which is among Spark's jars, compiles the file when the program starts. Janino supports no
+type arguments and no lambdas, so these files have casts and anonymous classes instead. Kafka's jars come from the
+broker that the tests start.
 """
 
 from __future__ import annotations

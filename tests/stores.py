@@ -9,10 +9,10 @@ A test names its root by a local path, for example `tmp_path / "root"`. `root_at
 path: the path itself, or a place in the server of this run. `storage_at` opens this root. Processes that a test starts
 find the same root, because an environment variable contains the place of all roots.
 
-A test that depends on local files has the marker `posix` with the reason: @pytest.mark.posix("reads the view").
-`make test-stores` leaves out these tests, and also tests that use neither function, because such tests would only do
-the same again. Spark has no file system for Azure here, so a run with roots in Azure also leaves out the tests with
-the fixture or the marker `spark`.
+A test that depends on local files has the marker `posix` with the reason: @pytest.mark.posix("reads the view"). `make
+test-stores` leaves out these tests. `make test-stores` also leaves out the tests that use neither `root_at` nor
+`storage_at`, because such tests do the same for each kind of storage. Spark has no file system for Azure here, so a run
+with roots in Azure also leaves out the tests with the fixture or the marker `spark`.
 """
 
 from __future__ import annotations

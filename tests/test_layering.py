@@ -1,9 +1,10 @@
-"""Which package may import which, read from the imports themselves, from the bottom to the top.
+"""Tests which package may import which other package. The tests read the import statements.
 
     jobs/  ->  pipeline/  ->  lakelog/  ->  storage_engine/ ;  schemas/ beside
 
-No import may point up. From another package, a package uses only the names in that package's `__all__`. No module has a
-name that says nothing, such as utils. Such defects are easier to refuse than to repair.
+An arrow points from a package to the package that it imports. No import may go in the other direction. The tables of
+this module begin with the lowest package. A package may use only the names in another package's `__all__`. No module
+has a name that says nothing, such as utils. It is easier to refuse a wrong import or name than to repair it later.
 """
 
 import ast

@@ -1,4 +1,5 @@
-"""The set-up and spark-submit.sh on a machine with the wrong Java, the wrong Python, or all that is needed.
+"""The set-up and spark-submit.sh on a machine that has the wrong Java, on a machine that has the wrong Python, and on a
+machine that has everything.
 
 The scripts run in a copy of the few files that they read, with a PATH that contains only what a test puts there. No
 .venv is made: a substitute for Python's venv module reports the call and fails.

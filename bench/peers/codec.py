@@ -1,10 +1,10 @@
 """One peer of the codec benchmark: `python -m bench.peers.codec lakelog|aiokafka|kafka-python`.
 
-A case has the operation (encode or decode), the codec, and the sizes of values and of batches. The answer is the speed
-of one thread, in million records per second. Each peer is used as its users use it: Lakelog converts Arrow columns to
-batches and back, and the others convert one record at a time. Encoding includes the CRC, and decoding checks it. All
-peers encode the same records and decode the same bytes, which Lakelog encoded. The fourth peer, KafkaCodecPeer.java,
-reads the records and the bytes from files (write_inputs).
+A case names the operation (encode or decode), the codec, the size of a value, and the size of a batch. The answer is
+the speed of one thread, in million records per second. Each peer works as in a real program: Lakelog converts whole
+Arrow columns to batches and back, and the other peers convert one record at a time. Encoding includes the CRC, and
+decoding checks it. All peers encode the same records and decode the same bytes, which Lakelog encoded. The fourth peer,
+KafkaCodecPeer.java, reads the records and the bytes from files (write_inputs).
 """
 
 from __future__ import annotations

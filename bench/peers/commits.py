@@ -1,9 +1,10 @@
 """One peer of the commits benchmark: `python -m bench.peers.commits lakelog|empty`, a process with its own Spark.
 
 A case names two folders. The first folder contains Parquet files; each file is one micro-batch. The peer writes to the
-second folder. The answer is the median time in milliseconds between the ends of two micro-batches, after the stream has
-warmed up. When a micro-batch is done, Spark adds a file to its checkpoint: the time of this file is the end of the
-micro-batch. One peer is an ingest, the other peer is an empty foreachBatch over the same files.
+second folder. The answer is the median time in milliseconds from the end of one micro-batch to the end of the next
+micro-batch, after a warm-up. When a micro-batch is done, Spark adds a file to its checkpoint. The modification time of
+this file is the end of the micro-batch. One peer is an ingest, the other peer is an empty foreachBatch over the same
+files.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Lakelog's peer in the compaction benchmark: `python -m bench.peers.compaction`. Kafka's peer is
 KafkaCleanerPeer.java.
 
-A case gives the path of a log directory with one partition, which is compacted in place. The answer is the elapsed time
-and the processor time in seconds, from the decision about what to compact until the last rename. The written files are
-then durable.
+A case gives the path of a log directory with one partition. The peer compacts this directory in place. The answer is
+the elapsed time and the processor time in seconds. Both times begin with the decision about what to compact. They end
+after the last rename, when all written files are durable.
 """
 
 from __future__ import annotations

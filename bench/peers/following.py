@@ -1,8 +1,8 @@
 """One peer of the following benchmark: `python -m bench.peers.following follow|probe|newest`, in a separate process.
 
-A case names a root, a number of records (each record is one commit), the version and the offsets before the first of
-these commits, and the pause between two attempts. The answer is the time at which the peer notices each commit, in
-nanoseconds of the clock that all processes of this machine share.
+A case names a root, a number of records, and the pause between two attempts. Each record is one commit. The case also
+has the version and the offsets before the first commit. The answer is the time at which the peer notices each commit,
+in nanoseconds of the clock that all processes of this machine share.
 
     follow    the loop of Topic.follow, which gets the record. If the case has no poll_seconds, Topic.follow uses its
               default.

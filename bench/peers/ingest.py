@@ -4,8 +4,9 @@ A case names the Parquet input, a folder to write to, and the address of a Kafka
 run in seconds. Each run reads the input from the page cache and writes each row's value. Lakelog writes through
 foreachBatch to a topic of two partitions, and the time ends with the commit. The time of Spark's own Parquet writer
 includes the fsync of its files. Spark's Kafka sink writes to a topic with two partitions. The broker does not sync its
-files. Before each run, the files of earlier runs are on the disk, and the system has free memory for the new files. For
-each run of Lakelog, the seconds by phase are written to the file that the case names, as one line of JSON.
+files. Before each run, the peer waits until the files of earlier runs are on the disk, and makes sure that the system
+has free memory for the new files. After each run, Lakelog's peer adds one line of JSON with the seconds of each phase
+to a file that the case names.
 """
 
 from __future__ import annotations

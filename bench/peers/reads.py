@@ -1,9 +1,10 @@
 """One peer of the reads benchmark: `python -m bench.peers.reads lakelog|kafka|parquet`, a process with its own Spark.
 
-A case names the root, the address of a Kafka broker, and a folder with Parquet files. All three have the same rows. For
-the case "read", the answer is the time in seconds to read all rows: from the definition of the read to the end of the
-job that writes the rows with Spark's format noop. This format builds every row with all columns, and discards the row.
-For the case "digest", the answer is the number of rows and a hash of all columns of all rows.
+A case names the root, the address of a Kafka broker, and a folder with Parquet files. The root, the broker and the
+folder have the same rows. For the case "read", the answer is the time in seconds to read all rows. This time begins
+with the definition of the read, and ends with the job that writes the rows with Spark's format noop. This format builds
+every row with all columns, and discards the row. For the case "digest", the answer is the number of rows and a hash of
+all columns of all rows.
 """
 
 from __future__ import annotations

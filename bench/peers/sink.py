@@ -1,8 +1,9 @@
-"""The sink's peer in the sink benchmark, for a batch write: `python -m bench.peers.sink`, a process with its own Spark.
-The peer with the ingest is bench.peers.ingest.
+"""The peer of the sink benchmark that writes one batch with the sink: `python -m bench.peers.sink`, a process with its
+own Spark. The other peer, which runs an ingest, is bench.peers.ingest.
 
 A case names the Parquet input and a folder to write to. The answer is the time in seconds to write all values of the
-input to a topic of two partitions with df.write.format("lakelog"), from the definition of the input to the commit.
+input to a topic of two partitions with df.write.format("lakelog"). This time begins with the definition of the input,
+and ends with the commit.
 """
 
 from __future__ import annotations

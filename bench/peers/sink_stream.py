@@ -1,9 +1,9 @@
-"""The sink's peer in the sink benchmark, for a stream: `python -m bench.peers.sink_stream`, a process with its own
-Spark. The peer with the ingest is bench.peers.commits.
+"""The peer of the sink benchmark that writes a stream with the sink: `python -m bench.peers.sink_stream`, a process
+with its own Spark. The other peer, which runs an ingest, is bench.peers.commits.
 
 A case names two folders. The first folder contains Parquet files; each file is one micro-batch. The peer writes to the
-second folder. The answer is the median time in milliseconds between the ends of two micro-batches that write to a topic
-of eight partitions with writeStream.format("lakelog"), after the stream has warmed up.
+second folder. The stream writes to a topic of eight partitions with writeStream.format("lakelog"). The answer is the
+median time in milliseconds from the end of one micro-batch to the end of the next micro-batch, after a warm-up.
 """
 
 from __future__ import annotations

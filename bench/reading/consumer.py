@@ -47,16 +47,17 @@ def main() -> None:
     write_results(
         "consumer",
         "Reads by a Python program",
-        f"The table has seconds to read {RECORDS:,} records of a topic with {PARTITIONS} partitions: the median of"
-        f" {ROUNDS} rounds, after one round to warm up. Each record has a key of 10 bytes and a value of {VALUE_BYTES}"
-        " incompressible bytes. Each peer is a separate process; in each round, the peers take turns. Lakelog reads the"
-        " log's files, which are in the page cache, on one thread, checks the CRC of each batch, and returns one Arrow"
-        " table with all columns. The consumer of confluent-kafka reads the same records from a Kafka broker (version"
-        f" {VERSION}, on this machine, so it shares the cores), up to {AT_ONCE:,} messages with each call of consume."
-        " The consumer does not check CRCs, and fetches in a separate thread. Its setting fetch.queue.backoff.ms is 1;"
-        " with the default, 1000, the consumer pauses for a second whenever its queue was full. For the row \"messages\","
-        " the program only gets the messages and does not process them. For the row \"messages into Arrow\", the program"
-        " makes the same Arrow table as Lakelog. A hash of all columns shows that both tables have the same records.",
+        f"The table shows how many seconds a peer needs to read {RECORDS:,} records of a topic with {PARTITIONS}"
+        f" partitions: the median of {ROUNDS} rounds, after one round to warm up. Each record has a key of 10 bytes"
+        f" and a value of {VALUE_BYTES} incompressible bytes. Each peer is a separate process; in each round, the"
+        " peers take turns. Lakelog uses one thread, and the log's files are in the page cache. Lakelog checks the CRC"
+        " of each batch, and returns one Arrow table with all columns. The consumer of confluent-kafka reads the same"
+        f" records from a Kafka broker, up to {AT_ONCE:,} messages with each call of consume. The broker has version"
+        f" {VERSION}, and runs on the same cores. The consumer does not check CRCs, and fetches in a separate thread."
+        " The consumer's setting fetch.queue.backoff.ms is 1. With the default, 1000, the consumer pauses for a second"
+        ' whenever its queue was full. For the row "messages", the program only gets the messages and does not process'
+        ' them. For the row "messages into Arrow", the program makes the same Arrow table as Lakelog. A hash of all'
+        " columns shows that both tables have the same records.",
         ["", "seconds", "million records/s"],
         rows,
         ratios,

@@ -1,10 +1,10 @@
-"""Measures how many bytes of the .log files a filtered read needs: Topic.read(where=...) of 1% of a topic whose
-timestamps rise.
+"""Measures how many bytes of the .log files a filtered read needs. Topic.read(where=...) reads 1% of the records of a
+topic whose timestamps rise.
 
     python -m bench.reading.filtered_reads [--records 5000000]
 
-The storage counts the bytes that are read from it. The benchmark compares the rows with those that Arrow's own filter
-selects from all rows.
+The benchmark's storage counts the bytes that it returns. The benchmark compares the rows of each read with the rows
+that Arrow's own filter selects from all rows.
 """
 
 from __future__ import annotations
@@ -72,14 +72,15 @@ def main() -> None:
     write_results(
         "filtered_reads",
         "Filtered reads",
-        f"The topic has {RECORDS:,} records in {PARTITIONS} partitions. Each record has a key of 10 bytes and a value of"
-        f" {VALUE_BYTES} bytes, and the timestamps rise. A batch is read whole, so the topic is measured with small"
-        " batches, as Kafka's producers make them by default, and with large batches, as Lakelog makes them if many"
-        " records are appended at once. Topic.read(where=...) reads the records of a time range that"
-        " contains 1% of the records: the first, the middle or the last. The table has the bytes that are read from .log"
-        " files, their share of all bytes of the .log files, the bytes that are read from other files (indexes and the"
-        f" topic's state), and the median time of {ROUNDS} reads into an Arrow table. The rows of each read are the same"
-        " as those that Arrow's own filter selects from all rows.",
+        f"The topic has {RECORDS:,} records in {PARTITIONS} partitions. Each record has a key of 10 bytes and a value"
+        f" of {VALUE_BYTES} bytes, and the timestamps rise. Lakelog always reads whole batches, so the topic is"
+        " measured with small and with large batches. Kafka's producers make small batches by default. Lakelog makes"
+        " large batches if many records are appended at once. Topic.read(where=...) reads the records of a time range."
+        ' The range contains the first, the middle or the last 1% of the records. The column ".log bytes" has the'
+        ' bytes that are read from .log files, and the column "share" has their share of all bytes of the .log files.'
+        ' The column "other bytes" has the bytes that are read from indexes and from the topic\'s state. The column'
+        f' "milliseconds" has the median time of {ROUNDS} reads into an Arrow table. Each read returns the same rows'
+        " that Arrow's own filter selects from all rows.",
         ["", "rows", ".log bytes", "share", "other bytes", "milliseconds"],
         rows,
         ratios,
@@ -111,7 +112,13 @@ def measured(root: Path, records: int, batches: str) -> tuple[list[list[str]], l
             [f"{batches}, the {name} 1%", f"{found.num_rows:,}", f"{read['log']:,}", f"{share:.2%}", f"{read['other']:,}",
              f"{taken:.1f}"]
         )  # fmt: skip
-        ratios.append(Ratio(f"{batches}, the {name} 1%: percent of the .log bytes", share * 100, at_most=1.1))
+        ratios.append(
+            Ratio(
+                f"{batches}, the {name} 1% of the records: bytes read, in percent of all .log bytes",
+                share * 100,
+                at_most=1.1,
+            )
+        )
     return rows, ratios
 
 

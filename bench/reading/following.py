@@ -2,10 +2,10 @@
 
     python -m bench.reading.following [--records 200] [--rounds 5]
 
-A commit happens when the name of the next version appears. One call of link makes the name appear. The benchmark
-compares the delay with that of a loop that only tries to read the next version, with the same pause between two
-attempts. No reader can notice a commit with fewer calls of the storage. The writer and the readers are different
-processes. The writer commits each record alone, at random times.
+A commit creates the file of the next version with one call of link. The time of the commit is the end of this call. The
+benchmark compares the delay with the delay of a probe. The probe is a loop that only tries to read the next version,
+with the same pause between two attempts. No reader can notice a commit with fewer calls of the storage than the probe.
+The writer and the readers are different processes. The writer commits each record alone, at random times.
 """
 
 from __future__ import annotations
@@ -53,24 +53,25 @@ def main() -> None:
     for row in rows:
         print(f"{row[0]:40}" + "".join(f"{cell:>10}" for cell in row[1:]), flush=True)
     extra = float(np.median(delays["follow"]) - np.median(delays["probe of the next version"]))
-    ratios = [Ratio("follow - probe of the next version: median, milliseconds", extra, at_most=1)]
+    ratios = [Ratio("median of follow minus median of the probe, milliseconds", extra, at_most=1)]
     if arguments != parser.parse_args([]):
         print_ratios(ratios)
         return
     write_results(
         "following",
         "The delay of Topic.follow",
-        "The figures are the milliseconds from a commit until a loop of another process notices the commit: the median,"
-        f" and the delays that 90% and 99% of the records do not exceed. {ROUNDS} rounds of {RECORDS} records were"
-        " measured, after one round to warm up; in each round, the loops take turns. The time of a commit is the moment"
-        " at which the name of the next version appears. A TopicWriter commits one record at a time to a topic"
-        f" of {PARTITIONS} partitions, and waits a random time between {PAUSE_SECONDS[0] * 1000:.0f} and"
-        f" {PAUSE_SECONDS[1] * 1000:.0f} milliseconds between two commits. The loop of follow gets the record,"
-        " and asks for the next record, which commits the group's position. The probe only tries to read the next"
-        " version of the topic's state. The loop of the newest state checks this version, decodes it and makes it"
-        f" durable, as each reader does. All loops wait {POLL_SECONDS * 1000:g} millisecond between two attempts, so all"
-        " delays include about half of this time. The last row shows follow with the default of poll_seconds, with"
-        f" {DEFAULT_RECORDS} records. Everything is on one local disk.",
+        "The figures are delays in milliseconds, from a commit until a loop in another process notices the commit."
+        f" Each row has the median delay, and the delays that 90% and 99% of the records do not exceed. {ROUNDS}"
+        f" rounds of {RECORDS} records were measured, after one round to warm up; in each round, the loops take turns."
+        " The time of a commit is the moment at which the file of the next version gets its name. A TopicWriter"
+        f" commits one record at a time to a topic of {PARTITIONS} partitions, and waits a random time between"
+        f" {PAUSE_SECONDS[0] * 1000:.0f} and {PAUSE_SECONDS[1] * 1000:.0f} milliseconds between two commits. The loop"
+        " of follow gets the record, and asks for the next record. This second step commits the group's position. The"
+        ' probe only tries to read the next version of the topic\'s state. The loop "newest state" gets the newest'
+        " version as every reader does: the loop checks the version, decodes it and makes it durable. All loops wait"
+        f" {POLL_SECONDS * 1000:g} millisecond between two attempts, so all delays include about half of this time."
+        f" The last row has the delays of follow with the default of poll_seconds, measured with {DEFAULT_RECORDS}"
+        " records. Everything is on one local disk.",
         ["", "median", "90%", "99%"],
         rows,
         ratios,

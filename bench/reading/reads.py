@@ -53,16 +53,17 @@ def main() -> None:
     write_results(
         "reads",
         "Reads by Spark",
-        f"The table has seconds to read {RECORDS:,} rows of a topic with {PARTITIONS} partitions: the median of {ROUNDS}"
-        f" rounds, after {WARM_UP} rounds to warm up. Each record has a key of 10 bytes and a value of {VALUE_BYTES}"
-        f" incompressible bytes. Each peer is a separate Spark with all cores and a driver of {DRIVER_MEMORY}; in each"
-        f" round, the peers take turns. Each read returns the columns {', '.join(COLUMNS)}. The rows are written with"
-        " Spark's format noop, which builds every row with all columns, and discards the row. The time begins with the"
-        " definition of the read, so the time includes the plan and the start of the tasks. Before the measurement, a"
-        " hash of all columns shows that all peers return the same rows. The Kafka broker (version"
-        f" {VERSION}, on this machine, so the broker shares the cores) serves the files that `lakelog topics export`"
-        " writes from the same topic. The options of spark-sql-kafka are the defaults. The Parquet input has"
-        f" {PARTITIONS} uncompressed files, one for each partition. All files are in the page cache.",
+        f"The table shows how many seconds a peer needs to read {RECORDS:,} rows of a topic with {PARTITIONS}"
+        f" partitions: the median of {ROUNDS} rounds, after {WARM_UP} rounds to warm up. Each record has a key of 10"
+        f" bytes and a value of {VALUE_BYTES} incompressible bytes. Each peer is a separate Spark process that uses"
+        f" all cores and has {DRIVER_MEMORY} of driver memory. In each round, the peers take turns. Each read returns"
+        f" the columns {', '.join(COLUMNS)}. The rows are written with Spark's format noop, which builds every row"
+        " with all columns, and discards the row. The time begins with the definition of the read, so the time"
+        " includes the plan and the start of the tasks. Before the measurement, a hash of all columns shows that all"
+        f" peers return the same rows. The Kafka broker has version {VERSION}, and runs on the same cores. The broker"
+        " serves the files that `lakelog topics export` writes from the same topic. The options of spark-sql-kafka are"
+        f" the defaults. The Parquet input has {PARTITIONS} uncompressed files, one for each partition. All files are"
+        " in the page cache.",
         ["", "seconds", "million rows/s"],
         rows,
         ratios,

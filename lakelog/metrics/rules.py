@@ -64,13 +64,13 @@ class TopicRules(Section):
     )
     export_age_seconds: _Limit = _limit(
         "export.age.seconds", 7200, 86_400,
-        "Time since an export last stored a position, if there are records that the export has not read.",
+        "Time since an export last stored a position. Checked only if the export has unread records.",
     )  # fmt: skip
     consumer_status: bool = Field(
         default=True,
         alias="consumer.status",
-        description="Whether the status of each consumer is checked. The status WARN gives a warning. The statuses STOP,"
-        " STALL and REWIND are critical.",
+        description="If true, the check also checks the status of each consumer. The status WARN gives a warning. The"
+        " statuses STOP, STALL and REWIND are critical.",
     )
     maintenance_age_seconds: _Limit = _limit(
         "maintenance.age.seconds", 10_800, 86_400,
@@ -96,7 +96,7 @@ class TopicRules(Section):
         alias="writer.takeovers.window.seconds",
         ge=1,
         allow_inf_nan=False,
-        description="The time in which take-overs are counted.",
+        description="Length of the time window in which writer.takeovers counts take-overs.",
     )
     view_age_seconds: _Limit = _limit(
         "view.age.seconds",
@@ -106,7 +106,8 @@ class TopicRules(Section):
     )
     clock_skew_seconds: _Limit = _limit(
         "clock.skew.seconds", 30, None,
-        "How far the writer's clock was from the storage's clock, or from this host's clock, at the newest version.",
+        "Difference between the writer's clock and the storage's clock, or this host's clock, when the newest version was"
+        " written.",
     )  # fmt: skip
 
     @classmethod
@@ -125,8 +126,7 @@ class Rules(TopicRules):
     )
     topics: Mapping[str, TopicRules] = Field(
         default={},
-        description="Rules of single topics, by the topic's name. These rules replace the rules above for the named"
-        " topic.",
+        description="Rules of single topics, by the topic's name. For the named topic, these rules replace the rules above.",
     )
 
     def of_topic(self, name: str) -> TopicRules:

@@ -7,9 +7,10 @@ CleanedTransactionMetadata).
     entry of the .txnindex           kept until its marker may be deleted
     other control records            kept
 
-As in Kafka, an aborted batch belongs to the next ABORT marker of its producer. Any other transactional batch belongs to
-the producer's next COMMIT marker. The transaction ends at this marker. Data batches are examined as columns, many at a
-time; markers are examined one by one. Only one thread may use a CleanedTransactions, which reads one range of a log.
+As in Kafka, an aborted batch belongs to the next ABORT marker of its producer. A batch of a transaction that is not
+aborted belongs to its producer's next COMMIT marker. A transaction ends at its marker. Data batches are examined many
+at a time, as the columns of a table of headers. Markers are examined one by one. A CleanedTransactions reads one
+range of a log, and only one thread may use it.
 """
 
 from __future__ import annotations

@@ -7,15 +7,15 @@
        delete horizon of its batch. The first compaction that keeps a tombstone of the batch sets this horizon.
     4. cleaned_transactions.py decides which parts of a transaction are deleted: aborted data, and later the marker.
 
-A batch that loses no record is copied byte for byte. Any other batch is written again with the same offsets, epochs,
-sequence and codec. So no offset changes. The last batch of the range is kept even if it is empty. The last batch of
-each active producer is also kept, because it contains the producer's sequence. Messages of magic 0 and 1 become batches
-of magic 2 (legacy_conversion.py).
+A batch that loses no record is copied byte for byte. A batch that loses records is written again with the same
+offsets, epochs, sequence and codec. So no offset changes. The last batch of the cleaned range is kept even if it is
+empty. The last batch of each active producer is also kept, because it contains the producer's sequence. Messages of
+magic 0 and 1 become batches of magic 2 (legacy_conversion.py).
 
 A CleaningTask contains every value that a decision needs, so any process can run the task: the driver, a Spark task,
-the command line. New files are durable when `clean_partition` returns. Readers use them only after a version of the
-topic's state names them (topic.clean.state_swap). If the process dies before this version is committed, the new files
-are never read.
+the command line. New files are durable when `clean_partition` returns. Readers use the new files only after a new
+version of the topic's state names them (topic.clean.state_swap). If the process dies before that version is
+committed, the new files are never read.
 """
 
 from __future__ import annotations

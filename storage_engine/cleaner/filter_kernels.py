@@ -1,6 +1,7 @@
 """Copies batches in a compiled loop, and leaves out the records that compaction removes.
 
-As in record.kernels, each length from disk is checked before it is used: the section must have enough bytes left.
+The loop checks each length that it reads from disk: the section must have enough bytes left. record.kernels has the
+same checks.
 """
 
 from __future__ import annotations

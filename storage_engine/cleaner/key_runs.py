@@ -3,10 +3,11 @@
     run       header: 4,097 int64: the word at which each bucket begins, then the end of the last bucket
               words:  int64, the entries of map_kernels; inside a bucket in the order of the log
 
-The bucket of a key is twelve bits of its seeded hash. In each run, the entries of neighbouring buckets are contiguous.
-So neighbouring buckets can be read together. A map with only the keys of these buckets shows which of their records are
-outdated. If the keys of a part need more than the given memory, the part has several runs. A run is read only by the
-compaction that wrote it. So the run is not synced, and the reader checks only the lengths in the run.
+The bucket of a key is twelve bits of its seeded hash. In each run, the entries of neighbouring buckets are
+contiguous. So neighbouring buckets can be read together. A map with only the keys of some buckets shows which records
+of these buckets are outdated. If the keys of one part of the log need more than the given memory, several runs are
+written for that part. A run is read only by the compaction that wrote it. So a run is not synced, and the reader
+checks only the lengths in the run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Converts entries of magic 0 and 1 into batches of magic 2 during a compaction (MemoryRecords.filterTo).
 
 An entry is a message, or a wrapper that contains several messages. Each entry is converted into one batch of magic 2
-before the cleaner examines it, so that the same code examines all keys, offsets and values. The records that remain are
-written with the entry's codec. The written batch has
+before the cleaner examines it. So the same code examines the keys, offsets and values of all formats. The records
+that remain are written with the entry's codec. The written batch has
 
     base offset, last offset    those of the records that remain; only a batch that was of magic 2 keeps its offsets
     producer, leader epoch      none
@@ -10,13 +10,15 @@ written with the entry's codec. The written batch has
     delete horizon              set as for any batch that keeps a tombstone for the first time
 
 A compacted segment therefore contains no entry of magic 0 or 1. A tombstone in an entry of magic 0 or 1 has no delete
-horizon yet. Kafka compares modification times of segments instead. Kafka allows the removal of a tombstone of magic 0
-or 1 if its segment was modified more than delete.retention.ms before the newest clean segment was modified. To apply
-this rule, Lakelog gives such an entry a delete horizon: the modification time of the segment + delete.retention.ms.
-This delete horizon is compared with the modification time of the newest clean segment, and not with the current time.
+horizon yet. For such tombstones, Kafka compares the modification times of two segments: the segment of the tombstone,
+and the newest clean segment. If the newest clean segment was modified more than delete.retention.ms later, the
+tombstone may be removed. Lakelog applies the same rule. It gives the entry a delete horizon: the modification time of
+the entry's segment + delete.retention.ms. Lakelog compares this delete horizon with the modification time of the
+newest clean segment, and not with the current time.
 
-An entry without remaining records is removed, even at the end of the cleaned range, because magic 0 and 1 have no empty
-batches. In this case, Kafka's cleaner stops with an error, and fails again at every later attempt.
+An entry without remaining records is removed, even at the end of the cleaned range, because magic 0 and 1 have no
+empty batches. Kafka's cleaner stops with an error at an entry without remaining records, and fails again at every
+later attempt.
 """
 
 from __future__ import annotations
@@ -120,6 +122,6 @@ def _check_offsets(batches: BatchTable, entries: BatchTable, file: str, file_pos
         entry = int(wrong[0])
         raise CorruptionError(
             file, file_position + int(entries.positions[entry]),
-            f"only offsets up to {entries.last_offsets[entry]}, the compressed message's own offset",
+            f"only offsets up to {entries.last_offsets[entry]}, the offset of the compressed message",
             f"offset {batches.last_offsets[entry]}",
         )  # fmt: skip

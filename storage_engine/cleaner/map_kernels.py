@@ -15,12 +15,12 @@ entries (run_kernels):
     2  the key, eight bytes in a word, lowest byte first, the last word filled with zeros
 
 The loops compare whole keys; the hash only selects the slot at which a search begins. The hash has a random seed, so
-nobody can choose keys that collide. With many keys, the table is larger than any CPU cache. So the loops first read and
-hash a few records and prefetch their slots. Then the loops look up each record while the entries of the next records
-are loaded into the cache.
+nobody can choose keys that collide. With many keys, the table is larger than any CPU cache. So the loops first hash
+the keys of a few records, and prefetch the slots of these keys. Then the loops look up each record while the entries
+of the next records are loaded into the cache.
 
-As in record.kernels, each length from disk is checked before it is used: the bytes of this length must end inside their
-section.
+The loops check each length that they read from disk: the bytes of this length must end inside their section.
+record.kernels has the same checks.
 """
 
 from __future__ import annotations

@@ -4,16 +4,16 @@ If the keys of the dirty part fit into the given memory, one map contains them a
 set for each record that becomes outdated. Records of the clean part are looked up in the map when the cleaner reads
 them.
 
-If the keys do not fit into memory, the keys of the whole range are first written to a temporary file, in runs that are
-sorted by hash bucket (key_runs). The range is then examined in portions. Each record of a portion needs one bit of
-memory, so the memory limits the size of a portion. Each portion takes one or more passes over the runs. A pass loads as
-many neighbouring buckets as fit into a map. The pass first reads the dirty entries of these buckets, then the clean
-entries, and sets the bits of the outdated records.
+If the keys do not fit into memory, a compaction first writes the keys of the whole range to a temporary file. The
+file consists of runs, which are sorted by hash bucket (key_runs). The range is then examined in portions. Each record
+of a portion needs one bit of memory, so the memory limits the size of a portion. Each portion takes one or more
+passes over the runs. A pass loads as many neighbouring buckets as fit into a map. The pass first reads the dirty
+entries of these buckets, and then the clean entries. For each outdated record, the pass sets a bit.
 
-Both methods, with and without the temporary file, find the same outdated records. So the result of a compaction does
-not depend on its memory, and one compaction is enough for the whole dirty part. In the passes, half of the given memory
-is used for the map, and the other half for runs or bits. Only a single large batch, or a large bucket (one of 4,096),
-can need more memory.
+Both methods, with and without the temporary file, find the same outdated records. So a compaction with little memory
+has the same result as a compaction with much memory. One compaction is enough for the whole dirty part. During the
+passes, the map uses half of the given memory, and the runs or bits use the other half. A compaction needs more than
+the given memory only for a single large batch, or for a large bucket (one of 4,096).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Describes the new segments with which a compaction or a merge replaces neighbouring segments.
+"""Describes the result of a compaction or a merge: the new segments, which replace neighbouring segments.
 
 The new files are durable, but no reader uses them yet. Under a root, readers use the new files after a version of the
 topic's state names these files (topic.clean.state_swap). In a plain Kafka directory, the new files are renamed, and
-then replace the old files. After that, readers use the new files. If the caller does not commit the files, it deletes
-them. If the process dies before the commit, the new files are never read.
+then replace the old files. Readers use the new files after the replacement. A caller that does not commit the new
+files deletes them. If the process dies before the commit, the new files are never read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Contains the compiled loops that write and read runs of keys. A run (key_runs) contains entries of map_kernels,
 sorted by bucket.
 
-The keys of the dirty part are added to a map. The keys of the clean part are only looked up in this map; to mark this,
-their entries contain ~ordinal (the bitwise complement) instead of the ordinal.
+The keys of the dirty part are added to a map. The keys of the clean part are only looked up in this map. An entry of
+the clean part is marked: it contains ~ordinal (the bitwise complement) instead of the ordinal.
 """
 
 from __future__ import annotations

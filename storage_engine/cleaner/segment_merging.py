@@ -2,12 +2,12 @@
 segment.
 
 Many small segments come from short micro-batches, from restarts, and from storages that cannot append to a file.
-Batches can be concatenated, so merging decodes no batch: it checks the CRCs, copies the bytes, and derives the indexes
-that a broker would have written for such a segment. Offsets, timestamps, epochs and every byte of the batches stay the
-same.
+Batches can be concatenated, so merging decodes no batch. Merging checks the CRCs, copies the bytes, and derives the
+indexes that a broker would have written for the new segment. Offsets, timestamps, epochs and every byte of the
+batches stay the same.
 
-A pure function decides what to merge. Some settings act on whole segments, for example retention.ms. So a series of
-neighbours becomes one segment only if the merged segment stays within these bounds:
+A pure function selects the segments to merge. Some settings act on whole segments, for example retention.ms. So
+neighbouring segments become one segment only if the merged segment stays within these bounds:
 
     segment.bytes, segment.index.bytes, relative offsets    the merged segment stays within these limits
     segment.ms                                              the largest timestamps of its parts differ by at most this
@@ -15,14 +15,14 @@ neighbours becomes one segment only if the merged segment stays within these bou
                                                             tenth of this
     retention.bytes                                         its size is at most a tenth of this
 
-The merged segment must also be at least twice as large as the largest of the segments that it replaces. So a byte is
-copied at most log2(segment.bytes / size of the byte's first segment) times during the life of the topic. The active
-segment and segments below the log start offset are not merged. Segments of compacted topics are not merged: compaction
-already joins small segments, and would copy a merged segment once more.
+The merged segment must also be at least twice as large as the largest of the segments that it replaces. So during the
+life of the topic, a byte is copied at most log2(segment.bytes / size of the byte's first segment) times. The active
+segment and segments below the log start offset are not merged. Segments of compacted topics are not merged:
+compaction already joins small segments, and would copy a merged segment once more.
 
-New files are durable when `merge_segments` returns. Readers use them only after a version of the state names them in
-place of the old files (topic.clean.state_swap). If the process dies before this version is committed, the new files are
-never read.
+New files are durable when `merge_segments` returns. Readers use the new files only after a new version of the topic's
+state names them in place of the old files (topic.clean.state_swap). If the process dies before that version is
+committed, the new files are never read.
 """
 
 from __future__ import annotations

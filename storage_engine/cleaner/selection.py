@@ -1,18 +1,23 @@
-"""Selects the range of a partition that compaction works on, decides whether compaction is due, and groups the
-segments. All functions are pure.
+"""Selects the range of a partition for a compaction, decides whether the compaction is due, and groups the segments.
+All functions are pure.
 
     log start ... first dirty offset ............... first uncleanable offset ... high watermark
     |  clean, compacted before  |  dirty and cleanable      |  not cleanable yet: at least the active segment  |
 
-The first dirty offset is the end of the last compaction. The first uncleanable offset is the base offset of the first
-of these three segments: the active segment, the first dirty segment with a record younger than min.compaction.lag.ms,
-and the segment in which the oldest open transaction begins. A record of the dirty part makes all older records of its
-key outdated, both in the dirty part and in the clean part.
+The first dirty offset is the end of the last compaction. The first uncleanable offset is the base offset of one of
+these segments, whichever comes first in the log:
 
-Compaction is due when more than min.cleanable.dirty.ratio of the cleanable bytes are dirty, or when a dirty record is
-older than max.compaction.lag.ms (Kafka's LogCleanerManager and LogToClean). Lakelog adds one rule with
-cleaner.clean.expired.horizons: compaction is also due when a segment still has a tombstone or a marker whose delete
-horizon has passed.
+    the active segment
+    the first dirty segment with a record younger than min.compaction.lag.ms
+    the segment in which the oldest open transaction begins
+
+If the dirty part has a record with a key, all older records with this key are outdated, in the dirty part and in the
+clean part.
+
+Kafka has two rules (LogCleanerManager and LogToClean). Compaction is due when more than min.cleanable.dirty.ratio of
+the cleanable bytes are dirty. Compaction is also due when a dirty record is older than max.compaction.lag.ms. With
+cleaner.clean.expired.horizons, Lakelog adds a third rule. Compaction is also due when the delete horizon of a
+tombstone or a marker has passed, and a segment still contains this tombstone or marker.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ would.
     rewrite   The task of each part compares the part's records with the keys of all parts, finds the outdated records,
               and writes the new segments.
 
-Each task also gets the transactions that are still open at the start of its part. So each task decides as if it had
-read the whole partition. The runs are in the topic's staging folder. The process that started the tasks deletes them;
-if that process dies, the sweep deletes them.
+The task of a part also gets the transactions that are still open at the start of the part. So each task decides as if
+it had read the whole partition. The sorted runs are in the topic's staging folder. The process that started the tasks
+deletes the runs. If this process dies, the sweep deletes the runs.
 
-The functions that decide whether and where to split, and that join the results, are pure. So any scheduler can run the
+Pure functions decide whether and where to split, and join the results of the tasks. So any scheduler can run the
 tasks.
 """
 

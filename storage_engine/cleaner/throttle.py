@@ -1,9 +1,9 @@
 """Limits the rate at which cleaning reads and writes. The limit is log.cleaner.io.max.bytes.per.second (Kafka's
 Throttler).
 
-Each task counts the bytes that it reads and writes. At most once in 300 ms, the task compares the count with the rate,
-and waits if the count is too high. Kafka has one count for all cleaner threads. In Lakelog, each task has its own count and
-its share of the rate, because tasks run in several processes.
+Each task counts the bytes that it reads and writes. At most once in 300 ms, the task compares the count with the
+rate, and waits if the count is too high. Kafka has one count for all cleaner threads. In Lakelog, tasks run in
+several processes, so each task has its own count and its share of the rate.
 
 One throttle serves one task, in one thread.
 """

@@ -5,8 +5,8 @@ preallocated to segment.bytes. All files are truncated to their contents when th
 computes every change of the files before a byte is written. Bytes beyond GrowingSegment's size are not part of the log.
 After a crash, recovery cuts these bytes off.
 
-The class is not thread-safe: the PartitionLog that owns the segment makes one call at a time. After an error, nothing
-more may be written, because only loading the log again shows what is on the disk.
+The class is not thread-safe: the PartitionLog that owns the segment makes one call at a time. After an error, do not
+write to the segment again: only loading the log again shows which bytes are on the disk.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Finds the batch that contains an offset in an open log. Kafka's LocalLog.read does this, too.
+"""Finds the batch that contains an offset in an open log. Kafka's LocalLog.read does the same search.
 
 A binary search finds the segment, and the .index of the segment gives a position. Batch headers are read from this
 position on. An index entry is used only if the batch at the entry's position ends at the entry's offset. If the entry
-is wrong, the segment is read from its start. Indexes that were used stay in memory. The caller passes the segments to
-each lookup, so any thread may look up offsets.
+is wrong, the segment is read from its start. An index stays in memory after its first use. The caller passes the
+segments to each lookup, so any thread may look up offsets.
 """
 
 from __future__ import annotations

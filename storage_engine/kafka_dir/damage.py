@@ -4,8 +4,8 @@
     2. Damage at the end of a .log is cut off. If intact batches follow the damage, a new .log is written without the
        damaged bytes, and replaces the old .log by a swap (kafka_dir.segment_swap).
 
-After a crash between the two steps, the next load recognises the copy by its bytes. No damaged byte is deleted before
-it is saved. Only one thread may work on a log, and the log's directory must be locked.
+After a crash between steps 1 and 2, the next load compares the bytes of the copy and recognises the copy. No damaged
+byte is deleted before it is saved. Only one thread may work on a log, and the log's directory must be locked.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Defines LocalLog: the segments of an open log, the producers at the end of the log, and the offset up to which the
 log is durable.
 
-Like Kafka's LocalLog, this class gives batches their offsets and writes the batches to the newest segment. When a roll
-is due, LocalLog syncs and closes this segment, writes a snapshot of the producers at the new base offset, and begins a
-new segment. The PartitionLog that owns the LocalLog decides what may be appended, and when anything is deleted.
+Like Kafka's LocalLog, this class gives batches their offsets and writes the batches to the newest segment. When a
+roll is due, LocalLog syncs and closes this segment, writes a snapshot of the producers at the new base offset, and
+begins a new segment. The PartitionLog that owns the LocalLog decides which records may be appended, and when segments
+are deleted.
 
 The class is not thread-safe: the PartitionLog makes one call at a time. After an error nothing more may be written.
 """

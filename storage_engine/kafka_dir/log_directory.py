@@ -5,10 +5,10 @@
       log-start-offset-checkpoint      and the three other checkpoints
       .kafka_cleanshutdown             exists only after an orderly stop
 
-The contents of a partition are determined as in Kafka's LogLoader, but nothing is repaired. After an orderly stop,
-plausible indexes are trusted, and only the end of each segment is read. After a crash, or if an index is missing or not
-plausible, the .log files are read, one batch header after another. A crash can leave a torn tail in the newest segment.
-This tail is ignored. Damage before the torn tail raises an error.
+This module determines the contents of a partition as Kafka's LogLoader does, but repairs nothing. After an orderly
+stop, plausible indexes are trusted: only the end of each segment is read. After a crash, the .log files are read, one
+batch header after another. The .log files are also read if an index is missing or not plausible. A crash can leave a
+torn tail in the newest segment. This tail is ignored. Damage before the torn tail raises an error.
 
 Do not use this module for a directory while a broker or a LogManager uses the directory.
 """
@@ -94,7 +94,7 @@ def refuse_view(directory: Path) -> None:
     real = directory.resolve()
     if real.name == "log" and (real.parent / "meta").is_dir():
         raise UsageError(
-            str(directory), "is the view of a root: its .log files are the root's own files",
+            str(directory), "is the view (log/) of a root: its .log files are the root's own files",
             f"Use --root {real.parent} instead, or a copy that `lakelog topics export` makes.",
         )  # fmt: skip
 
@@ -243,7 +243,7 @@ class _Inspection:
             if name.endswith(LOG):
                 if not is_offset_name(name.removesuffix(LOG)):
                     raise CorruptionError(
-                        self._place(name), 0, "a name of 20 digits, the base offset", repr(name),
+                        self._place(name), 0, "a name of 20 digits: the base offset", repr(name),
                         "Move the file away. A broker also refuses this file.",
                     )  # fmt: skip
                 bases.append(int(name.removesuffix(LOG)))

@@ -46,7 +46,7 @@ class LogFiles:
             key = f"{self.folder}/{name}"
             if not is_offset_name(name.removesuffix(LOG)):
                 raise CorruptionError(
-                    key, 0, "a name of 20 digits, the base offset", repr(name),
+                    key, 0, "a name of 20 digits: the base offset", repr(name),
                     "Move the file away. A broker also refuses this file.",
                 )  # fmt: skip
             if self.entries[name].size > INT_MAX:

@@ -11,12 +11,12 @@
     5. The producers are derived from the newest valid snapshot, and from the batches after the snapshot
        (kafka_dir.producers_at).
 
-Damaged bytes are cut out, but never lost (kafka_dir.damage): each cut is saved beside the log as
-<base>.<position>.corrupt, and the report names these files. After a crash, a torn tail after all intact batches is
-expected. Damage before intact batches is not expected. Kafka would cut the log off at this damage, and delete all later
-segments. Lakelog cuts out only the damaged bytes and keeps everything after them. The cut leaves a gap in the offsets,
-as compaction does. With the option `truncates`, Lakelog cuts the log off as Kafka does, and saves only the rest of the
-damaged segment.
+Damaged bytes are cut out, but never lost (kafka_dir.damage). Each cut is saved beside the log in a file
+<base>.<position>.corrupt. The report names these files. After a crash, a torn tail is expected: damage after all
+intact batches. Damage before intact batches is not expected. Kafka would cut the log off at this damage, and delete
+all later segments. Lakelog cuts out only the damaged bytes and keeps everything after them. The cut leaves a gap in
+the offsets, as compaction does. With the option `truncates`, Lakelog cuts the log off as Kafka does, and saves only
+the rest of the damaged segment.
 
 Every step can be interrupted; the next load repeats the step. Only one thread may load a log, and the log's directory
 must be locked.

@@ -13,9 +13,9 @@ directories.
 There is no background thread. kafka_dir.upkeep does the work that is due: flushes, checkpoints, retention, deletions.
 After a crash all logs are loaded as kafka_dir.log_loading describes. Any thread may call any method.
 
-For the directories of a broker, the caller passes the function `choose`. After the locks are taken, this function
-decides which logs are opened, and with which settings. The manager then creates no directory and no meta.properties:
-only the broker creates them.
+For the directories of a broker, the caller passes the function `choose`. The manager takes the locks and then calls
+`choose`. This function decides which logs are opened, and with which settings. In the directories of a broker, the
+manager creates no directory and no meta.properties: only the broker creates them.
 """
 
 from __future__ import annotations

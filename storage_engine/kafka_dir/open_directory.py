@@ -9,9 +9,9 @@
     replication-offset-checkpoint          high watermarks; with one replica they are the ends of the logs
     cleaner-offset-checkpoint              compacted logs are clean below this offset
 
-If the directories belong to a broker (of_broker), a broker works in the same directory at other times. Then only the
-broker writes the high watermarks, and no record above its high watermark is deleted or compacted. The lines of partitions
-that are not opened stay in the checkpoints. .kafka_cleanshutdown keeps the broker's epoch.
+If of_broker is set, the directories belong to a broker, which uses them at other times. In these directories, only
+the broker writes the high watermarks, and no record above its high watermark is deleted or compacted. The checkpoints
+keep the lines of partitions that are not opened. .kafka_cleanshutdown keeps the broker's epoch.
 
 Each checkpoint is replaced as a whole, so a crash leaves the old or the new checkpoint. The class is not thread-safe:
 the LogManager makes one call at a time.
@@ -66,7 +66,7 @@ class OpenDirectory:
     broker_epoch: from .kafka_cleanshutdown; -1 if it is not known.
     recovery_points, log_starts, first_dirty_offsets, high_watermarks: the contents of the checkpoints when the directory
         was opened.
-    found: the partitions that existed at that time.
+    found: the partitions that existed when the directory was opened.
     left_alone: those of them that are not opened.
     aside: folders that a broker set aside; not touched.
     logs: the open logs.
@@ -121,7 +121,8 @@ class OpenDirectory:
                 self.found.append(partition)
             elif name != REMOTE_INDEX_CACHE:
                 raise StorageAccessError(
-                    f"{storage.uri}/{name}", "is not a partition's folder, because its name is not topic-partition",
+                    f"{storage.uri}/{name}",
+                    "is not a partition's folder, because its name does not have the form <topic>-<partition>",
                     "Move this folder away. A broker also refuses to start while this folder is here.",
                 )  # fmt: skip
         self.clean = CLEAN_SHUTDOWN in names

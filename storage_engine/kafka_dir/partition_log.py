@@ -6,17 +6,17 @@
       00000000000000052110.snapshot                      the producers at the base offset of the active segment
       leader-epoch-checkpoint  partition.metadata
 
-Other modules decide which records are admitted (admission, validator), when to roll (growing_segment), which segments
-retention deletes (segment_retention), and which contents a loaded log has (log_loading). LocalLog writes segments,
-BatchLookup finds batches, and segment_swap marks segments as deleted and swaps them. PartitionLog calls these modules
-in such an order that the log can be loaded after a crash at any point.
+Other modules decide which records are admitted (admission, validator), and when to roll (growing_segment). Other
+modules also select the segments that retention deletes (segment_retention), and load a log (log_loading). LocalLog
+writes segments, BatchLookup finds batches, and segment_swap marks segments as deleted and swaps them. The order of
+these calls ensures that the log can be loaded after a crash at any point.
 
 Appended records are durable below the recovery point. flush() and each roll move the recovery point to the log's end.
-If there is one replica, the high watermark is the log's end. Otherwise the caller of `open` gives the high watermark.
+If there is one replica, the high watermark is the log's end. If there are several, the caller of `open` gives it.
 
 Any thread may call any method. Calls that change the log run one after another; a reader sees the log as it was when
 the read began. Only one process at a time has a log open: the process that has locked the log's directory (LogManager).
-After an error of the storage nothing more is written, because only loading the log again shows what is on the disk.
+After an error of the storage nothing more is written, because only loading the log shows what is on the disk.
 """
 
 from __future__ import annotations

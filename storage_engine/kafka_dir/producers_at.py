@@ -1,9 +1,9 @@
-"""Finds the producers of a log at an offset while the log is loaded: from the newest .snapshot at or before the offset,
-and from the batches after the snapshot.
+"""Finds the producers of a log at an offset while the log is loaded. The sources are the newest .snapshot at or
+before the offset, and the batches after this snapshot.
 
-A batch counts as damaged if its producer cannot have written this sequence number or epoch at this place. Such a batch
-is skipped, and reported to the code that recovers the segment. Only one thread may load a log, and the log's directory
-must be locked.
+A batch counts as damaged if its sequence number or its epoch is impossible for its producer at this place. The
+damaged batch is skipped, and reported to the code that recovers the segment. Only one thread may load a log, and the
+log's directory must be locked.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Loads a segment from its indexes, without reading its batches.
 
 An index is trusted if three conditions are met: its size is a whole number of entries, its last entry is inside the
-.log, and it has an entry if the .log needs one. Readers check the batch at an entry's position, so a wrong entry costs
-only time. A .txnindex is rebuilt if it is damaged. It is also rebuilt if it is missing and it is possible that
-transactions were aborted. Only one thread may load a log, and the log's directory must be locked.
+.log, and it has an entry if the .log needs one. Readers check the batch at an entry's position, so a wrong entry
+costs only time. A damaged .txnindex is rebuilt. A missing .txnindex is rebuilt if transactions may have been aborted.
+Only one thread may load a log, and the log's directory must be locked.
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ A checkpoint is text: a line with the version, a line with the number of entries
 
 partition.metadata is text without a newline at its end. meta.properties has the format of Java's Properties.
 
-This module encodes and decodes bytes; the callers read and write the files. If a checkpoint is malformed, a Kafka
-broker does not start. So Lakelog's error for a malformed checkpoint names the byte position and the text that was found
-there. The order of the lines has no meaning. The lines are written in sorted order, so that equal offsets give equal
-bytes. All functions are pure.
+This module encodes and decodes only bytes; the callers read and write the files. If a checkpoint is malformed, a
+Kafka broker does not start. So Lakelog's error for a malformed checkpoint names the byte position and the text that
+was found there. The order of the lines has no meaning. The lines are written in sorted order, so that equal offsets
+give equal bytes. All functions are pure.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def grow_to_end(storage: Storage, file: SegmentFile, growing: GrowingSegment) ->
         last_offsets = chunk.table.last_offsets
         if int(last_offsets[0]) < growing.end_offset or (np.diff(last_offsets) <= 0).any():
             raise CorruptionError(
-                file.key, chunk.position, f"increasing offsets of at least {growing.end_offset}", "a lower offset",
+                file.key, chunk.position, f"increasing offsets, each at least {growing.end_offset}", "a lower offset",
                 "Restore the file from a backup.",
             )  # fmt: skip
         growing.append_all(chunk.table)

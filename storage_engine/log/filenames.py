@@ -1,13 +1,14 @@
 """Builds and parses the names of a segment's files.
 
-Kafka's name of a segment is its base offset in 20 digits. Files in log/ have that name. In data/, the name has two more
-parts, so that no name is ever used twice. The first is the version of the topic's state from which the file was
-planned. The second is a random token.
+Kafka names a segment by its base offset, in 20 digits. Files in log/ have Kafka's name. In data/, the name has two
+more parts, so that no name is ever used twice. The first additional part is a version of the topic's state: the file
+was planned from this version. The second additional part is a random token.
 
     00000000000000052110.log                  log/orders-0/
     00000000000000052110.42.9f3ac1d2.log      data/<topic id>/0/
 
-The files of a plain Kafka directory change in place. There, a further suffix shows an operation that is not complete:
+The files of a plain Kafka directory change in place. In such a directory, a further suffix shows an operation that is
+not complete:
 
     00000000000000052110.log.cleaned          cleaning or recovery is writing the file
     00000000000000052110.log.swap             the file is complete, and will be renamed to replace older segments

@@ -1,9 +1,10 @@
 """Computes the size, the largest timestamp and the index entries of a segment while batches are appended to it.
 
 A GrowingSegment also decides when the segment is full (Kafka's LogSegment.append and shouldRoll). A GrowingSegment
-neither reads nor writes files. Planning uses a GrowingSegment to compute the positions of new batches. The cleaner, and
-the code that rebuilds indexes, pass the batches of a file to a GrowingSegment. So every .index and .timeindex depends
-only on the bytes of the .log, and equal bytes have equal indexes. Only one thread at a time may use a GrowingSegment.
+neither reads nor writes files. Planning uses a GrowingSegment to compute the positions of new batches. The cleaner
+passes the batches of a file to a GrowingSegment. The code that rebuilds indexes does the same. So every .index and
+.timeindex depends only on the bytes of the .log, and equal bytes have equal indexes. Only one thread at a time may
+use a GrowingSegment.
 """
 
 from __future__ import annotations

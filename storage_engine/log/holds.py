@@ -1,7 +1,7 @@
 """Defines Holds: how far the registered consumers of a partition have read.
 
-If a registered consumer has not read some records, cleaning deletes these records later. The delay is at most
-consumer.max.hold.ms:
+If a registered consumer has not read some records, cleaning waits before it deletes these records. Cleaning waits for
+at most consumer.max.hold.ms:
 
     tombstones, markers    those at or above the lowest position of all consumers are kept after their delete horizon
     whole segments         with retention.respect.consumers, unread segments are kept when retention would delete them

@@ -1,13 +1,13 @@
 """Finds every intact batch in a damaged .log, and the byte ranges that are damaged.
 
-A batch is intact if the values in its header are possible, its CRC matches, and its offsets are in order: above the
-offsets of the batch before it, and below the base offset of the next segment. A damaged batch can still have the right
-length in its header. So if an intact batch begins directly after that length, reading continues there. If no intact
-batch begins there, reading continues at the next byte at which an intact batch begins.
+A batch is intact if three conditions are met. The values in its header are possible, its CRC matches, and its offsets
+are in order: above the offsets of the batch before it, and below the base offset of the next segment. A damaged batch
+can still have the right length in its header. So reading first tries the byte after this length, and continues there
+if an intact batch begins there. Otherwise, reading continues at the next byte at which an intact batch begins.
 
-Offsets are outside the CRC. Sometimes the offsets of a batch do not fit between those of its two neighbors. If the
-offsets of the neighbors fit each other, only the batch between them counts as damaged. Recovery uses this module. Only
-one thread at a time may use a DamagedLog.
+Offsets are outside the CRC. Sometimes the offsets of a batch do not fit between the offsets of its two neighbors. If
+the neighbors' offsets are in order, only the batch between the neighbors counts as damaged. Recovery uses this
+module. Only one thread at a time may use a DamagedLog.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Defines which records of transactions a reader gets (Kafka's isolation.level)."""
+"""Defines whether a reader gets the records of open and aborted transactions (Kafka's isolation.level)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Reads one partition as it was at one moment: records in order, and Kafka's lookups by offset and time.
+"""Reads one partition in the state of one moment: records in order, and Kafka's lookups by offset and time.
 
-A LogReader uses a PartitionState, and the storage with the files of the partition. These files are in data/ of a root,
-or in a Kafka log directory. A LogReader never reads a newer state. If cleaning has deleted a file meanwhile, a read
-raises NotFoundError, and the caller makes a new reader from a newer state.
+A LogReader uses a PartitionState, and the storage with the files of the partition. These files are in data/ of a
+root, or in a Kafka log directory. A LogReader never reads a newer state. If cleaning has deleted a file in the
+meantime, a read raises NotFoundError. The caller then makes a new reader from a newer state.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Reads one segment: its batches from a position on, its records as Arrow, and lookups by offset and timestamp.
+"""Reads one segment: its batches from a given position, its records as Arrow, and lookups by offset and timestamp.
 
-The state gives the file and its committed size. No byte after that size is read. Index files make lookups faster, but
-they can be missing or damaged. So an entry of the offset index is used only if the batch at the entry's position ends
-at the entry's offset. An entry of the time index is used only if the batch at the entry's offset has the entry's
-timestamp. If a file is shorter than its committed size, the file is opened again, because an NFS cache can be stale. If
-the reopened file is also too short, it counts as damaged.
+The partition's state gives the file and the committed size of the file. No byte after the committed size is read.
+Index files make lookups faster, but they can be missing or damaged. So an entry of the offset index is used only if
+the batch at the entry's position ends at the entry's offset. An entry of the time index is used only if the batch at
+the entry's offset has the entry's timestamp. If a file is shorter than its committed size, the file is opened again,
+because an NFS cache can be stale. If the reopened file is also too short, it counts as damaged.
 
-The Spark driver uses this module, and executors use it for the slices of the driver's plan. Executors never read the
-state. The functions keep no state between calls.
+The Spark driver uses this module to plan a read. Executors use the module to read the slices of this plan. Executors
+never read the state. The functions keep no state between calls.
 """
 
 from __future__ import annotations

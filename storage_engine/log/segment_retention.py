@@ -1,24 +1,24 @@
 """Selects the segments that retention deletes from a partition (Kafka's UnifiedLog.deleteOldSegments).
 
-There are three passes, one after another. Each pass starts at the oldest segment, and ends at the first segment that it
-keeps. A pass deletes a segment if:
+There are three passes, one after another. Each pass starts at the oldest segment, and ends at the first segment that
+the pass keeps. A pass deletes a segment if:
 
     start offset   the next segment begins at or below the log start offset; this pass runs for every cleanup.policy
     size           without the segment, the partition still has a size of at least retention.bytes
     time           the largest timestamp of the segment is older than retention.ms
 
-The size pass and the time pass run only if cleanup.policy has delete. No pass deletes a segment that ends above the
-high watermark. An empty newest segment is kept; a newest segment with records can be deleted. If all segments are
+The size pass and the time pass run only if cleanup.policy has delete. No pass deletes a segment whose end is above
+the high watermark. An empty newest segment is kept; a newest segment with records can be deleted. If all segments are
 deleted, the log start offset becomes the high watermark.
 
-The time pass keeps a segment with a timestamp in the future, and all segments after it. The plan reports such a
-segment.
+If a segment has a timestamp in the future, the time pass keeps this segment and all segments after it. The retention
+plan reports the segment.
 
-Lakelog adds one rule to Kafka's: with retention.respect.consumers, the size pass and the time pass keep a segment that
-a registered consumer has not read, and all segments after it. Without this rule, retention would delete the segment at
-some moment. The rule keeps the segment for at most consumer.max.hold.ms after this moment. The rule also keeps segments
-that compaction has emptied, so that the consumer's position stays in the log. The plan names the consumers. All
-functions are pure.
+With retention.respect.consumers, Lakelog adds a rule to Kafka's rules. The size pass and the time pass keep a segment
+that a registered consumer has not read, and all segments after it. The rule keeps the segment for at most
+consumer.max.hold.ms after the moment at which retention would have deleted the segment. The rule also keeps segments
+that compaction has emptied, so that the consumer's position stays in the log. The retention plan names the consumers.
+All functions are pure.
 """
 
 from __future__ import annotations

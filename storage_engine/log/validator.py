@@ -1,12 +1,12 @@
-"""Decides for each record whether a topic allows it (Kafka's LogValidator).
+"""Decides for each record whether a topic accepts the record (Kafka's LogValidator).
 
     NO_KEY          the record has no key, but the topic is compacted by key
     TOO_LARGE       a batch with only this record would exceed max.message.bytes or segment.bytes
     BAD_TIMESTAMP   the timestamp is below -1 (no timestamp), or further from the current time than
                     message.timestamp.before.max.ms or message.timestamp.after.max.ms allows
 
-If one record is refused, an append refuses all its records. Ingest writes the refused records to the dead letters, and
-the others to the topic. All functions are pure.
+If one record is refused, an append refuses all records of the append. Ingest writes the refused records to the dead
+letters, and the accepted records to the topic. All functions are pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads the headers of consecutive record batches into a table of columns, without reading their records.
+"""Reads the headers of consecutive record batches into a table of columns, without reading the records.
 
 The table has one row per batch; each entry of magic 0 or 1 counts as a batch. record.header describes the layout of a
 header. One pass over the bytes fills the table. The pass ends at the first impossible length, magic, offset or count,

@@ -1,9 +1,9 @@
 """Stores the limit on the memory that is used to decompress and decode one compressed batch.
 
 A zstd frame of 33 kB can decompress to two gigabytes, and a megabyte of records without keys and values takes ten
-megabytes as columns. So a batch that needs more memory than the limit is refused with BatchTooLargeError. The broker's
-key batch.max.uncompressed.bytes sets the limit. The limit applies to the whole process. After a program has read the
-settings, it sets the limit. A process that reads no settings, such as a Spark worker, takes the limit from the
+megabytes as columns. So a batch that needs more memory than the limit is refused with BatchTooLargeError. The
+broker's setting batch.max.uncompressed.bytes is the limit. The limit applies to the whole process. A program that has
+read the settings sets the limit. A process that reads no settings, such as a Spark worker, takes the limit from the
 environment.
 """
 

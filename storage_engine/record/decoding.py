@@ -7,8 +7,8 @@ buffer, and one kernel call decodes them. Compressed batches, uncompressed batch
 mixed; entries of magic 0 and 1 form their own groups. If no batch is compressed, one kernel call checks and decodes
 each batch while the batch is in the cache.
 
-Keys and values are not copied. The columns are views into the given bytes or into the decompressed bytes, and these
-bytes stay in memory until the columns are freed. So the given bytes must not change afterwards.
+Keys and values are not copied. The columns are views into the given bytes or into the decompressed bytes, and keep
+these bytes in memory. So the caller must not change the given bytes after the call.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Encodes Arrow columns as record batches.
 
-An encoded run contains the batches of one append to one partition, as a producer sends them: offsets count from 0, and
-the leader epoch is -1. When the log appends the run, it writes the final offsets and leader epoch into the headers
-(record.stamping). Before that, the bytes do not depend on the position in the log, so a run can be stored first and
-appended later.
+An encoded run contains the batches of one append to one partition, as a producer sends them: offsets count from 0,
+and the leader epoch is -1. When the log appends the run, it writes the final offsets and leader epoch into the
+headers (record.stamping). The encoded bytes do not depend on the run's position in the log, so a run can be stored
+first and appended later.
 
 A run of a transaction names the transaction's producer. A run that consists of one control batch ends the transaction
 on a partition. All functions are pure.

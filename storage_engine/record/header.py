@@ -16,12 +16,12 @@
         57    4 records_count
         61      records                 compressed as one block if a codec is set
 
-All numbers are big-endian. base_offset and partition_leader_epoch are outside the CRC, so a batch can be encoded first
-and stamped later without a new CRC. These positions and sizes never change.
+All numbers are big-endian. base_offset and partition_leader_epoch are outside the CRC, so a batch can be encoded
+first and stamped later without a new CRC. The positions and sizes of the header's fields never change.
 
-Brokers before 0.11 wrote entries of magic 0 or 1 (record.legacy_records has their layout). Such an entry has the same
-first two fields, and the magic at the same position. Lakelog reads these entries, but never writes them. A log may
-contain batches of magic 2 and entries of magic 0 and 1.
+Brokers before 0.11 wrote entries of magic 0 or 1 (record.legacy_records has their layout). An entry of magic 0 or 1
+has the same first two fields as a batch, and the magic at the same position. Lakelog reads entries of magic 0 and 1,
+but never writes them. A log may contain batches of magic 2 and entries of magic 0 and 1.
 
 All other modules, including the kernels, import the positions of a header's fields from this module. Numba compiles the
 integers of a module as constants. So this module must not import a compiled module.

@@ -33,8 +33,8 @@ def too_large(file: str, position: int) -> BatchTooLargeError:
     most = most_batch_bytes()
     return BatchTooLargeError(
         file, position, f"a batch of at most {most} bytes after decompression", "a larger batch",
-        f"To read the batch, raise {KEY}. There are three ways: `lakelog broker alter` (for all runs), the section"
-        f" `broker` of the settings file, or the environment variable {VARIABLE}.",
+        f"To read the batch, raise {KEY}. Use `lakelog broker alter` (for all runs), the section `broker` of the settings"
+        f" file, or the environment variable {VARIABLE}.",
     )  # fmt: skip
 
 

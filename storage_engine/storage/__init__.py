@@ -1,4 +1,5 @@
-"""Declares Storage: the protocol by which Lakelog uses a storage, with as few verbs (methods) as possible.
+"""Declares the protocol Storage, by which Lakelog uses every kind of storage. The protocol has as few verbs (methods)
+as possible.
 
 Keys are relative paths with `/` between their parts. Every storage has the verbs of Storage: it puts, reads, lists and
 deletes whole files. A capability is something that only some storages can do. Each capability is an attribute of the

@@ -2,9 +2,9 @@
 
 A Kafka broker has three files of each partition open, so its administrator raises the limit on open files. But a
 Lakelog command can open a directory with thousands of partitions while the limit still has its default value. So when
-another file needs a descriptor, the least recently written file is synced and closed. The next write to this file opens
-it again. The sync comes before the close, because the operating system reports a lost write only to a process that has
-the file open. If that sync fails, the next call on the file raises the error.
+another file needs a descriptor, the least recently written file is synced and closed. The next write to this file
+opens it again. The sync comes before the close, because the operating system reports a lost write only to a process
+that has the file open. If the sync before a close fails, the next call on the file raises the error.
 
 Only plain Kafka log directories use this module, because their files change in place, under a lock. A .log under a
 Lakelog root is never opened for writing again. All functions are thread-safe. Only one thread at a time may use one

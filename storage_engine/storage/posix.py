@@ -12,9 +12,9 @@ pages as clean, so the next fsync would report success. If the mount stays unava
 raised. A caller that can wait longer may repeat the call.
 
 O_APPEND is not used. Under a root, a .log is written only through the descriptor that created it, and an index file
-only by the process that created it. No guarantee under a root depends on a lock; hold_shared only makes a Kafka broker
-refuse to start on `log/`. `open`, `rename` and hold_exclusive are for plain Kafka log directories. The files of such a
-directory change in place, and the lock blocks other programs.
+only by the process that created it. No guarantee under a root depends on a lock; hold_shared only makes a Kafka
+broker refuse to start on `log/`. `open`, `rename` and hold_exclusive are for plain Kafka log directories. The files
+of a plain Kafka log directory change in place, and the lock blocks other programs.
 """
 
 from __future__ import annotations

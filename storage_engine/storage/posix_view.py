@@ -2,7 +2,8 @@
 
 Each function writes a whole file under a temporary name and then renames it. No function syncs, because a view is
 derived from other files and is rebuilt after a power cut. A crash leaves only files with temporary names. Paths are
-text here: a view has thousands of small files, and pathlib is ten times slower. All functions are thread-safe.
+strings in this module: a view has thousands of small files, and pathlib is ten times slower. All functions are
+thread-safe.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Reads files from front to back, and requests the next pieces before they are needed.
 
 An object store answers a small read after tens of milliseconds, but answers many reads at the same time. So a reader
-that waits for one segment before it requests the next one uses only a small part of the store's bandwidth. A ReadAhead
-knows the files that its reader will read, in order. It divides the files into blocks of 2 MiB, and always requests some
-blocks before the reader needs them, including blocks of the next files.
+wastes most of the store's bandwidth if the reader waits for one segment before it requests the next segment. A
+ReadAhead knows the files that its reader will read, in order. The ReadAhead divides these files into blocks of 2 MiB.
+It always requests some blocks before the reader needs them, including blocks of the next files.
 
 A ReadAhead first requests two blocks at the same time, and doubles this number with each read up to the limit. So if a
 reader stops after a few records, few blocks were requested without need.
 
-Each block is read by a thread of its own, which ends with the read. So an abandoned ReadAhead leaves no thread, and a
-process that ends does not wait for a storage that does not answer. A ReadAhead holds or requests at most
-Storage.reads_at_once blocks at a time. If a single read needs more blocks, all blocks of this read are requested. Only
-one thread may use a ReadAhead.
+Each block is read by a thread of its own, and the thread ends when the block has been read. So a ReadAhead that is no
+longer used leaves no thread behind. A process can end without waiting for a storage that does not answer. A ReadAhead
+holds or requests at most Storage.reads_at_once blocks at a time. If a single read needs more blocks, all blocks of
+this read are requested. Only one thread may use a ReadAhead.
 """
 
 from __future__ import annotations

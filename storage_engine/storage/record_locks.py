@@ -54,7 +54,7 @@ def _locked(path: Path, *, exclusive: bool) -> StorageError:
     if exclusive:
         return StorageError(
             str(path), "is locked by another program: a Kafka broker or another Lakelog process works in this directory",
-            "Wait for that program, or stop it.",
+            "Wait until that program ends, or stop it.",
         )  # fmt: skip
     return StorageError(
         str(path), "is locked by another program: a Kafka broker runs on this directory",

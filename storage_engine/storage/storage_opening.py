@@ -44,7 +44,7 @@ def open_storage(uri: str) -> Storage:
         raise ConfigError(
             "root",
             "the URI contains a user and a password",
-            "Write the URI without them (docs/STORAGE.md, Credentials).",
+            "Remove both from the URI (docs/STORAGE.md, Credentials).",
         )
     if is_object_store(scheme):
         return ObjectStorage(uri)

@@ -1,4 +1,4 @@
-"""Reads the options of storages other than local directories from one environment variable.
+"""Reads the options of all storages except local directories. The options are in one environment variable.
 
     LAKELOG_STORAGE_OPTIONS='{"aws_endpoint_url": "https://store.example.com", "aws_region": "eu-central-1"}'
 

@@ -3,14 +3,15 @@
     meta/@broker/settings.json    {"format":2,"settings":{"log.retention.hours":"24"},"digest":"..."}
 
 `settings` contains Kafka's broker keys with their values as text. The document is written once. A run writes it if
-three conditions are met: the root has no document, the settings file of the run has a section `broker`, and the run is
-about to create a topic. The document then contains this section. An ingest into an existing topic also writes the
-document. If two such runs start together, one of them writes the document first. The other run ends with an error if
-its section has other settings. After that, only `lakelog broker alter` changes the document, by one atomic replacement.
-If two operators change the document at the same time, the last change wins. No topic's name contains `@`.
+three conditions are met: the root has no document, the settings file of the run has a section `broker`, and the run
+is about to create a topic. The document then contains this section. An ingest into an existing topic also writes the
+document. If two runs with a section `broker` start together, one run writes the document first. The second run ends
+with an error if its section has other settings. After the first write, only `lakelog broker alter` changes the
+document, by one atomic replacement. If two operators change the document at the same time, the last change wins. A
+topic's name cannot contain `@`, so no topic uses the folder meta/@broker/.
 
 The settings of one run (a file, the environment, --set) override the root's settings in that run, key by key. If a
-value differs from the root's value, the run prints a line about this.
+run uses another value than the root's value, the run prints a line with the difference.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Deletes the files of dropped segments.
 
-After retention, compaction or merging has dropped a segment, the segment remains on storage and in the state's list of
-dropped files, because readers can still use an older version. After file.delete.delay.ms, the files of the segment are
-deleted. Then a version removes the segment from the list. Deleting a file twice does no harm.
+Retention, compaction and merging drop segments. A dropped segment remains on storage and in the state's list of
+dropped files, because readers can still use an older version. After file.delete.delay.ms, the files of the segment
+are deleted. Then a version removes the segment from the list. Deleting a file twice does no harm.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ id would share a folder under data/, and the sweep of one topic would delete the
 check at the same time whether an id is free. So **the put of this record reserves the id**, before any file of the
 topic is written. The second import uses a new id.
 
-The id remains reserved, even if the topic is deleted or its import was killed; another import of the directory then
-gets a new id. Only an import that fails before its commit, and has deleted its files, releases the id. No topic's name
-contains `@`.
+The id remains reserved, even if the topic is deleted or its import was killed. Another import of the same directory
+then gets a new id. Only an import that fails before its commit, and has deleted its files, releases the id. A topic's
+name cannot contain `@`, so no topic uses the folder meta/@imported/.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""Writes a document which says that the folder log/ of a root is the root's view (topic.kafka.view).
+"""Writes a document that marks the folder log/ of a root as the root's view (topic.kafka.view).
 
-Settling deletes all other files from the view, so it must not run on a log/ of another program.
+Settling deletes all other files from the view, so settling must not run on a folder log/ that belongs to another
+program.
 
     meta/@view/log.json    {"format":2,"view":"log","digest":"..."}
 
-The record is stored while log/ is empty or missing, before the first file is written there. A folder log/ without the
-record belongs to another program. For example, a topic was created in the directory of a Kafka broker. Settling then
-changes nothing and raises an error. Older versions of Lakelog wrote no record. Their views are recognised by
-meta.properties: unlike a broker's meta.properties, this file does not begin with a comment.
+This document, the record, is stored while log/ is empty or missing, before the first file is written into log/. A
+folder log/ without the record belongs to another program. For example, someone may have created a topic in the
+directory of a Kafka broker. If the record is missing, settling changes nothing and raises an error. Older versions of
+Lakelog wrote no record. The views of older versions are recognised by meta.properties: unlike a broker's
+meta.properties, this file does not begin with a comment.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Detects lost versions of a topic's state: compares the state with other files of the root that recorded offsets of
 the topic.
 
-A state chain cannot show by itself that its newest version was deleted or overwritten by an old version. Other files,
-the witnesses, then contain later offsets than the state:
+The newest version of a state chain can be deleted, or be overwritten by an old version. The state chain alone cannot
+show this loss. Other files, the witnesses, then contain later offsets than the state:
 
     log/recovery-point-offset-checkpoint, log/replication-offset-checkpoint   the high watermarks when log/ was settled
     log/log-start-offset-checkpoint                                           the log start offsets at that time
@@ -12,12 +12,12 @@ the witnesses, then contain later offsets than the state:
 
 If the topic's history contains later versions than the state, the state chain itself reports this.
 
-A witness is written only after the commit of the version that it shows. Suppose that a process reads the witnesses
-first, and the state second. It then finds either a state with the same or later offsets, or a state that has lost
-versions. The two checkpoints with high watermarks normally have the same offsets. If the offsets differ, the lower
-offset is used, so that one damaged file of the view causes no false alarm. Settling writes the checkpoints before
-partition.metadata. Suppose that a topic was deleted and created again. If a process reads the id first, and the
-checkpoints second, it gets no offsets of the deleted topic.
+A witness is written only after the commit of the version whose offsets it contains. So a process first reads the
+witnesses, and then the state. The process then finds either a state with the same or later offsets, or a state that
+has lost versions. The two checkpoints with high watermarks normally have the same offsets. If the offsets differ, the
+lower offset is used, so that one damaged file of the view causes no false alarm. Settling writes the checkpoints
+before partition.metadata. So if a topic was deleted and created again, a process that reads the id first, and the
+checkpoints second, gets no offsets of the deleted topic.
 
 This module only reads, so any number of processes may use it in parallel.
 """

@@ -1,4 +1,5 @@
-"""Defines the findings of a check as values: the file, the position, what was expected there and what was found.
+"""Defines the findings of a check as values: the file, the position, the expected content and the content that was
+found.
 
 A problem is an error in a file. A note is useful to know but is not an error, for example unused bytes after a crash,
 or files that no partition owns. A finding never contains a record's key or value.

@@ -4,14 +4,15 @@ Batches are read once, in chunks. Each entry is checked while the chunk with its
 needs memory for the index and one chunk. An entry that points to damaged bytes is skipped, because the damage itself is
 reported.
 
-Two things decide which batches have an entry: restarts in the middle of a segment, and the key index.interval.bytes. No
-file contains the value of this key. The correct entries show which values the key can have had. One of these values is
-needed to rebuild an index.
+Two things decide which batches have an entry: restarts in the middle of a segment, and the setting
+index.interval.bytes. No file contains the value of this setting. The correct entries show which values the setting
+can have had. One of these values is needed to rebuild an index.
 
-Under data/ of a root, a process never continues a segment after a restart, so one value explains all entries of an
-.index. The .index and the .log show which entries the .timeindex must have. So the check also finds entries that were
-lost. The check cannot find a loss if another value of the key would have produced exactly the remaining entries: for
-example, if both indexes are empty. Three things can differ from one correct index to another, and are no problem:
+Under data/ of a root, a process never continues a segment after a restart. So all entries of an .index fit one value
+of index.interval.bytes. The .index and the .log show which entries the .timeindex must have. So the check also finds
+entries that were lost. The check cannot find a loss if the remaining entries fit another value of
+index.interval.bytes: for example, if both indexes are empty. Three things can differ from one correct index to
+another, and are no problem:
 
 - entries for bytes after the end of the log, because an append is running or did not commit; the last of these entries
   can be incomplete;

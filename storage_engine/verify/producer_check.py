@@ -1,8 +1,9 @@
 """Checks a .txnindex and a .snapshot against a replay of the batches.
 
-A replay does not show everything. Compaction deletes batches and markers. A broker expires producers by its clock, and
-no file records the expiration. Only a snapshot contains what happened before the first batch. In these cases an
-additional entry is not an error. A missing entry, or an entry that contradicts an existing batch, is an error.
+A replay does not show the whole state of the producers. Compaction deletes batches and markers. A broker expires
+producers by its clock, and no file records the expiration. Only a snapshot contains the state before the first batch.
+For these reasons, an additional entry is not an error. A missing entry, or an entry that contradicts an existing
+batch, is an error.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Checks one segment in one pass over its .log: batches, offsets, leader epochs, both indexes, and the transactions of
-producers.
+"""Checks one segment in one pass over its .log. The pass covers batches, offsets, leader epochs, both indexes, and
+the transactions of producers.
 
 Damage can be anywhere in a .log (log.intact_batches), and the check continues after a bad batch. By default, the check
 covers every header and every byte that a CRC protects. With `deep`, each record is also decompressed and decoded.
@@ -186,7 +186,7 @@ def _check_headers(found: CheckedSegment, chunk: Chunk) -> None:
             found.findings.append(
                 Finding(
                     Kind.CORRUPT, found.files.shown + LOG, chunk.position + int(table.positions[row]), expected,
-                    str(column[row]), "no writer leaves such a batch; readers refuse the batch or return wrong records",
+                    str(column[row]), "no writer writes such a batch; readers refuse the batch or return wrong records",
                 )
             )  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""Bytes that claim a size of gibibytes. They must give a typed error, or be processed in pieces, in bounded
-memory.
+"""A few bytes that claim to contain gibibytes of data. Lakelog must raise a typed error or process the data in pieces,
+and in both cases with bounded memory.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_a_snappy_block_that_claims_four_gibibytes_is_refused(tmp_path: Path, fr
     frame = compress(Codec.SNAPPY, b"")[:16] + len(block).to_bytes(4, "big") if framed else b""
     data = batch_with(Codec.SNAPPY, frame + block)
     (tmp_path / "segment.log").write_bytes(data)
-    with pytest.raises(CorruptionError, match="are damaged, or decompress to more than"):
+    with pytest.raises(CorruptionError, match="are damaged, or that decompress to more than"):
         list(read_records(PosixStorage(tmp_path), SegmentFile("segment", 0, len(data), 1)))
 
 

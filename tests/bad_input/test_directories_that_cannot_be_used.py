@@ -1,4 +1,4 @@
-"""Files in the place of directories, and directories and files that the user may not read or write."""
+"""Files where Lakelog expects directories, and directories and files that the user may not read or write."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A full disk. Wherever a write fails, no committed record is lost or repeated, and the same command succeeds
-after space was freed.
+"""A full disk. Whichever write fails, no committed record is lost or repeated. After somebody frees space, the same
+command succeeds.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Topics with more partitions than the number of files that a process may open. All records are written, or the
-error names the limit to raise.
+"""Topics with more partitions than the number of files that a process may open. Either all records are written, or the
+error says which limit is too low.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Topics that do not exist, and names that no topic can have. Every command and job reports them and changes
-nothing.
+"""Topics that do not exist, and names that no topic can have. Every command and job reports a wrong topic name, and
+changes nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs a service of deploy/ as a process, until it has done something, and ends it with SIGTERM."""
+"""Runs a service of deploy/ as a process, and sends SIGTERM after the service has printed an expected line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The DAG of deploy/airflow: its tasks, their order, and their commands on a root.
 
-`make test` runs the file with classes that only remember what they are given, because Airflow has too many packages of
-its own for the environment of the tests. `make test-airflow` loads the file with a real Airflow.
+Airflow needs too many packages for the environment of the tests. So `make test` runs the file with substitute classes,
+which only record their arguments. `make test-airflow` loads the file with a real Airflow.
 """
 
 from __future__ import annotations

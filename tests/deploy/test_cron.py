@@ -1,4 +1,4 @@
-"""The file of deploy/cron: cron understands its lines, and their commands do the work on a root."""
+"""The file of deploy/cron: cron accepts each line, and the command of each line does its work on a root."""
 
 from __future__ import annotations
 

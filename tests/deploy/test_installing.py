@@ -1,4 +1,4 @@
-"""The commands of deploy/README.md: what they copy, enable and apply is there."""
+"""The commands of deploy/README.md: all files exist that these commands copy, enable and apply."""
 
 from __future__ import annotations
 

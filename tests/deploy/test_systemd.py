@@ -1,4 +1,4 @@
-"""The units of deploy/systemd: systemd knows their keys, and their commands do the work on a root."""
+"""The units of deploy/systemd: systemd knows all their keys, and the command of each unit does its work on a root."""
 
 from __future__ import annotations
 

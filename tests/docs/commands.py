@@ -1,9 +1,9 @@
 """Runs the commands of a page as a reader would. Each absolute path in the page is replaced by a path in a folder of
 the test.
 
-`lakelog` and the jobs run in this process, which has already loaded Spark and the kernels. They use the same entry points
-as separate processes. `jq` is replaced by the library of the same name. `systemctl` and `kubectl` are replaced by
-scripts that only record their arguments. All other commands are the machine's programs.
+`lakelog` and the jobs run in this process, which has already loaded Spark and the kernels. The entry points are the
+same as those of separate processes. `jq` is replaced by the library of the same name. `systemctl` and `kubectl` are
+replaced by scripts that only record their arguments. All other commands are the machine's programs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds the code blocks of README.md and of the pages in docs/, which a reader may copy."""
+"""Finds the code blocks that a reader may copy, in README.md and in the pages of docs/."""
 
 from __future__ import annotations
 

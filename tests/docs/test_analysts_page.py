@@ -1,4 +1,4 @@
-"""Runs the examples of docs/ANALYSTS.md on an export that is like the demo's, but smaller."""
+"""Runs the examples of docs/ANALYSTS.md on a smaller version of the demo's export."""
 
 from __future__ import annotations
 

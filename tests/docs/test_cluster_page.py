@@ -1,5 +1,7 @@
-"""Checks the page docs/CLUSTER.md, the files of docs/cluster/ with hadolint, and the manifests of an ingest with executors
-against each other. Images are not built, and pods are not started. tests/deploy checks the other manifests."""
+"""Checks the page docs/CLUSTER.md, and the Dockerfile in docs/cluster/ with hadolint. Also checks that the manifests of
+an ingest with executors agree with one another. The tests build no images and start no pods. tests/deploy checks the
+other manifests.
+"""
 
 from __future__ import annotations
 

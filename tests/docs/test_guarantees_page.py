@@ -1,5 +1,6 @@
-"""Tests that docs/GUARANTEES.md names each check of the doctor with the promise that depends on it, and that the tests
-which the page names exist."""
+"""Tests that docs/GUARANTEES.md names each check of `lakelog doctor`, and the promise that depends on this check. Also
+tests that every test exists that the page names.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that the files and headings to which the pages link exist, that the modules that the pages name exist, and that
+"""Tests the links of the pages: every linked file and heading exists, and every named module exists. Also tests that
 the list of decisions is complete.
 """
 

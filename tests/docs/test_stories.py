@@ -1,7 +1,7 @@
 """Follows the pages as a new user does: copies their settings and commands into an empty folder, and runs them.
 
-There are two changes. Absolute paths are replaced, and a stream that would run until it is stopped ends at the current
-end of its source.
+There are two changes. Absolute paths are replaced. A stream that would run forever ends here at the current end of its
+source.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Counts calls, and causes a fault at one of them.
 
-A call is identified by its operation, its place, and how often it was made there before. Random parts of names are
-ignored. So a call has the same identity in each run of an operation, even if threads run in another order.
+A call is identified by its operation, by its place, and by the number of earlier calls at this place. Random parts of
+names are ignored. So a call has the same identity in each run of an operation, even if threads run in another order.
 """
 
 from __future__ import annotations

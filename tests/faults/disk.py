@@ -1,7 +1,8 @@
-"""Simulates a file system with power cuts. After a cut all synced data exists, and an arbitrary part of the other data.
+"""Simulates a file system with power cuts. After a power cut, all synced data is left. Of the other data, any part can
+be left.
 
-The system calls of a process on a real directory are recorded and then applied to the simulation in order. A power cut
-can be tried after each call, with any number of outcomes, without running the process again.
+The system calls of a process on a real directory are recorded and then applied to the simulation in order. A test can
+try a power cut after each call, with any number of outcomes, and need not run the process again.
 
     a file's bytes      Each write since the last fsync survives or not, independently: whole, torn, as zeros, or not at
                         all. So a later write can survive without an earlier one, and leave a hole.
@@ -9,9 +10,9 @@ can be tried after each call, with any number of outcomes, without running the p
                         later rename can survive without an earlier link. A rename is never half done.
     a file's time       The time that was last set, or the time of the cut.
 
-fsync of a file makes no name durable, and fsync of a folder makes no bytes durable. A failed fsync may lose the bytes
-that it should have made durable. A later successful fsync of the same file saves only the bytes that were written
-since. These are fewer guarantees than those of any file system in use; they are what POSIX guarantees.
+An fsync of a file does not make names durable, and an fsync of a folder does not make bytes durable. A failed fsync may
+lose the bytes that it should have made durable. A later successful fsync of the same file saves only the bytes that
+were written since. The simulation guarantees only what POSIX guarantees. Every file system in use guarantees more.
 """
 
 from __future__ import annotations

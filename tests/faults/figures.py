@@ -2,10 +2,10 @@
 
     python -m tests.faults [--share 0.1] [--seed 7] [--operation publish ...]
 
-A fault trial is a call of an operation with one of the faults that such a call can have. The whole set of fault trials
-has each call with each of its faults. The number of possible power cuts is unlimited. The whole set of power cuts has a
-cut after each system call of the operation. For each kill, the set also has cuts after a share of the system calls of
-the process that continues. Each cut has several outcomes.
+A fault trial runs an operation, and causes one fault at one of its calls. All fault trials together try every call with
+every fault that this call can have. The number of possible power cuts is unlimited. The whole set of power cuts has a
+cut after each system call of the operation. After each kill, another process continues the operation. The set also has
+cuts after some of the system calls of this process. Each cut has several outcomes.
 """
 
 from __future__ import annotations

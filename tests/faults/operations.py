@@ -5,10 +5,10 @@ Each operation has a separate root, and describes four things:
 - the contents before the operation;
 - the actions of a process until it fails or dies;
 - the following actions of an operator or of Spark;
-- the contents that a reader may see meanwhile.
+- the contents that a reader may see during the operation.
 
-The naive model lists these contents in advance. A reader must see one of the listed contents, and never contents from
-before an acknowledged change. At the end, a reader must see the last of the listed contents.
+The naive model lists all permitted contents in advance. A reader must see one of the listed contents, and never
+contents from before an acknowledged change. At the end, a reader must see the last of the listed contents.
 """
 
 from __future__ import annotations

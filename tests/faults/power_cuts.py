@@ -9,9 +9,9 @@ three kinds of trials:
     failed sync    One fsync fails, and may have lost the bytes that it should have saved. The process continues, and the
                    cut comes afterwards.
 
-After each cut a reader must see permitted contents with everything that was acknowledged. After the operation is
-continued, the topic must have its final contents, as after any other fault (trials.py). Contents that were seen but not
-acknowledged may be lost.
+After each cut a reader must see permitted contents with everything that was acknowledged. When the operation has been
+continued to its end, the topic must have its final contents, as after any other fault (trials.py). Contents that a
+reader saw before they were acknowledged may be lost.
 """
 
 from __future__ import annotations

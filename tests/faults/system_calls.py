@@ -1,8 +1,9 @@
-"""Records the system calls of a process below one directory.
+"""Records the system calls that a process makes for files below one directory.
 
-While a block runs, Python's own functions in os, io, shutil and pathlib are replaced; all file operations of
-storage/posix.py and of the modules near it use these functions. A comparison shows that no call is missed: the recorded
-calls, applied to a simulated disk, give the contents of the real directory (power_cuts.py).
+While a block runs, the recorder replaces Python's own functions in os, io, shutil and pathlib. All file operations of
+storage/posix.py and of the modules in the same package use these functions. A comparison shows that the recorder misses
+no call: if the recorded calls are applied to a simulated disk, this disk has the contents of the real directory
+(power_cuts.py).
 """
 
 from __future__ import annotations

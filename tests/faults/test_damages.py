@@ -1,4 +1,6 @@
-"""Runs a share of the random damages; the seed determines which. `python -m tests.faults.damages` runs thousands."""
+"""Tries a small number of random damages, which a seed determines. `python -m tests.faults.damages` tries thousands of
+damages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated disk: the outcomes of a power cut for bytes, names and renames, synced or not."""
+"""The simulated disk: what a power cut leaves of bytes, names and renames, with and without an fsync."""
 
 from __future__ import annotations
 

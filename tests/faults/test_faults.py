@@ -1,4 +1,6 @@
-"""Runs every operation with faults at its calls and power cuts after them. `make soak` tries all of them."""
+"""Runs every operation with some faults at its calls and some power cuts after its calls. `make soak` tries all faults
+and power cuts.
+"""
 
 from __future__ import annotations
 

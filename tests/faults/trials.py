@@ -1,11 +1,12 @@
-"""One trial: an operation has one fault and is then continued. What readers see is compared with the naive model.
+"""Runs one trial: an operation meets one fault, and is then continued. The records that readers see are compared with
+the naive model.
 
 1  The root is restored to its state before the operation, byte for byte.
 2  A separate process runs the operation, with its calls intercepted, and fails, is killed, or ends normally.
 3  A reader must see one of the permitted contents, and never contents from before an acknowledged change. This is also
    checked for a reader that began before step 2.
-4  Another process does what an operator or Spark does after a crash. Afterwards the last contents are there, `verify`
-   finds no problem, and the view matches the state.
+4  Another process continues the operation, as an operator or Spark would after a crash. Afterwards the topic has its
+   final contents, `verify` finds no problem, and the view log/ matches the state.
 """
 
 from __future__ import annotations

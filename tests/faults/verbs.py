@@ -1,4 +1,4 @@
-"""A storage whose methods can be intercepted, and also the methods of the files that it opens."""
+"""A storage that lets a test intercept the storage's methods, and the methods of the files that the storage opens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The world of a fault test: a root with topics, a naive model of their records, and the view of a reader.
+"""Provides the parts of a fault test: a root with topics, a naive model of their records, and the contents that a
+reader sees.
 
 A record's value identifies the record, so a missing, repeated or moved record can be named.
 """

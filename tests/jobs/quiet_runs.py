@@ -1,4 +1,5 @@
-"""Runs each job many times as a process, also beside busy processes, and reports unexpected lines on standard error.
+"""Runs each job many times as a process, also while other processes keep the machine busy. Reports unexpected lines on
+standard error.
 
     .venv/bin/python -m tests.jobs.quiet_runs --runs 20 --burners 4
 
@@ -9,10 +10,11 @@ A chain is a new root and jobs that run on it one after another. The chains cont
 - maintenance with and without work that is due;
 - the demo, and jobs on a root without records.
 
-The exit status and the summary of each job are checked, too. So an export that should have new records really has some.
+The exit status and the summary of each job are checked, too. So an export fails the check if it should find new records
+but finds none.
 
-If a job ends with status 0, each line that is not the job's own is a finding. The chain `failures` checks the opposite:
-a failed task must be printed, and so must the job's single line after SIGTERM.
+If a job ends with status 0, each line that does not come from the job itself is a finding. The chain `failures` checks
+the opposite: a job must print the failure of a task, and must print its one line after SIGTERM.
 
 The program prints a table of the steps and each finding. Its exit status is 1 if there is a finding.
 """

@@ -1,4 +1,6 @@
-"""Runs the demo twice, as a new user does. Checks its figures, and compares its table with the result of pandas."""
+"""Runs the demo twice, as a new user does. Checks the figures of the demo, and compares the exported table with a table
+that pandas computes.
+"""
 
 from __future__ import annotations
 

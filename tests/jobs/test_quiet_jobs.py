@@ -1,6 +1,7 @@
-"""The standard error of jobs: only the jobs' own lines if they end with status 0, otherwise also the failure.
+"""The standard error of jobs: if a job ends with status 0, it prints only its own lines. Otherwise the job also prints
+the failure.
 
-The demo's test checks the same for an ingest, a maintenance and an export with much work.
+The test of the demo checks the same for a larger ingest, a larger maintenance and a larger export.
 """
 
 from __future__ import annotations

@@ -5,16 +5,17 @@ Each log is cleaned in three ways, round by round (random_logs):
 
 - by Kafka on a copy;
 - by Lakelog in place, as `lakelog compact --kafka-dir` does;
-- by Lakelog in a root into which the log was imported, as `lakelog compact --root` does. Here the view is compared.
+- by Lakelog in a root into which the log was imported, as `lakelog compact --root` does. For a root, the program
+  compares the files of the view log/.
 
 After each round the three folders must have the same files with the same bytes, and the log must be clean up to the
 same offset. With --retention the result of retention is compared: the segments and the log start offset.
 
-Compressed batches are compared by their header without CRC and length, and by their records, because two versions of a
-compression library can produce different bytes. If a batch has another length for this reason, the positions in the
-indexes differ. Then the indexes of both sides must follow the rule for their own .log.
+Two versions of a compression library can produce different bytes. So for compressed batches, only the records and the
+header without CRC and length are compared. If the lengths of a batch differ for this reason, the positions in the
+indexes differ, too. Then each index must follow the rule for the .log of its own side.
 
-For a log that differs, the difference is printed, and the log is not cleaned further. The exit status is then 1.
+If a log differs, the program prints the difference, does not clean this log further, and ends with exit status 1.
 """
 
 from __future__ import annotations

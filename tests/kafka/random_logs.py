@@ -1,8 +1,8 @@
 """Makes random logs as a broker could have written them, to compare Kafka's cleaner with Lakelog's.
 
-A log consists of rounds. Each round has the files of further segments, which are added to the existing files, and a
-time at which to clean. The last segment of one round is an old segment in the next. So a log is cleaned several times,
-together with the results of earlier cleanings. The same number gives the same log.
+A log consists of rounds. Each round adds the files of new segments to the existing files, and has a time at which the
+log is cleaned. The last segment of one round is an old segment in the next round. So a log is cleaned several times,
+together with the results of earlier cleanings. The same log number always gives the same log.
 
 The logs vary in:
 
@@ -14,8 +14,8 @@ The logs vary in:
 - segments that are small, empty, or have gaps; a log start offset inside the log;
 - all settings that the cleaner reads.
 
-Batches are encoded here record by record, independently of the project's encoder. The indexes, snapshots and
-transaction indexes are derived from the batches by the project's code, which other tests compare with a broker's files.
+This module encodes batches record by record, and does not use the project's encoder. The project's code derives the
+indexes, snapshots and transaction indexes from the batches. Other tests compare this code with a broker's files.
 """
 
 from __future__ import annotations

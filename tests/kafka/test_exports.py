@@ -1,9 +1,9 @@
-"""Starts a stock broker on the output of `lakelog topics export`. The broker reports no problem, serves every record as
-Lakelog reads it, and the records that it appends can be imported again.
+"""Starts an unmodified Kafka broker on the output of `lakelog topics export`. The broker reports no problem, and serves
+every record as Lakelog reads it. Lakelog can import the records that the broker appends.
 
-One broker and one export serve all topics. The broker creates the topics, with its own topic ids. It is stopped, its
-files are replaced by the exported ones, and it is started as after a crash, then once more as after an orderly stop.
-The answers of the running broker are stored, and the tests compare them.
+The tests use one broker and one export for all topics. The broker creates the topics, with its own topic ids. Then the
+broker is stopped, and the exported files replace the broker's files. The broker starts as after a crash, and later once
+more as after an orderly stop. The answers of the running broker are stored, and the tests compare them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Compares `lakelog groups` with kafka-consumer-groups, for a broker and a root with equal records and groups with
-equal offsets."""
+"""Compares `lakelog groups` with kafka-consumer-groups. The root and the broker have the same records, and their groups
+have the same offsets.
+"""
 
 from __future__ import annotations
 

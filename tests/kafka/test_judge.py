@@ -1,5 +1,5 @@
 """Tests that Kafka's own cleaner and retention give the same result as Lakelog's on random logs. `make judge` tests
-many more.
+many more logs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compares commands of lakelog with Kafka's own tools: both get the same options, and must print the same output.
 
 Kafka's tools connect to a broker. The commands of lakelog work on a root with the same topics and records, or on the
-directory of the running broker. Of numbers that depend on the machine, only the form is compared.
+directory of the running broker. If a number depends on the machine, the tests compare only its form.
 """
 
 from __future__ import annotations

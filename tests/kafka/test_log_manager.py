@@ -1,5 +1,6 @@
-"""Runs `lakelog log-manager` on the directory of a stopped broker, with the broker's own server.properties, and starts the
-broker again. The broker recovers nothing, reports no problem, and serves the records that the topics' settings keep.
+"""Runs `lakelog log-manager` on the directory of a stopped broker, with the broker's own server.properties, and starts
+the broker again. The broker recovers nothing and reports no problem. It serves the records that retention and
+compaction keep under the topics' settings.
 """
 
 from __future__ import annotations

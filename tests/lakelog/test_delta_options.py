@@ -1,4 +1,4 @@
-"""Tests that deltalake opens the store that the engine and Spark open, whichever names the options have."""
+"""Tests that deltalake opens the same store as the engine and Spark, for each name that an option can have."""
 
 from __future__ import annotations
 

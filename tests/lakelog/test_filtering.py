@@ -1,6 +1,4 @@
-"""Topic.read(where=...): it returns the rows that a filter of all rows leaves, and does not read what cannot
-match.
-"""
+"""Topic.read(where=...) returns the same rows as a filter on all rows, and does not read data that cannot match."""
 
 from __future__ import annotations
 

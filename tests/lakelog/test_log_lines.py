@@ -1,4 +1,6 @@
-"""`--log-format json`: what a program that collects logs gets from jobs, from their progress and from the log manager."""
+"""`--log-format json`: the lines that a log collector gets from jobs, from the progress of jobs, and from the log
+manager.
+"""
 
 from __future__ import annotations
 

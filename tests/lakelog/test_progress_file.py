@@ -1,4 +1,4 @@
-"""The progress of jobs as lines of JSON: what a program that watches a job reads."""
+"""The progress of jobs as lines of JSON, which a monitoring program can read while a job runs."""
 
 from __future__ import annotations
 

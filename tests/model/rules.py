@@ -1,8 +1,8 @@
 """Switches off single rules of the protocol. The model must notice each missing rule.
 
 `python -m tests.model.soak --schedules 20 --rules 1500` runs 1,500 schedules for each rule with this rule switched off.
-It counts the schedules in which the model notices that the rule is missing. These counts are from an earlier version,
-in which processes paused for a shorter time, with 300 schedules for each rule:
+The program counts the schedules in which the model notices that the rule is missing. The following counts are from an
+earlier version, with 300 schedules for each rule. In that version, processes paused for a shorter time:
 
     a writer checks the version before its own 6 · and the id of that version 4 · a reader checks that its version still
     exists 1 · history shows which versions counted 5 · version 0 is replaced before version 1 is deleted 3 · a put is
@@ -12,11 +12,12 @@ in which processes paused for a shorter time, with 300 schedules for each rule:
     committed once 84 · a swap needs all old segments 1 · a plan below the sweep floor is refused 1 · the sweep commits
     its floor first 1
 
-The history also reveals versions that were put into a hole. So the rules about the version before and about a reader's
-version are switched off together with that look at the history.
+Pruning leaves a hole in the chain of versions, and a late writer can put a version into this hole. The history also
+reveals such a version. So if a test switches off the rules about the version before or about a reader's version, the
+test also switches off the look at the history.
 
-In these counts, two missing rules were never noticed: a reader without a known version checks the version before the
-newest; a reader checks the state again when a file is gone.
+In these counts, the model never noticed that one of the following two rules was missing: a reader without a known
+version checks the version before the newest; a reader checks the state again when a file is gone.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
-"""A storage in memory, shared by simulated processes, that lets other processes run at every call.
+"""A storage in memory that simulated processes share. At every call, the storage lets other processes run.
 
-Each effect happens as a whole between two pauses. Calls that take several steps on a real file system do so here:
+Each effect happens as a whole between two pauses. Some calls take several steps on a real file system, and take the
+same steps here:
 
     put_new     visible first, durable later: the process can die in between, and others can use what they see
     new_file    for a file system, exists with its first byte; for an object store, when it is closed
     write_at    visible immediately, durable after sync; a process that dies during the call leaves a part of the bytes
     list        includes changes that happen while it runs
 
-Calls fail, and replies are lost: AmbiguousPutError or AlreadyExistsError after a put that took effect, or that did not.
-On an object store, a put may also take effect twice, or take effect late, when its caller has already continued.
+Calls fail, and replies are lost: a put can raise AmbiguousPutError or AlreadyExistsError, whether the put took effect
+or not. On an object store, a put may also take effect twice, or take effect late, when its caller has already
+continued.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ are noticed.
     python -m tests.model.soak --schedules 20000 --seed 7 [--only 4711] [--rules 1500]
 
 Schedule number n of a seed is always the same, whatever ran before it, so a failing schedule can be run again alone.
-With --rules, each rule of the protocol is switched off in turn for the given number of schedules. The more of these
-schedules end with a violation, the better the model is.
+With --rules, each rule of the protocol is switched off in turn for the given number of schedules. A good model finds a
+violation in many of these schedules.
 """
 
 from __future__ import annotations

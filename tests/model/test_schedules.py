@@ -8,15 +8,16 @@ Each schedule is made from a number. A schedule has
 - readers of whole states, of one partition, and by time.
 
 A quarter of the schedules tests only the chain of versions. The storage is a file system, or an object store that
-cannot append. Calls fail, replies are lost, and processes die in the middle, pause until versions are pruned, or have a
-twin. Only the newest two versions are kept, so even a short pause outlasts a pruning.
+cannot append. Calls fail, and replies are lost. Processes die in the middle of their work, or pause until versions are
+pruned. While a driver pauses, a second driver of the same query can begin. Only the newest two versions are kept, so
+even a short pause outlasts a pruning.
 
 truth.py has a function for each invariant. The tested code is the project's own: topic_writer.py, state_chain.py,
 state_swap.py, pruning.py, sweeping.py and reader.py run unchanged, except for a few replaced names (schedules.run).
 
-`make soak` runs twenty times as many schedules, and can switch off each rule of the protocol in turn. The model does not
-include power cuts (but checks that everything named is durable), damaged bytes, the view, import and export, several
-topics, and transactions.
+`make soak` runs twenty times as many schedules, and can switch off each rule of the protocol in turn. The model does
+not include power cuts, damaged bytes, the view, import and export, several topics, and transactions. But the model
+checks that everything that a version names is durable.
 """
 
 from __future__ import annotations

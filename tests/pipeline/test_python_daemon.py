@@ -1,5 +1,6 @@
-"""Spark's Python daemon, with this test in the place of the JVM: a worker is silent after its connection is
-closed."""
+"""Spark's Python daemon: a worker prints nothing after its connection to the JVM is closed. In these tests, the test
+itself takes the place of the JVM.
+"""
 
 from __future__ import annotations
 

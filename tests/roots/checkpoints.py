@@ -1,4 +1,6 @@
-"""Looks at checkpoints of Spark's streams and damages them, on the kind of storage that has them (tests.stores)."""
+"""Reads and damages the checkpoints of Spark's streams. The checkpoints are on the kind of storage that the tests use
+(tests.stores).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Opens Delta tables of tests, on the kind of storage that has the roots (tests.stores)."""
+"""Opens the Delta tables of tests. The tables are on the kind of storage that the tests use for their roots
+(tests.stores).
+"""
 
 from __future__ import annotations
 

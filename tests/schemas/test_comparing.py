@@ -1,4 +1,4 @@
-"""Which changes of a model are accepted, and which break older records or their readers."""
+"""Which changes of a model are accepted, and which changes break older records or the readers of these records."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Tests that event models are found by name in schemas/ and as module:Class elsewhere, and are made from Spark's
-DDL."""
+"""Tests that an event model is found by its name in schemas/, or elsewhere as module:Class. Also tests that a model is
+made from Spark's DDL.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The Arrow columns of annotations, and that an annotation without a column type is refused with its path."""
+"""Which Arrow column an annotation becomes. If an annotation has no column type, the error names the path of the
+annotation.
+"""
 
 from __future__ import annotations
 

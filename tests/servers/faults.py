@@ -1,7 +1,7 @@
-"""What a faulty proxy can do to one request, and rules that choose the requests.
+"""The faults that a proxy can cause for one request, and the rules that choose the requests.
 
-A fault gets a request of a client, and a server that can execute the request. The fault returns the reply for the
-client; None closes the connection without a reply.
+A fault is a function that gets a client's request, and gets a server that can execute this request. The fault returns
+the reply for the client; None closes the connection without a reply.
 
     fault                   executed    the client sees
     DropRequest             no          a closed connection

@@ -1,9 +1,10 @@
 """A proxy between a client and a server of an object store, on this machine, which records and damages requests.
 
-The proxy receives a whole request, asks its rules for a fault, and lets the server execute the request, unless the fault
-says something else. Each client connection has a thread. Each request to the server has a connection of its own, so a
-cut connection harms no other request. The headers reach the server as the client sent them, also Host. So a signature
-for the address of the proxy is valid on the server, if the paths contain the bucket.
+The proxy receives a whole request, and asks its rules for a fault. If the rules give no fault, the server executes the
+request. If they give a fault, the fault decides what happens. Each client connection has a thread. Each request to the
+server has a connection of its own, so a cut connection harms no other request. The headers reach the server as the
+client sent them, even the header Host. So if the paths contain the bucket, a signature for the address of the proxy is
+also valid on the server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Starts PostgreSQL for tests. The programs are in an artefact of Maven, for Linux on x86-64 (about 15 MB).
 
-PostgreSQL refuses to run as root. Then the server runs as the user `nobody`, and its programs are copied to a folder
-that this user can read.
+PostgreSQL refuses to run as root. So if the tests run as root, the server runs as the user `nobody`, and its programs
+are copied to a folder that this user can read.
 """
 
 from __future__ import annotations

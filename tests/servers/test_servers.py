@@ -1,5 +1,5 @@
-"""The servers through Lakelog's own storage: what a commit relies on, and that a root never shows the files of
-another root.
+"""Tests the servers through Lakelog's own storage: the server gives the guarantees that a commit needs, and a root
+never shows the files of another root.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The server stores objects as files of a folder in a temporary directory, which is deleted with the server. A bucket is a
 folder at the top. Each server has its own keys, so that no client can use the server of another test process.
 
-Two differences from Amazon's S3 matter to tests. A key cannot be the beginning of another key up to a `/`, because a
-file cannot be a folder. A listing may show a folder that another request deletes at the same time.
+Two differences from Amazon's S3 matter to tests. If the key `a/b` exists, the key `a` cannot exist, because a file
+cannot also be a folder. A listing may show a folder that another request deletes at the same time.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The line of a Meter, and its displays: plain lines with a manual clock, and a live line on a
-pseudo-terminal."""
+"""Reports about the progress of work: the text of a report, plain lines with a manual clock, and a live line on a
+pseudo-terminal.
+"""
 
 from __future__ import annotations
 

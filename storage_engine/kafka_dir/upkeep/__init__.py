@@ -1,1 +1,1 @@
-"""Does on plain Kafka log directories what a broker's LogManager and LogCleaner do in the background."""
+"""Does the background work of a broker's LogManager and LogCleaner for plain Kafka log directories."""

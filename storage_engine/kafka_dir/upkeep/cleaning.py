@@ -1,9 +1,9 @@
-"""Compacts the logs of a LogManager, the one with the largest dirty ratio first (Kafka's LogCleaner).
+"""Compacts the logs of a LogManager (Kafka's LogCleaner). The log with the largest dirty ratio is compacted first.
 
-Each call of `clean_next` compacts at most one log, and then applies retention to the compacted topics. Several threads
-may call it at the same time: no two threads work on one log. A log whose contents cannot be compacted is reported once,
-and is not tried again until the next start, as in Kafka. What remains after a crash is described in
-kafka_dir.segment_swap.
+Each call of `clean_next` compacts at most one log, and then applies retention to the compacted topics. Several
+threads may call `clean_next` at the same time: no two threads work on one log. If the contents of a log cannot be
+compacted, the log is reported once. As in Kafka, the log is not tried again until the next start.
+kafka_dir.segment_swap describes which files remain after a crash.
 """
 
 from __future__ import annotations

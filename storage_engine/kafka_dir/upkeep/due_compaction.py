@@ -1,4 +1,5 @@
-"""Decides which range compaction would clean in an open log, and which log is cleaned next (LogCleanerManager)."""
+"""Computes the range of an open log that a compaction would clean, and selects the log that is cleaned next
+(LogCleanerManager)."""
 
 from __future__ import annotations
 

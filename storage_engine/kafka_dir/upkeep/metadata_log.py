@@ -5,9 +5,9 @@
       00000000000000012345-0000000004.checkpoint     a snapshot: all records that are needed below offset 12345
       quorum-state                                   KRaft's own file; not read
 
-The newest snapshot is read first, and then the records after it. A snapshot is a file of record batches. Read the folder
-only while no broker and no controller runs on it. A record that a controller wrote, but no majority has accepted, cannot
-be distinguished from the other records.
+The newest snapshot is read first, and then the records that are newer than the snapshot. A snapshot is a file of
+record batches. Read the folder only while no broker and no controller runs on it. A controller can write a record
+that no majority of controllers has accepted. This module cannot distinguish such a record from an accepted record.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Opens the log directories of a server.properties, as the broker of this file would.
+"""Opens the log directories that a server.properties names, in the same way as a broker with this file.
 
-All directories are locked first. Then the metadata is read, the topics are divided by upkeep.treatment, and the logs are
-loaded. A directory for __cluster_metadata that is not a log directory is locked, too, so that no controller runs there.
+All directories are locked first. Then the metadata is read, upkeep.treatment decides what may be done with each
+topic, and the logs are loaded. If __cluster_metadata has a directory of its own, this directory is also locked, so
+that no controller runs there.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class BrokerLogs:
             if wanted is not None and found is not None and found.node_id != wanted:
                 raise ConfigError(
                     self._properties.file,
-                    f"belongs to node {wanted}, but {directory.path}/{META_PROPERTIES} to node {found.node_id}",
+                    f"belongs to node {wanted}, but {directory.path}/{META_PROPERTIES} belongs to node {found.node_id}",
                     "Give the server.properties of the node that uses the directory.",
                 )
 

@@ -1,4 +1,4 @@
-"""Defines how the work on log directories is reported: one line for each action, without contents of records."""
+"""Defines the reports about the work on log directories: one line for each action, without contents of records."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Runs the tasks and the cleaning of a LogManager, either continuously or once each.
+"""Runs the scheduled tasks and the cleaning of a LogManager, either continuously or only once.
 
-The calling thread does the scheduled tasks. log.cleaner.threads further threads compact. The caller passes a function
-that waits, so a program can wait for a signal, and a test can move a clock instead of waiting. If a thread fails, the
-run ends with its error. The caller then closes the logs.
+The calling thread does the scheduled tasks. Other threads do the compactions; log.cleaner.threads gives their number.
+The caller passes a function that waits. So a program can wait for a signal, and a test can move a clock instead of
+waiting. If a thread fails, the run ends with the error of this thread. The caller then closes the logs.
 """
 
 from __future__ import annotations

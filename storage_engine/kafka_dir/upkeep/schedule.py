@@ -1,7 +1,9 @@
-"""Decides which tasks are due (as LogManager.startup gives them to KafkaScheduler). All functions are pure.
+"""Decides which tasks are due. In Kafka, LogManager.startup gives these tasks to KafkaScheduler. All functions are
+pure.
 
-A task is due for the first time when log.initial.task.delay.ms have passed, and then at its interval. If a task was due
-several times while other work took long, the task runs once. A task with the interval 0 runs only once, as in Kafka.
+A task is due for the first time when log.initial.task.delay.ms have passed, and then at its interval. If a task
+became due several times during other work, the task runs only once. A task with the interval 0 runs only once, as in
+Kafka.
 """
 
 from __future__ import annotations

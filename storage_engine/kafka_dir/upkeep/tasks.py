@@ -1,11 +1,12 @@
 """Does the scheduled tasks of a LogManager: retention, flushes, checkpoints, deletions (Kafka's LogManager).
 
-Retention of compacted topics is not a task here: the cleaner does it between two compactions (upkeep.cleaning), so that
-no segment disappears while it is read. A directory whose storage fails goes offline, and the work on the others
-continues. A full disk is reported and does not end the work, because a later deletion can free space.
+Retention of compacted topics is not a task of this module. The cleaner applies this retention between two compactions
+(upkeep.cleaning), so that no segment disappears while the cleaner reads it. If the storage of a directory fails, this
+directory goes offline, and the work on the other directories continues. A full disk is reported and does not end the
+work, because a later deletion can free space.
 
-What remains after a crash: a flush and a checkpoint are done or not done; retention renames files, and the next load
-deletes the renamed files. Any thread may call any method.
+After a crash, each flush and each checkpoint is either complete or not done. Retention first renames files; after a
+crash, the next load deletes the renamed files. Any thread may call any method.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Decides what may be done with each topic of a broker's log directories. All functions are pure.
 
 A topic's own settings are not in server.properties, but in __cluster_metadata. Without these settings, the defaults
-could delete records that the topic keeps for ever. So the first of these rules that fits a topic decides:
+could delete records that the topic keeps for ever. So the following rules decide. For each topic, the first rule that
+fits the topic is used:
 
     __cluster_metadata                           not opened: KRaft alone opens its folder
     an internal topic that no option includes    loaded, recovered, flushed; Kafka never tiers these topics
@@ -106,7 +107,7 @@ def _treated(name: str, evidence: Evidence, config: LogManagerConfig) -> TopicTr
         return TopicTreatment(name, Treatment.LEFT_ALONE, reason, {})
     if _TIERED in (tiered := {**(stored or {}), **(given or {})}) and tiered[_TIERED].strip().lower() == "true":
         return TopicTreatment(
-            name, Treatment.LEFT_ALONE, f"{_TIERED} is set, so it has segments in a remote storage", {}
+            name, Treatment.LEFT_ALONE, f"{_TIERED} is set, so the topic has segments in a remote storage", {}
         )
     if settings is None:
         return TopicTreatment(name, Treatment.KEPT, why_not, {})
@@ -121,7 +122,7 @@ def _treated(name: str, evidence: Evidence, config: LogManagerConfig) -> TopicTr
         config.topic(own, f"topic {name}")
     except ConfigError as error:
         return TopicTreatment(
-            name, Treatment.KEPT, f"a setting in {CLUSTER_METADATA.topic} has no meaning here: {error}", {}
+            name, Treatment.KEPT, f"{CLUSTER_METADATA.topic} has a setting without meaning for Lakelog: {error}", {}
         )
     return TopicTreatment(name, Treatment.MANAGED, f"settings from {CLUSTER_METADATA.topic}", own)
 

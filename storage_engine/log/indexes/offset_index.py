@@ -5,8 +5,8 @@
          4    4 position         the position of the batch in the .log
 
 All numbers are big-endian, and both fields strictly increase. log.growing_segment decides which batches get an entry.
-The file can be derived from the .log. An entry only suggests the position at which a scan can start. Readers check the
-batch at this position.
+The file can be rebuilt from the .log. An entry only suggests the position at which a scan can start. Readers check
+the batch at this position.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
          0    8 timestamp        the largest timestamp in the segment so far
          8    4 relative_offset  the last offset of the batch with that timestamp, minus the segment's base offset
 
-All numbers are big-endian, and no field decreases. The file has entries for some batches only, and can be derived from
-the .log.
+All numbers are big-endian, and no field decreases. The file has entries only for some batches, and can be rebuilt
+from the .log.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
         26    8 last_stable_offset  the first offset of the oldest transaction that is still open after the marker; if
                                     there is no such transaction, the offset after the marker
 
-All numbers are big-endian, and last offsets strictly increase. The file exists only if it has entries. The file can be
-derived from the .log and from the state of the producers at the segment's base offset. All functions are pure.
+All numbers are big-endian, and last offsets strictly increase. The file exists only if it has entries. The file can
+be rebuilt from the .log, and from the state of the producers at the segment's base offset. All functions are pure.
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@
         34    4 coordinator_epoch    the epoch in its last marker, -1: none
         38    8 txn_first_offset     the first offset of its open transaction, -1: none
 
-All numbers are big-endian. The name of the file is the end offset of the batches that the file covers, in 20 digits.
-Entries are in the order of Kafka's hash map (producer_state). The file can be derived from the .log files. When Kafka
-loads a log, it reads the newest snapshot, and then only the batches after it. All functions are pure.
+All numbers are big-endian. The file's name is an offset in 20 digits: the end offset of the batches that the file
+covers. Entries are in the order of Kafka's hash map (producer_state). The file can be rebuilt from the .log files.
+When Kafka loads a log, Kafka reads the newest snapshot, and then only the batches after the snapshot. All functions
+are pure.
 """
 
 from __future__ import annotations

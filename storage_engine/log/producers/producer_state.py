@@ -1,16 +1,18 @@
 """Derives the state of each producer of a partition from the batches of the log (Kafka's ProducerStateManager).
 
-Idempotent and transactional producers write batches with a producer id. Other batches are ignored. The first data batch
-of a transaction opens it, and a marker ends it. If the marker is an abort, the transaction gets an entry in the
-segment's .txnindex. The segment's .snapshot contains the state at the segment's base offset. So both files can be
-derived by replaying the .log files.
+Idempotent and transactional producers write batches with a producer id. Other batches are ignored. A transaction
+begins with its first data batch, and ends with a marker. If the marker is an abort, the transaction gets an entry in
+the segment's .txnindex. The segment's .snapshot contains the state at the segment's base offset. So a .txnindex and a
+.snapshot can be rebuilt by replaying the .log files.
 
-A broker validates the sequences and epochs of a live producer. This module does not validate them, because every batch
-in a log was accepted before. Kafka deletes the state of a producer when its last timestamp is older than
-producer.id.expiration.ms. Only the method `expire` deletes producers; replaying keeps all producers.
+A broker validates the sequences and epochs of a live producer. This module does not validate sequences and epochs,
+because every batch in a log was accepted before. Kafka deletes the state of a producer when the producer's last
+timestamp is older than producer.id.expiration.ms. Only the method `expire` deletes producers; replaying keeps all
+producers.
 
-As in a broker's file, entries have the order of a Java HashMap<Long>: they are sorted by bucket, and in a bucket by
-age. The number of buckets doubles when the map is more than three quarters full, and never decreases.
+The entries have the same order as in a broker's file, which is the order of a Java HashMap<Long>. They are sorted by
+bucket, and the entries of a bucket are sorted by age. The number of buckets doubles when the map is more than three
+quarters full, and never decreases.
 """
 
 from __future__ import annotations

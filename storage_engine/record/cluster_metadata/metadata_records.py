@@ -5,8 +5,8 @@
     varint   the version of the record
     fields   as in record/message_fields.py, always flexible
 
-All three numbers are unsigned. The records have no keys. metadata_schemas.py lists the fields of each type. All functions
-are pure.
+The frame version, the type and the version are unsigned. The records have no keys. metadata_schemas.py lists the
+fields of each type. All functions are pure.
 """
 
 from __future__ import annotations

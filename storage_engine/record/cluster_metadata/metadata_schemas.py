@@ -1,5 +1,5 @@
-"""Lists the types of the records in a cluster's topic __cluster_metadata, as Kafka 4.3.1 declares them (metadata,
-*Record.json, and the messages in the control records of KRaft).
+"""Lists the types of the records in a cluster's topic __cluster_metadata, as Kafka 4.3.1 declares them. In Kafka's
+source, the declarations are the files metadata/*Record.json and the messages in the control records of KRaft.
 
 A type has a number that never changes. A later version of a type adds fields.
 """

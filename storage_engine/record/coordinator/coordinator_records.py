@@ -1,5 +1,5 @@
-"""Decodes the records of a broker's topic __consumer_offsets (committed offsets, and the members of groups) and of its topic
-__transaction_state.
+"""Decodes the records of two topics of a broker: __consumer_offsets and __transaction_state. __consumer_offsets
+contains committed offsets, and the members of groups.
 
     key      int16 type, then the key's fields
     value    int16 version, then the value's fields in this version; a tombstone has no value

@@ -1,5 +1,6 @@
-"""Lists the types of the records in a broker's topics __consumer_offsets and __transaction_state, as Kafka 4.3.1 declares
-them (group-coordinator and transaction-coordinator, messages *Key and *Value).
+"""Lists the types of the records in a broker's topics __consumer_offsets and __transaction_state, as Kafka 4.3.1
+declares them. In Kafka's source, the declarations are the messages *Key and *Value of group-coordinator and
+transaction-coordinator.
 
 A type has a number that never changes. A value has versions, and a new version adds or removes fields. Versions after
 the first flexible version add only tagged fields, so that older programs can read the value.

@@ -1,8 +1,9 @@
-"""Defines the arguments that kernels of several modules take: columns, as named tuples of arrays, and their numba
-types.
+"""Defines the columns that kernels of several modules take as arguments. The columns are named tuples of arrays, and
+have numba types.
 
 A caller may pass a plain tuple with the same fields instead of a named tuple. Numba checks the type of a plain tuple
-six times as fast as that of a named tuple. The faster check matters if a call encodes or decodes only a few records.
+six times as fast as the type of a named tuple. The faster check matters if a call encodes or decodes only a few
+records.
 """
 
 from __future__ import annotations

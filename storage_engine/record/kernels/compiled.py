@@ -1,10 +1,11 @@
 """Compiles kernels. A kernel is a function with fixed types, which numba compiles to machine code at the first call.
 
-Compiled kernels are stored in numba's cache (NUMBA_CACHE_DIR, which scripts/setup.sh sets to a folder in .venv), and
-the first call in a process loads the kernel from there. Many processes call no kernel, for example those in which Spark
-plans a read. Without a writable cache folder, each process compiles the kernels that it calls. Input arrays are
-declared read-only, because Arrow's buffers are read-only. A kernel with read-only inputs also accepts writable arrays,
-so one signature per kernel is enough. Kernels keep no state and are thread-safe.
+Compiled kernels are stored in numba's cache. The first call of a kernel in a process loads the kernel from this
+cache. scripts/setup.sh sets the cache's folder, NUMBA_CACHE_DIR, to a folder in .venv. Many processes call no kernel,
+for example the processes in which Spark plans a read. Without a writable cache folder, each process compiles the
+kernels that it calls. Input arrays are declared read-only, because Arrow's buffers are read-only. A kernel with
+read-only inputs also accepts writable arrays, so one signature per kernel is enough. Kernels keep no state and are
+thread-safe.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ The library crc32c needs one call per batch, and for a batch of some kilobytes t
 computation. So if the processor has a CRC-32C instruction, kernels compute the CRC themselves, in one of two ways:
 
 - By streams. The instruction gives its result only after three cycles, so the CRCs of three parts of the bytes are
-  computed at the same time. Tables with the effect of zero bytes on a CRC are used to join the three results (Gopal and
+  computed at the same time. Then the three results are joined. Tables give the effect of zero bytes on a CRC (Gopal and
   others, "Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction", Intel 2011).
-- By folding, if the processor has carry-less multiplication of 512 bits. Bytes are replaced by fewer bytes with the
-  same remainder. Folding is several times as fast as streams (Gopal and others, "Fast CRC Computation for Generic
-  Polynomials Using PCLMULQDQ Instruction", Intel 2009).
+- By folding, if the processor has carry-less multiplication of 512 bits. The kernel replaces the bytes by fewer bytes
+  with the same remainder. Folding is several times as fast as streams (Gopal and others, "Fast CRC Computation for
+  Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009).
 
 On other processors the library is called for each batch.
 """

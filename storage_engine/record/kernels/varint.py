@@ -1,4 +1,5 @@
-"""Reads and writes varints and big-endian integers, and copies bytes, for the kernels of other modules.
+"""Reads and writes varints and big-endian integers, and copies bytes. The kernels of other modules use these
+functions.
 
 A varint is an unsigned integer in groups of seven bits, the lowest group first. The eighth bit is set in all groups but
 the last. Signed integers are zig-zag encoded first: 0, -1, 1, -2 become 0, 1, 2, 3. read_varint is the only function

@@ -1,4 +1,4 @@
-"""Calls hdfs-native with time limits, repeats calls, and turns errors into StorageErrors."""
+"""Calls hdfs-native with time limits, repeats failed calls, and turns errors into StorageErrors."""
 
 from __future__ import annotations
 

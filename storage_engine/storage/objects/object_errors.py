@@ -1,4 +1,4 @@
-"""Translates errors of obstore into StorageErrors with a remedy, and repeats requests whose reply ended early.
+"""Translates errors of obstore into StorageErrors with a remedy, and repeats a request if its reply ended early.
 
 The text of a store's answer can contain parts of the credentials. So no message contains this text.
 """

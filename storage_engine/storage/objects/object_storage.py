@@ -1,7 +1,7 @@
 """Implements Storage for object stores: S3, Google Cloud Storage and Azure Blob Storage, by the package obstore.
 
 An object is created whole or not at all, is durable as soon as it is visible, and cannot grow. So an object store has
-no capability.
+none of the capabilities that storage/__init__.py lists.
 
 **put_new** is a conditional put (`If-None-Match: *` on S3 and Azure, generation 0 on Google). The reply can be lost
 after the store has executed the put. A store can also answer "conflict" (409), which does not say whether the put
@@ -10,21 +10,22 @@ object's metadata: the mark shows whether the put succeeded. If there is no obje
 mark. If the result is still unknown after the last attempt, or if the metadata cannot be read, the caller gets
 AmbiguousPutError.
 
-Some stores, and proxies in front of stores, ignore the condition. Then two writers could both succeed. So before its
-first put, each process puts one random name twice. The second put must be refused; otherwise the process ends with an
-error.
+Some stores, and proxies in front of stores, ignore the condition. With such a store, two writers could both create
+the same object. So before its first put, each process puts one random name twice. The second put must be refused;
+otherwise the process ends with an error.
 
-**replace** is conditional, too: it replaces the content that the object had a moment before (`If-Match`). A put whose
-reply was lost can reach the store late, perhaps after the next replacement. Then the condition of the late put is no
-longer true, so this put cannot bring back the older content.
+**replace** is also conditional (`If-Match`): the object must still have the content that this process saw last. A put
+whose reply was lost can reach the store late, perhaps after the next replacement. Then the condition of the late put
+is no longer true, so this put cannot bring back the older content.
 
-obstore repeats all other requests for up to 30 seconds. Repeating them is harmless: data files have random names, and
-are always written with the same bytes. If only the beginning of a reply arrives, obstore repeats some reads, but no
-listing, no deletion, and no read of a missing file. This module repeats these requests. A listing continues after the
-last key that arrived.
+obstore repeats all other requests for up to 30 seconds. Repeating these requests is harmless: data files have random
+names, and are always written with the same bytes. If only the beginning of a reply arrives, obstore repeats some
+reads. obstore repeats no listing, no deletion, and no read of a missing file; this module repeats these requests. A
+listing continues after the last key that arrived.
 
-A file larger than one part (8 MiB) is uploaded in parts. If its writer dies, the store keeps the parts, invisible, until
-a lifecycle rule deletes them. Large reads are divided into parts that are read in parallel.
+A file larger than one part (8 MiB) is uploaded in parts. If the writer dies during an upload in parts, the store
+keeps the parts, invisible, until a lifecycle rule deletes them. Large reads are divided into parts that are read in
+parallel.
 
 Error messages contain the HTTP status and the store's error code. The messages never contain the text of the store's
 answer, because this text can contain parts of the credentials.

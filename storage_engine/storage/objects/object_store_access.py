@@ -127,7 +127,7 @@ def _store(
 
 
 def _split(uri: str, options: dict[str, str], scheme: str) -> tuple[dict[str, str], dict[str, Any]]:
-    """The options of this kind of store, and the options of the HTTP client. Options of other kinds are ignored."""
+    """The options of this kind of store, and the options of the HTTP client. Options of other kinds of stores are ignored."""
     config: dict[str, str] = {}
     client: dict[str, Any] = {"connect_timeout": "5s", "timeout": "60s"}
     for given, value in options.items():
@@ -139,7 +139,7 @@ def _split(uri: str, options: dict[str, str], scheme: str) -> tuple[dict[str, st
         elif not given.startswith((*_OPTIONS.values(), *_HADOOP)):
             raise ConfigError(
                 f"storage option {given!r}", "is unknown",
-                f"The options of {uri} begin with {_OPTIONS[scheme]}; others are {', '.join(sorted(_CLIENT))}.",
+                f"The options of {uri} begin with {_OPTIONS[scheme]}, or are {', '.join(sorted(_CLIENT))}.",
             )  # fmt: skip
     return config, client
 

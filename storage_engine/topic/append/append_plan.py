@@ -1,13 +1,13 @@
 """Plans an append: decides the segment, position and base offset of every staged batch. The functions are pure: they
 read and write no files.
 
-The runs get their base offsets in the given order; the first base offset is the high watermark. The runs are divided
-into segments: a segment ends where Kafka would roll it. The plan contains every position, every index entry and the
-segments that the commit will name. So publishing only has to copy bytes, and the commit only has to check that the
-partitions are unchanged.
+The staged runs get their base offsets in the given order. The first base offset is the partition's high watermark.
+The plan divides the runs into segments: a segment ends at the place at which Kafka would roll the segment. The plan
+contains every position, every index entry and the segments that the commit will name. So publishing only has to copy
+bytes, and the commit only has to check that the partitions are unchanged.
 
-Like a broker, this module compares the runs of a transaction with their producer's entry in the topic's state. If
-another process has ended the transaction, the runs of the transaction are refused.
+Like a broker, this module checks the runs of a transaction: it compares the runs with the entry of the transaction's
+producer in the topic's state. If another process has ended the transaction, the runs of the transaction are refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Publishes by appending to files that this process keeps open."""
+"""Publishes an append: appends the batches to files that this process keeps open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Computes which rows of a source are committed to a topic, independently of the query's checkpoint and id.
+"""Computes which rows of a source are already committed to a topic. The query's checkpoint and id do not affect the
+result.
 
 There are two requirements. Each row must name its source partition and its position in this partition. Within a source
 partition, positions must only increase. The version that commits the rows also stores the highest committed position of
@@ -6,11 +7,12 @@ each source partition. The positions are in the topic's state, under the name of
 
     "positions": {"kafka b1:9092,b2:9092": {"orders/0": 52110, "orders/1": 48007}}
 
-A row at or below the position of its source partition is committed already. This holds for any query that reads the
-row: the same query with an older checkpoint, or another query with a new checkpoint.
+A row at or below the position of its source partition is committed already. The row counts as committed for any query
+that reads the row: the same query with an older checkpoint, or another query with a new checkpoint.
 
-A micro-batch is compared with the positions of one state. The micro-batch is committed only if the positions are still
-the same at the commit. An Advance contains the old and the new positions. All functions are pure.
+The rows of a micro-batch are compared with the positions in one version of the state. The micro-batch is committed
+only if the positions have not changed since this comparison. An Advance contains the old and the new positions. All
+functions are pure.
 """
 
 from __future__ import annotations
@@ -66,9 +68,9 @@ def advanced(state: TopicState, advance: Advance) -> dict[str, dict[str, int]]:
     if before != advance.compared_with:
         raise BatchRefusedError(
             f"topic {state.topic}, source {advance.source}",
-            "the source's committed positions changed after the rows of the micro-batch were compared with the"
-            " positions",
-            "Another ingest committed rows of the same source meanwhile. Nothing of this batch was committed. Start again.",
+            "the committed positions of the source changed after they were compared with the rows of the micro-batch",
+            "Another ingest committed rows of the same source meanwhile. No row of this batch was committed. Start"
+            " again.",
         )
     after = dict(before)
     for partition, position in advance.highest.items():

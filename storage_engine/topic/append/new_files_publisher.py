@@ -1,10 +1,10 @@
-"""Publishes by writing only new files, on a storage whose files cannot grow.
+"""Publishes an append on a storage whose files cannot grow: writes only new files.
 
-If each micro-batch wrote new segments, a topic would soon have very many small files. So the publisher keeps the bytes
-of small active segments that it wrote. The next publish writes such a segment again, under a new name, with its old
-bytes and the new batches. The commit names the new file in place of the old file, and lists the old file as dropped.
-A segment is continued in this way as long as its .log has at most 2 MiB. So at most 2 MiB are written again for each
-partition and micro-batch (docs/decisions/0051 has the figures).
+If each micro-batch wrote new segments, a topic would soon have very many small files. So the publisher keeps the
+bytes of small active segments that it wrote. The next publish writes each of these segments again, under a new name,
+with the segment's old bytes and the new batches. The commit names the new file in place of the old file, and lists
+the old file as dropped. The publisher continues a segment as long as the segment's .log has at most 2 MiB. So at most
+2 MiB are written again for each partition and micro-batch (docs/decisions/0051 has the figures).
 
 The files of all partitions are written in parallel, because a request to an object store takes long, and many parallel
 requests take hardly longer than one. For the same reason the staged files are read in as few requests as possible.

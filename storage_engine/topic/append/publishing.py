@@ -1,4 +1,5 @@
-"""What all publishers have in common: the protocol Publisher, and functions that read and stamp staged batches."""
+"""Defines the common parts of all publishers: the protocol Publisher, and functions that read and stamp staged
+batches."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""Deletes the files of segments that a writer has written again (topic.append.new_files_publisher).
+"""Deletes the old files of segments after a writer has written these segments again into new files
+(topic.append.new_files_publisher).
 
 Readers can still use the old files. So the old files are deleted only after file.delete.delay.ms, like every dropped
-file. If only the scheduled maintenance deleted them, hundreds of old files would wait for it. So the writer itself
-deletes the files that it has replaced. A thread does this after a commit, so no commit waits. The next commit removes
-the deleted segments from the state's list of dropped files.
+file. If only the scheduled maintenance deleted the old files, hundreds of them would remain until the next
+maintenance. So the writer itself deletes the files that it has replaced. The deletion runs in a thread after a
+commit, so no commit waits for the deletion. The next commit removes the deleted segments from the state's list of
+dropped files.
 
 If the process dies, or if a deletion fails, the segment remains in the list, and maintenance deletes its files. Deleting
 a file twice does no harm.

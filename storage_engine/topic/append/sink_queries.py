@@ -1,13 +1,13 @@
 """Stores the last batch of each query that writes to a topic through a sink, and deletes the entries of idle queries.
 
-An ingest takes a topic over from other writers. A sink does not take the topic over, so several queries can write to
-one topic. The state has an entry for each of these queries, with the query's last batch (`TopicState.queries`). The
-entry is deleted some time after this batch.
+An ingest takes a topic over: an earlier ingest of the topic can then no longer commit. A sink does not take the topic
+over, so several queries can write to one topic. The state has an entry for each of these queries, with the query's
+last batch (`TopicState.queries`). The entry is deleted some time after the query's last batch.
 
-Even if an entry is deleted, no batch must ever be appended twice. So the state also contains the time at which the
-newest deleted entry was written (`TopicState.sinks_expired_ms`). A query without an entry is accepted only if its first
-batch began after that time. If the first batch began earlier, it is possible that the query's entry was deleted, so the
-query is refused.
+No batch may be appended twice, even if the entry of its query was deleted. So the state also contains the time at
+which the newest deleted entry was written (`TopicState.sinks_expired_ms`). A query without an entry is accepted only
+if the query's first batch began after this time. If the first batch began earlier, the query is refused, because its
+entry may have been deleted.
 
 All functions are pure.
 """
@@ -44,9 +44,9 @@ def check_not_expired(state: TopicState, query: str, sink: SinkQuery) -> None:
         return
     raise BatchRefusedError(
         f"topic {state.topic}, query {query}",
-        f"the topic has no entry of this query; entries of idle queries up to {shown_moment(state.sinks_expired_ms)}"
-        " were deleted, so this batch may be in the topic already",
-        "Find out which rows the topic has. Then start the query with a new checkpoint, so that it begins after these"
+        "the topic has no entry of this query, so the topic may already contain this batch; entries of idle queries up"
+        f" to {shown_moment(state.sinks_expired_ms)} were deleted",
+        "Find out which rows the topic has. Then start the query with a new checkpoint, from a position after these"
         " rows.",
     )
 

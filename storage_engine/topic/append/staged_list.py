@@ -3,20 +3,21 @@ as before, and a dead letter remains a dead letter.
 
     staging/batches/<query id>/<batch id>.<16 digits of the hash of its offsets>.json
 
-Each topic has its own state chain and its own commit. If a process dies between the commits of two topics, only some of
-the topics have the batch. If a replay staged the batch again, its records could be distributed differently. For
-example, the expression that chooses the topic could give another result, a timestamp could be too old by then, or the
-settings could have changed. So the list of staged runs is stored once, before the first commit. A replay of the batch
-uses the listed runs: it skips the topics that have the batch, and appends the runs to the other topics. Dead letters
-are staged, too. They are written to their tables after the list is stored, and before the commits. After the last
-commit, the files in the list are deleted first, and then the list itself.
+Each topic has its own state chain and its own commit. If a process dies between the commits of two topics, only some
+of the topics have the batch. If a replay staged the batch again, the records could be distributed differently among
+the topics. For example, the expression that chooses the topic could give another result, a timestamp could have
+become too old, or the settings could have changed. So the list of staged runs is stored once, before the first
+commit. A replay of the batch uses the listed runs. The replay skips the topics that already have the batch, and
+appends the runs to the other topics. Dead letters are staged, too. The staged dead letters are written to their
+tables after the list is stored, and before the commits. After the last commit, the files in the list are deleted
+first, and then the list itself.
 
 A micro-batch for one topic, without dead letters, has one commit and no list.
 
-If two attempts process the same batch, both use the list that was stored earlier. The files that the later attempt
-staged are not used. Before its first commit, a process makes the list durable, because another process possibly stored
-the list without making it durable. After a crash, the list is complete or absent. If the list is absent, either all
-topics have the batch, or no topic has it.
+If two attempts process the same batch, both use the list that was stored first. The files that the later attempt
+staged are not used. A process makes the list durable before its first commit. The reason is that another process may
+have stored the list without making it durable. After a crash, the list is complete or absent. If the list is absent,
+either all topics have the batch, or no topic has it.
 """
 
 from __future__ import annotations

@@ -3,12 +3,13 @@
     staging/<topic id>/<version>/<attempt>.batches    the runs of several partitions, one after another
 
 Each attempt of a task writes one file, under a random name. The task closes the file permanently, and reports the
-position of each run. Only files in the report of a task are used, and no process searches this folder for work. So the
-file of a failed, retried or speculative task is not used. Offsets in a run begin at 0. <version> is the newest version
-of the topic's state when staging began. A sweep deletes the remaining files of old versions (topic.clean.sweeping).
+position of each run. Only files in the report of a task are used. No process searches the staging folder for work. So
+the file of a failed, retried or speculative task is not used. Offsets in a run begin at 0. <version> is the newest
+version of the topic's state when staging began. A sweep deletes the remaining files of old versions
+(topic.clean.sweeping).
 
-A power cut ends an append, and no process uses the append's staged runs afterwards. So staged files are not synced by
-default, and the publisher checks each batch. A replay uses staged files only if a list names them
+If a power cut interrupts an append, no process uses the staged runs of this append afterwards. So staged files are
+not synced by default, and the publisher checks each batch. A replay uses staged files only if a list names them
 (topic.append.staged_list); these files are synced.
 """
 

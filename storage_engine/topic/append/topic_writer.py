@@ -9,8 +9,8 @@ commit   The next version of the state contains the new segments, sizes and high
 
 If a publish is not committed, for any reason, the writer closes the files and never writes to them again. So no
 position of a file is ever written with two different values. If the publish itself failed, its new files are deleted,
-because no commit can name them. If the commit failed, the files are not deleted. If the process dies, no reader uses
-the bytes that it has written.
+because no commit can name them. If the commit failed, the files are not deleted. If the process dies before the
+commit, no reader uses the bytes that the process has written.
 
 A TopicWriter belongs to one thread. For each publish, the writer's publisher starts threads for the partitions.
 """
@@ -336,7 +336,7 @@ class TopicWriter:
         if state.topic_id != self._topic_id:  # before the check of the epoch: a new topic counts epochs from 0 again
             raise UnknownTopicError(
                 f"topic {state.topic}", "was deleted and created again after this writer began",
-                "Nothing was appended to the new topic. To append to it, start again.",
+                "Nothing was appended to the new topic. To append to the new topic, start again.",
             )  # fmt: skip
         if self._epoch is not None:
             check_epoch(state, self._epoch)
@@ -351,8 +351,8 @@ class TopicWriter:
             return False
         raise BatchRefusedError(
             f"topic {state.topic}, query {batch.query}",
-            f"found batch {batch.batch_id}, whose offsets have the hash {batch.offsets_hash[:12]}, but the topic already has"
-            f" batch {done.batch_id}, whose offsets have the hash {done.offsets_hash[:12]}",
+            f"found batch {batch.batch_id} with the offsets' hash {batch.offsets_hash[:12]}, but the topic already has"
+            f" batch {done.batch_id} with the offsets' hash {done.offsets_hash[:12]}",
             "The checkpoint was copied or rolled back. Choose one: (1) restore the newest checkpoint; (2) "
             + (
                 "start the query with a new checkpoint, from a position after the committed rows."

@@ -6,10 +6,10 @@ the same moment.
         transaction.append("payments", payments)
         transaction.commit()
 
-Each append of a transaction makes a new version of its topic's state. The appended batches are transactional and name a
-producer. Readers with read_uncommitted see the batches immediately; readers with read_committed stop before these
-batches. **One put** decides whether the transaction commits or aborts (topic.chain.transaction_files). After that,
-markers are appended to every partition. Markers are control batches, like those of a broker.
+Each append of a transaction makes a new version of its topic's state. The appended batches are transactional and name
+a producer. Readers with read_uncommitted see the batches immediately; readers with read_committed stop before these
+batches. **One put** decides whether the transaction commits or aborts (topic.chain.transaction_files). After the
+decision, markers are appended to every partition. Markers are control batches, like those of a broker.
 
 After a crash, one of these remains:
 
@@ -20,10 +20,10 @@ After a crash, one of these remains:
 
 `finish_transactions` appends missing markers and aborts transactions after their timeout. Settling, maintenance and
 other transactions on the same topic call this function. `finish_transactions` needs no lock and no list: each topic's
-state contains the open transactions, and the decisions are recorded. It is safe if two processes finish the same
+state contains the open transactions, and the decisions are recorded. Two processes can safely finish the same
 transaction, because a marker is accepted only while the transaction is open. If another process aborts a transaction,
-the abort stays recorded. So a paused process can never commit that transaction, and later appends in the transaction
-are aborted, too.
+the abort stays recorded. So a paused process can never commit an aborted transaction. Later appends in an aborted
+transaction are aborted, too.
 """
 
 from __future__ import annotations

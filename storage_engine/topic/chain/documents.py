@@ -17,9 +17,9 @@ still have the field `digest`, or would not be complete JSON.
     meta/@root/format.json                              {"format":2,"first":2,"digest":"<64 hex digits>"}
 
 This record, meta/@root/format.json, says that the root has no documents of format 1. In a new root, this record is
-stored before every other document. Older roots do not have this record. In a root with this record, a missing digest is
-always damage, even if the field `format` was changed, too. The record is read only if a digest is missing. No topic's
-name contains `@`.
+stored before every other document. Older roots do not have this record. In a root with this record, a missing digest
+is always damage, even if the field `format` was changed, too. The record is read only if a digest is missing. A
+topic's name cannot contain `@`, so no topic uses the folder meta/@root/.
 
 One changed byte can be corrected: if a change of one byte makes the digest match, this change restores the original
 document (`undo_one_byte`).

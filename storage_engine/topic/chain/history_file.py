@@ -3,12 +3,12 @@ the time, the micro-batch, and what was added or removed.
 
     meta/<topic>/history/00000000000000004200.jsonl     versions 4200 to 4299, one per line
 
-A version is a whole state, and is deleted when a thousand newer versions exist. The version's entry in the history file
-remains, and takes a few hundred bytes. A file contains a hundred versions. The name of the file is the number of its
+A version is a whole state, and is deleted when a thousand newer versions exist. The version's entry in the history
+file remains, and takes a few hundred bytes. A history file contains a hundred versions. Its name is the number of its
 first version, which is a multiple of a hundred. So the number of a version determines its file, and no version can be
 missing or listed twice. Pruning (topic.chain.pruning) writes the file once, before it deletes the first version that
-the file contains. After that the file does not change. If versions were deleted by hand, the file begins with the first
-remaining version.
+the file contains. After this write, the history file does not change. If versions were deleted by hand, the file
+begins with the first remaining version.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads a topic's history from its first version to its newest, including pruned versions.
 
-Changes that were rolled up are read from history files (topic.chain.history_file). Other changes are read from the
-versions themselves. Reading may run during commits and pruning.
+If the changes of a version are in a history file (topic.chain.history_file), they are read from this file. Other
+changes are read from the versions themselves. Reading may run during commits and pruning.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Prunes old versions of a topic's state: rolls up their changes into history files, then deletes the versions, oldest
-first.
+"""Prunes old versions of a topic's state: writes the changes of the versions into history files, and then deletes the
+versions, oldest first.
 
     roll up   The changes of a hundred valid versions are written into one history file (history_file) as soon as the
               hundred is complete, long before the versions are deleted.
@@ -11,22 +11,22 @@ first.
 
 Ingests, readers, cleaners and other pruners may run during pruning, because these rules hold:
 
-- **A history file is correct and complete.** The file of a hundred versions is stored once, and none of these versions
-  is deleted before the file exists. A paused process can put a version only under the name of a missing version. So
-  until the history file is stored, the versions under those hundred names are the valid versions. A second pruner finds
-  that the history file exists. If a pruner finds that the file is damaged, it reads all versions of the hundred, and
-  then checks the file once more. If the file is still damaged, no pruner has deleted any of these versions, and the
-  versions that were read are valid.
-- **The deleted versions are consecutive: they form one hole, which begins directly after version 0.** A version in the
-  hole is not valid, because the version before it is missing or has another id. The deleted versions stay consecutive
-  even after a power cut: the folder is synced before each deletion, so every earlier deletion is durable. A paused
-  writer can leave its version in the hole. The next pruning deletes it.
+- **A history file is correct and complete.** The file of a hundred versions is stored once, and none of these
+  versions is deleted before the file exists. A paused process can put a version only under the name of a missing
+  version. So until the history file is stored, the versions under these names are the valid versions. A second pruner
+  finds that the history file exists. If a pruner finds that the history file is damaged, the pruner reads all hundred
+  versions, and then checks the file once more. If the file is still damaged, no pruner has deleted any of these
+  versions, and the versions that were read are valid.
+- **The deleted versions are consecutive: they form one hole, which begins directly after version 0.** A version in
+  the hole is not valid, because the version before it is missing or has another id. The deleted versions stay
+  consecutive even after a power cut: the folder is synced before each deletion, so every earlier deletion is durable.
+  A paused writer can leave its version in the hole. The next pruning deletes this version.
 - **A reader** checks after its read whether the version still exists. If the version was deleted during the read, the
   reader begins again with a listing.
-- **A list file** belongs to consecutive versions, which all name it. Its file name contains the number of the first of
-  these versions. If that version is deleted and the oldest remaining version does not name the list, no other version
-  names the list, now or later. Pruning ignores a list whose first version is not due to be deleted or does not exist
-  yet.
+- **A list file** belongs to consecutive versions, and all of them name the list file. Its file name contains the
+  number of the first of these versions. If the first of these versions is deleted, and the oldest remaining version
+  does not name the list, no other version names the list, now or later. Pruning ignores a list if the first version
+  of the list must not be deleted yet, or does not exist yet.
 
 After a crash, the next run continues the work. No decision depends on a clock.
 """
@@ -151,7 +151,8 @@ def _changes(storage: Storage, chain: StateChain, start: int) -> Generator[None,
             raise CorruptionError(
                 version_key(chain.topic, version), 0, "a version that names its predecessor as its parent",
                 "no such version",
-                "Restore this version from a backup. Until then, this version and all later versions are not pruned.",
+                "Restore this version from a backup."
+                " Until this version is restored, neither it nor any later version is pruned.",
             )  # fmt: skip
         changes.append(change_of(before, state))
         before = state
@@ -189,8 +190,8 @@ def _ensure_readable(storage: Storage, chain: StateChain, version: int) -> Gener
         except CorruptionError:
             if changes is None or len(changes) < file_end(start) - start:
                 raise damage.with_remedy(
-                    "Restore this file from a backup. It cannot be rebuilt, because some of the versions that it"
-                    " describes are deleted. Until this file is restored, the remaining versions and all later"
+                    "Restore this file from a backup. It cannot be rebuilt, because some of its versions are"
+                    " already deleted. Until this file is restored, the remaining versions and all later"
                     " versions are not pruned."
                 ) from damage
             key = history_key(chain.topic, start)

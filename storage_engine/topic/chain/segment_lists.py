@@ -2,14 +2,14 @@
 
     meta/<topic>/segments/<topic id>.<partition>.<version>.<32 hex digits>.json
 
-Every change writes the whole state, so a state with many segments would be expensive. Therefore all but the newest
-segments are moved to a list file. The file is stored before the first version that names it, and never changes. The
-name of the list file contains the number of that version. All versions that name the same list are consecutive, because
-each version takes the list over from the version before it. From format 2 on, a version also contains the digests of
-its lists.
+Every change writes the whole state, so a state with many segments would be expensive. Therefore only the newest
+segments stay in the state, and all older segments are moved to a list file. The file is stored before the first
+version that names it, and never changes. The name of the list file contains the number of the first version that
+names the list. All versions that name the same list are consecutive, because each version takes the list over from
+the version before it. From format 2 on, a version also contains the digests of its lists.
 
-After a crash between the put of a list and the put of its version, no version names the list, and pruning deletes it.
-Only one thread may use a SegmentLists, as with the chain.
+If a process crashes after the put of a list and before the put of the list's version, no version names the list.
+Pruning deletes such a list. Only one thread may use a SegmentLists.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Implements the state chain: the versions of a topic's state. With the state chain, processes that share only the
-storage agree on these versions.
+"""Implements the state chain: the versions of a topic's state. Processes that share only the storage use the state
+chain to agree on the newest version.
 
     meta/<topic>/00000000000000000042.json     version 42, put once, never changed
     meta/<topic>/segments/<name>.json          older segments of one partition (topic.chain.segment_lists)
@@ -10,23 +10,24 @@ version, checks that its own change is still valid, and tries again. No process 
 nothing to release.
 
 Pruning deletes old versions and leaves a hole in the chain. A process that was paused for a long time may put its
-version into that hole. The following rule, which needs no clock, makes this harmless: **a version counts only if a
-later check finds that its predecessor still exists, and that the field `parent` of the version is the id of this
-predecessor.** A writer makes this check after it puts a version, and a reader makes it after it reads a version. To know
-that a version is the newest, a process first finds that the next version does not exist, and then that the version
-itself still exists. A put whose reply was lost looks like a lost race; the id in the file shows whether the put
-succeeded. If a writer was paused between its put and its check, pruning may have deleted the predecessor of the
-writer's version, and perhaps the writer's version too. Then the history shows whether the writer's version is part of
-the chain.
+version into this hole. The following rule, which needs no clock, makes such a version harmless. **A version counts only
+if a later check finds two facts: the version's predecessor still exists, and the field `parent` of the version is the
+id of this predecessor.** A writer makes this check after it puts a version, and a reader makes this check after it
+reads a version. A process recognises the newest version in two steps. First the process finds that the next version
+does not exist. Then the process finds that the version itself exists. A put whose reply was lost looks like a lost
+race; the id in the file shows whether the put succeeded. A writer can be paused between its put and its check.
+Meanwhile, pruning may have deleted the predecessor of the writer's version, and perhaps the writer's version too. In
+this case, the history shows whether the writer's version is part of the chain.
 
-An object store may execute a put a second time, after its version was deleted. Such a version has the id that later
-versions name, so the rule alone does not reveal it. But pruning deletes a version only after the next version is in the
-history, and then newer versions exist. So a process that has found the newest version also checks that the history does
-not contain the next version, and a process that has put a version checks that the history does not contain its number.
+An object store may execute a put a second time, after its version was deleted. The second copy has the id that later
+versions name, so the rule above does not detect the copy. But pruning deletes a version only after the next version is
+in the history, and then newer versions exist. So processes also check the history. A process that has found the newest
+version checks that the history does not contain the next version. A process that has put a version checks that the
+history does not contain the number of this version.
 
 If the history has later versions than a listing, versions were lost: an old backup was restored, or files were deleted
-by hand. New versions would contradict the history. So each process that looks for the newest version gets an error,
-until the versions are restored, or `lakelog verify --repair` has extended the chain and set the history aside.
+by hand. New versions would contradict the history. So a process that looks for the newest version gets an error. The
+error ends when the versions are restored, or `lakelog verify --repair` extends the chain and sets the history aside.
 
 Version 0 is never deleted. Without version 0, a process that was paused while it created the topic could begin the
 chain a second time. But an unchanged version 0 would still be a valid parent. A paused process could then put a version
@@ -377,7 +378,7 @@ class StateChain:
 
     def _broken(self) -> CorruptionError:
         return CorruptionError(
-            f"meta/{self.topic}", 0, "a chain of versions that each name their predecessor", "an interrupted chain",
+            f"meta/{self.topic}", 0, "a chain in which each version names its predecessor", "an interrupted chain",
             "Restore the missing versions from a backup.",
         )  # fmt: skip
 

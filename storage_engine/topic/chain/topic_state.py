@@ -1,13 +1,13 @@
 """Defines a topic's state: the document that says which partitions, segments and positions the topic has.
 
-Only the state decides what exists. A file that the state does not name is not part of the topic. If the state names a
-file, only the committed bytes of this file are part of the topic. A state is an immutable value: a change makes a new
-state, which the state chain (topic.chain.state_chain) stores as the next version.
+Only the state decides which files are part of the topic. A file that the state does not name is not part of the
+topic. If the state names a file, only the committed bytes of this file are part of the topic. A state is an immutable
+value: a change makes a new state, which the state chain (topic.chain.state_chain) stores as the next version.
 
-On storage each version is one JSON document. The document begins with `id` and `parent`, so a check of these two fields
-reads few bytes. The document contains the newest segments and leader epochs of each partition. Older segments and
-epochs are in an immutable list file that the document names (topic.chain.segment_lists), so a version stays small even
-if a topic has many segments. In memory a partition always has all its segments and leader epochs.
+On storage each version is one JSON document. The document begins with `id` and `parent`, so a check of these two
+fields reads few bytes. The document contains the newest segments and leader epochs of each partition. Older segments
+and epochs are in an immutable list file that the document names (topic.chain.segment_lists). So a version stays small
+even if a topic has many segments. In memory a partition always has all its segments and leader epochs.
 """
 
 from __future__ import annotations

@@ -5,20 +5,22 @@
     meta/@transactions/<producer id, 20 digits>.ended.json   {"format":2,"committed":true,"decided_ms":...,"digest":...}
 
 Each transaction has its own producer id, which is also its name. **The put of .ended.json decides**: this file is
-stored once and never changed. A process that finds an existing decision makes this decision durable, and follows it. A
-commit is effective in all topics from this put on: readers treat a transaction as ended if its commit is recorded, even
-if a state still lists the transaction as open. Kafka's readers need markers. The markers are written afterwards, one
-version per topic. Then both files are deleted, .begun.json first.
+stored once and never changed. A process that finds an existing decision makes this decision durable, and follows it.
+From this put on, a commit is effective in all topics. Readers treat a transaction as ended if its commit is recorded,
+even if a state still lists the transaction as open. Kafka's readers need markers. The markers are written afterwards,
+one version per topic. When every topic has its markers, .begun.json is deleted first, and then .ended.json.
 
 A missing .ended.json has two possible meanings: the transaction is not decided yet, or its files are deleted already.
-To distinguish these cases, a reader reads the state again. If the files were deleted, the state has the markers,
-because the files are deleted only when the state of every topic has the markers. No topic's name contains `@`.
+To distinguish these cases, a reader reads the state again. The files are deleted only when the state of every topic
+has the markers. So if the files were deleted, the state has the markers. A topic's name cannot contain `@`, so no
+topic uses the folder meta/@transactions/.
 
-**The abort of a Lakelog transaction stays recorded**, because the process that began the transaction can be paused, and
-can try to commit later. **The abort of an imported transaction is deleted** as soon as the state of every topic has the
-markers. No Lakelog process began that transaction, so it has no .begun.json, and no process can commit it. The deletion
-is necessary: brokers count producer ids from 0, so another import can bring an open transaction with the same id. After
-a crash between the two deletions only .ended.json remains, and the next `finish_transactions` removes it.
+**The abort of a Lakelog transaction stays recorded**, because the process that began the transaction can be paused,
+and can try to commit later. **The abort of an imported transaction is deleted** as soon as the state of every topic
+has the markers. No Lakelog process began an imported transaction. So such a transaction has no .begun.json, and no
+process can commit it. The deletion is necessary, because brokers count producer ids from 0: a later import can
+contain an open transaction with the same id. If a process crashes between the two deletions, only .ended.json
+remains. The next `finish_transactions` deletes this file.
 """
 
 from __future__ import annotations
@@ -313,7 +315,9 @@ def newest_decided(storage: Storage, chain: StateChain) -> TopicState:
         for producer_id in unknown:
             ended = read_ended(storage, producer_id)
             committed[producer_id] = ended is not None and ended.committed
-    raise ConflictError(f"topic {chain.topic}", f"had new transactions {_MOST_ATTEMPTS} times in a row", "Read again.")
+    raise ConflictError(
+        f"topic {chain.topic}", f"got new transactions during {_MOST_ATTEMPTS} reads in a row", "Read again."
+    )
 
 
 def _without(state: TopicState, committed: Mapping[int, bool]) -> TopicState:

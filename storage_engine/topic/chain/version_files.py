@@ -1,4 +1,4 @@
-"""The name and the bytes of each version of a topic's state (topic.chain.state_chain)."""
+"""Defines the name and the bytes of each version of a topic's state (topic.chain.state_chain)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Reads three fields of the versions of a topic's state, from the newest version back to older versions: the time, the
 change in words, and the writer's epoch.
 
-A version that still exists takes one small read. Its partitions are not read, so the lists of older segments are not
-read either. A pruned version is one of the hundred lines of a history file (topic.chain.history_file). Reading may run
-during commits and pruning.
+If a version still exists, one small read is enough. The partitions of the version are not read, and the lists of its
+older segments are not read. A pruned version is one of the hundred lines of a history file
+(topic.chain.history_file). Reading may run during commits and pruning.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
 """Applies a cleaning plan (topic.clean.cleaning_plan) exactly as it is, or refuses it.
 
-To apply a plan, Lakelog makes the same decision again. It uses the time of the plan as the current time, and ignores
-records that were appended after the plan was made. If the second decision differs, the plan is refused. The reason can
-be a segment that was added, replaced or dropped, a changed setting, the progress of a consumer, or a new topic of the
-same name. So either exactly the segments of the plan are deleted, or no segment is deleted. Segments are compared by
-name, and no two segments ever have the same name.
+To apply a plan, Lakelog decides again which segments to delete, clean or merge. Lakelog uses the time of the plan as
+the current time, and ignores records that were appended after the plan was made. If the second decision differs, the
+plan is refused. The reason can be a segment that was added, replaced or dropped, a changed setting, the progress of a
+consumer, or a new topic of the same name. So either exactly the segments of the plan are deleted, or no segment is
+deleted. Segments are compared by name, and no two segments ever have the same name.
 
     check_current        refuses the whole plan, before anything is changed
     retain_as_planned    repeats the check in the commit that drops the segments
     cleaning_tasks_of    after retention: repeats the check, and returns the tasks of the compactions
     merge_tasks_of       after retention: repeats the check, and returns the tasks of the merges
 
-If segments are replaced between these checks and the commit of new segments, that commit detects the replacement
-(topic.clean.state_swap).
+If segments are replaced after these checks and before the commit of the new segments, this commit detects the
+replacement (topic.clean.state_swap).
 """
 
 from __future__ import annotations

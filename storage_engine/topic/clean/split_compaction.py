@@ -1,10 +1,11 @@
 """Compacts one large partition with several tasks. The first tasks survey the parts of the partition; then the same
 number of tasks rewrite the parts.
 
-Split compaction is used if one partition of a topic is much larger than the others. A single task for this partition
-would use one core while the other cores are idle. cleaner.splitting describes the conditions and the method. The result
-is the same as that of one task, and is committed in the same way. A task that fails, is retried, or runs twice in
-parallel leaves files that no version names: new segments, and sorted keys under staging/.
+Split compaction is used if one partition of a topic is much larger than the other partitions. A single task for this
+partition would use one core while the other cores are idle. cleaner.splitting describes the conditions and the
+method. The result is the same as the result of a single task, and is committed in the same way. A task can fail, be
+retried, or run twice in parallel. Such a task leaves files that no version names: new segments, and sorted keys under
+staging/.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Replaces old segments by new segments in a topic's state. The replacement is the last step of compaction and of
 merging.
 
-The new files are written before this step. Then one version of the state replaces the old segments by the new ones,
-partition by partition. But if the state no longer contains all old segments of a partition, nothing is replaced in this
-partition, and its new files are deleted. The old segments remain in the list of dropped files of the state, and on
-storage, for readers that use an older version (topic.dropped_files).
+The new files are written before this step. Then one version of the state replaces the old segments by the new
+segments, partition by partition. If the state no longer contains all old segments of a partition, the partition stays
+unchanged, and its new files are deleted. The old segments remain on storage and in the state's list of dropped files,
+because readers can still use an older version (topic.dropped_files).
 
-After a crash, this version either exists or does not exist, so either all of its replacements took effect or none. New
-files are not part of the log until a version names them. Swapping does not take a topic over, so ingests continue.
+After a crash, the new version either exists or does not exist. So either all of its replacements took effect, or none
+of them. New files are not part of the log until a version names them. A swap does not take the topic over from an
+ingest, so a running ingest continues.
 """
 
 from __future__ import annotations

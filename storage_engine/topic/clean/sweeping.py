@@ -1,4 +1,4 @@
-"""Sweeps a root: deletes the files that no version names or will name, for example files of crashed processes.
+"""Sweeps a root: deletes files that no version names, now or later, for example files of crashed processes.
 
     floor      The sweep first commits a floor (TopicState.sweep_floor): the newest version that is older than
                lakelog.sweep.delay.ms, a day by default. A plan is below the floor if it was made at a version older
@@ -12,20 +12,20 @@ The clock decides only how early a file is deleted, and never whether its deleti
 however long a process is paused:
 
 - **A file under data/ remains if a version names the file, or if a later version can name it.** The name of each file
-  contains a version: the version at which the file was planned. A commit that names new files is refused if these files
-  were planned at a version below the floor. Then an append is planned again, a compaction is discarded, and an import
-  starts again. So if a file is below the floor and the newest state does not name the file, no future state names it.
-  Readers of older versions use files that those versions named. Such files are in the list of dropped files, and are
-  deleted after file.delete.delay.ms (topic.dropped_files).
+  contains a version: the version at which the file was planned. New files can have been planned at a version below
+  the sweep floor. A commit that names such files is refused. Then an append is planned again, a compaction is
+  discarded, and an import starts again. So if a file is below the floor and the newest state does not name the file,
+  no future state names it. Readers of older versions use files that those versions named. These older files are in
+  the list of dropped files, and are deleted after file.delete.delay.ms (topic.dropped_files).
 - **A file under staging/ is never named by a version.** A publish copies the file completely before its commit, and
   fails if the file is missing. A file in a list is needed to replay the batch, and remains until the list is deleted.
 - **A temporary file** can belong to a put that is still running. If the file is deleted, either the put fails, or the
   put has already linked the bytes to their final name.
-- **A deleted topic's id** is never used for another topic while the root has a record of the id. So the files under the
-  id are unused.
+- **A deleted topic's id** is never used for another topic while the root has a record of the id. So no topic
+  uses the files under this id.
 
 If a sweep crashes, the next sweep deletes the remaining files. Two sweeps may run in parallel: they delete the same
-files. A floor is committed only if there is a file to delete, so an idle topic gets no versions.
+files. A floor is committed only if there is a file to delete, so a sweep of an idle topic makes no new version.
 """
 
 from __future__ import annotations

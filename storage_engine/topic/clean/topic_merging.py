@@ -1,5 +1,5 @@
-"""Merges a topic's runs of small neighbouring segments into new files (cleaner.segment_merging), and commits one
-version that names the new files (topic.clean.state_swap).
+"""Merges small neighbouring segments of a topic into new files (cleaner.segment_merging), and commits one version
+that names the new files (topic.clean.state_swap).
 """
 
 from __future__ import annotations

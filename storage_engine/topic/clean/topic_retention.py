@@ -4,13 +4,14 @@
     delete_records   One version moves the log start offset of a partition. The next retention drops the segments
                      below this offset.
 
-With retention.respect.consumers, retention keeps segments that registered consumers (topic.readers.consumer_files) have
-not read. delete_records also deletes unread records. Each consumer that had not read all of the deleted records is
-named in the result and in the topic's history.
+With retention.respect.consumers, retention keeps segments that registered consumers (topic.readers.consumer_files)
+have not read. delete_records also deletes unread records. The result and the topic's history name each consumer that
+had not read all of the deleted records.
 
 A dropped segment remains on the storage and in the state's list of dropped files, because readers can still use an
-older version. topic.dropped_files deletes the segment later. Neither kind of deletion takes a topic over, so ingests
-continue. If another process commits first, the decision is made again on the new state.
+older version. topic.dropped_files deletes the segment later. Neither retention nor delete_records takes the topic
+over from an ingest, so a running ingest continues. If another process commits first, the decision is made again on
+the new state.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Imports the committed offsets of a broker's groups into a root, and exports positions in a form that Kafka's tools
 read.
 
-A broker stores committed offsets in its topic __consumer_offsets. The broker's rules apply. For each pair of group and
-partition, the newest record is used. A tombstone deletes the offset. An offset that was committed in a transaction is
-used only if the transaction was committed. If an offset belongs to another topic of the same name (with another topic
-id), the offset is ignored. The offsets become positions of groups (topic.readers.consumer_files) of the imported topic.
-If the topic in the root already has a group of the same name, this group keeps its positions, because a reader possibly
-committed these positions in the root. Three things are not imported: the metadata of commits, the members of groups,
-and the positions of share groups.
+A broker stores committed offsets in its topic __consumer_offsets. The broker's rules apply. For each pair of group
+and partition, the newest record is used. A tombstone deletes the offset. An offset that was committed in a
+transaction is used only if the transaction was committed. If an offset belongs to another topic of the same name
+(with another topic id), the offset is ignored. The offsets become positions of groups (topic.readers.consumer_files)
+of the imported topic. If the topic in the root already has a group of the same name, this group keeps its positions.
+The reason is that a reader may have committed these positions in the root. Three things are not imported: the
+metadata of commits, the members of groups, and the positions of share groups.
 
 An export writes a file with lines `group,topic,partition,offset`, which kafka-consumer-groups --reset-offsets reads
 with --from-file. An export cannot replace a broker's __consumer_offsets, because this topic also has the members of
@@ -122,9 +122,9 @@ def _decoded(directory: LogDirectory, commit: _OffsetCommit) -> CoordinatorRecor
         raise CorruptionError(
             commit.file.key, _position_of(directory, commit), "committed offsets",
             f"a record at offset {commit.offset} that cannot be decoded: {error}",
-            "The topics are imported, but no group is. A later version of Kafka may have written the record. The"
-            " kafka-consumer-groups of that version shows the offsets, and `lakelog groups reset-offsets` stores them"
-            " here.",
+            "The topics are imported, but the groups are not. A later version of Kafka may have written the record."
+            " Read the offsets with kafka-consumer-groups of that version, and store them in the root with"
+            " `lakelog groups reset-offsets`.",
         ) from None  # fmt: skip
 
 

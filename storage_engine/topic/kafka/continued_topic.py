@@ -1,5 +1,5 @@
-"""Imports into an existing topic: appends batches from a Kafka log directory after the topic's end, if both logs
-contain the same batches up to that end.
+"""Imports batches from a Kafka log directory into an existing topic, and appends them after the topic's end. Both
+logs must contain the same batches up to the topic's end.
 
 For example, an operator imports the batches that a broker appended to an exported directory. The batches get the leader
 epoch of the topic's writer instead of the broker's leader epoch.

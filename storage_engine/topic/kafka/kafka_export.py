@@ -13,17 +13,17 @@ change the root.
       meta.properties                   with a new cluster id and a new directory id
       .kafka_cleanshutdown              shows a broker that it has nothing to recover
 
-A new cluster begins with leader epoch 0 and truncates logs with later epochs. So the batches get epoch 0; the CRC does
-not cover the epoch. The .index and .timeindex files are derived during the copy, and each CRC is checked, so damage is
-not exported. A .snapshot is copied from the view. If the view does not have the .snapshot, the export derives it. The
-view's snapshot is better, because it was made before compaction deleted the first records of transactions that were
-open at the roll.
+A new cluster begins with leader epoch 0 and truncates logs with later epochs. So the batches get epoch 0; the CRC
+does not cover the epoch. The .index and .timeindex files are derived during the copy, and each CRC is checked, so
+damage is not exported. A .snapshot is copied from the view. If the view does not have the .snapshot, the export
+derives it. The view's snapshot is better, because it was made at the segment roll. Later, compaction may have deleted
+the first records of a transaction that was open at the roll.
 
-A decided transaction gets its missing markers before its topic is copied, because a broker reads only markers. An open
-transaction is exported as open, and the cluster's operator must abort it.
+A decided transaction gets its missing markers before its topic is copied, because a broker can read decisions only
+from markers. An open transaction is exported as open, and the cluster's operator must abort it.
 
-The directory appears under its name only when it is complete. If cleaning deletes a file during the export, the export
-continues with the newest state.
+The exported directory gets its final name only when it is complete. If cleaning deletes a file during the export, the
+export continues with the newest state.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Imports topics from a plain Kafka log directory into a root. The directory was written by a broker or by an export.
-The import also works if this writer crashed.
+The import also works if this broker or this export crashed.
 
-If the root does not have the topic, the import creates it with the directory's log start offsets, first dirty offsets,
-leader epochs, producers and segments (topic.kafka.new_topic). If the root has the topic, both logs must contain the
-same batches up to the topic's end; otherwise the import is refused. The import then appends the later batches
-(topic.kafka.continued_topic).
+If the root does not have the topic, the import creates it with the directory's log start offsets, first dirty
+offsets, leader epochs, producers and segments (topic.kafka.new_topic). If the root has the topic, both logs must
+contain the same batches up to the topic's end; otherwise the import is refused. If the batches are the same, the
+import appends the later batches (topic.kafka.continued_topic).
 
 Only the .log files of the directory are needed: indexes are derived from them, and every CRC is checked. A crash can
-leave an incomplete batch at the end of a log. This batch is not imported. Files are copied or, with `move`, linked.
-With `move` the directory's files are deleted after the commit.
+leave an incomplete batch at the end of a log. This batch is not imported. By default, files are copied. With `move`,
+files are linked, and the directory's files are deleted after the commit.
 
-A topic becomes visible with one version of its state. A crash before that version leaves files that no version names. A
-crash between that version and the deletion of moved files leaves files in the directory. The next import finds no new
+An imported topic becomes visible when one version of its state is committed. A crash before this commit leaves files
+that no version names. A crash after this commit can leave moved files in the directory. The next import finds no new
 batch in these files.
 """
 

@@ -1,7 +1,7 @@
 """Imports a topic that the root does not have: creates it with the contents of the log directory.
 
-The new topic has the directory's log start offsets, first dirty offsets, leader epochs, producers and segments. The new
-topic also has the topic id of the directory, if no other topic of the root has or had that id.
+The new topic has the directory's log start offsets, first dirty offsets, leader epochs, producers and segments. The
+new topic also has the topic id of the directory, if no other topic of the root has ever had this id.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Writes the segments of one topic from a plain Kafka log directory into a root. Imports use this module.
 
-Each .log is copied, or linked if the import moves the files. During the copy, the indexes of the .log are derived from
-the batches, and every CRC is checked. Until a version of the state names the written files, they can be deleted. If the
-import crashes before that version exists, no version ever names them.
+Each .log is copied, or linked if the import moves the files. During the copy, the indexes of the .log are derived
+from the batches, and every CRC is checked. The written files can still be deleted until a version of the state names
+them. If the import crashes before this version exists, no version ever names the written files.
 """
 
 from __future__ import annotations

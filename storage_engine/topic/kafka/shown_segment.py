@@ -1,13 +1,15 @@
-"""Writes one segment into the view (log/): its .log, and its index files as Kafka leaves them in a closed log.
+"""Writes one segment into the view (log/): its .log and its index files. The index files are the same as in a closed
+log of Kafka.
 
 A .log is linked if the file under data/ has no bytes beyond its committed size, and if a link is possible. In all other
 cases, the committed bytes are copied. Index files are always written as new files.
 
-**Up-to-date files are recognised by their modification time**, so no list of these files is needed. Rounded down to
-milliseconds, this time is the segment's time of change, which Kafka reads. The digits below the millisecond are a hash
-of the segment's name, its committed size and the size of the shown file. If a file was made from another segment, or
-was changed or truncated, its time does not match. Such a file is written again. If a file system does not store these
-digits, the files are written again each time the topic is settled.
+**Up-to-date files are recognised by their modification time**, so no list of these files is needed. Kafka reads the
+modification time in milliseconds as the time of the segment's last change. The digits below the millisecond are a
+hash of three values: the segment's name, its committed size, and the size of the file in the view. The digits do not
+match if a file was made from another segment, or was changed or truncated. A file with other digits is written again.
+If a file system does not store the digits below the millisecond, the files are written again each time the topic is
+settled.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 the end of the log.
 
 A snapshot contains the producers at the time of the roll, and never changes. A snapshot that is rebuilt after a
-compaction could be different. So an existing snapshot remains as long as a segment begins at its offset. An up-to-date
-snapshot is recognised by its modification time: the digits below the millisecond are a hash of the topic's id, the
-snapshot's offset and its size. An imported snapshot is copied unchanged. The snapshot at the log end offset is made
-from the state.
+compaction could be different. So an existing snapshot remains as long as a segment begins at the snapshot's offset.
+An up-to-date snapshot is recognised by its modification time: the digits below the millisecond are a hash of the
+topic's id, the snapshot's offset and its size. An imported snapshot is copied unchanged. The snapshot at the log end
+offset is made from the state.
 """
 
 from __future__ import annotations

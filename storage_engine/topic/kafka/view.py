@@ -1,6 +1,6 @@
 """Makes the view. The view is the folder log/ of a root: a Kafka log directory that is derived from the states of all
-topics. Updating the view is called settling. People and Kafka's tools read the view. Other jobs never use the view in
-place of the states.
+topics. Updating the view is called settling. People and Kafka's tools read the view. No other job reads the view
+instead of the states.
 
     log/
       orders-0/                         one folder per partition
@@ -15,20 +15,20 @@ place of the states.
       meta.properties                   created once
       .lock                             locked by Lakelog's jobs (shared), so that a broker refuses to start here
 
-Settling makes log/ equal to the states, and changes only the files that differ. A .log is a hard link if the file under
-data/ has no bytes beyond its committed size. Any other .log is a copy of the committed bytes. A linked file grows when
-an ingest appends, so log/ is equal to the states only until the next append. topic.kafka.shown_segment and
-topic.kafka.snapshots describe how settling recognises files that are up to date.
+Settling makes log/ equal to the states, and changes only the files that differ. A .log is a hard link if the file
+under data/ has no bytes beyond its committed size. If the file has more bytes, the .log is a copy of the committed
+bytes. A linked file grows when an ingest appends, so log/ is equal to the states only until the next append.
+topic.kafka.shown_segment and topic.kafka.snapshots describe how settling recognises files that are up to date.
 
 After a crash each file is complete, but some files can belong to an older state, and temporary files can remain. The
-next settling makes log/ equal to the states again. Several processes may settle in parallel, even while ingests run. At
-the end, each process checks whether the states have changed meanwhile. If the states have changed, the process updates
-log/ again. If one process deletes a temporary file of another process, the other process tries again. A storage without
-links (second names of files) has no view.
+next settling makes log/ equal to the states again. Several processes may settle in parallel, even while ingests run.
+At the end, each process checks whether the states have changed since it began. If the states have changed, the
+process updates log/ again. If one process deletes a temporary file of another process, the other process tries again.
+A storage without links (second names of files) has no view.
 
-Settling deletes unknown files from log/, so it first makes sure that log/ is the view of this root (topic.view_record).
-If log/ contains more of a topic than the topic's state does, the state has lost versions (topic.witnesses). In this
-case, settling does not change the topic's files in log/.
+Settling deletes unknown files from log/, so it first makes sure that log/ is the view of this root
+(topic.view_record). If log/ contains later offsets of a topic than the topic's state, the state has lost versions
+(topic.witnesses). In this case, settling does not change the folders of this topic in log/.
 """
 
 from __future__ import annotations

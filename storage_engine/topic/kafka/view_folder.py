@@ -1,5 +1,5 @@
-"""Determines the name of a partition's folder in the view (log/), compares a file of the view with expected bytes, and
-locks the view against Kafka brokers while a job uses it."""
+"""Works with the view (log/). The functions return the name of a partition's folder, compare a file of the view
+with expected bytes, and lock the view against Kafka brokers while a job uses the view."""
 
 from __future__ import annotations
 

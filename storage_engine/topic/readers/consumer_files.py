@@ -1,5 +1,5 @@
-"""Stores the consumers of a topic and the positions up to which they have read. With these positions, a reader
-continues where it stopped, and cleaning keeps unread records.
+"""Stores the consumers of a topic. The position of a consumer shows how far it has read. With these positions, a
+reader continues where it stopped, and cleaning keeps unread records.
 
     meta/<topic>/groups/<name>-<8 hex digits>.json                  a consumer without members, such as an export
     meta/<topic>/groups/<name>-<8 hex digits>.<generation>.json     a group whose member has this generation
@@ -9,16 +9,17 @@ continues where it stopped, and cleaning keeps unread records.
      "samples":[[<ms>,<position>,<end>],...],"digest":"..."}
 
 A consumer registers before it reads. A consumer raises its positions only after it has safely stored the records that
-it has read. Each change replaces the consumer's file. For an export the file is only a report: the position of an
-export is in its table. After a crash the file is complete, and its positions are never higher than those of the
-consumer. If a table is restored to an earlier state, its consumer lowers its positions when it registers again. If a
-group has several files, only the file with the highest generation is used (topic.readers.membership).
+it has read. Each change replaces the consumer's file. The file of an export is only a report, because the export's
+real position is in the exported table. After a crash the file is complete, and the positions in the file are never
+higher than the real positions of the consumer. If a table is restored to an earlier state, its consumer lowers its
+positions when it registers again. If a group has several files, only the file with the highest generation is used
+(topic.readers.membership).
 
 If a consumer has no position for a partition, it has read nothing of this partition. A damaged file counts as a
-consumer that has read nothing. Cleaning then does not fail. Cleaning keeps records for this consumer for the same time
+consumer that has read nothing, so cleaning does not fail. Cleaning keeps records for this consumer for the same time
 as for any other consumer (log.holds). Files of a deleted topic of the same name are ignored. If a removed consumer
-still runs, it is added again when it registers. If a file lacks the field holds_back and all fields after it, the file
-belongs to an export, and cleaning waits for this export.
+still runs, it is added again when it registers. If the field holds_back and all later fields are missing in a file,
+the file belongs to an export. Cleaning waits for this export.
 """
 
 from __future__ import annotations

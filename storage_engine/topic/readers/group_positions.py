@@ -1,8 +1,8 @@
-"""Reports the positions of groups: for each partition the position, the log end offset and the lag, as Kafka's tool
-kafka-consumer-groups does.
+"""Reports the positions of groups: the position, the log end offset and the lag of each partition. Kafka's tool
+kafka-consumer-groups reports the same values.
 
-The lag is a difference of offsets, as in Kafka. The unread records, bytes and time are counted only if the caller
-requests them, because the count reads the log after the position (unread.py).
+The lag is a difference of offsets, as in Kafka. The unread records, their bytes and their time are counted only if
+the caller requests them. The reason is that this count reads the log after the position (unread.py).
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """Ensures that only one member at a time reads for a group and commits the group's positions.
 
-A member joins with the next generation: it puts a new file for that generation (topic.readers.consumer_files). The put
-fails if the file exists, so two members never have the same generation. Only the file of the highest generation is
-used. A member of a lower generation is fenced: if it commits later, it changes a file that is no longer used.
+A member joins with the next generation: it puts a new file for that generation (topic.readers.consumer_files). The
+put fails if the file exists, so two members never have the same generation. Only the file of the highest generation
+is used. A member of a lower generation is fenced: a later commit of this member changes a file that is no longer
+used.
 
     join    put the file of generation g + 1 with the positions of g, read g again, delete g
     commit  check that no higher generation exists, replace the file, and check again
 
-The file of generation g is read again after the put, because the member of generation g can have committed between the
-first read and the put. So a commit that raises no FencedError is never lost. After a crash the file of the highest
-generation is complete, and the next join deletes the files of lower generations. Each call of a member writes at most
-one file, and can be repeated.
+The file of generation g is read again after the put. The reason is that the member of generation g can have committed
+between the first read and the put. So a commit that raises no FencedError is never lost. After a crash the file of
+the highest generation is complete, and the next join deletes the files of lower generations. Each call of a member
+writes at most one file, and can be repeated.
 
 Only one thread may use a Membership. Any number of processes may join, commit and reset in parallel.
 """
@@ -161,7 +162,7 @@ def check_resettable(consumer: Consumer, topic: str, now_ms: int) -> None:
         raise StateError(
             f"group {consumer.name}, topic {topic}",
             f"has an active member, {consumer.member} on {consumer.host}",
-            f"Stop this reader. If it was killed, the group counts as inactive in {seconds} seconds.",
+            f"Stop this reader. If the reader was killed, the group counts as inactive in {seconds} seconds.",
         )
 
 
@@ -178,7 +179,8 @@ def _check_kind(consumer: Consumer, topic: str) -> None:
     }
     raise StateError(
         f"group {consumer.name}, topic {topic}", f"is of kind {consumer.kind!r}, not {GROUP_KIND!r}",
-        f"Its positions cannot be changed here: {decides.get(consumer.kind, 'its own program decides them.')}",
+        "The positions of this consumer cannot be changed here:"
+        f" {decides.get(consumer.kind, 'its own program decides them.')}",
     )  # fmt: skip
 
 

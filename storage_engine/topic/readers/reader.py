@@ -1,10 +1,10 @@
 """Reads the records of a topic's partition in order, and finds offsets by time, as Kafka's ListOffsets does.
 
-A reader gets its list of files from one version of the state. If a file was deleted meanwhile (after compaction,
-merging or retention), the reader reads the newest version and continues after the last offset that it has read.
-Compaction and merging do not change offsets. So no record is returned twice, and only records that were deleted are
-missing. If retention has deleted unread records, the caller chooses: the reader skips them, or raises an error. A
-transaction whose commit is decided counts as ended, even if its markers are not written yet.
+A reader gets its list of files from one version of the state. If cleaning has deleted a file of the list, the reader
+reads the newest version, and continues after the last offset that it has read. Compaction and merging do not change
+offsets. So no record is returned twice, and only records that were deleted are missing. If retention has deleted
+unread records, the caller chooses whether the reader skips these records or raises an error. A transaction whose
+commit is decided counts as ended, even if its markers are not written yet.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Finds two offsets of a segment: all records before the first offset are too early, and all records from the second
 offset on are too late.
 
-The .timeindex gives both offsets, and the headers of some batches confirm the offsets. A damaged byte must not exclude
-a record, but indexes have no CRC, and these functions do not check the CRCs of batches. So an offset is used only if
-the .timeindex and the headers agree. If they disagree, or if the .timeindex has no useful entry, the result excludes
-fewer records, or no records. The functions read some headers of 61 bytes each, and no records. The functions keep no
-state between calls.
+The .timeindex gives both offsets, and the headers of some batches confirm the offsets. A damaged byte must not
+exclude a record. But indexes have no CRC, and these functions do not check the CRCs of batches. So an offset is used
+only if the .timeindex and the headers agree. If the .timeindex and the headers disagree, or if the .timeindex has no
+useful entry, the result excludes fewer records, or no records. The functions read only some batch headers of 61 bytes
+each, and no records. The functions keep no state between calls.
 """
 
 from __future__ import annotations

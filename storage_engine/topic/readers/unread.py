@@ -1,10 +1,9 @@
-"""Counts the records and bytes that a reader at a position has not read yet, and finds the time of the oldest of these
-records.
+"""Counts the records and bytes after a reader's position, and finds the time of the oldest of these records.
 
-Offsets alone do not show the number of unread records: compaction leaves gaps, and control batches and aborted
-transactions have offsets but no records for a reader. So the headers of the batches are read. Records are decoded only
-in the batch that contains the position, in the first batch with unread records, and in messages of magic 0 and 1, whose
-headers do not contain the number of records.
+Offsets alone do not show the number of unread records. Compaction leaves gaps. Control batches and aborted
+transactions have offsets, but no records for a reader. So the headers of the batches are read. Records are decoded
+only in the batch that contains the position, and in the first batch with unread records. Messages of magic 0 and 1
+are also decoded, because their headers do not contain the number of records.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Checks plain Kafka log directories: each partition, and the files beside the partitions' folders.
 
-Partitions are read by parallel threads, because Python's interpreter lock is released during reads, during the check of
-CRCs, and in kernels. Nothing is changed. During the check, a broker must not run on the directory, because its writes
-would look like damage.
+Parallel threads read the partitions. Python's interpreter lock is released during reads, during the check of CRCs,
+and in kernels. Nothing is changed. During the check, a broker must not run on the directory, because its writes would
+look like damage.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Repairs the files of a plain Kafka log directory that a check found wrong: rebuilds them from the .log files.
+"""Repairs a plain Kafka log directory after a check: rebuilds the wrong files from the .log files.
 
-Only files with a problem in the findings change. Each file is replaced as a whole: it is written under a temporary
-name, synced and renamed. A crash leaves only whole files, and a second repair finishes the work. The caller locks the
+A repair changes only the files for which the check found a problem. Each new file is written under a temporary name,
+synced and renamed. A crash leaves only whole files, and a second repair finishes the work. The caller locks the
 directory's .lock exclusively.
 
 Damaged bytes of a .log cannot be rebuilt. kafka_dir.log_loading cuts out exactly these bytes and saves them beside the

@@ -138,7 +138,7 @@ class _PartitionCheck:
                     bases.append(int(stem))
                 else:
                     meaning = "a broker and readers refuse this file: move the file away"
-                    self._report(Kind.CORRUPT, name, 0, "a name of 20 digits, the base offset", repr(stem), meaning)
+                    self._report(Kind.CORRUPT, name, 0, "a name of 20 digits: the base offset", repr(stem), meaning)
         return bases
 
     def _check_segments(self, bases: Sequence[int]) -> None:
@@ -175,7 +175,7 @@ class _PartitionCheck:
             if not both.is_possible:
                 self._report(
                     Kind.INDEX, offset_name(segment.files.base_offset) + INDEX, 0,
-                    "entries as often as in older segments, according to one value of index.interval.bytes",
+                    "entries that fit the same index.interval.bytes as the entries of older segments",
                     "other entries",
                     "the entries are correct; the setting was changed, a broker was restarted, or entries were lost",
                     is_note=True,
@@ -292,13 +292,14 @@ class _PartitionCheck:
         if not wrong:
             self._note(
                 name, "an offset at which a segment or the log ends", "another offset",
-                "retention or cleaning deleted that segment; a broker deletes this file at its next start",
+                "retention or cleaning deleted the segment at this offset; a broker deletes this file at its next"
+                " start",
             )  # fmt: skip
 
     def _check_metadata(self) -> None:
         if PARTITION_METADATA not in self._entries:
             self._report(
-                Kind.METADATA, PARTITION_METADATA, 0, "a file", "none", "a broker sets such a folder aside as a stray",
+                Kind.METADATA, PARTITION_METADATA, 0, "a file", "none", "a broker sets this folder aside as a stray",
                 is_note=True,
             )  # fmt: skip
             return

@@ -1,10 +1,10 @@
-"""Checks one partition of a root: compares the files under data/ with the newest state, and the view's folder with
-both.
+"""Checks one partition of a root: compares the files under data/ with the newest state, and compares the view's
+folder with the files and the state.
 
-Only the committed bytes of a file belong to the log. Bytes after them, and files that do not appear in any state, come
-from an append that did not commit. The check reports them as notes. An index under data/ can have entries for bytes
-that were never committed. If an index has lost entries for committed bytes, for example in a power cut, this is a
-problem that a repair solves. Any number of partitions can be checked in parallel.
+Only the committed bytes of a file belong to the log. An append that did not commit can leave bytes after the
+committed bytes, and files that no state names. The check reports these bytes and files as notes. An index under data/
+can have entries for bytes that were never committed. An index can lose entries for committed bytes, for example in a
+power cut. Such a loss is a problem, and a repair solves it. Any number of partitions can be checked in parallel.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def check_partition(
     if exact and not _are_of(part, producers):
         findings.append(
             Finding(
-                Kind.STATE, key, 0, f"the producers of partition {number} as in its batches",
+                Kind.STATE, key, 0, f"the same producers as in the batches of partition {number}",
                 f"{len(part.producers)} different entries", RESTORE,
             )
         )  # fmt: skip

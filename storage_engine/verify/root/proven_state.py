@@ -1,10 +1,10 @@
 """Finds facts that the view (log/) proves, and that are missing in a state. Changes nothing.
 
-There are two kinds of facts. A high watermark is proven if both checkpoints of the view contain it, and the view's
-files have all batches below it. A log start offset is proven if two files of the view confirm it.
+There are two kinds of facts. A high watermark is proven under two conditions: both checkpoints of the view contain
+it, and the view's files have all batches below it. A log start offset is proven if two files of the view confirm it.
 
-The state made from these facts has a higher writer epoch. If records are restored, the state marks the last batch of
-each query as unknown, because no file says which micro-batch appended these records.
+A state that is restored from these facts has a higher writer epoch. If records are restored, the state marks the last
+batch of each query as unknown. The reason is that no file says which micro-batch appended these records.
 """
 
 from __future__ import annotations

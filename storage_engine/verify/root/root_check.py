@@ -1,8 +1,9 @@
-"""Checks a root: the state chain of each topic, the files under data/ and the view. The files must match the chain, and
-the view must match both.
+"""Checks a root: the state chain of each topic, the files under data/ and the view. The files must match the chain,
+and the view must match the files and the chain.
 
-If a file contradicts the chain, the file is wrong. Writers can append to a topic while the topic is checked. So if a
-check seems to find a problem and the topic's state has changed meanwhile, the check is repeated with the newest state.
+If a file contradicts the chain, the file is wrong. Writers can append to a topic while the topic is checked. So a
+check can seem to find a problem while the topic's state changes. In this case, the check is repeated with the newest
+state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Repairs what a check of a root found wrong: it rebuilds the indexes under data/ and the view (log/).
+"""Repairs a root after a check: rebuilds wrong indexes under data/, and the view (log/).
 
 Other files do not change in this step: a damaged .log cannot be rebuilt, and documents are restored before this step
 (state_repair). After a crash, each file is the complete old file, the complete new file, or missing. A second repair

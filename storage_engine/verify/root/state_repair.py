@@ -1,8 +1,8 @@
-"""Restores lost versions. It also restores documents under meta/, and lists under staging/, whose digests no longer
-match.
+"""Restores lost versions. The repair also restores documents under meta/, and lists under staging/, whose digests no
+longer match.
 
-A damaged document is restored only if its content is proved, either by the digest in the damaged document itself or by
-an undamaged document. Documents are restored in this order:
+A damaged document is restored only if its content is proved. The proof is the digest in the damaged document itself,
+or an undamaged document. Documents are restored in this order:
 
     document with one wrong byte   The digest proves which byte restores the document.
     list of segments               The version before the first version that names the list has the same segments. The
@@ -15,24 +15,24 @@ an undamaged document. Documents are restored in this order:
                                    added (proven_state.py).
 
 If the newest version is restored, the epoch of the writer is raised. So a writer that read the damaged version is
-fenced, and does not continue after a lost micro-batch. Sometimes the view proves that additional records were
-committed. No file says which micro-batch appended these records. So in this case, the state marks the last batch of
-each query as unknown. If an ingest is then started again, it is refused, and the error gives the choices. So the ingest
-neither loses nor repeats a row unnoticed. If there are no additional records, the last batch of each query is taken
-from the version before the restored version.
+fenced, and cannot continue after a lost micro-batch. Sometimes the view proves that additional records were
+committed. No file says which micro-batch appended these records. So if the view proves additional records, the state
+marks the last batch of each query as unknown. An ingest that starts again is then refused, and the error lists the
+choices. So the ingest cannot lose or repeat a row without an error. If there are no additional records, the last
+batch of each query is taken from the version before the restored version.
 
-If the history names later versions than the chain has, these versions were lost. The chain is then extended in the same
-way, and the history files of the lost versions are moved to `damaged/`.
+If the history names later versions than the chain has, these versions were lost. The chain is then extended as after
+the loss of the newest version, and the history files of the lost versions are moved to `damaged/`.
 
-A file can contain bytes that no document names. It is not known whether such bytes were committed. The repair never
-makes these bytes visible, but the report lists them. Each replaced document is kept as
-`meta/<topic>/damaged/<file name>.<random>`. After a crash, each document is the complete old or the complete new
-document. A second repair finishes the work.
+A file can contain bytes that no document names. Nothing shows whether these bytes were committed. The repair never
+makes these bytes visible, but the report lists them. Each replaced document is kept as `meta/<topic>/damaged/<file
+name>.<random>`. After a crash, each document is the complete old or the complete new document. A second repair
+finishes the work.
 
 A writer that read the newest version before the damage checks only the version's id. This writer can still commit the
 next version, which is a whole state with everything that the damaged version contained. So the restored version keeps
-the old id if the id can be read. If the writer has committed such a next version, the damaged version is restored a
-second time, from the next version. If the id is lost, the writer detects the damage or the new epoch, and stops.
+the old id if the id can be read. If the writer has committed the next version, the damaged version is restored a
+second time, from this next version. If the id is lost, the writer detects the damage or the new epoch, and stops.
 """
 
 from __future__ import annotations
@@ -278,7 +278,9 @@ class _Chain:
             def change(newest: TopicState) -> TopicState:
                 if newest.id != state.id:
                     raise ConflictError(
-                        f"topic {chain.topic}", "was written to during the repair", "Repair the topic again."
+                        f"topic {chain.topic}",
+                        "was changed by another process during the repair",
+                        "Repair the topic again.",
                     )
                 return proven.state
 

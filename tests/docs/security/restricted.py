@@ -1,13 +1,13 @@
 """A process that runs commands and jobs, and that can access a file only as the file's mode allows.
 
-The superuser may read and write everything. So if the tests run as the superuser, this process is started without the
-two capabilities that allow this; the programs that it starts do not have them either. Like every other user, it then
-needs the rights of the owner.
+Two capabilities let the superuser read and write every file. If the tests run as the superuser, this process and its
+child processes run without these two capabilities. Then the process needs the rights of a file's owner, like every
+other user.
 
     python -m tests.docs.security.restricted     reads lines [[word, ...], input], writes lines [status, out, err]
 
-The first word is `lakelog` or the name of a job. The process starts Spark with the first job that needs Spark. For
-`lakelog ui`, the process opens the pages itself, as a browser would.
+The first word of an input line is `lakelog` or the name of a job. The process starts Spark with the first job that
+needs Spark. For `lakelog ui`, the process opens the pages itself, as a browser would.
 """
 
 from __future__ import annotations

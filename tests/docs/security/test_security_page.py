@@ -1,5 +1,5 @@
-"""The page docs/SECURITY.md: each program runs with exactly the rights that the page lists, and not with fewer. Also the
-modes of new files, and the secrets of a Kafka source.
+"""The page docs/SECURITY.md: each program works with exactly the rights that the page lists, and does not work with
+fewer rights. Also tests the modes of new files, and the secrets of a Kafka source.
 """
 
 from __future__ import annotations
@@ -419,5 +419,5 @@ def test_a_root_with_a_password_is_refused_without_the_password(scheme: str) -> 
     with pytest.raises(ConfigError) as refused:
         open_storage(f"{scheme}://key:{PASSWORD}@bucket/prefix")
     assert str(refused.value) == (
-        "root: the URI contains a user and a password. Write the URI without them (docs/STORAGE.md, Credentials)."
+        "root: the URI contains a user and a password. Remove both from the URI (docs/STORAGE.md, Credentials)."
     )

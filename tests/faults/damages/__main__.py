@@ -1,5 +1,5 @@
-"""Damages the small files of a root at random. Every later operation must give the result of the undamaged root, or an
-error.
+"""Damages the small files of a root at random. Every later operation must return the same result as on the undamaged
+root, or report an error.
 
     .venv/bin/python -m tests.faults.damages --damages 2000 --seed 7
 
@@ -9,13 +9,14 @@ error.
     commands.py      the operations through `lakelog`
     trials.py        the comparison
 
-Each damage changes one small file in a copy of the root (the files of the copy are hard links). Then each operation runs
-on its own copy of this damaged root. The result is compared, record by record, with the result on the undamaged root.
-`verify` must find every damage to meta/ and staging/. After `verify --repair` the same records must be returned, or fewer
-records and a report about them, but never a record that was not committed.
+Each damage changes one small file in a copy of the root (the files of the copy are hard links). Then each operation
+runs on its own copy of this damaged root. The result is compared, record by record, with the result on the undamaged
+root. `verify` must find every damage to meta/ and staging/. After `verify --repair`, the operations must return the
+same records. They may return fewer records only if `verify` has reported the missing records. They must never return a
+record that was not committed.
 
-A damage is a pure function of its seed. The program prints a table by kind of file and of damage, and each wrong
-result.
+A damage is a pure function of its seed. The program prints a table with a row for each kind of file and damage, and
+prints each wrong result.
 """
 
 from __future__ import annotations

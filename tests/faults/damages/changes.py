@@ -1,4 +1,4 @@
-"""Damages a small file, as pure functions of a seed.
+"""Damages a small file. The seed alone decides how the file is damaged.
 
 A damage is one of these:
 
@@ -6,8 +6,8 @@ A damage is one of these:
 - the bytes of a file are replaced by those of an older version, of another topic, or of another file of the same kind;
 - two files are swapped, a file is deleted, or a folder is put in the place of a file.
 
-If a damage changes the JSON, the digest is left unchanged, or removed, or removed together with the format number that
-requires it.
+If a damage changes the JSON, it leaves the digest unchanged or removes the digest. It may also remove the format number
+that requires the digest.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The operations on a root through the command line, in this process: results as a user of `lakelog` sees them.
+"""Runs operations on a root through the command line, in this process. Each result is what a user of `lakelog` sees.
 
-A command that ends with an exit status other than 0 has refused. It must give the reason in one line on standard error,
-and its earlier output does not count. A command that ends with 0 must have the same output and effect as on the
-undamaged root.
+An exit status other than 0 means that the command refused its work. Then the command must print the reason as one line
+on standard error, and its earlier output does not count. A command that ends with 0 must have the same output and
+effect as on the undamaged root.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Runs all operations for one damage after another, each on a damaged copy, and compares them with the undamaged root."""
+"""Runs all operations for one damage after another. Each operation runs on a damaged copy of the root, and its result
+is compared with the result on the undamaged root.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The operations on a root through the engine. The result of each is a value that can be compared.
+"""The operations on a root through the engine. Each operation returns a value that can be compared.
 
-An operation gets the path of a root that no other operation uses. An operation that writes reads the topic afterwards.
-If a topic is refused, the error is the result.
+An operation gets the path of a root that no other operation uses. If an operation writes to a topic, it reads the topic
+afterwards. If an operation refuses a topic, the error is the result.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Makes the root to be damaged, with real content in all kinds of small files.
+"""Makes the root that the tests damage. The root has all kinds of small files, with real content.
 
 `orders` has many versions and segments, compactions, history, a list of segments, transactions in all states, a model
 and a consumer. `events` has segments with many batches, so its indexes have entries. `txn` was imported from files that
-a broker wrote. There are staged lists of three micro-batches: both topics committed the first one, only `orders`
-committed the second one, and no topic committed the third one. The view is settled, and data/ has bytes that were never
-committed.
+a broker wrote. Three micro-batches have a staged list. Both topics committed the first micro-batch, only `orders`
+committed the second micro-batch, and no topic committed the third micro-batch. The view log/ shows the newest state,
+and data/ has bytes that were never committed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Runs the ingest job, but waits between the start of Spark and the job's own work.
+"""Runs the ingest job. After the start of Spark, the job waits until a test lets the job begin its own work.
 
 A JVM takes ten seconds to start and to load Spark, so most kills at random moments would only hit the start. Therefore
-a driver is started in advance and reports that it is ready. It continues when the gate, a file, exists. All steps of
-the ingest itself, beginning with the takeover, come after the gate.
+a driver is started in advance and reports that it is ready. The gate is a file. When this file exists, the driver
+continues. All steps of the ingest itself come after the gate; the first step is the takeover.
 
     python -m tests.faults.processes.driver GATE --conf FILE --root ROOT --json
 """

@@ -1,9 +1,9 @@
-"""Runs maintenance all the time while other programs die: applies retention, compacts or merges segments, deletes
-dropped files, prunes and sweeps.
+"""Runs maintenance without a pause while other programs are killed: applies retention, compacts or merges segments,
+deletes dropped files, prunes and sweeps.
 
     python -m tests.faults.processes.janitor ROOT TOPIC...
 
-After SIGTERM it ends and prints one JSON line about its work.
+After SIGTERM, the program prints one JSON line about its work, and ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Starts a stock broker on an export of the topics that the ingests have written."""
+"""Starts an unmodified Kafka broker on an export of the topics that the ingests have written."""
 
 from __future__ import annotations
 

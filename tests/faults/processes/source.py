@@ -1,10 +1,12 @@
-"""The input of the ingests in these tests: files of JSON lines. Each row has the number of its file and of itself.
+"""The input of the ingests in these tests: files of JSON lines. Each row has the number of its file, and its own number
+in the file.
 
-A record's id is the number of its file times ROWS_BETWEEN, plus the number of its row; its value begins with the id, in
-twelve digits. Spark takes a fixed number of files at a time, in the order of their modification times, with a task for
-each file. A micro-batch usually has the files of one such step. If a driver dies after Spark has recorded the files of
-a step, but before their batch exists, the next batch has these files and the files of its own step. The checkpoint
-records the number of steps up to each batch. So the last committed batch determines the records that must exist.
+A record's id is the number of its file times ROWS_BETWEEN, plus the number of its row. The record's value begins with
+the id, in twelve digits. In each step, Spark takes a fixed number of files, in the order of their modification times,
+with a task for each file. A micro-batch usually has the files of one step. A driver may die after Spark has recorded
+the files of a step, but before the batch exists. Then the next batch has these files and also the files of its own
+step. The checkpoint records the number of steps up to each batch. So the last committed batch determines the records
+that must exist.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""An ingest whose disk becomes full: it ends, committed data is not damaged, and it continues when there is
-space.
+"""An ingest whose disk becomes full: the ingest ends and damages no committed data. The next ingest continues when
+there is space.
 """
 
 from __future__ import annotations

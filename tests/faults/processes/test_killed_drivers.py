@@ -1,4 +1,6 @@
-"""Kill -9 of the driver at random moments, and two drivers on one topic, while a witness reads the topic."""
+"""Kills the driver with kill -9 at random moments, and runs two drivers on one topic. Meanwhile a witness reads the
+topic.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Kill -9 of the driver at random moments on an S3 server whose network and answers are bad.
+"""Kills the driver with kill -9 at random moments. The root is on an S3 server with a bad network and bad answers.
 
 The root and the checkpoint are in a bucket. All requests of the drivers, of Spark, of the witness and of the janitor
-pass a proxy, which damages a share of them. A driver may also end by itself, with a typed error about the storage. Then
-the next driver continues. At the end, the requests that the proxy has kept back arrive at the server, too.
+pass a proxy, which damages a share of the requests. A driver may also end by itself, with a typed error about the
+storage. Then the next driver continues. At the end, the proxy also sends the requests that it has kept back.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A driver and a task that are paused in the middle of their work. They continue after other processes have done
-this work, and must change nothing.
+"""A driver and a task that are paused in the middle of their work. Other processes then do this work. When the driver
+and the task continue, they must change nothing.
 """
 
 from __future__ import annotations

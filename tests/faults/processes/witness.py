@@ -1,9 +1,9 @@
-"""Reads a topic all the time while its writers die, and ends at the first violation.
+"""Reads a topic again and again while the topic's writers are killed, and ends at the first violation.
 
-The witness reads every version of the state that it sees, and in it each partition from its last position up to the
-high watermark. It checks that
+The witness reads every version of the state that it sees. In each version, the witness reads each partition from its
+last position up to the high watermark. It checks that
 
-- the offsets are consecutive: no record is repeated or missing, or at or above the high watermark;
+- the offsets are consecutive: no record is repeated or missing, and no record is at or above the high watermark;
 - the records of all partitions together are exactly the records of the micro-batches that this version has committed,
   so no partition has only a part of a micro-batch;
 - the records of one source file are in the order of the file;
@@ -14,7 +14,8 @@ high watermark. It checks that
 ROWS is the number of rows in a file, FILES the number of files in a step, and PAUSE the time between two looks in
 seconds.
 
-After SIGTERM it reads once more and prints one JSON line: the number of versions that it saw, and what it read.
+After SIGTERM, the witness reads once more. Then the witness prints one JSON line with the number of versions and the
+number of records that it has read.
 """
 
 from __future__ import annotations

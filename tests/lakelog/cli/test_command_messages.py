@@ -1,5 +1,5 @@
-"""The messages of commands: for a path that is not a root, if nothing is due, and in --help. Also tests that no
-message contains characters on which a terminal acts.
+"""The messages of commands: the error for a path that is not a root, the message if nothing is due, and the text of
+--help. Also tests that no message contains control characters for a terminal.
 """
 
 from __future__ import annotations

@@ -74,6 +74,6 @@ def test_the_view_of_a_root_is_changed_by_way_of_the_root_alone(lakelog, tmp_pat
     for place in (tmp_path / "root/log", view):
         ended = lakelog(*arguments, str(place))
         assert (ended.status, ended.out) == (2, "")
-        assert f"{place}: is the view of a root" in ended.err
+        assert f"{place}: is the view (log/) of a root" in ended.err
         assert f"Use --root {tmp_path / 'root'}" in ended.err
         assert contents(tmp_path / "root") == whole

@@ -1,4 +1,6 @@
-"""Two hosts that find each other by a file. Here they are two processes that share only the directory."""
+"""Two hosts that find each other by a file. In this test, two processes that share only the directory take the place of
+the hosts.
+"""
 
 from __future__ import annotations
 

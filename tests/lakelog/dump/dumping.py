@@ -1,4 +1,4 @@
-"""Helpers for the tests of dumps: a whole dump as text, and a segment to be damaged."""
+"""Helpers for the tests of dumps: they return a whole dump as text, and make a segment that a test can damage."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""`lakelog dump` with decoders of Kafka's own topics, compared with the output of Kafka 4.3.1's own tool.
+"""`lakelog dump` with the decoders for Kafka's internal topics. The output is compared with the output of Kafka 4.3.1's
+own tool.
 
-tests/golden/groups has the topic __consumer_offsets of a broker 4.3.1, with groups of every kind. Its topic every-type has
-random records of every type in every version, and damaged records. scripts/make_golden_groups.py makes the folder.
+tests/golden/groups has the topic __consumer_offsets of a broker 4.3.1, with groups of every kind. The topic every-type
+in the same folder has damaged records, and random records of every type in every version. scripts/make_golden_groups.py
+makes the folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dumps against the output of Kafka 4.3.1's own tool for every file under tests/golden."""
+"""Compares the dump of every file under tests/golden with the output of Kafka 4.3.1's own tool."""
 
 from __future__ import annotations
 

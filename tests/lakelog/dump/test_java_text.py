@@ -1,4 +1,4 @@
-"""Bytes as text, whether they are UTF-8 or not: the same text as from new String(bytes, UTF_8) in Java."""
+"""Bytes become the same text as with new String(bytes, UTF_8) in Java, even if the bytes are not valid UTF-8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Dumps of messages of magic 0 and 1: a damaged message, compared with Kafka 4.3.1's own tool, and JSON."""
+"""Dumps of messages of magic 0 and 1: the dump of a damaged message, compared with the output of Kafka 4.3.1's own
+tool, and dumps as JSON.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests that every kind of commit is recognised by its line in the history, and how the last changes are kept."""
+"""Tests that every kind of commit is recognised by its line in the history. Also tests that the newest change of each
+kind is kept.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each of Burrow's rules, and the three details in which Lakelog differs."""
+"""Each rule of Burrow, a monitor for Kafka consumers, and the three details in which Lakelog differs from Burrow."""
 
 from __future__ import annotations
 

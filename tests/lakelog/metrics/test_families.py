@@ -1,4 +1,4 @@
-"""The whole text that Prometheus gets: of a root with a consumer, a damaged topic and hostile names."""
+"""The whole text that Prometheus gets for a root that has a consumer, a damaged topic and hostile names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each rule at its limit, from figures that were measured in staged roots."""
+"""Each rule of `lakelog check`, with figures at the limit of the rule and above the limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests that docs/MONITORING.md lists every metric of the endpoint and of jobs, with its labels, and no other."""
+"""Tests that docs/MONITORING.md lists every metric of the endpoint and of jobs, with its labels, and lists no other
+metric.
+"""
 
 from __future__ import annotations
 

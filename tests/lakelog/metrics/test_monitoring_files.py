@@ -1,5 +1,6 @@
-"""Tests that the alerts and the dashboard name only metrics and labels that the endpoint gives, and that the alerts have the
-limits of `lakelog check`."""
+"""Tests that the alerts and the dashboard name only metrics and labels of the endpoint. Also tests that the alerts have
+the same limits as `lakelog check`.
+"""
 
 from __future__ import annotations
 

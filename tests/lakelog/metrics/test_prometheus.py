@@ -1,4 +1,6 @@
-"""Lets promtool check the files of docs/monitoring, and lets Prometheus scrape staged roots until every alert fires."""
+"""Lets promtool check the files of docs/monitoring. Then Prometheus scrapes roots with prepared problems until every
+alert fires.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each look at a watched root finds, and how many reads it costs: with changes, without changes, and with
+"""What each look at a watched root finds, and how many reads each look costs: with changes, without changes, and with
 damage.
 """
 

@@ -1,4 +1,6 @@
-"""The rules of a file, their mistakes, and that docs/MONITORING.md lists all keys with their defaults."""
+"""Files with rules: their effect, and the errors for mistakes in a file. Also tests that docs/MONITORING.md lists all
+keys with their defaults.
+"""
 
 from __future__ import annotations
 

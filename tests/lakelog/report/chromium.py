@@ -1,7 +1,8 @@
-"""Controls Chromium without a window by its DevTools protocol over a pair of pipes. No driver and no package is needed.
+"""Controls Chromium without a window. The commands use Chromium's DevTools protocol, over two pipes. The tests need no
+WebDriver program and no package for this.
 
-Messages are JSON objects that end in a zero byte. CHROMIUM names the program; if it is not set, the usual names are
-tried.
+Messages are JSON objects that end in a zero byte. The environment variable CHROMIUM names the program. Without this
+variable, the usual names are tried.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Pictures: few shapes for any number of segments, all inside the frame, each with a description."""
+"""The pictures of a report: each picture has a description, has few shapes for any number of segments, and has all
+shapes inside its frame.
+"""
 
 from __future__ import annotations
 

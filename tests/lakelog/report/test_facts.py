@@ -1,4 +1,6 @@
-"""The facts in the report: fates of segments, damage, findings, and that one error does not stop the rest."""
+"""The facts in the report: what will happen to each segment, damage, and findings. One error does not stop the rest of
+the report.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that the page shows the facts, is complete, and that no data can change its structure."""
+"""Tests that the page is complete and shows the facts, and that no data can change the structure of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that appends over time are grouped in intervals without losing any."""
+"""Tests that appends over time are grouped in intervals, and that no append is lost."""
 
 from __future__ import annotations
 

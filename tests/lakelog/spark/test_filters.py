@@ -1,6 +1,6 @@
-"""Tests that each query of one load() gets its own rows, whatever filters the other queries have.
-
-A source that takes filters from Spark 4.2 fails these tests: see docs/decisions/0047-no-filters-from-spark.md.
+"""Several queries with different filters can use the result of one load(). Tests that each query gets its own rows.
+With Spark 4.2, a source that accepts filters from Spark fails these tests: see
+docs/decisions/0047-no-filters-from-spark.md.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Topics as a source of Spark: batches, streams into another topic, and readers whose records retention
-deletes."""
+"""Topics as a source of Spark: batches, streams into another topic, and readers that are too slow, so that retention
+deletes their unread records.
+"""
 
 from __future__ import annotations
 

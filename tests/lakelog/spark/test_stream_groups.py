@@ -79,8 +79,9 @@ def test_a_stream_with_a_group_records_what_is_done_and_is_not_reset(streams: St
     reset = streams.groups("reset-offsets", "--group", "billing", "--all-topics", "--to-earliest", "--execute")
     assert (reset.status, reset.out) == (1, "")
     assert reset.err == (
-        "lakelog: group billing, topic orders: is of kind 'stream', not 'group'. Its positions cannot be changed here: the"
-        " checkpoint of a Spark query decides where this stream continues. Change startingOffsets and use a new checkpoint.\n"
+        "lakelog: group billing, topic orders: is of kind 'stream', not 'group'. The positions of this consumer cannot be"
+        " changed here: the checkpoint of a Spark query decides where this stream continues. Change startingOffsets and"
+        " use a new checkpoint.\n"
     )
     assert streams.positions() == {("billing", 0): 3, ("billing", 1): 5}
 

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the pages."""
+"""Fixtures for the tests of the pages of `lakelog ui`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The overview: sums, topics, and what asks for attention."""
+"""The overview page: sums, topics, and problems that need attention."""
 
 from __future__ import annotations
 

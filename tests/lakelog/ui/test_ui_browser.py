@@ -1,7 +1,8 @@
 """Opens the pages in a browser. On a narrow screen, each page must fit, in both colour schemes. The keyboard must reach
 the content. A browser must be able to send a form. An open page must show new data.
 
-If there is no Chromium on PATH, these tests are skipped, and a line says so; `make test-browser` fails instead.
+If there is no Chromium on PATH, these tests are skipped, and a line of the output says this. But `make test-browser`
+fails without Chromium.
 """
 
 from __future__ import annotations

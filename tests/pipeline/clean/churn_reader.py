@@ -6,11 +6,11 @@
     again        repeatedly reads everything from the log start offset to the high watermark
     by-time      repeatedly looks up the offset of a time, and reads from this offset
 
-In everything that it reads, offsets must increase, no offset may be at or above the high watermark, and the numbers of
-each key must increase. Keys and values are those of tests.pipeline.clean.test_churn.
+The reader checks every record: offsets must increase, no offset may be at or above the high watermark, and the numbers
+of each key must increase. The keys and values come from tests.pipeline.clean.test_churn.
 
-After SIGTERM it reads once more and prints one JSON line: passes, records, and each key's last number (null: a
-tombstone).
+After SIGTERM, the reader reads once more. Then the reader prints one JSON line: the number of passes, the number of
+records, and the last number of each key (null means a tombstone).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Runs ingests, maintenance, exports and readers at the same time on one topic with compaction and retention.
 
 A source repeatedly writes a few keys, and deletes some of them. Meanwhile maintenance compacts small segments, drops
-old ones, and deletes their files soon after; the topic is exported to a Delta table in several runs; and three readers
-read in different ways. Cleaning keeps the records that a registered consumer has not read yet. So at the end the table
-and the reader `following` must have the last value of each key that the source wrote.
+old segments, and deletes their files soon afterwards. Several exports write the topic to a Delta table. Three readers
+read the topic in different ways. Cleaning keeps the records that a registered consumer has not read yet. So at the end
+the table and the reader `following` must have the last value of each key that the source wrote.
 
-`CHURN_MINUTES=15 pytest -m "soak or spark" tests/pipeline/clean/test_churn.py` takes longer.
+`CHURN_MINUTES=15 pytest -m "soak or spark" tests/pipeline/clean/test_churn.py` runs for 15 minutes.
 """
 
 from __future__ import annotations

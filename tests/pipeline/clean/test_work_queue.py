@@ -1,4 +1,6 @@
-"""The order of the work queue, its pieces, and the tasks that the budget leaves."""
+"""The work queue: the order of the tasks, how tasks are grouped into pieces, and which tasks are left out if the budget
+is too small.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The plan of an export without Spark: one line for each case of table, log and command line."""
+"""The plan of an export, tested without Spark. Each case is one line: a table, a log, and the options of the command
+line.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Exports into real Delta tables: each record once, after interrupted, restored and repeated runs."""
+"""Exports into real Delta tables: each record is exported once, even if runs are interrupted or repeated, or if a table
+is restored.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports without Spark: which exports run without Spark, that Spark makes the same tables, and that races write
+"""Tests which exports run without Spark, that Spark makes the same tables, and that two exports at the same time write
 no row twice.
 """
 

@@ -1,4 +1,6 @@
-"""Several exports in one job, once and again after each interval: whole tables, isolation of failures, and signals."""
+"""A job with several exports, which runs them once, or again after each interval: whole tables, isolation of failures,
+and signals.
+"""
 
 from __future__ import annotations
 

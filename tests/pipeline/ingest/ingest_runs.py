@@ -1,6 +1,6 @@
 """Runs ingests in this process for tests, and reads the resulting records and dead letters.
 
-A root is named by a local path, as in tests.stores.
+A test names a root by a local path, as in tests.stores.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Checkpoints that are lost, incomplete, rolled back or copied. With positions each row is committed exactly
-once; without positions the checkpoint is refused."""
+"""Checkpoints that are lost, incomplete, rolled back or copied. If a topic stores the source's positions, each row is
+committed exactly once. Without stored positions, the ingest refuses the checkpoint.
+"""
 
 from __future__ import annotations
 

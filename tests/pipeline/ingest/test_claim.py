@@ -1,4 +1,4 @@
-"""When a query may take topics over: each rule of a claim alone, and several rules together."""
+"""Whether a query may take over topics from another query: each rule alone, and several rules together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A micro-batch whose list exists already, on a storage that fails once: it waits and continues."""
+"""A micro-batch whose list of staged runs exists already, on a storage that fails once: the micro-batch waits, and then
+continues.
+"""
 
 from __future__ import annotations
 

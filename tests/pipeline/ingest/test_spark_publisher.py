@@ -1,4 +1,6 @@
-"""Publishing by a Spark job: the same bytes as by the driver, and the files that a failed task leaves."""
+"""Publishing by a Spark job: the job writes the same bytes as the driver would. Also tests the files that a failed task
+leaves.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""An ingest while the storage is full or unreachable: it waits, reports it, and commits its staged batch once."""
+"""An ingest while the storage is full or unreachable: the ingest waits, reports the problem, and commits its staged
+batch once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Exactly once: two runs at once, paused runs, killed runs, and tables to which an export must not write."""
+"""An export writes each row exactly once, even if two runs work at the same time, or if a run is paused or killed. Also
+tests tables to which an export must not write.
+"""
 
 from __future__ import annotations
 

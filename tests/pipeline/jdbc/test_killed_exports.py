@@ -1,7 +1,8 @@
 """Jobs that export into a database are killed at random, and started again.
 
-`KILLS=50` makes a long trial of each database. In a long trial, every tenth job exports with Spark, and the job's process
-or its JVM is killed; other jobs are stopped while another job exports the same records, and then continue.
+`KILLS=50` kills 50 jobs for each database, which is a long trial. In a long trial, every tenth job exports with Spark,
+and the test kills the job's process or its JVM. Some of the other jobs are paused while another job exports the same
+records, and then continue.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables that a user created or changed: an export refuses those that it cannot fill."""
+"""Tables that a user created or changed: an export refuses each table that it cannot fill."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Tests that Delta's commits and the files of checkpoints on S3 are conditional puts, with a real S3 server.
 
-A proxy between Spark and the server stops or damages single requests. So the moments that matter always occur.
+A proxy between Spark and the server stops or damages single requests. So each critical moment occurs in every run of
+the tests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which neighbours are merged, how often a byte is copied, and the contents of the new segments."""
+"""Which neighbouring segments are merged, how often a byte is copied, and the contents of the new segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which range compaction works on, whether it is due, and which segments are grouped."""
+"""The choice of the offsets to compact: the range, whether compaction is due, and which segments are compacted
+together.
+"""
 
 from __future__ import annotations
 

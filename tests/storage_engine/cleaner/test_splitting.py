@@ -1,4 +1,6 @@
-"""Tests that a partition compacted in parts has the same files as one compacted by a single task."""
+"""Several tasks can each compact a part of a partition. Tests that the files are then the same as after a compaction by
+a single task.
+"""
 
 from __future__ import annotations
 

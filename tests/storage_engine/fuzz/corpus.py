@@ -1,9 +1,9 @@
 """Collects the files to be mutated: small valid files of every kind that the engine reads, from brokers (tests/golden)
 and from Lakelog.
 
-The logs have only a few batches, so that most mutations have an effect and a million mutations take only minutes. They
-contain every codec, transactions with both kinds of markers, headers and nulls, both timestamp types, batches that the
-cleaner rebuilt or emptied, idempotent producers, and all formats of the logs in tests/golden.
+The logs have only a few batches, so that most mutations have an effect and a million mutations take only minutes. The
+logs contain every codec, transactions with both kinds of markers, headers and nulls, both timestamp types, batches that
+the cleaner rebuilt or emptied, idempotent producers, and all formats of the logs in tests/golden.
 """
 
 from __future__ import annotations

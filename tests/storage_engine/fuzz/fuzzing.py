@@ -3,8 +3,8 @@
     python -m tests.storage_engine.fuzz.fuzzing --mutations 1000000 --seed 7 [--only 4711]
 
 Mutation number n of a seed is always the same, whatever ran before it, so a failing mutation can be run again alone.
-The address space is limited to that of the process after its first reads plus half a gigabyte, so a reader that trusts
-a false size of gibibytes fails. A watchdog ends a run in which a thousand mutations take minutes.
+After its first reads, the process may use only half a gigabyte of additional address space. So a reader fails if it
+trusts a false size of gibibytes. A watchdog ends a run in which a thousand mutations take minutes.
 """
 
 from __future__ import annotations

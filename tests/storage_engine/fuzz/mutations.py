@@ -1,4 +1,4 @@
-"""Damages files so that as many checks as possible still succeed, and readers get far into the file.
+"""Damages files in such a way that many checks still succeed. So readers get far into a damaged file.
 
 A batch of a log is changed in its header, in its compressed bytes, or in its records before they are compressed. Then
 its length, its CRC and the CRCs inside its records are nearly always corrected. The CRCs of small binary files are

@@ -1,5 +1,5 @@
-"""Loading a log after a crash and after damage: which bytes are kept, cut out and saved, and which files are
-derived.
+"""Loading a log after a crash and after damage: which bytes are kept, which bytes are cut out and saved, and which
+files are derived from the log again.
 """
 
 from __future__ import annotations

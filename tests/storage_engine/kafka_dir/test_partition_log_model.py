@@ -1,8 +1,8 @@
 """Compares random histories of a partition's log with a naive model, a list of records.
 
-Each history appends, rolls, flushes, deletes, reads and looks up at random. Sometimes it is killed, also in the middle
-of an operation, or loses power together with unsynced data. A log that is opened again must have everything that was
-durable, nothing that was not appended, no gap, and each record at its offset.
+Each history appends, rolls, flushes, deletes, reads and looks up at random. Some histories kill the log, even in the
+middle of an operation. Some histories cut the power, so that unsynced data is lost. A log that is opened again must
+have all durable records and no gap. Each record must have been appended, and must be at its offset.
 """
 
 from __future__ import annotations

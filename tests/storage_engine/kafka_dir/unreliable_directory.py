@@ -1,7 +1,8 @@
 """A Directory in memory that simulates power cuts: unsynced data may be lost, completely or in part, or become zeros.
 
-Of the unsynced bytes, a prefix of the writes survives, and the last surviving write may be torn or zeros. Of the
-unsynced changes of names, a prefix survives. All other unsynced data is lost.
+Of the unsynced writes to a file, a random number survives, beginning with the oldest write. The last surviving write
+may be torn or become zeros. Of the unsynced changes of names, a random number survives, beginning with the oldest
+change. All other unsynced data is lost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The codecs of Kafka's checkpoint files with bytes that a 4.3.1 broker wrote."""
+"""Encoding and decoding of Kafka's checkpoint files, compared with files that a 4.3.1 broker wrote."""
 
 import pytest
 

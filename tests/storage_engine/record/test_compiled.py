@@ -1,4 +1,6 @@
-"""Kernels are loaded from numba's cache when they are called, and not by processes that only import their modules."""
+"""A kernel is loaded from numba's cache when it is called. A process that only imports the module of a kernel does not
+load the kernel.
+"""
 
 from __future__ import annotations
 

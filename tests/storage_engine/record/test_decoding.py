@@ -1,4 +1,6 @@
-"""Tests that records are decoded unchanged: our records by us and by other implementations, and theirs by us."""
+"""Tests that records are decoded unchanged: Lakelog and other implementations decode Lakelog's records, and Lakelog
+decodes the records of other implementations.
+"""
 
 from __future__ import annotations
 

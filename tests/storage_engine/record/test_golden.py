@@ -1,4 +1,4 @@
-"""Records, lookups and indexes on segments that a Kafka 4.3.1 broker wrote."""
+"""Reads records, looks up offsets and checks indexes in segments that a Kafka 4.3.1 broker wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests that the header table in the docstring matches the dtype, and that kernels import nothing else."""
+"""Tests that the header table in the docstring matches the dtype, and that kernels import only this module and other
+kernels.
+"""
 
 from __future__ import annotations
 

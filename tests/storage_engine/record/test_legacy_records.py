@@ -317,7 +317,7 @@ def test_claims_take_no_memory() -> None:
 
 
 def test_a_snappy_block_that_claims_four_gibibytes_is_refused() -> None:
-    with pytest.raises(CorruptionError, match="are damaged, or decompress to more than"):
+    with pytest.raises(CorruptionError, match="are damaged, or that decompress to more than"):
         decoded(Message(0, None, b"\xff\xff\xff\xff\x0f\0", attributes=Codec.SNAPPY).encode())
 
 

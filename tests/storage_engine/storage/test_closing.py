@@ -1,4 +1,4 @@
-"""Closing a file when the operating system reports an error, as on NFS, but still frees the descriptor."""
+"""Closing a file if the operating system reports an error, but has freed the descriptor. This can happen on NFS."""
 
 from __future__ import annotations
 

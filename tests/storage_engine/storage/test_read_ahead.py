@@ -1,4 +1,4 @@
-"""Reading ahead: the same bytes and the same errors as from the storage itself, with several reads at the same time."""
+"""Reading ahead: several reads run at the same time, and give the same bytes and the same errors as the storage itself."""
 
 from __future__ import annotations
 

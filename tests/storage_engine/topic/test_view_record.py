@@ -1,5 +1,6 @@
-"""Tests that settling changes nothing in a folder log/ that is not the view of the root. Examples: the log/ belongs to a
-Kafka broker, or the folder around the log/ is not a root."""
+"""Settling updates the view log/. Tests that settling changes nothing in a folder log/ that is not the view of the
+root. Examples: the log/ belongs to a Kafka broker, or the folder around the log/ is not a root.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Tests that the cost of operations grows at most in proportion to the number of partitions and topics.
 
-The tests compare a number of partitions or topics with four times that number. They count the calls of the storage, the
-files and folder entries that it returned, and the bytes that it read; they measure no time. If each partition or topic
-causes work on something that itself grows with their number, one of the three counts shows it.
+The tests compare a number of partitions or topics with four times that number. The tests count the calls of the
+storage, the files and folder entries that the storage returned, and the bytes that the storage read. The tests measure
+no time. If the work for a single partition or topic grows with the number of all partitions or topics, one of the three
+counts shows this.
 """
 
 from __future__ import annotations

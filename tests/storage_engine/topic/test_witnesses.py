@@ -1,4 +1,6 @@
-"""Tests that every command refuses a topic whose newest versions were deleted, if another file of the root shows it."""
+"""Tests that every command refuses a topic whose newest versions were deleted, if another file of the root shows that
+these versions existed.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Copies a topic with a streaming query, and stores the micro-batches of two topics with another streaming query.
 
 The copy reads and writes with format("lakelog"), like a program that copies one Kafka topic into another. The other
-query writes one Parquet file for each micro-batch and replaces it at once, so a repeated micro-batch replaces what was
-written before. Each query has a group that holds back cleaning, and reads only committed records.
+query writes one Parquet file for each micro-batch. If a micro-batch is repeated, its new file replaces the old file
+atomically. Each query reads only committed records. Each query also has a group, and cleaning keeps the records that a
+group has not read yet.
 
     python -m tests.faults.processes.streams.copier GATE ROOT FOLDER
 

@@ -1,4 +1,6 @@
-"""Appends records to topics until it is told to stop, also in transactions, and keeps a journal of what it appended."""
+"""Appends records to topics, some of them in transactions, until a test stops the appends. Keeps a journal of all
+appended records.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import lakelog
@@ -58,9 +59,9 @@ class Feeder(threading.Thread):
     aborted: by partition and offset, what it must not find.
     """
 
-    def __init__(self, root: Path, topics: Sequence[str], seed: float) -> None:
+    def __init__(self, root: str, topics: Sequence[str], seed: float) -> None:
         super().__init__()
-        self._log = lakelog.open(str(root))
+        self._log = lakelog.open(root)
         self._topics = {name: self._log.topic(name) for name in topics}
         self._chance = random.Random(seed)
         self._number = 0

@@ -64,9 +64,9 @@ class Query(NamedTuple):
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
-def query_into(root: Path, topics: Sequence[str], name: str, checkpoint: Path) -> Query:
+def query_into(root: str, topics: Sequence[str], name: str, checkpoint: Path) -> Query:
     """A query that writes to topics."""
-    opened = Topics(open_storage(str(root)), BrokerConfig(), SystemClock())
+    opened = Topics(open_storage(root), BrokerConfig(), SystemClock())
 
     def has_result(chain: StateChain, number: int) -> bool:
         query = json.loads((checkpoint / "metadata").read_text())["id"]

@@ -1,10 +1,11 @@
-"""Writes to several topics with two streaming queries. The queries read files, and both write to one of the topics.
+"""Writes to several topics with two streaming queries. Both queries read files. Each query writes to a topic of its
+own, and to a topic that both queries share.
 
     python -m tests.faults.processes.streams.spreader GATE ROOT FOLDER
 
-Each row of a file becomes one record (`RECORD`, and `expected` in Python). The program reports that Spark is ready, and
-starts the queries when the file GATE exists. If this file contains the text of the constant ONCE, each query writes the
-rows that exist at its start, and then ends.
+Each row of a file becomes one record. `RECORD` says in SQL how a row becomes a record, and `expected` says the same in
+Python. The program reports that Spark is ready, and starts the queries when the file GATE exists. If this file contains
+the text of the constant ONCE, each query writes the rows that exist at its start, and then ends.
 """
 
 from __future__ import annotations

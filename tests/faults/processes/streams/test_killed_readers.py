@@ -1,5 +1,6 @@
-"""Kill -9 of a program whose streams read two topics and copy one of them, while another program appends to the topics,
-also in transactions, and maintenance cleans them."""
+"""Kills a program with kill -9. The program's streams read two topics and copy one of these topics. Meanwhile another
+program appends to the topics, also in transactions, and maintenance cleans the topics.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from tests.faults.processes.programs import Gated, Program
 from tests.faults.processes.streams.copier import COMPACTED, COPIED, COPY, PLAIN, STORED, checkpoint_of, stored_file
 from tests.faults.processes.streams.feeder import PARTITIONS, Entry, Feeder, Where
 from tests.faults.processes.streams.restarts import Query, Restarts, query_into
+from tests.stores import root_at
 
 SEED = int(os.environ.get("SEED", random.randrange(2**32)))
 KILLS = int(os.environ.get("KILLS", "2"))
@@ -41,8 +43,8 @@ Offsets = dict[int, Entry]
 def test_however_often_a_reading_stream_is_killed_every_committed_record_comes_once(tmp_path: Path) -> None:
     print(f"SEED={SEED} KILLS={KILLS}", file=sys.stderr)
     chance, began = random.Random(SEED), time.monotonic()
-    (root := tmp_path / "root").mkdir()
-    log = lakelog.open(str(root), create=True)
+    root = root_at(tmp_path / "root")
+    log = lakelog.open(root, create=True)
     log.create_topic(COMPACTED, PARTITIONS, SMALL | COMPACTED_OFTEN)
     log.create_topic(PLAIN, PARTITIONS, SMALL | RETAINED_OFTEN)
     copy = log.create_topic(COPY, PARTITIONS, SMALL)

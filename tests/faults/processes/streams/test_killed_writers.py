@@ -1,5 +1,6 @@
-"""Kill -9 of a program whose two streams write to several topics, one of them shared, while maintenance cleans all
-topics and another program appends to one of its own."""
+"""Kills a program with kill -9. The program's two streams write to several topics, and share one of these topics.
+Meanwhile maintenance cleans all topics, and another program appends to a further topic.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from tests.faults.processes.streams.copier import checkpoint_of
 from tests.faults.processes.streams.feeder import Entry, Feeder
 from tests.faults.processes.streams.restarts import Restarts, query_into
 from tests.faults.processes.streams.spreader import FILES, FIRST, PARTITIONS, ROWS, SECOND, SHARED, Written, expected
+from tests.stores import root_at
 
 SEED = int(os.environ.get("SEED", random.randrange(2**32)))
 KILLS = int(os.environ.get("KILLS", "2"))
@@ -38,8 +40,8 @@ AHEAD = 6
 def test_however_often_a_writing_stream_is_killed_every_row_comes_once(tmp_path: Path) -> None:
     print(f"SEED={SEED} KILLS={KILLS}", file=sys.stderr)
     chance, began = random.Random(SEED), time.monotonic()
-    (root := tmp_path / "root").mkdir()
-    log = lakelog.open(str(root), create=True)
+    root = root_at(tmp_path / "root")
+    log = lakelog.open(root, create=True)
     for topic in (*QUERIES, SHARED):
         log.create_topic(topic, PARTITIONS, SMALL)
     log.create_topic(OTHER, PARTITIONS, SMALL | CLEANED_OFTEN)

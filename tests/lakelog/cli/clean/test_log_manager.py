@@ -1,4 +1,4 @@
-"""`lakelog log-manager`: what it prints, its mistakes, and its processes that are stopped and killed."""
+"""`lakelog log-manager`: its output, its errors for mistakes of the user, and processes that are stopped or killed."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_the_view_of_a_root_is_refused(lakelog, tmp_path) -> None:
     lakelog("topics", "create", "t")
     ended = lakelog("log-manager", "--config", properties(tmp_path, tmp_path / "root/log"), "--once")
     assert ended.status == 2
-    assert "is the view of a root" in ended.err
+    assert "is the view (log/) of a root" in ended.err
 
 
 @contextmanager

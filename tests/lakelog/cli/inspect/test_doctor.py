@@ -1,4 +1,6 @@
-"""`lakelog doctor`: its output and exit status, and that it leaves no files, even if it is interrupted."""
+"""`lakelog doctor`: its output and its exit status. Also tests that the command leaves no files, even if somebody
+interrupts it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lakelog metrics`: printed, in a file, and by HTTP as Prometheus reads them."""
+"""`lakelog metrics`: the metrics on standard output, in a file, and over HTTP as Prometheus reads them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Commands with the options of Kafka's tools, without a broker. tests/kafka/test_kafka_tools.py compares them with Kafka's own
-tools.
+"""Commands with the options of Kafka's tools, without a broker. tests/kafka/test_kafka_tools.py compares these commands
+with Kafka's own tools.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Transactions on the command line: what read and offsets show of them, and listing, aborting and finishing them."""
+"""Transactions on the command line: what `lakelog read` and `lakelog offsets` show, and how a user lists, aborts and
+finishes transactions.
+"""
 
 from __future__ import annotations
 

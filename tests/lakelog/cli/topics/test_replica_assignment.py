@@ -1,4 +1,4 @@
-"""Replica assignments against the results of Kafka's AdminUtils.assignReplicasToBrokers for the same arguments."""
+"""Compares replica assignments with the results of Kafka's AdminUtils.assignReplicasToBrokers for the same arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lakelog topics`, and the common parts of all commands: roots, settings files, mistakes."""
+"""`lakelog topics`, and the parts that all commands share: roots, settings files, and errors for mistakes of the user."""
 
 from __future__ import annotations
 

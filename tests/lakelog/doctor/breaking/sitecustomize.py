@@ -1,6 +1,7 @@
-"""Breaks the promises of a file system on purpose: one of the operating system's calls does something else.
+"""Breaks a guarantee of the file system on purpose: one call of the operating system does something wrong.
 
-At its start, Python imports a module of this name if its folder is in PYTHONPATH. So BREAK also breaks child processes.
+At its start, Python imports a module with the name sitecustomize, if the folder of this module is in PYTHONPATH. So the
+variable BREAK also affects child processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Fresh views with Spark: each equals the view without Spark, and the table that the next export makes."""
+"""Fresh views (a table with the records that are not exported yet), with Spark. Each view equals the view without
+Spark, and equals the table after the next export.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Fresh views without Spark: each equals the table that the next export makes, whatever happens meanwhile."""
+"""Fresh views (a table with the records that are not exported yet), without Spark. Each view equals the table after the
+next export, even if exports or maintenance run at the same time.
+"""
 
 from __future__ import annotations
 

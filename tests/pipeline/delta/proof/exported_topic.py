@@ -1,4 +1,4 @@
-"""Provides a topic in a root with the table to which it is exported, as a test changes both."""
+"""Provides a topic in a root, and the table to which the topic is exported. A test can change the topic and the table."""
 
 from __future__ import annotations
 

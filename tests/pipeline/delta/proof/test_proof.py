@@ -1,4 +1,4 @@
-"""Proofs of exported tables: honest tables are never called different, and each change of a table is found."""
+"""Proofs of exported tables: a proof never calls a correct table different, and finds each change of a table."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     python dying_upkeep.py TABLE STEP
 
-STEP is `name:before` or `name:after`, with a name from STEPS. `file` is the put of a file that joins others, and
-`commit` is the put of the commit.
+STEP is `name:before` or `name:after`, with a name from STEPS. `file` is the step that puts a file with the rows of
+several small files, and `commit` is the step that puts the commit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which tables maintenance keeps small, and what it reports."""
+"""For which tables maintenance joins small files and deletes old files, and what maintenance reports about them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Tests that `*` in an expression of the settings means exactly the source's columns, in their order.
 
-Each source is ingested once. Every setting with an expression has `*` in it: key, value, timestamp, partition and topic
-in one form, headers in every form. Spark cannot know that these expressions never fail, so each is guarded, and the
-columns of one guard must not be visible to another expression. Records are read by `lakelog read` and compared as a
-whole.
+Each source is ingested once. Every setting with an expression uses `*`. The expressions for key, value, timestamp,
+partition and topic use one form of `*`, and the expression for headers uses every form. Spark cannot know that these
+expressions never fail, so Lakelog guards each expression with extra columns. The extra columns of one expression must
+not be visible to another expression. Records are read by `lakelog read` and compared as a whole.
 """
 
 from __future__ import annotations

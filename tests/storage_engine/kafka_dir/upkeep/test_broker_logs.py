@@ -1,4 +1,6 @@
-"""Tests that the logs of a broker are opened as the broker would, and what the tasks and the cleaning do with them."""
+"""Tests that the logs of a broker are opened in the same way as by the broker. Also tests what the scheduled tasks and
+the cleaning do with these logs.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,7 @@ def test_settings_that_were_changed_while_the_broker_ran_have_priority_over_the_
 
 def test_the_file_of_another_node_is_refused(tmp_path: Path) -> None:
     make_directory(tmp_path / "data", {"a": OLD})
-    with pytest.raises(ConfigError, match=r"belongs to node 2, but .*meta\.properties to node 1"):
+    with pytest.raises(ConfigError, match=r"belongs to node 2, but .*meta\.properties belongs to node 1"):
         Manager(tmp_path / "data", node_id=2)
     Manager(tmp_path / "data", node_id=1).once()
 

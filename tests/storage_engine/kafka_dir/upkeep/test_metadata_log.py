@@ -1,4 +1,6 @@
-"""Tests that topics and settings are read from __cluster_metadata: of a real broker, and record by record."""
+"""Tests that topics and settings are read from __cluster_metadata: from the files of a real broker, and from single
+records of each kind.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which topics of a broker's directories are opened, retained and compacted."""
+"""Which topics of a broker's directories are opened, and to which topics retention and compaction are applied."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_a_checkpoint_that_was_rolled_back_is_refused(storage) -> None:
     query.batch(0, rows(1))
     query.batch(1, rows(2))
     with pytest.raises(
-        BatchRefusedError, match="found batch 0, whose offsets have the hash h0, but the topic already has batch 1"
+        BatchRefusedError, match="found batch 0 with the offsets' hash h0, but the topic already has batch 1"
     ):
         query.batch(0, rows(1))
     with pytest.raises(BatchRefusedError, match="copied or rolled back"):

@@ -1,4 +1,6 @@
-"""A source's positions in a topic's state: accepted and refused batches, and the separation of two sources."""
+"""The positions of a source in a topic's state: which batches are accepted, which batches are refused, and that two
+sources stay separate.
+"""
 
 from __future__ import annotations
 

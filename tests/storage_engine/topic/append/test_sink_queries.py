@@ -1,5 +1,5 @@
-"""The entries of queries that write through a sink: an entry is kept while its query is active, and is deleted
-without a batch being appended twice.
+"""The entries of queries that write through a sink. The entry of an active query is kept. The entry of an idle query is
+deleted, and still no batch is appended twice.
 """
 
 from __future__ import annotations

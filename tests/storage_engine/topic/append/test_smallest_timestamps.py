@@ -1,4 +1,6 @@
-"""Tests that the state has each segment's smallest timestamp and largest lateness, whatever wrote the segment."""
+"""Tests that the state has the smallest timestamp and the largest lateness of each segment, for each kind of writer.
+The lateness of a record says how far its timestamp is behind the largest timestamp before it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of staged runs of a micro-batch for several topics: crashes, lost replies, parallel attempts."""
+"""The list of the files that a micro-batch for several topics has staged: crashes, lost replies, parallel attempts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Transactions over several topics: readers of committed records see all of a transaction or nothing, also after
-a crash at any call."""
+"""Transactions over several topics: readers of committed records see the whole transaction or nothing of it, even after
+a crash at any call.
+"""
 
 from __future__ import annotations
 

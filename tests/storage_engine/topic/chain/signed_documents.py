@@ -1,4 +1,4 @@
-"""Makes documents with changed fields and a digest that fits, as a defect or a manual edit could produce them."""
+"""Makes documents with changed fields and a correct digest. A defect or a manual edit could produce such documents."""
 
 from __future__ import annotations
 

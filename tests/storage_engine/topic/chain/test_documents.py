@@ -1,5 +1,6 @@
-"""Documents with a digest: which documents are accepted, which are damage, and the correction of one changed
-byte."""
+"""Documents with a digest: which documents are accepted, which documents count as damage, and how one changed byte is
+corrected.
+"""
 
 from __future__ import annotations
 

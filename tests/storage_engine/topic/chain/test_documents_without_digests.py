@@ -1,5 +1,6 @@
-"""Tests that a new root has no documents of format 1: a document that looks like one is damage, for every kind of
-document."""
+"""A new root has no documents of format 1, which have no digest. Tests that a document in this format counts as damage
+in a new root, for every kind of document.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Pruning, interrupted at any call and beside other processes: the newest version and the whole history remain,
-and no wrong version becomes a parent."""
+"""Pruning that is interrupted at any call, or runs at the same time as other processes. The newest version and the
+whole history remain, and no wrong version becomes a parent.
+"""
 
 from __future__ import annotations
 

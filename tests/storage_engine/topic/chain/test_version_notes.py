@@ -1,4 +1,6 @@
-"""Tests that notes are the same as the versions, before and after pruning, and that damage is named."""
+"""Tests that the notes about versions have the same facts as the versions, before and after pruning, and that damage is
+reported.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cleaning plans: their content, that they are applied exactly, and the changes after which they are refused."""
+"""Cleaning plans: the contents of a plan, its exact application, and the changes after which a plan is refused."""
 
 from __future__ import annotations
 

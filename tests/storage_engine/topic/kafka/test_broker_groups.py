@@ -1,4 +1,6 @@
-"""Which offsets of a broker's groups become positions, and the file that gives positions back."""
+"""Which offsets of a broker's groups become positions of a topic, and the file with which a broker gets these positions
+back.
+"""
 
 from __future__ import annotations
 

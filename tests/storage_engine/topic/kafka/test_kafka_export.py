@@ -1,5 +1,6 @@
-"""Exports: topics become complete Kafka log directories, or nothing. tests/kafka starts a broker on such
-directories."""
+"""Exports: a topic becomes a complete Kafka log directory, or the export leaves nothing. tests/kafka starts a broker on
+such directories.
+"""
 
 from __future__ import annotations
 

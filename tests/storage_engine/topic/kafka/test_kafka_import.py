@@ -1,4 +1,4 @@
-"""Imports: Kafka log directories become topics, also directories of crashed brokers and damaged ones."""
+"""Imports: Kafka log directories become topics, even if the broker crashed or files are damaged."""
 
 from __future__ import annotations
 

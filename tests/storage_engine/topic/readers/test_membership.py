@@ -1,4 +1,4 @@
-"""Groups: only one member at a time commits, and a new member continues at the last commit."""
+"""Groups: at any time only one member can commit, and a new member continues at the position of the last commit."""
 
 from __future__ import annotations
 

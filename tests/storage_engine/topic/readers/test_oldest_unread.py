@@ -1,5 +1,6 @@
-"""Tests that `oldest_unread` finds the first unread record without reading the later records. The record must be the
-same that a count of all unread records finds."""
+"""Tests that `oldest_unread` finds the first unread record without reading the later records. The test counts all
+unread records, and compares the first of them with the record that `oldest_unread` finds.
+"""
 
 from __future__ import annotations
 

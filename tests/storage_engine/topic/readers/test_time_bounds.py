@@ -1,5 +1,5 @@
-"""Which offsets the .timeindex excludes by their timestamps, and that a wrong bit never excludes too many
-offsets.
+"""Which offsets a time range excludes with the help of the .timeindex. Also tests that a wrong bit never excludes too
+many offsets.
 """
 
 from __future__ import annotations

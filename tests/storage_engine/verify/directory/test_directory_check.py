@@ -1,4 +1,6 @@
-"""Tests that a broker's directories have no problem, and that each damage is found at its place and only there."""
+"""Tests that the check reports no problem in a broker's directories. Also tests that the check finds each damage at its
+place, and reports no other place.
+"""
 
 from __future__ import annotations
 
