@@ -30,7 +30,7 @@ def test_a_setting_is_altered_and_shown(orders: PagesRoot) -> None:
         ("retention.ms", "3600000")
     ]
     assert orders.topics.state("orders").configs == {"retention.ms": "3600000"}
-    assert orders.warnings == ["topic orders: retention.ms set to 3600000 by the pages"]
+    assert orders.warnings == ["topic orders: retention.ms was set to 3600000 on a page of this server"]
 
 
 def test_a_setting_is_set_back_to_its_default(orders: PagesRoot) -> None:
