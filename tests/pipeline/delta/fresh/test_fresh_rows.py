@@ -372,7 +372,7 @@ def test_a_table_that_is_ahead_of_the_log(tmp_path: Path, monkeypatch: pytest.Mo
     topic.append((b"c", 3))
     topic.run_export()
     monkeypatch.setattr(snapshot, "newest_decided", lambda *_: older)
-    with pytest.raises(PositionAheadError, match="the log ends at 2"):
+    with pytest.raises(PositionAheadError, match="the log ends at offset 2"):
         view(topic)
 
 
