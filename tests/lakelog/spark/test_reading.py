@@ -76,7 +76,11 @@ def test_a_batch_reads_what_its_isolation_allows(topics: Topics) -> None:
         ("endingTimestamp", "-4", []),
         ("endingTimestamp", "-5", [b"v", b"v"]),
         ("endingTimestamp", "-6", "option endingTimestamp: found -6 as the time for a-0. Give 0 or more"),
-        ("startingOffsets", '{"a": {"0": -2}, "b": {"0": -3}}', "option startingOffsets: found -3 as the offset for b-0"),
+        (
+            "startingOffsets",
+            '{"a": {"0": -2}, "b": {"0": -3}}',
+            "option startingOffsets: found -3 as the offset for b-0",
+        ),
         ("endingOffsets", '{"a": {"0": -3}, "b": {"0": 1}}', "option endingOffsets: found -3 as the offset for a-0"),
     ],
 )
