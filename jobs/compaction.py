@@ -4,8 +4,9 @@
 
 The job works on the topics that --topic or the section `compaction` names. If neither names a topic, the job works on
 all topics of the root. The job runs one Spark task for each partition that is dirty enough (min.cleanable.dirty.ratio,
-max.compaction.lag.ms). The active segment is not compacted. The old files are deleted by the first run that starts
-after file.delete.delay.ms has passed. Ingests, exports and readers may run at the same time.
+max.compaction.lag.ms). The active segment is not compacted. Compaction replaces old files by new ones. The first run
+that starts more than file.delete.delay.ms after the replacement deletes the old files. Ingests, exports and readers may
+run at the same time.
 """
 
 from __future__ import annotations

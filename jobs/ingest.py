@@ -3,10 +3,10 @@
     ./spark-submit.sh ingest --conf conf/flights.yaml
 
 The job reads the source of the section `ingest`, makes records of its rows, and appends each micro-batch in one commit
-per topic. A row that the topic does not accept is written to tables/dead_letters/ingest/<topic>/, and the job continues.
-SIGTERM or Ctrl-C ends the job after the current micro-batch. A job that is started again continues after its last commit.
-If the same query is started a second time while it runs, the second run takes over and the first run ends with exit
-status 3.
+per topic. A row that the topic does not accept is written to tables/dead_letters/ingest/<topic>/, and the job
+continues. SIGTERM or Ctrl-C ends the job after the current micro-batch. A job that is started again continues after its
+last commit. If the same query is started a second time while it runs, the second run takes over and the first run ends
+with exit status 3.
 """
 
 from __future__ import annotations
@@ -99,8 +99,9 @@ def add_ingest_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-new-checkpoint",
         action="store_true",
-        help="accept a checkpoint that is new to the topic, copied or rolled back; all rows that are read with this"
-        " checkpoint are appended, and the recorded batches and positions of earlier queries are deleted",
+        help="accept a checkpoint that is new to the topic, was copied, or was rolled back. The job appends all rows"
+        " that it reads with this checkpoint. The job deletes the batches and positions that the topic has recorded"
+        " for earlier queries",
     )
     parser.add_argument(
         "--accept-schema",

@@ -1,17 +1,19 @@
 """Run retention, compaction and the merging of small segments in one scheduled job.
 
-The job also ends transactions that were decided, or whose timeout has passed. The job deletes files of dropped
-segments, old versions of the topics' states, and files left by crashed processes. At the end, the job keeps the topics'
-Delta tables small: it joins small files, and deletes files whose retention has passed (maintenance.tables.upkeep).
+The job also ends each transaction whose commit or abort was decided, or whose timeout has passed. The job deletes files
+of dropped segments, old versions of the topics' states (the files in meta/), and files left by crashed processes. At
+the end, the job keeps the topics' Delta tables small: it joins small files, and deletes files whose retention has
+passed (maintenance.tables.upkeep).
 
     ./spark-submit.sh maintenance --conf conf/flights.yaml [--max-minutes N] [--max-bytes N] \\
         [--dry-run | --save FILE | --apply FILE]
 
 The job works on the topics that --topic or the section `maintenance` names. If neither names a topic, the job works on
-all topics of the root, including deleted topics that still have files. Compactions that are due by
-max.compaction.lag.ms come first, then compactions of the dirtiest partitions, then merges of small segments. Each piece
-of work is committed as soon as it is done. The end of the report lists the work that the budget did not allow. Ingests,
-exports, readers and another maintenance may run at the same time. It is safe to kill the job at any time.
+all topics of the root, including deleted topics that still have files. The job first compacts the partitions that are
+due by max.compaction.lag.ms. Then it compacts the dirtiest partitions. Last, it merges small segments. Each piece of
+work is committed as soon as it is done. If the limits --max-minutes or --max-bytes are too small for some of the work,
+the end of the report lists this work. Ingests, exports, readers and another maintenance may run at the same time. It is
+safe to kill the job at any time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prove that the Delta tables of exports equal their topics.
+"""Prove that each Delta table of an export equals its topic.
 
     ./spark-submit.sh prove --conf conf/flights.yaml [--table-version N]
     ./spark-submit.sh prove --conf several.yaml [--only NAME]...

@@ -3,8 +3,8 @@
     ./spark-submit.sh retention --conf conf/flights.yaml [--dry-run | --save FILE | --apply FILE]
 
 The job works on the topics that --topic or the section `retention` names. If neither names a topic, the job works on
-all topics of the root. The files of the dropped segments are deleted by the first run that starts after
-file.delete.delay.ms has passed. Ingests, exports and readers may run at the same time.
+all topics of the root. The first run that starts more than file.delete.delay.ms after the drop deletes the files of the
+dropped segments. Ingests, exports and readers may run at the same time.
 """
 
 from __future__ import annotations

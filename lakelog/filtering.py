@@ -1,16 +1,18 @@
 """Filters rows by an expression of pyarrow.compute, and finds a range of offsets that contains all rows that can match.
 
-Arrow itself decides which rows can match. Each segment becomes a fragment of an Arrow dataset, together with what the
-state knows about its rows: the topic, the partition, the offsets, the largest timestamp and the smallest one. Arrow
-returns the fragments that the expression does not contradict. Arrow opens no file for this.
+Arrow itself decides which rows can match. Each segment becomes a fragment of an Arrow dataset. The fragment contains
+what the state says about the segment's rows: the topic, the partition, the offsets, the largest timestamp and the
+smallest timestamp. Arrow returns the fragments that the expression does not contradict. To decide this, Arrow opens no
+file.
 
-Bisection finds, in the same way, the earliest and the latest time at which a row of a segment can match. If the first
-segment begins with batches whose rows are all before this earliest time, these batches are skipped. If the last segment
-ends with batches whose rows are all after this latest time, these batches are skipped, too. topic.readers.time_bounds
-finds the first and the last batch to read. To find the last batch, it uses a number in the state: the largest lateness
-of the segment's records. A record is late if an earlier record has a larger timestamp. Its lateness is the difference
-between the largest timestamp of the earlier records and its own timestamp. If an earlier release of Lakelog wrote the
-segment, the state lacks this number and the smallest timestamp. In such a segment, fewer rows can be skipped.
+For each segment, a bisection finds the earliest and the latest time at which a row can match. The bisection asks Arrow
+about fragments, too. If the first segment begins with batches whose rows are all before this earliest time, these
+batches are skipped. If the last segment ends with batches whose rows are all after this latest time, these batches are
+skipped, too. topic.readers.time_bounds finds the first and the last batch to read. To find the last batch,
+topic.readers.time_bounds uses a number in the state: the largest lateness of the segment's records. A record is late if
+an earlier record has a larger timestamp. The lateness of a record is the difference between the largest timestamp of
+the earlier records and the record's own timestamp. If an earlier release of Lakelog wrote the segment, the state lacks
+this number and the smallest timestamp. In such a segment, fewer rows can be skipped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads a topic as a member of a group, for Topic.follow, and stores how far the program has read.
 
-A record is considered processed when the loop asks for the next record, even if there is no next record:
+When the loop asks for the next record, Lakelog considers the current record processed, even if there is no next record:
 
     for record in topic.follow("billing"):    record n is committed before record n + 1 is returned
         ...                                   if this fails, or the program dies, the record is returned again later

@@ -1,5 +1,5 @@
-"""Converts the records that a Python program gives to `append`. The result has the engine's Arrow columns
-(record.record_columns.TO_APPEND).
+"""Converts the records that a Python program gives to `append`. The result has the Arrow columns that the engine
+appends (record.record_columns.TO_APPEND).
 
     value       bytes or text; null is a tombstone
     key         bytes or text; null or missing: no key
@@ -113,7 +113,7 @@ def _bytes(value: object, place: str, name: str) -> bytes | None:
             try:
                 return value.encode()
             except UnicodeEncodeError:
-                raise _refused(place, f"{name} is text with half a surrogate pair, which UTF-8 cannot hold") from None
+                raise _refused(place, f"{name} is text with half a surrogate pair, which UTF-8 cannot encode") from None
     raise _refused(place, f"expected bytes, text or None as {name}, found {type(value).__name__}")
 
 

@@ -1,9 +1,9 @@
 """Opens a root: decides which storage its path names, and which broker settings apply there.
 
-The command-line tool and `lakelog.open` open roots with `open_topics`. A job first reads all its settings, and then uses
-`topics_under`. A settings file means the same for the tool, for `lakelog.open` and for a job: its section `broker` applies
-in this process. If a root has no stored broker settings yet, this section is stored when the first topic of the root is
-created.
+The command-line tool and `lakelog.open` open roots with `open_topics`. A job first reads all its settings, and then
+uses `topics_under`. A settings file means the same for the tool, for `lakelog.open` and for a job: the section `broker`
+of the file applies in the process that reads the file. If a root has no stored broker settings yet, this section is
+stored when the first topic of the root is created.
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ def open_root(
             run_settings[KEY] = as_text(BROKER_KEYS[KEY].parse(value, places[KEY]))
         if not root:
             raise ConfigError(
-                "--root", "no root is given, so the place of the topics is unknown", "Give --root or LAKELOG_ROOT."
+                "--root",
+                "no root is given, so Lakelog does not know where the topics are",
+                "Give --root or LAKELOG_ROOT.",
             )
         storage = open_storage(root)
     except ConfigError as error:

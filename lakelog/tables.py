@@ -1,7 +1,7 @@
-"""Reads exported tables together with the records that the log has beyond them.
+"""Reads an exported table together with the newer records, which are in the log but not yet in the table.
 
-The rows are decoded with the topic's model, as an export decodes them. So these functions need the packages `pipeline`
-and `schemas` of a checkout; the wheel does not contain them.
+These functions decode the values with the topic's model, as an export does. So these functions need the packages
+`pipeline` and `schemas` of a checkout; the wheel does not contain them.
 """
 
 from __future__ import annotations

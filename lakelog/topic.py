@@ -1,6 +1,6 @@
 """A topic, as Python programs use it: append records, read rows.
 
-An append is one commit: either all its records become visible, at the same time, or none. `read` returns the rows that
+An append is one commit: its records become visible all at the same time, or not at all. `read` returns the rows that
 are committed when it is called, and no later rows. `append` and `read` work with columns; use dicts only for a few
 records.
 """

@@ -1,13 +1,14 @@
-"""A transaction, as Python programs use it. Its appends to several topics become visible together.
+"""A transaction, as Python programs use it. The appends of a transaction can go to several topics, and become visible
+together.
 
     with log.transaction() as t:
         t.append("orders", orders)
         t.append("payments", payments)
 
-The transaction is committed at the end of the block. If the block raises an exception, the transaction is aborted. If
-the process dies in the block, the transaction stays open until its timeout, and then any other process aborts it. In
-all these cases readers of committed records get either all records of the transaction or none
-(storage_engine.topic.append.transaction_writer).
+A transaction is used in a `with` block, and is committed at the end of the block. If the block raises an exception, the
+transaction is aborted. If the process dies in the block, the transaction stays open until its timeout, and then any
+other process aborts it. In all these cases, readers of committed records get all records of the transaction or none of
+them (storage_engine.topic.append.transaction_writer).
 """
 
 from __future__ import annotations
@@ -102,4 +103,7 @@ class Transaction:
 
 def _warn_of_markers(problems: Iterable[LogError]) -> None:
     for problem in problems:
-        warn(f"committed, but markers are missing; `lakelog transactions finish` writes them. {problem}")
+        warn(
+            "committed, but some markers of the transaction are missing; `lakelog transactions finish` writes these"
+            f" markers. {problem}"
+        )

@@ -6,8 +6,9 @@ null; integers stay integers, and time_hour stays UTC text.
 
 A file is first written under a name that begins with "_", which Spark's file source ignores. Then the file is synced
 and renamed, so a reader always sees the whole file. Existing files are not written again, because a stream would not
-read them again. Spark orders files by modification time, so the times are set explicitly, one second apart. In an object
-store, a file is one put, and the files are put in the order of the months: Spark orders files of the same time by name.
+read them again. Spark orders files by modification time, so the times are set explicitly, one second apart. In an
+object store, each file is written with one put, in the order of the months. If two files have the same time, Spark
+orders them by name.
 """
 
 from __future__ import annotations

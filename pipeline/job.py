@@ -5,7 +5,7 @@
 A job is a function from a JobContext to a JobReport. `run_job` calls this function. At the end, `run_job` updates log/
 (the view of the root as a Kafka log directory) for the topics that the job changed. Then `run_job` prints the report on
 standard output, as a short table, or with --json as one line of JSON. Errors and the progress of long work are printed
-on standard error, with --log-format json as lines of JSON.
+on standard error. With --log-format json, they are lines of JSON.
 
 The exit status is one of storage_engine.errors.ExitStatus, or 130 after Ctrl-C, or 143 after SIGTERM.
 """
@@ -245,7 +245,7 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="override one setting; KEY is the path of the setting, with dots",
+        help="override one setting; KEY is the name of the setting with its sections, separated by dots",
     )
     parser.add_argument(
         "--root", metavar="URI", help="directory or URI of all topics; overrides LAKELOG_ROOT and the file"
@@ -267,7 +267,7 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
         "--log-format",
         choices=[each.value for each in LogFormat],
         default=LogFormat.TEXT.value,
-        help="the form of the job's lines on standard error; json: each line is a JSON object",
+        help="how the job prints lines on standard error; json: each line is a JSON object",
     )
     return parser
 

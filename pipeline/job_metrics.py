@@ -1,11 +1,10 @@
-"""Writes the metrics of one run of a job to a file, in Prometheus's text format. node_exporter's textfile collector reads
-such files.
+"""Writes the metrics of one run of a job to a file, in Prometheus's text format. node_exporter's textfile collector
+reads such files.
 
 The file is replaced every five seconds, at the end of each piece of work, and at the end of the job. So a reader never
 sees a part of the file. If the file can no longer be written, for example because the disk is full, the job continues.
-A killed job cannot write its end: lakelog_job_running stays 1, and lakelog_job_updated_timestamp_seconds does not change
-any more.
-docs/MONITORING.md lists the metrics.
+A killed job cannot write that it has ended. So lakelog_job_running stays 1, and lakelog_job_updated_timestamp_seconds
+does not change any more. docs/MONITORING.md lists the metrics.
 """
 
 from __future__ import annotations
@@ -49,13 +48,17 @@ class _Figure:
 
 
 _AMOUNTS = {
-    "records": _Figure("lakelog_job_records", "Records that the work has done."),
-    "bytes": _Figure("lakelog_job_bytes", "Bytes that the work has done."),
+    "records": _Figure("lakelog_job_records", "The number of records that the work has processed."),
+    "bytes": _Figure("lakelog_job_bytes", "The number of bytes that the work has processed."),
     "expected_records": _Figure(
-        "lakelog_job_expected_records", "Sum of the records that are done and the records that remain.", is_total=False
+        "lakelog_job_expected_records",
+        "The number of all records of the work: processed records and remaining records.",
+        is_total=False,
     ),
     "expected_bytes": _Figure(
-        "lakelog_job_expected_bytes", "Sum of the bytes that are done and the bytes that remain.", is_total=False
+        "lakelog_job_expected_bytes",
+        "The number of all bytes of the work: processed bytes and remaining bytes.",
+        is_total=False,
     ),
 }
 _FIGURES = {

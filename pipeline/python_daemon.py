@@ -1,4 +1,5 @@
-"""Runs Spark's Python daemon. Before the daemon forks its workers, it imports the modules and kernels that tasks need.
+"""Runs Spark's Python daemon. Before the daemon forks its workers, it imports the modules and compiled functions
+(kernels) that tasks need.
 
 The import of numba, pyarrow and pandas needs about four seconds on one core. Spark forks all workers from one daemon,
 so every worker starts with the daemon's modules and shares their memory. The setting spark.python.daemon.module names

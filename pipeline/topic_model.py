@@ -1,12 +1,13 @@
 """Compares a topic's event model with the model of the last ingest or export, before a run changes anything.
 
 The topic's state stores the fields of that model (storage_engine.topic.chain.topic_state). At their start, ingest and
-export compare the model of their settings with these stored fields. A compatible change, which breaks neither older
-records nor their readers, is accepted. Any other change is refused unless the operator accepts it (--accept-schema).
+export compare the model of their settings with these stored fields. A change of a model is compatible if it breaks
+neither older records nor the readers of these records. A compatible change is accepted. Any other change is refused
+unless the operator accepts it (--accept-schema).
 
 An ingest records the new model at its start. An export records the new model after its commit. In two cases, a new
 model is recorded only if the operator accepted the changes of the model: in a replay, and in an export that has nothing
-to read. A run whose model did not change adds no version to the topic.
+to read. If the model did not change, the run adds no version to the topic's state.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def changed_model(
                 f"model {model.__name__} is not compatible with the model that is recorded in topic {topic}:"
                 f" {'; '.join(breaking)}",
                 "Nothing was changed. Choose one: (1) undo the change, for example keep the old field and add an optional"
-                " new one; (2) accept the change once with --accept-schema. If the columns of an exported table do not fit"
+                " new field; (2) accept the change once with --accept-schema. If the columns of an exported table do not fit"
                 " the new model, also make the table again with `export --rebuild`, or choose another export.table.",
             )
     return wanted
@@ -121,7 +122,8 @@ def record_model(topics: Topics, state: TopicState, wanted: RecordedModel) -> To
         if newest.model is not None and newest.model != state.model:
             raise ConflictError(
                 f"topic {state.topic}",
-                f"another job recorded model {newest.model.name} while this job used model {wanted.name}",
+                f"another job recorded the model {newest.model.name} during this job, but this job used the model"
+                f" {wanted.name}",
                 "Use one version of the model in all jobs of the topic, and start this job again.",
             )
         return newest.model_copy(update={"model": wanted})

@@ -9,8 +9,8 @@ readers.
       digits on either side of the point
 
 A field is optional if it may be missing, and nullable if it may be null. A field is named by its path:
-`legs[].distance` is the field `distance` of the elements of the list `legs`. A new or removed object is one change; the
-fields of this object are not compared. Constraints such as Field(gt=0) are not compared either.
+`legs[].distance` is the field `distance` of the elements of the list `legs`. A new object or a removed object counts as
+one change. The fields of this object are not compared. Constraints such as Field(gt=0) are not compared either.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ BIGINT>>`.
     type     = STRING | BIGINT | LONG | DOUBLE | BOOLEAN | BINARY | TIMESTAMP | DATE
              | DECIMAL ["(" digits ["," places] ")"] | ARRAY "<" type ">" | STRUCT "<" columns ">"
 
-Keywords may have upper-case and lower-case letters, and a name may be quoted by backticks. `schemas.model_columns` can
-map all these types to columns. Narrower types (INT, FLOAT) are refused, because a JSON number can be too large for
-them. The model follows the rules of every event model (`schemas.event_model`). The field of a NOT NULL column must be
-present and not null. Any other column may be null, and its field may be missing from the JSON. Spark's own parser
+Keywords may be in upper case or lower case. A name may be quoted by backticks. `schemas.model_columns` can map all
+these types to columns. Narrower types (INT, FLOAT) are refused, because a number in JSON can be too large for these
+types. The model follows the rules of every event model (`schemas.event_model`). The field of a NOT NULL column must be
+present and not null. Any other column may be null, and its field need not be present in the JSON. Spark's own parser
 cannot be used, because it needs a JVM, and settings are checked before the JVM starts.
 """
 

@@ -1,7 +1,8 @@
 """Turns JSON values into the columns of an event model, and reports the values that do not fit the model.
 
-pydantic checks each value by the model's own rules. So this module makes a Python object of each record. This is slow:
-one core decodes 140,000 flights of 19 fields per second. Therefore the rest of the project makes no such objects.
+pydantic checks each value by the model's own rules. So this module creates a Python object for each record. This is
+slow: one core decodes 140,000 flights of 19 fields per second. Therefore the other modules of the project create no
+Python object for each record.
 
 The reason of an error names pydantic's kind of error and the field, for example "int_type at dep_time". A reason never
 contains a part of the value, because some people are allowed to read logs and dead-letter tables, but not the data.

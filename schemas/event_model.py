@@ -6,9 +6,9 @@ schema, and the columns of the Delta export. An event is one JSON object in UTF-
 
 The rules are the same for every event:
 
-- **A wrong type is an error.** For an int, neither "5" nor 5.0 is accepted. JSON has no type for dates or bytes. So
-  these JSON values are accepted: ISO 8601 text for a datetime or date (UTC if the text has no zone), base64 text for
-  bytes, and a number or text for a Decimal.
+- **A wrong type is an error.** For an int, neither "5" nor 5.0 is accepted. JSON has no type for dates or bytes. So a
+  datetime or date is accepted as ISO 8601 text (UTC if the text has no zone), bytes are accepted as base64 text, and a
+  Decimal is accepted as a number or text.
 - **A required field must be present.** A field with a default may be missing. Spark's to_json leaves out null fields, so
   declare a nullable field as `int | None = None`. You can add such a field to an event type at any time.
   `schemas.comparing` lists the changes that are refused.

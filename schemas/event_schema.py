@@ -6,11 +6,12 @@ A schema is named in one of three ways:
     shop.events:Order             the pydantic model Order of the module shop.events
     id STRING NOT NULL, n BIGINT  columns in Spark's DDL (schemas.ddl)
 
-Python finds the module of the second form as it finds any module: installed, on PYTHONPATH, or in one of the folders of
-the setting `schemas.path`. These folders are searched last, so no file in them hides an installed module.
+Python finds the module of the second form like any other module: it is installed, is on PYTHONPATH, or is in one of the
+folders of the setting `schemas.path`. Python searches these folders last, so no file in these folders hides an
+installed module.
 
-A pickled `EventSchema` contains only its text and its folders. So each executor imports the module again, from the same
-folders.
+If an `EventSchema` is pickled, the pickle contains only the text of the setting and the folders. So each executor
+imports the module again, from the same folders.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def _model_in_module(module_name: str, class_name: str, folders: tuple[str, ...]
     if not _is_model(found):
         raise UnknownSchemaError(
             f"{class_name} of the module {module_name} ({place}) is not a pydantic model with fields",
-            "Name a class that derives from pydantic.BaseModel, and not from RootModel.",
+            "Name a class that derives from pydantic.BaseModel but not from RootModel.",
         )
     return found
 

@@ -13,7 +13,7 @@
     list[X]              list<X>
     a pydantic model     struct of its fields
 
-Any other annotation is refused when the model is first used, before a record is read.
+Any other annotation of a field is refused when the model is first used, before a record is read.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@
     visibility.py   how soon the other side sees a new name, a replaced file, a deletion
     examination.py  all checks, in order
 
-A check calls the same methods of storage_engine.storage as a job does, so the checks test the calls that jobs use. All
+A check calls the same methods of storage_engine.storage as a job, so the check tests the calls that jobs make. All
 checks work below one folder of the root. The folder is removed at the end, also after Ctrl-C. After a SIGKILL, the
 folder remains. A later examination removes the folder if the folder is an hour old by the storage's clock.
 docs/GUARANTEES.md lists the promises.

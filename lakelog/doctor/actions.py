@@ -1,8 +1,8 @@
-"""Contains the functions that the other side runs during a check. The arguments and answers of these functions are
-values that JSON can express.
+"""Contains the functions that the other side (a second process or a second host) runs during a check. The arguments and
+answers of these functions are values that JSON can express.
 
-In a race both sides run the same function. The other functions do what a job on another host would do while this host
-writes.
+If a check is a race, both sides run the same function at the same time. The other functions imitate a job on another
+host that works while this host writes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Checks of clocks: this host's clock, the storage's clock (which sets the times of files), and the other side's clock.
 
-No safety rule depends on a clock. Only rules about ages depend on clocks: retention, file.delete.delay.ms, the sweep.
+No safety rule depends on a clock. Only rules about ages depend on clocks: retention, file.delete.delay.ms, and the
+deletion of files left by crashed processes (the sweep).
 """
 
 from __future__ import annotations
@@ -41,5 +42,8 @@ def file_times(workspace: Workspace) -> Result:
     storage.directory.set_modified(workspace.key("dated"), _MOMENT_NS)
     (file,) = storage.list(workspace.folder)
     if file.modified_ms != _MOMENT_NS // 1_000_000:
-        return problem(f"a file's time was set to {_MOMENT_NS // 1_000_000} ms, but is read as {file.modified_ms}")
-    return ok("a file's time can be set, to the millisecond")
+        return problem(
+            f"a file's modification time was set to {_MOMENT_NS // 1_000_000} ms, but the storage reports"
+            f" {file.modified_ms}"
+        )
+    return ok("a file's modification time can be set, with millisecond precision")

@@ -1,5 +1,5 @@
-"""Checks of the bytes in files. Bytes can be synced. Bytes are read at the positions where they were written. When
-this host sees the new size of a file, it can read the bytes that another host wrote.
+"""Checks of the bytes in files. Bytes can be synced. Bytes are read at the positions where they were written. When this
+host sees the new size of a file, it can read the bytes that another host wrote.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def growing(workspace: Workspace) -> Result:
                     workspace.partner.answer()
                 raise PartnerError(
                     workspace.partner.name,
-                    f"has not reported size number {number + 1} of a growing file before the timeout",
+                    f"did not report in time that a growing file has reached its size number {number + 1}",
                 )
             time.sleep(_AGAIN_SECONDS / 10)
         while len(found := workspace.storage.read(workspace.key("growing"), 0, len(expected))) < len(expected):
@@ -95,7 +95,7 @@ def growing(workspace: Workspace) -> Result:
             return problem(f"the bytes read from a growing file are not its {len(expected)} synced bytes")
     workspace.partner.answer()
     often = f"after the file was opened again {again} times" if again else "each time at the first attempt"
-    return ok(f"{_CHUNKS} times, {CHUNK} new bytes of a growing file were read, {often}")
+    return ok(f"a file grew {_CHUNKS} times by {CHUNK} bytes, and the new bytes were read, {often}")
 
 
 def _is_there(storage: Storage, key: str) -> bool:

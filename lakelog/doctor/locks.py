@@ -19,7 +19,7 @@ def locking(workspace: Workspace) -> Result:
         return not_available("the storage has no locks")
     if refused := _refusal(directory, key, exclusive=True):
         cost = "You yourself must make sure that no broker starts on log/. Topics need no lock."
-        return not_available(f"no process has the lock, but it is refused: {refused}", cost)
+        return not_available(f"the storage refuses a lock that no process has: {refused}", cost)
     if refused := workspace.ask("hold", key=key, exclusive=False):
         return problem(f"a shared lock is refused although no process has an exclusive lock: {refused}")
     try:
@@ -38,7 +38,8 @@ def locking(workspace: Workspace) -> Result:
                 f"a shared lock is granted to {workspace.partner.name} while this side has an exclusive lock"
             )
     return ok(
-        "several processes can have a shared lock; a process that has an exclusive lock is the only process with a lock"
+        "several processes can hold a shared lock; while a process holds an exclusive lock, no other process holds a"
+        " lock"
     )
 
 

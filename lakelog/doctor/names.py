@@ -49,11 +49,11 @@ def put_if_absent(workspace: Workspace) -> Result:
     stored = [workspace.storage.read(workspace.key(f"names/{number:06d}")).decode() for number in range(_NAMES)]
     others = sum(stored[number] != won[0] for number, won in winners.items())
     if others:
-        return problem(f"of {_NAMES} names, {others} contain the bytes of a thread that lost")
+        return problem(f"of {_NAMES} names, {others} contain the bytes of a thread that did not create the name")
     won_here = sum(len(won) for won in here.values())
     return ok(
-        f"{2 * _THREADS} threads tried to create each of {_NAMES} names, and each name had one winner; this side won"
-        f" {won_here}, the other side {_NAMES - won_here}"
+        f"{2 * _THREADS} threads tried to create each of {_NAMES} names, and each name had one winner; this side"
+        f" created {won_here} of the names, the other side {_NAMES - won_here}"
     )
 
 
@@ -84,7 +84,10 @@ def second_name(workspace: Workspace) -> Result:
         return problem(
             f"the link count was {counts[0]} for a file with two names, and {counts[1]} after one name was deleted"
         )
-    return ok("a link to an existing name is refused, and the link count is 2 with two names and 1 with one name")
+    return ok(
+        "the storage refuses a link whose name exists already, and the link count is 2 with two names and 1"
+        " with one name"
+    )
 
 
 def _links(workspace: Workspace, name: str) -> int | None:

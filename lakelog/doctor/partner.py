@@ -4,9 +4,9 @@ on standard output.
     {"number": 3, "action": "skew", "arguments": {"folder": "..."}}     a request, one line
     {"number": 3, "answer": 0.4}    or    {"number": 3, "error": "..."}  an answer, one line
 
-A check that fails can stop before the process has answered its request. The next check then finds this late answer. The
-number distinguishes a late answer from the expected answer. The process ends when its input ends, so the process never
-outlives the examination, even if the examination is killed.
+A check that fails can stop before the process has answered its request. The next check then finds this late answer.
+Requests and answers are numbered. The number distinguishes a late answer from the expected answer. The process ends
+when its standard input ends. So the process never outlives the examination, even if the examination is killed.
 """
 
 from __future__ import annotations

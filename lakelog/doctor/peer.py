@@ -10,9 +10,9 @@ communicate only through the storage.
     <folder>/mail/gone           from the second host, if it stops before the end
 
 The first host requests actions, and removes all these files at the end. The second host performs the actions. Each file
-below mail/ is a letter from one host to the other. The hosts find letters by listing the folder, because a listing
-always asks the server. A lookup by name does not: for up to a minute, a cache can answer it. Each letter has its own
-name and is written with a rename, so the mail does not depend on put-if-absent.
+below mail/ is a letter from one host to the other. The hosts find letters by listing the folder, because the server
+itself answers each listing. A lookup by name is different: for up to a minute, a cache can answer the lookup. Each
+letter has its own name and is written with a rename, so the mail does not depend on put-if-absent.
 """
 
 from __future__ import annotations

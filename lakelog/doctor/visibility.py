@@ -1,5 +1,5 @@
-"""Checks how soon the other side sees a change that this side has made. If the other side sees the change late, this is
-not a problem. If the other side never sees the change, this is a problem.
+"""Checks how soon the other side sees a change that this side has made. It is not a problem if the other side sees the
+change late. It is a problem if the other side never sees the change.
 """
 
 from __future__ import annotations

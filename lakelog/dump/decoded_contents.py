@@ -1,12 +1,13 @@
-"""Formats keys and values as the decoders of Kafka's tool do: records of Kafka's own topics, and values of simple types.
+"""Formats keys and values as the decoders of Kafka's tool do: records of Kafka's own topics, and values of simple
+types.
 
     key: {"type":"1","data":{"group":"billing","topic":"orders","partition":0}} payload: {"version":"3","data":{...}}
     payload: {"type":"TOPIC_RECORD","version":0,"data":{"name":"orders","topicId":"_XmAHoLuTpKfDcwxqqG1IA"}}
 
-The first line is a record of __consumer_offsets. Records of __transaction_state have the same form. The payload of a
-tombstone is <DELETE>. If a key cannot be decoded, the line has the reason in place of the key, and no payload. The second
-line is a record of __cluster_metadata. These records have no key. If such a record cannot be decoded, its payload is the
-reason.
+The first line is a record of __consumer_offsets. A record of __transaction_state is printed in the same form. The
+payload of a tombstone is <DELETE>. If a key cannot be decoded, the line has the reason in place of the key, and no
+payload. The second line is a record of __cluster_metadata. These records have no key. If such a record cannot be
+decoded, its line shows the reason as the payload.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Converts the numbers in batch headers to the values that the dump prints in the lines of batches and records.
+"""Converts the numbers of batch headers to the values that the dump prints.
 
 Codecs and timestamp types are printed by name. A producer's sequence numbers are Java ints. After the largest int,
 sequence numbers continue at 0 (DefaultRecordBatch.incrementSequence). So the last sequence number of a batch can be

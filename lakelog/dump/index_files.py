@@ -4,15 +4,15 @@
     timestamp: 1700000005500 offset: 11
 
 An entry of a .index has the position of a batch and the last offset of this batch. An entry of a .timeindex has the
-last offset of a batch and the largest timestamp up to this offset. A broker and this module use the .index to find
-the batch. If there is no .index, the .log is searched from its start. A contradiction is a finding. An impossible position
+last offset of a batch and the largest timestamp up to this offset. A broker and this module use the .index to find the
+batch. If there is no .index, the .log is searched from its start. A contradiction is a finding. An impossible position
 of a batch is damage.
 
 With `verify_only`, entries are compared but not printed. With `sanity_only`, this module makes only the check that a
 broker makes at its start (AbstractIndex.sanityCheck).
 
-A broker preallocates both files, and trims them when it stops or rolls the segment. So if an entry consists of zeros,
-and is not the first entry, the entries of the file end before this entry.
+A broker preallocates both files, and trims them when it stops or rolls the segment. So an entry of zeros that is not
+the first entry marks the end: the entries of the file end before this entry.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Formats values as Java prints them, if Python would print them differently.
 
-Kafka's tool prints what Java's toString returns. This matters for true and false, for a java.util.OptionalLong, for
-bytes (decoded by a Java String), and for maps (in the order of their hash buckets). So if the dumps of both tools
-differ, the dumped values themselves are different.
+Kafka's tool prints what Java's toString returns. Java and Python differ for true and false, for a
+java.util.OptionalLong, for bytes (decoded by a Java String), and for maps (in the order of their hash buckets). So if
+the two tools print different text, the dumped values themselves are different.
 """
 
 from __future__ import annotations

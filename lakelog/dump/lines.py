@@ -1,7 +1,7 @@
-"""Makes the parts of a line that are the same for every kind of file. A line is text, as in Kafka's tool, or JSON.
+"""Makes the parts of a line that every kind of file has. A line is text, as in Kafka's tool, or JSON.
 
 A line of text equals Kafka's line exactly. A line of JSON is an object. Its first field names the file. The other
-fields have the same values as the line of text; their names are Kafka's, in snake case. Keys, values and headers of
+fields have the same values as the line of text. Each name is Kafka's name, in snake case. Keys, values and headers of
 records are in base64, because JSON has no bytes; a missing value is null. Bytes in a file's name that are not UTF-8
 become `?`.
 """

@@ -1,10 +1,10 @@
 """Dumps a .log: its entries in order, each followed by its records. Finds gaps between the records' offsets. This
 module also dumps snapshots of __cluster_metadata, which have the same format.
 
-Lines are made for a few MiB of entries at a time, and for a limited number of records, because a small compressed entry
-can have millions of records. Neighbouring entries of the same kind are handled together: batches of magic 2 in columns,
-messages of magic 0 and 1 one by one. In JSON, either every line is a batch or every line is a record. In text, a batch's
-line comes before the lines of its records.
+Lines are made for a few MiB of entries at a time, and for a limited number of records at a time. The second limit is
+needed because a small compressed entry can have millions of records. Neighbouring entries of the same kind are handled
+together: batches of magic 2 in columns, messages of magic 0 and 1 one by one. In JSON, either every line is a batch or
+every line is a record. In text, a batch's line comes before the lines of its records.
 """
 
 from __future__ import annotations

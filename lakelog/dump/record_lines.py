@@ -3,9 +3,9 @@
     | offset: 1 CreateTime: 1700000000041 keySize: -1 valueSize: 5 sequence: -1 headerKeys: [] payload: hello
 
 The line of a control record has the operation instead of a key and a value. The end of a transaction is printed as
-endTxnMarker and coordinatorEpoch. Some types of control records occur only in a cluster's own metadata log. For these
-records, the line has the message in the record; if the message cannot be decoded, the line has the type as controlType.
-Any other control record is damage: the lines end before this record.
+endTxnMarker and coordinatorEpoch. Some types of control records occur only in the metadata log of a Kafka cluster. For
+these records, the line contains the decoded message of the record. If the message cannot be decoded, the line has the
+record's type as controlType. Any other control record is damage: the lines end before this record.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Dumps the small files: a .txnindex, a .snapshot, and text files. These files are read whole.
+"""Dumps the small files: a .txnindex, a .snapshot, and text files. Each of these files is read into memory as a whole.
 
     version: 0 producerId: 9 firstOffset: 0 lastOffset: 26 lastStableOffset: 0
     producerId: 9 producerEpoch: 0 coordinatorEpoch: 0 currentTxnFirstOffset: OptionalLong.empty lastTimestamp: ...
 
 For a .txnindex, each aborted transaction gets a line. For a .snapshot, each producer gets a line. This line ends with
-the producer's last batch, if the batch is known. Checkpoints and properties files are printed as they are.
+the producer's last batch, if the batch is known. Checkpoints and properties files are printed unchanged.
 """
 
 from __future__ import annotations

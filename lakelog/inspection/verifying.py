@@ -1,5 +1,5 @@
-"""Verifies a root or plain Kafka log directories. If the caller asks for a repair, and other files show the correct
-content of a wrong file, this file is restored.
+"""Verifies a root or plain Kafka log directories. If the caller asks for a repair, this module restores a wrong file,
+provided that other files show the correct content.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Measures how far the consumers of a topic are behind. Repeated measurements cost little.
 
-A consumer's file is read again only if a listing shows that it has changed. The age of the lag needs the timestamp of the
-first unread record. That record is read once, and its timestamp is kept while the consumer stays at its position and the
-segment of the record is not replaced.
+A consumer's file is read again only if a listing shows that it has changed. The age of the lag needs the timestamp of
+the first unread record. That record is read once. Its timestamp is kept until the consumer's position changes, or until
+the segment of the record is replaced.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Judges from a consumer's last commits whether the consumer still reads, with the rules of Burrow, LinkedIn's monitor of
-Kafka consumers.
+"""Judges from a consumer's last commits whether the consumer still reads, with the rules of Burrow, LinkedIn's monitor
+of Kafka consumers.
 
 No limit on the lag is needed: the rules compare how the position and the end of the log have moved. Burrow judges each
-partition. A consumer of Lakelog reads all partitions of a topic, and its file has a sample for each of its last ten
-commits: the sum of the positions, and the sum of the log ends (storage_engine.topic.readers.consumer_files). So this
-module judges the consumer as a whole.
+partition. A consumer of Lakelog reads all partitions of a topic. Its file has a sample for each of its last ten
+commits: the sum of the positions, and the sum of the log end offsets (storage_engine.topic.readers.consumer_files). So
+this module judges the consumer as a whole.
 
 The first rule that applies decides:
 
@@ -19,9 +19,9 @@ The first rule that applies decides:
     7.                                                                                            OK
 
 Three details differ from Burrow. First, Burrow has no minimum time (the ten minutes of rule 2), because Burrow takes
-about one sample per minute. Lakelog's samples can be a second apart. Second, to find out whether the consumer was up to
-date within these ten minutes, Burrow keeps recent log ends, but Lakelog uses the age of the oldest unread record.
-Third, in Lakelog, rules 4 to 6 need at least three samples, because these rules compare samples.
+about one sample per minute. Lakelog's samples can be a second apart. Second, a rule needs to know whether the consumer
+was up to date within these ten minutes. For this, Burrow keeps recent log ends, but Lakelog uses the age of the oldest
+unread record. Third, in Lakelog, rules 4 to 6 need at least three samples, because these rules compare samples.
 """
 
 from __future__ import annotations

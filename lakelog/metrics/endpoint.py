@@ -1,7 +1,7 @@
 """Gives the metrics of a root to Prometheus: by HTTP, or in a file for node_exporter's textfile collector.
 
-Each scrape looks at the root once (lakelog.metrics.root_watch). If something cannot be read, standard error has the
-error once, and again only after the error has changed.
+Each scrape looks at the root once (lakelog.metrics.root_watch). If something cannot be read, the error is printed on
+standard error, once. It is printed again only after it has changed.
 """
 
 from __future__ import annotations

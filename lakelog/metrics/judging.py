@@ -1,4 +1,5 @@
-"""Judges the figures of a root by rules. Pure: the result is a list of findings, and nothing is read or printed."""
+"""Judges the figures of a root by rules. The rules are pure functions: their result is a list of findings, and they
+read and print nothing."""
 
 from __future__ import annotations
 
@@ -104,13 +105,15 @@ def _topic(root: RootFigures, topic: TopicFigures, rules: TopicRules, ignored: s
     )  # fmt: skip
     yield from _broken(
         _above(rules.versions, topic.versions_kept), place,
-        f"{counted(topic.versions_kept, 'version')} of the state: neither maintenance nor `lakelog state prune` runs",
+        f"{counted(topic.versions_kept, 'version')} of the state are in storage: neither maintenance nor"
+        " `lakelog state prune` runs",
     )  # fmt: skip
     if topic.view_behind and root.view_settled_ms is not None:
         age = (root.now_ms - root.view_settled_ms) / 1000
         yield from _broken(
             _above(rules.view_age_seconds, age), place,
-            f"log/ lacks {counted(topic.view_behind, 'record')} and was last settled {shown_duration(age)} ago",
+            f"log/ was last brought up to date {shown_duration(age)} ago, and lacks"
+            f" {counted(topic.view_behind, 'record')}",
         )  # fmt: skip
 
 
@@ -127,7 +130,8 @@ def _writer(root: RootFigures, topic: TopicFigures, rules: TopicRules) -> Iterat
     count = changes.take_overs_since(root.now_ms - int(window * 1000))
     yield from _broken(
         _above(rules.writer_takeovers, count), place,
-        f"{counted(count, 'take-over')} in {shown_duration(window)}: two ingests may write to the topic in turn",
+        f"{counted(count, 'take-over')} in {shown_duration(window)}: perhaps two ingests take turns to write to the"
+        " topic",
     )  # fmt: skip
     skews = {"this host's clock": topic.written_ms - root.now_ms} if topic.written_ms > root.now_ms else {}
     if topic.clock_skew_ms is not None:

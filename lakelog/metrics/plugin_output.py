@@ -3,8 +3,8 @@
     LAKELOG WARNING: 1 warning; 2 topics | topics=2;;;0 ...
     WARNING: topic orders, group billing: ...
 
-The first line has the worst status, and the performance data after a `|`. Each further line is one finding. A `|` in a name
-would begin performance data, so it is printed as an escape.
+The first line has the worst status, and the performance data after a `|`. Each further line is one finding. If a name
+contains a `|`, the `|` is printed as an escape, because a plain `|` would begin performance data.
 """
 
 from __future__ import annotations

@@ -86,7 +86,10 @@ class TopicRules(Section):
         "writer.silent.seconds", 86_400, None, "Time since the last append, if an ingest feeds the topic."
     )
     writer_takeovers: _Limit = _limit(
-        "writer.takeovers", 2, 5, "Take-overs of the topic within writer.takeovers.window.seconds."
+        "writer.takeovers",
+        2,
+        5,
+        "How often an ingest took over the topic when it started, within writer.takeovers.window.seconds.",
     )
     takeovers_window_seconds: float = Field(
         default=3600,
@@ -99,7 +102,7 @@ class TopicRules(Section):
         "view.age.seconds",
         10_800,
         None,
-        "Time since the last settling, if log/ does not show all records of the topic.",
+        "Time since log/ was last brought up to date (settled), if log/ does not show all records of the topic.",
     )
     clock_skew_seconds: _Limit = _limit(
         "clock.skew.seconds", 30, None,

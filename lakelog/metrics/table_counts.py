@@ -1,6 +1,7 @@
 """Counts the dead letters and the stale rows of a topic, in the Delta tables that ingests and exports fill.
 
-The counts read columns of these tables, so they are made only if the operator asks for them, and not at every look.
+To count, this module reads columns of these tables. So it counts only if the operator asks for the counts, and not at
+every look.
 """
 
 from __future__ import annotations

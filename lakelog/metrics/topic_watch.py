@@ -1,10 +1,10 @@
 """Follows one topic, and makes its figures.
 
-Usually nothing has changed since the last look. Then a look at the state is one read, which finds that the next version
-does not exist. After a change, each new version is read. For a long look (lakelog.metrics.root_watch), RootWatch reads
-the state in the same way as a job that starts, and passes the state to TopicWatch. Only a long look notices two cases:
-the newest version was damaged after the last look had read it, or so many versions were committed between two looks
-that some are deleted already.
+Usually nothing has changed since the last look. Then a look is only one read, which finds that the next version of the
+state does not exist. After a change, each new version is read. For a long look (lakelog.metrics.root_watch), RootWatch
+reads the state in the same way as a job that starts, and passes the state to TopicWatch. Only a long look notices two
+cases. In the first case, the newest version was damaged after the last look had read it. In the second case, so many
+versions were committed between two looks that some of them are deleted already.
 """
 
 from __future__ import annotations

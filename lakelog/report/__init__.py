@@ -14,6 +14,6 @@
     attention.py           warnings and dead letters, of the root or of a topic
     layout.py              tables, figures and times
 
-facts.py decides the contents of the page. The modules after facts.py in this list only draw the page. The report never
-changes a root.
+facts.py decides the contents of the page. The modules that follow facts.py in this list only draw the page. The report
+never changes a root.
 """

@@ -3,9 +3,9 @@
     a partition    above, times:  for each segment a mark at the time of its newest record, over the segment's offsets
                    below, sizes:  a column for each segment: the height shows its bytes, the pattern shows its fate
 
-The fate of a segment is what the next maintenance will do to it. If neighbouring segments have the same fate and are
-too narrow to distinguish, they are drawn as one shape. So a picture has at most a few hundred shapes, however many
-segments a partition has. Each shape has a <title> that describes it. page.css defines the colours, and
+Each segment has a fate: what the next maintenance will do to the segment. If neighbouring segments have the same fate
+and are too narrow to distinguish, they are drawn as one shape. So a picture has at most a few hundred shapes, however
+many segments a partition has. Each shape has a <title> that describes it. page.css defines the colours, and
 `pattern_definitions` defines the patterns. The page contains each definition once.
 """
 
@@ -233,7 +233,9 @@ def _limits(facts: PartitionFacts, config: TopicConfig, times: Scale, offsets: S
     start = facts.state.log_start_offset
     if facts.segments[0].segment.base_offset < start:
         x = offsets(start)
-        title = element("title", f"log start offset {shown_number(start)}: records before it are not read any more")
+        title = element(
+            "title", f"log start offset {shown_number(start)}: readers do not get records before this offset"
+        )
         line = element("path", d=f"M{x:.1f} {_TIME_TOP}V{_SIZE_BOTTOM}", class_="limit")
         yield element("g", title, line, element("text", "log start", x=x + 4, y=_SIZE_TOP - 6, class_="limit-text"))
 

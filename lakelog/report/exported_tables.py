@@ -1,7 +1,7 @@
 """Counts the stale rows of exported tables. A row is stale if a newer record of its key cannot be decoded.
 
-The registered consumers show to which tables a topic is exported. Only the column `_stale_since` is read. deltalake is
-imported only if a table exists.
+The topic's registered consumers include its exports, and name the tables of these exports. Only the column
+`_stale_since` is read. deltalake is imported only if a table exists.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Collects the content of the report as values. This module makes no HTML, and the modules with HTML decide nothing.
 
-Each topic is read from one version of its state. To show what retention, compaction and merging would do next, this
-module calls the functions that decide this. The files are compared with the state: a segment is damaged if its file is
-missing, or is shorter than the committed bytes. If a job meanwhile deletes files that this version still names, the
-topic is read again.
+Each topic is read from one version of its state. This module also shows what retention, compaction and merging would do
+next. For this, it calls the same functions as the jobs. The files are compared with the state: a segment is damaged if
+its file is missing, or is shorter than the committed bytes. If a job meanwhile deletes files that this version still
+names, the topic is read again.
 
 A topic, partition or table that cannot be read becomes a finding, and everything else is still reported.
 """
@@ -303,7 +303,7 @@ def _of_exports(name: str, dead_letters: Sequence[DeadLetters], stale_rows: Sequ
         ReportWarning(
             WarningKind.STALE_ROWS, name,
             f"{counted(each.count, 'row')} of {each.table} {'is' if each.count == 1 else 'are'} stale: a newer record of"
-            " the key cannot be decoded; the column _stale_since names that record.",
+            " the key cannot be decoded; the column _stale_since has the partition and the offset of that record.",
         )
         for each in stale_rows
     ]  # fmt: skip

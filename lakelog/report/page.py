@@ -2,7 +2,7 @@
 
 The page is complete: it contains its style and pictures, and loads nothing else, for example no font and no script. The
 page's content security policy forbids the page to load anything. If a long table omits rows, a line below the table
-states this. Every figure in a picture is also in the text.
+states this. Each number that a picture shows is also in the text.
 """
 
 from __future__ import annotations

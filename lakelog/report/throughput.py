@@ -1,5 +1,5 @@
-"""Measures how much was appended to a topic over time: groups the topic's changes by intervals of equal length. All
-functions are pure.
+"""Measures how much was appended to a topic over time. For this, the module groups the topic's changes by intervals of
+equal length. All functions are pure.
 
 The length of an interval is a round number, such as 5 s, 15 min or a day. Intervals are long enough that one picture
 can show all of them. Intervals begin at multiples of their length, so a picture made an hour later has the same

@@ -1,10 +1,10 @@
 """Reads a topic's history: the change that each version of its state made, oldest first.
 
-The state chain (the versions of the state) shows at any time who changed what, and when. A version is a whole state;
-the change of a version is its difference from its predecessor. Reading begins with a given state and continues
-backwards from version to version. Each version names the id of the version before it (its parent), and this id is
-checked. Reading ends at version 0, at a limit, at pruned versions, or at damage. The result says which of these was the
-reason.
+The state chain is the sequence of all versions of a topic's state. The chain shows who changed what, and when. Each
+version is a whole state. The change of a version is the difference between this version and the version before. Reading
+begins with a given state and continues backwards from version to version. Each version names the id of the version
+before it (its parent), and this id is checked. Reading ends at version 0, at a limit, at pruned versions, or at damage.
+The result gives the reason.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ def read_history(chain: StateChain, newest: TopicState, limit: int = MOST_VERSIO
         except LogError as error:
             return history(f"Version {number} could not be read. {error}", damaged=True)
         if parent is None:
-            return history(f"Version {number} and earlier versions were pruned. `lakelog state history` shows them.")
+            return history(
+                f"Version {number} and earlier versions were pruned. `lakelog state history` shows the pruned versions."
+            )
         if parent.id != state.parent:
             return history(f"Version {number} is not the parent that version {state.version} names.", damaged=True)
         changes.append(_change(parent, state))

@@ -68,7 +68,7 @@ def _summary(facts: TopicFacts) -> Markup:
 
 def _writer(writer: Writer) -> Markup:
     if writer.query is None:
-        return escaped(f"no streaming query, leader epoch {writer.epoch}")
+        return escaped(f"no streaming query writes to the topic; leader epoch {writer.epoch}")
     where = f", leader epoch {writer.epoch}, on {writer.host}, process {writer.pid}, since "
     return joined(["query ", element("code", writer.query), where, moment(writer.since_ms)])
 

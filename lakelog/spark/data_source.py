@@ -1,9 +1,10 @@
 """A Lakelog topic as a source and sink for Spark: spark.read, spark.readStream, df.write and df.writeStream with
 format("lakelog").
 
-Rows, options, defaults and refusals are those of Spark's Kafka source. So to move a program from Kafka to Lakelog, you
-only change the format's name (options/). docs/SOURCES.md lists the differences. Spark plans a read in a separate Python
-process on the driver's host. That process reads the topics' states and plans what tasks read: files, sizes and offsets.
+The rows, the options and their defaults are the same as in Spark's Kafka source, and the same inputs are refused. So to
+move a program from Kafka to Lakelog, change only the name of the format; the options stay the same (options/).
+docs/SOURCES.md lists the differences. Spark plans a read in a separate Python process on the driver's host. That
+process reads the topics' states and plans what tasks read: files, sizes and offsets.
 
     options/                                                   the options of a read
     read_topics.py, stream_position.py, ranges.py, shares.py   the offsets of a read, as its options define them
@@ -125,4 +126,8 @@ def _columns(options: CommonOptions) -> StructType:
 
 def _check_schema(schema: StructType, options: CommonOptions) -> None:
     if schema != _columns(options):
-        raise wrong("schema", "the source has a fixed schema", "Leave out the schema; select and cast the columns.")
+        raise wrong(
+            "schema",
+            "the source has a fixed schema",
+            "Remove the schema, and select and cast the columns of the source instead.",
+        )

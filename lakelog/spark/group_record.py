@@ -1,7 +1,8 @@
 """Records the position of a stream as a group, so that `lakelog groups` shows the position and the lag.
 
-The position in the checkpoint decides where the stream continues; the group's file is only a report. So if the file
-cannot be written, for example because the root is read-only, the stream continues, and standard error has a warning.
+The position in the checkpoint decides where the stream continues; the group's file is only a report. So a stream
+continues if the file cannot be written, for example because the root is read-only. Then the stream prints a warning on
+standard error.
 """
 
 from __future__ import annotations

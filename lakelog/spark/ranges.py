@@ -1,8 +1,9 @@
-"""Decides which offsets of each partition a read includes, and which of them are lost.
+"""Decides which offsets of each partition a read includes, and which of these offsets are lost.
 
-Offsets are lost if retention deleted them before they were read. A deleted topic or partition is also a loss. Other
-gaps are not losses: offsets that compaction removed, markers of transactions, and aborted records are skipped. A loss
-is an error if failOnDataLoss is true (the default). Otherwise the read continues with the remaining records.
+Offsets are lost if retention deleted them before they were read. If a topic or partition was deleted, its unread
+offsets are lost, too. Other gaps are not losses. The read skips offsets that compaction removed, markers of
+transactions, and aborted records. A loss is an error if failOnDataLoss is true (the default). Otherwise the read
+continues with the remaining records.
 """
 
 from __future__ import annotations

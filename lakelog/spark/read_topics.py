@@ -1,8 +1,8 @@
 """Looks up the topics of a read, and the offsets at which the read begins and ends.
 
-A lookup reads the state of each topic once and uses only this state, so all its results are consistent with one
-another. An offset in an option is used unchanged. If an option asks for the end of the log, the lookup finds the
-current end. A batch looks up the end again when it runs (tasks.py).
+A lookup reads the state of each topic once, and takes all its results from this state. So the results are consistent
+with one another. An offset in an option is used unchanged. If an option asks for the end of the log, the lookup finds
+the current end. A batch looks up the end again when it runs (tasks.py).
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class ReadTopics:
             offset = self._offset_at(where, time, states)
             if offset is None and starting and not self._latest_if_no_match:
                 raise wrong(
-                    option, f"no offset matches: {where[0]}-{where[1]} has no record at or after the time {time}",
+                    option, f"{where[0]}-{where[1]} has no record at or after the time {time}, so no offset matches",
                     "Give an earlier time, or set startingOffsetsByTimestampStrategy to latest.",
                 )  # fmt: skip
             found[where] = FoundOffset(end if offset is None else offset)
@@ -168,7 +168,7 @@ class ReadTopics:
 
 def _negative(option: str, kind: str, number: int, where: Where) -> ConfigError:
     return wrong(
-        option, f"found the {kind} {number} for {where[0]}-{where[1]}",
+        option, f"found {number} as the {kind} for {where[0]}-{where[1]}",
         "Give 0 or more, -1 for the latest offset, or -2 for the earliest.",
     )  # fmt: skip
 
@@ -177,6 +177,6 @@ def _check_same(option: str, named: Mapping[Where, int], read: Mapping[Where, in
     if named.keys() != read.keys():
         raise wrong(
             option, f"gives offsets for the partitions {listed(named)}, but the query reads {listed(read)}",
-            "Give an offset for each partition that the query reads, and no other. The offset -1 means the latest, -2 the"
-            " earliest.",
+            "Give an offset for each partition that the query reads, and no other. The offset -1 means the latest"
+            " offset, and -2 means the earliest offset.",
         )  # fmt: skip

@@ -2,8 +2,8 @@
 
 The driver plans splits from one version of the state. Each split is a range of offsets in one segment. Tasks read the
 splits from the storage and usually do not read the state. There is one exception. If compaction has replaced the file
-of a split, and the file is deleted already, the task reads the newest state and the segments that replaced the file.
-Offsets stay the same.
+of a split and the file is already deleted, the task reads the newest state. Then the task reads the segments that
+replaced the file. Offsets stay the same.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Plans the micro-batches of a stream. One object exists until the query ends, in a separate process on the driver's
-host.
+"""Plans the micro-batches of a stream. Each query has one object of this kind, in a separate process on the driver's
+host, until the query ends.
 
 Spark asks once where a new stream begins. For each micro-batch, Spark first asks for the end of the micro-batch, and
 then for its tasks. A query that is started again gets its position from the checkpoint (stream_position.py).
 
-A stream with a group records its position (group_record.py) when Spark has finished a micro-batch. Spark reports this
-with `commit`, but only when the next micro-batch begins. The stream does not have to wait for `commit`: when Spark
-looks for new records, it passes a start to `latestOffset`, and everything before this start has been processed. So the
-stream also records this start as its position. A query that ends by itself looks for new records once more after its
-last micro-batch.
+If the stream has a group, the stream records its position after Spark has finished a micro-batch (group_record.py).
+Spark reports the end of a micro-batch with `commit`, but only when the next micro-batch begins. The stream does not
+have to wait for `commit`. When Spark looks for new records, Spark passes a start to `latestOffset`. All records before
+this start have been processed. So the stream also records this start as its position. A query that ends by itself looks
+for new records once more after its last micro-batch.
 """
 
 from __future__ import annotations

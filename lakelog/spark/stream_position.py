@@ -3,14 +3,14 @@ as JSON.
 
     {"flights": {"topic_id": "3Yc...", "offsets": {"0": 52110, "1": 48007}}}
 
-An offset is the next offset to read. The id distinguishes a topic from a later topic of the same name. The first position
-of a stream also contains the offsets at which the stream began:
+An offset is the next offset to read. The id distinguishes a topic from a later topic of the same name. The first
+position of a stream also contains the offsets at which the stream began:
 
     {"flights": {"topic_id": "3Yc...", "offsets": {"0": 52110}, "begun": {"0": 48007}}}
 
-Spark stores where the first micro-batch ends, but not where it begins. If Spark repeats this micro-batch, it asks again
-where the stream begins. By then, it is possible that the latest offset has changed. So `begun` is used instead of the
-new answer. Spark compares positions as text, so topics and partitions are sorted.
+Spark stores the end of the first micro-batch, but not its start. If Spark repeats this micro-batch, it asks again where
+the stream begins. By then, it is possible that the latest offset has changed. So the stored start (`begun`) is used,
+not the new answer. Spark compares positions as text, so topics and partitions are sorted.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Tasks report through Spark's accumulators. The driver gets a task's numbers when the task has ended, so progress grows
 task by task. If Spark runs a task twice, it is possible that the numbers of this task are added twice. After each
-micro-batch, a stream reports how far its source is ahead of the stream, if the source knows this. These numbers are
-only for people who wait; no job's result depends on them.
+micro-batch, a stream reports how far its source is ahead of the stream, if the source knows this. Progress is only
+shown to people; no job's result depends on these numbers.
 """
 
 from __future__ import annotations

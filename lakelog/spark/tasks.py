@@ -2,9 +2,9 @@
 a task.
 
 Spark plans a DataFrame once, but can run the DataFrame many times. If a batch begins at the earliest offset, or ends at
-the latest offset, each run looks up this offset again. So the first task of a partition skips offsets that were deleted
-after the plan was made. The last task of the whole read also reads the records that were committed after the plan was
-made, in all partitions. For this, the last task uses one state of each topic.
+the latest offset, each run looks up this offset again. A partition can lose offsets after the plan was made. So its
+first task skips deleted offsets. The last task of the whole read also reads the records that were committed after the
+plan was made, in all partitions. To find these records, the last task uses one state of each topic.
 """
 
 from __future__ import annotations

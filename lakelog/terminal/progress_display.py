@@ -4,8 +4,8 @@
     elsewhere       a plain line every ten seconds; shorter work prints no line, so the logs of cron stay short
 
 A terminal that cannot move its cursor (TERM=dumb) gets plain lines. NO_COLOR is respected. Other output to sys.stderr
-appears above the live line. The cursor stays visible, so the terminal is usable even after a kill. Ctrl-C ends both the
-work and the line.
+appears above the live line, which shows the progress. The cursor stays visible, so the terminal is usable even after a
+kill. Ctrl-C ends the work and removes the live line.
 """
 
 from __future__ import annotations

@@ -6,10 +6,9 @@
 
 The lines of an ingest also have the figures of its micro-batches: batches, batch_seconds, phase_seconds, spark_seconds
 and dead_letters. Each piece of work has a line at its start and a line at its end. The state of the last line is `done`
-or `failed`. Between these two lines, there is a line each second if the progress has changed, and otherwise a line each
-ten seconds.
-Lines are appended, so several runs can share a file. If the file can no longer be written, for example because the disk
-is full, the work continues.
+or `failed`. Between these two lines, the file gets a line each second if the progress has changed. If the progress has
+not changed, the file gets a line each ten seconds. Lines are appended, so several runs can share a file. If the file
+can no longer be written, for example because the disk is full, the work continues.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 A topic's name in a damaged document, a consumer's name, a header, or a value in an error message can contain characters
 that a terminal interprets. Such characters could hide lines, change the terminal's title, or enter text as if the user
-had typed it. These characters are printed as escapes, `\\x1b`. Two other kinds of characters are escaped, too: those
-that reverse the direction of the text after them, and those that only some programs treat as a line end. All text for
-people passes through this module when it is printed: lines and errors (cli/output.py, pipeline/job.py), tables, and the
-live line.
+had typed it. These characters are printed as escapes, `\\x1b`. Two other kinds of characters are escaped, too:
+characters that reverse the direction of the text after them, and characters that only some programs treat as a line
+end. All text for people passes through this module when it is printed: lines and errors (cli/output.py,
+pipeline/job.py), tables, and the live line.
 """
 
 from __future__ import annotations

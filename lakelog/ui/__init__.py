@@ -15,10 +15,10 @@
     changes.py           the forms that alter settings and delete groups
     access/              who may see and change what: hosts, tokens, sessions, forms
 
-A page shows what the public functions of the engine return. Without --allow-changes, no page has a form that changes the
-root, and the server refuses such a form. Keys, values and headers of records are shown only with --show-values.
+A page shows what the public functions of the engine return. Without --allow-changes, no page has a form that changes
+the root, and the server refuses such a form. Keys, values and headers of records are shown only with --show-values.
 
-The pages escape all text. Characters that a terminal or a browser would act upon, such as control characters and
-characters that reverse the direction of text, are shown as escapes (lakelog/terminal/text.py). Several requests may be
-served at the same time, each in a thread of its own.
+The pages escape all text. Some characters are shown as escapes, because a terminal or a browser would interpret them:
+for example control characters, and characters that reverse the direction of text (lakelog/terminal/text.py). Several
+requests may be served at the same time, each in a thread of its own.
 """

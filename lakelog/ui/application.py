@@ -75,7 +75,11 @@ def application(site: Site) -> ASGIApp:
         # The text of the exception may have contents of records.
         frame = traceback.extract_tb(error.__traceback__)[-1]
         site.warn(f"{request.url.path}: a defect: {type(error).__name__} in {frame.filename}, line {frame.lineno}")
-        shown = LogError(request.url.path, "the server has a defect", "Its standard error has the place of the defect.")
+        shown = LogError(
+            request.url.path,
+            "the server has a defect",
+            "The standard error of the server shows the place of the defect.",
+        )
         return show_error(site, request, shown, 500)
 
     def refuse(request: Request, error: ConfigError, status: int) -> Response:

@@ -40,7 +40,9 @@ def alter_setting(site: Site, request: Request, name: str) -> Response:
     with site.change(f"topic {name}"):
         topics.alter(name, None, {declared.key: value})
         settle_committed(topics, (name,), site.warn)
-    site.warn(f"topic {name}: {declared.key} set to {'its default' if value is None else value} by the pages")
+    site.warn(
+        f"topic {name}: {declared.key} was set to {'its default' if value is None else value} on a page of this server"
+    )
     return RedirectResponse(address("topics", name, "settings", done=1, key=declared.key), 303)
 
 
@@ -67,7 +69,7 @@ def delete_group(site: Site, request: Request) -> Response:
         raise StateError(f"group {name}", "has an active member", "Stop this member first.")
     with site.change(f"group {name}"):
         forget(topics.storage, topic, name)
-    site.warn(f"topic {topic}: group {name} deleted by the pages")
+    site.warn(f"topic {topic}: group {name} was deleted on a page of this server")
     return RedirectResponse(address("topics", topic, "groups"), 303)
 
 

@@ -1,8 +1,8 @@
 """Pages about cleaning: what retention, compaction and merging would do, before anything is done.
 
 With --allow-changes, the page of a topic has a form that applies exactly the plan that the page shows. If the log has
-changed since then, the whole plan is refused (storage_engine.topic.clean.applying_plans). Only one plan is applied at a
-time. The browser waits until the plan is applied.
+changed after the page was made, the whole plan is refused (storage_engine.topic.clean.applying_plans). Only one plan is
+applied at a time. The browser waits until the plan is applied.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""The page with records of a partition: from an offset, from a time, or those with a key or a header.
+"""Shows the page with records of a partition: the records from an offset or from a time, or the records that have a
+given key or header.
 
-Without --show-values, a page shows of a key and a value only the size and whether it is null, and of the headers their
-number and size. Then records cannot be searched either, because a search shows whether a key or a header exists.
+Without --show-values, a page hides keys, values and headers. It shows only the size of each key and value, whether a
+key or value is null, and the number and the size of the headers. Without --show-values, records cannot be searched
+either, because a search shows whether a key or a header exists.
 
-A search reads forward from the start. It ends after MOST_SEARCHED_BYTES, or after SEARCH_SECONDS. Then the page says up to
-which offset it has searched, and has a link to continue.
+A search reads forward from the start. A search ends after MOST_SEARCHED_BYTES, or after SEARCH_SECONDS. At the end of
+the search, the page shows up to which offset it has searched, and has a link to continue.
 """
 
 from __future__ import annotations
@@ -156,7 +158,7 @@ def _wanted(site: Site, given: Parameters, reader: PartitionReader, end: int, is
     time_ms = given.moment_ms("time")
     if given.text("offset") is not None:
         if time_ms is not None:
-            raise BadParameterError("parameter time", "an offset is given, too", "Give only one of the two.")
+            raise BadParameterError("parameter time", "an offset is given, too", "Give either an offset or a time.")
         first = given.whole("offset", 0, 0, LONG_MAX)
     elif time_ms is not None:
         at = reader.offset_at(time_ms, isolation)

@@ -1,11 +1,11 @@
 """Makes a page from a template.
 
-Jinja escapes every value. The exceptions are the elements that lakelog.report.markup has built, which are escaped already.
-After that, the characters that a browser or a terminal would act upon are replaced by escapes, in the whole page. So no
-character of a file can hide, reverse or replace other text.
+Jinja escapes every value. The exceptions are the elements that lakelog.report.markup has built, which are escaped
+already. Then escapes are put in place of all characters that a browser or a terminal would interpret. So no character
+of a file can hide, reverse or replace other text.
 
-A page with a form has the referrer policy same-origin. With no-referrer, which all other pages have, a browser sends the
-form with `Origin: null`, and the server could not tell its own pages from other pages.
+A page with a form has the referrer policy same-origin. All other pages have the policy no-referrer. With that policy, a
+browser would send the form with `Origin: null`, and the server could not distinguish its own pages from other pages.
 """
 
 from __future__ import annotations

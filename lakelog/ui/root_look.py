@@ -1,13 +1,14 @@
-"""Looks at all topics of a root: the figures of the overview, and what asks for attention.
+"""Looks at all topics of a root: collects the figures of the overview, and the problems that an operator should see.
 
-A look reads states and the files of consumers, and no records, with one exception: whether a group has stopped depends on
-the age of its oldest unread record (lakelog.metrics.consumer_status). This record is read only if the group seems to have
-stopped, and for at most MOST_PROBES partitions of a look.
+A look reads the states and the files of consumers, and usually no records. There is one exception: to decide whether a
+group has stopped, a look needs the age of the group's oldest unread record (lakelog.metrics.consumer_status). This
+record is read only if the group seems to have stopped. One look reads such records from at most MOST_PROBES partitions.
 
 The first look reads the states of all topics, which takes about three milliseconds per topic. Later looks read only
-newer versions. A damaged version that was read before it was damaged is found when its topic is read anew: each look reads
-at most TOPICS_ANEW topics anew, those whose last reading is the oldest, if it is older than ANEW_MS. Each page of a topic
-reads the topic anew. Files of segments are not compared with the state here; the page of the topic does that.
+newer versions. If a version is damaged after a look has read it, the damage is found when the whole topic is read
+again. Each look reads at most TOPICS_ANEW topics again: the topics that were not read for the longest time, if this
+time is longer than ANEW_MS. Each page about a single topic reads the whole state of this topic again. A look does not
+compare the files of segments with the state; the page of the topic does.
 """
 
 from __future__ import annotations

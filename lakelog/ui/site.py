@@ -1,4 +1,4 @@
-"""What all pages share: the topics, the options, the sessions, and the plans that were shown."""
+"""Contains the objects that all pages share: the topics, the options, the sessions, and the plans that were shown."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Site:
             ConflictError: another change is running.
         """
         if not self._changing.acquire(blocking=False):
-            raise ConflictError(place, "another change is running", "Try again when it has ended.")
+            raise ConflictError(place, "another change is running", "Try again when the other change has ended.")
         try:
             yield
         finally:

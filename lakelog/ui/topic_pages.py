@@ -85,7 +85,7 @@ def _summary(state: TopicState, config: TopicConfig) -> dict[str, Child]:
 
 def _writer(writer: Writer) -> Markup:
     if writer.query is None:
-        return escaped(f"no streaming query, leader epoch {writer.epoch}")
+        return escaped(f"no streaming query writes to the topic; leader epoch {writer.epoch}")
     where = f", leader epoch {writer.epoch}, on {writer.host}, process {writer.pid}, since "
     return joined(["query ", element("code", writer.query), where, moment(writer.since_ms)])
 

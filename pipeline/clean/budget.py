@@ -9,8 +9,8 @@ if
 If a piece must not begin, the budget can still allow a smaller piece. The duration of a piece is estimated from the
 rate of the fastest piece so far, in bytes per second. Lower rates are ignored, because the rate of a small piece mostly
 shows how long Spark takes to start. Until the first piece has ended, there is no estimate, and a piece may begin at any
-time before the time limit. So a run lasts longer than the time limit only if pieces are still running when the limit
-passes.
+time before the time limit. So a run lasts longer than the time limit only if pieces of work are still running when the
+limit passes.
 """
 
 from __future__ import annotations

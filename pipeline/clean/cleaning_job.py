@@ -1,15 +1,15 @@
 """Cleans the topics of a root: retention, compaction, merging, and the deletion of unneeded files and versions.
 
-The driver decides and commits retention itself, because retention copies no bytes. Compactions and merges of all topics
-are in one queue (clean.work_queue), in the order of their priority, and run within the budget (clean.budget). If all of
-this work takes less time than the start of Spark, it runs in the driver; otherwise it runs on Spark (clean.runners).
-Each piece of work is committed as soon as it is done: one new version of the topic's state names the new files. So a
-kill loses only the pieces of work that were running.
+The driver decides and commits retention itself, because retention copies no bytes. The compactions and merges of all
+topics are in one queue (clean.work_queue), in the order of their priority. They run within the budget (clean.budget).
+If Spark needs more time to start than all of this work takes, the work runs in the driver. Otherwise it runs on Spark
+(clean.runners). Each piece of work is committed as soon as it is done: one new version of the topic's state names the
+new files. So a kill loses only the pieces of work that were running.
 
-An error in one partition or topic is reported and does not stop the others. Ingests, exports and readers can work
-during a cleaning run, and so can a second cleaning job. It is safe to kill a run at any time. The reasons are in
-storage_engine.topic.clean.state_swap, storage_engine.topic.chain.pruning and storage_engine.topic.clean.sweeping.
-Before each piece, a run checks whether another run has already done the piece.
+An error in one partition or topic is reported. The work on other partitions and topics continues. Ingests, exports and
+readers can work during a cleaning run, and so can a second cleaning job. It is safe to kill a run at any time. The
+reasons are in storage_engine.topic.clean.state_swap, storage_engine.topic.chain.pruning and
+storage_engine.topic.clean.sweeping. Before each piece, a run checks whether another run has already done the piece.
 """
 
 from __future__ import annotations
@@ -68,7 +68,12 @@ def add_cleaning_options(parser: argparse.ArgumentParser) -> None:
         "--now", type=_moment, metavar="MS", help="use this time for all decisions; default: the current time"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and change nothing")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="like --dry-run, and write the plan to a file")
+    parser.add_argument(
+        "--save",
+        type=Path,
+        metavar="FILE",
+        help="print the plan and change nothing, as with --dry-run, and also write the plan to a file",
+    )
     parser.add_argument(
         "--apply",
         type=Path,

@@ -1,5 +1,5 @@
-"""Collects the report of a cleaning job: figures, errors, and the rows of the table. There is a row for work that was
-done, and a row for work that was not begun."""
+"""Collects the report of a cleaning job: figures, errors, and the rows of the table. Work that was done has a row, and
+so does work that was not begun."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class CleaningReport:
             if self.applies_plan:
                 self.fail(f"{line}; the rest of the plan was done")
             elif not merges:
-                self.warn(f"{line}; the next run plans it again")
+                self.warn(f"{line}; the next run plans this work again")
 
     def note_left(self, left: Sequence[NotBegun], most: int | None) -> None:
         """Report tasks for which the budget had no room. most: the byte limit of the budget; None: there is no byte
@@ -170,8 +170,8 @@ class CleaningReport:
             )
             if most is not None and any(task.bytes_to_read > most for task in tasks):
                 self.warn(
-                    f"topic {topic}, partition {number}: {what} reads more than {Limit.BYTES} allows in a whole run,"
-                    f" so no run can do it; raise {Limit.BYTES}"
+                    f"topic {topic}, partition {number}: {what} reads more bytes than {Limit.BYTES} allows for a"
+                    f" whole run, so no run can begin this work; raise {Limit.BYTES}"
                 )
 
     def _add_row(

@@ -1,7 +1,7 @@
 """Runs the tasks of a cleaning job: on Spark, or in the driver if the driver is faster.
 
-Each task writes only new files, and returns a result or a Failure. So a failed, retried or speculative task leaves only
-files that do not appear in any state. A later sweep deletes these files.
+Each task writes only new files, and returns a result or a Failure. So if a task fails, or if Spark runs a task twice,
+the needless files appear in no state. A later sweep deletes these files.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@
 A piece of work is one task, or several small tasks of one topic that follow one another in this order. Tasks of equal
 priority are in random order, so two runs that work at the same time rarely begin the same task.
 
-The caller asks the queue for the next piece, begins the piece, and waits until pieces have ended. So the caller can
-commit each piece as soon as it is ready, and a kill loses only the pieces that were running. A Runner (clean.runners)
-runs the pieces. A Runner uses the caller's thread alone (InThisThread), or threads of the driver. Each thread of the
-driver waits for a Spark job.
+The caller first asks the queue for the next piece of work, and begins it. Then the caller waits until pieces have
+ended. So the caller can commit each piece as soon as it is ready, and a kill loses only the pieces that were running. A
+Runner (clean.runners) runs the pieces. A Runner uses the caller's thread alone (InThisThread), or threads of the
+driver. Each thread of the driver waits for a Spark job.
 """
 
 from __future__ import annotations

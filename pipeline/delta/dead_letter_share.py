@@ -1,11 +1,12 @@
 """Stops an export if too many of its records cannot be decoded.
 
-The share of dead letters is computed over the records of the run, together with at most a thousand records that earlier
-runs exported. So several small runs are treated like one large run. Tombstones are not counted, because they need no
-decoding. If the share is too large, the run commits nothing: no rows, no dead letters and no position.
+To compute the share of dead letters, the export counts the records of the run, and at most a thousand records that
+earlier runs exported. So several small runs are treated like one large run. Tombstones are not counted, because they
+need no decoding. If the share is too large, the run commits nothing: no rows, no dead letters and no position.
 
 To accept the dead letters, the operator passes the end offsets that the error message contains. So the acceptance
-covers only the records of that error, and no later records. After an acceptance, the count begins again at zero.
+covers only the records that the error counted, and no later records. After an acceptance, the count begins again at
+zero.
 """
 
 from __future__ import annotations

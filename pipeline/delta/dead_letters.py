@@ -1,5 +1,5 @@
-"""Stores dead letters in Delta tables. A dead letter is a whole row or record that was refused, with its origin and the
-reason.
+"""Stores dead letters in Delta tables. A dead letter is a whole row or record that was refused. It is stored with its
+origin and with the reason of the refusal.
 
 The tables are below the root:
 
@@ -14,14 +14,15 @@ the record) and `topic`. The columns of the row's origin follow. The last column
 so the row can be sent again.
 
 A run first writes its dead letters, and then commits. If the run is killed between these two steps, the next run finds
-the same dead letters again, and must not write them a second time. So each append has Delta's guard: an application
-id and a version. Delta skips an append if the same application id has already committed the same version, or a higher
-version. The caller chooses a version that is the same in the repeated run, such as the id of a micro-batch.
+the same dead letters again, and must not write them a second time. So each append has Delta's guard against repeated
+writes: an application id and a version. Delta skips an append if the same application id has already committed the same
+version, or a higher version. The caller chooses a version that is the same if a run is repeated, such as the id of a
+micro-batch.
 
 Executors stage the dead letters of an ingest as Parquet files. The driver adds the rows of these files to the table
 with the deltalake library, without a Spark job. This takes ten milliseconds per micro-batch; Spark's own writer takes
-one to three seconds. If an export runs on Spark, Spark writes its dead letters from a DataFrame. In all cases, the guard
-is a `txn` action in the table's log.
+one to three seconds. If an export runs on Spark, Spark writes its dead letters from a DataFrame. In all cases, the
+guard is a `txn` action in the table's log.
 
 With the properties of a new table, Delta writes a checkpoint of the table's log after each hundred commits, and
 collects no statistics. No query of Lakelog uses statistics to skip files.
@@ -158,7 +159,9 @@ def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: s
         except CommitFailedError:
             continue  # another process has committed meanwhile, perhaps this very append
     raise ConflictError(
-        path, f"was changed {_MOST_ATTEMPTS} times during one append", "Find the other writer of this table."
+        path,
+        f"was changed by another writer {_MOST_ATTEMPTS} times during one append",
+        "Find the other writer of this table.",
     )
 
 

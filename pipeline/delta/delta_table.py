@@ -1,5 +1,4 @@
-"""Asks Delta about a table through Spark: whether a path is a table, the id of the table, and what a failed write
-means."""
+"""Asks Delta about a table through Spark: whether a path is a table, which id the table has, and why a write failed."""
 
 from __future__ import annotations
 

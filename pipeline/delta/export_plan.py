@@ -1,10 +1,10 @@
 """Plans an export: decides which records to read. The decision uses the head of the table (its newest version, with the
 exported positions) and the offsets of the topic.
 
-`decide_export` is a pure function. The plan contains the first and last offset of each partition, the gaps, the
-partitions that are read again, the partitions whose rows are replaced, and the guard of the commit
-(`pipeline.delta.table_history`). This module needs no Spark. So an export without new records makes the same checks as
-any other export, and ends before a JVM starts.
+`decide_export` is a pure function. The plan contains the first and the last offset of each partition, the gaps (offsets
+that retention deleted), the partitions that are read again, the partitions whose rows are replaced, and the guard of
+the commit (`pipeline.delta.table_history`). This module needs no Spark. So an export without new records makes the same
+checks as any other export, and ends before a JVM starts.
 """
 
 from __future__ import annotations
@@ -365,7 +365,7 @@ def _starting_offsets(
             raise PositionAheadError(
                 export.table,
                 f"contains {export.topic}-{partition_id} up to offset {position}, but the log ends at "
-                f"{offsets.last_stable_offset}, so the topic was restored to an older state",
+                f"offset {offsets.last_stable_offset}, so the topic was restored to an older state",
                 "Restore the table to a version that is not ahead of the log, or export to another table.",
             )
         if position < offsets.log_start_offset:
@@ -403,14 +403,14 @@ def _check_from_offsets(
             raise OffsetRefusedError(
                 place,
                 f"{export.table} contains {export.topic}-{partition} only up to offset {start[partition]}, and the records"
-                " between these two offsets would be missing",
+                " from there to the given offset would be missing",
                 f"Name offset {start[partition]} or a lower one, or export to another table.",
             )
         if export.mode is not ExportMode.UPSERT and offset < offsets.compacted_end:
             raise OffsetRefusedError(
                 place,
                 f"compaction has removed records of {export.topic}-{partition} below offset {offsets.compacted_end},"
-                f" and their rows in {export.table} would be lost",
+                f" and the rows of these records in {export.table} would be lost",
                 f"Begin at offset {offsets.compacted_end} or later, or export to another table.",
             )
 

@@ -1,14 +1,14 @@
-"""Exports a topic into a Delta table with Spark, increment by increment, each record exactly once. Small increments need
-no Spark (`pipeline.delta.without_spark.small_export`); the rules are the same.
+"""Exports a topic into a Delta table with Spark, increment by increment, each record exactly once. Small increments
+need no Spark (`pipeline.delta.without_spark.small_export`); the rules are the same.
 
 There are two modes:
 
 - **upsert**, the default for compacted topics: the table has one row per key, made from the key's newest record that
-  can be decoded. A tombstone (a null value) deletes the row. A newer record that cannot be decoded does not change the
-  values of the row, but makes the row stale: `_stale_since` is then the place of the first such record. In one
-  partition, the record with the highest offset is the newest. After partitions were added, a key can be in several
-  partitions. Then the record with the highest timestamp is the newest. If timestamps are equal, the record in the
-  partition with the highest number is the newest.
+  can be decoded. A tombstone (a null value) deletes the row of its key. A newer record that cannot be decoded does not
+  change the values of the row, but makes the row stale. Then the column `_stale_since` contains the partition, the
+  offset and the timestamp of the first such record. In one partition, the record with the highest offset is the newest.
+  After partitions were added, a key can be in several partitions. Then the record with the highest timestamp is the
+  newest. If timestamps are equal, the record in the partition with the highest number is the newest.
 - **append**, the default for other topics: every record is a row.
 
 The first columns are the fields of the topic's event model, or `value` if the topic has no model. The last columns are
@@ -16,11 +16,12 @@ The first columns are the fields of the topic's event model, or `value` if the t
 model becomes a dead letter, and the export continues, unless there are too many dead letters
 (`pipeline.delta.dead_letter_share`).
 
-The table does not depend on the increments in which the log was exported, with two exceptions. First, suppose that a
-key is in several partitions, and that in one of them, the timestamps of the key decrease while its offsets increase. An
-increment keeps only the newest record of the key, and later increments no longer see the other records. But in a single
-export of the whole log, one of these other records could become the row. Second, compaction can remove the record from
-which a stale row was made. If the topic is then exported into a new table, the new table does not contain the row.
+With two exceptions, the rows of the table are the same, however the log was divided into increments. First exception: a
+key is in several partitions, and in one of these partitions, the timestamps of the key decrease while its offsets
+increase. Then an increment keeps only the newest record of the key, and later increments do not see the other records
+of the increment. But a single export of the whole log could make the row from one of these other records. Second
+exception: compaction can remove the record from which a stale row was made. If the topic is then exported into a new
+table, the new table does not contain the row.
 
 **Exactly once.** The positions are in the table's own commits (`pipeline.delta.table_stamp`). One run has four steps:
 
@@ -36,16 +37,17 @@ run is complete.
 
 **Consumer.** The export is a registered consumer of its topic (storage_engine.topic.readers.consumer_files). The export
 registers the position of step 1 before step 2, and the new position after step 4. So cleaning knows which records are
-not exported yet, even if a RESTORE of the table has brought back an older position. But in two cases, it is possible
-that tombstones above the position are gone: compaction removed them before a RESTORE lowered the position, or after
-consumer.max.hold.ms had passed. Then an upsert reads the partition from its start, and deletes rows whose keys have no
-record.
+not exported yet. This is true even after a RESTORE of the table has brought back an older position. But in two cases,
+tombstones above the position can be missing: if compaction removed them before a RESTORE lowered the position, or if
+compaction removed them after consumer.max.hold.ms had passed. Then an upsert reads the partition from its start, and
+deletes rows whose keys have no record.
 
-A run can also begin at offsets that are lower than the table's positions. An append then replaces the rows at and above
-those offsets, in one commit. An upsert reads the records again and makes each row as a complete export would.
+A run can also begin at offsets that are lower than the table's positions. An append then replaces, in one commit, the
+table's rows at and above those offsets. An upsert reads the records again, and makes the same rows as a complete
+export.
 
-Records are never collected on the driver. Two exports of one table may run at the same time: Delta accepts the commit of
-one of them, and refuses the commit of the other.
+Records are never collected on the driver. Two exports of one table may run at the same time: Delta accepts only one of
+the two commits, and refuses the other.
 """
 
 from __future__ import annotations

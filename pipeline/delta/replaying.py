@@ -1,9 +1,9 @@
 """Replays the dead letters of an export: decodes them again with a fixed model.
 
-The records from the first open dead letter up to the table's position are read from the log again. The table's position
+A replay reads a part of the log again: from the first open dead letter up to the table's position. The table's position
 does not change. In an append table, each dead letter that can now be decoded becomes a row. In an upsert table, one
-record of each key decides the key's row: the newest record that can be decoded or is a tombstone. This rule is the same
-in every export. So the result is the same as that of a complete export with the fixed model.
+record of each key decides the key's row. It is the newest record that is a tombstone or can be decoded. This rule is
+the same in every export. So the result is the same as after a complete export with the corrected model.
 
 Each open dead letter gets an `outcome`, or stays open:
 
@@ -14,9 +14,9 @@ Each open dead letter gets an `outcome`, or stays open:
     (null)        the record still cannot be decoded
 
 **Exactly once.** First the rows are written to the table. Then the outcomes are written to the dead letters. If a run
-is killed between the two steps, the next run repeats both steps: an upsert finds the same rows and changes nothing, and
-an append skips offsets that have a row. If an export of the same table runs at the same time, one of the two ends with
-a ConflictError.
+is killed between the two steps, the next run repeats both steps. In an upsert table, the first step then finds the same
+rows and changes nothing. In an append table, the first step skips offsets that have a row. If an export of the same
+table runs at the same time, either the replay or the export ends with a ConflictError.
 """
 
 from __future__ import annotations

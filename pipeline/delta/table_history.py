@@ -6,19 +6,19 @@ Two kinds of actions are used. `commitInfo` describes the commit, and contains t
 (pipeline.delta.table_stamp). `metaData` contains the id of the table; only commits that create the table or change its
 columns or properties have this action.
 
-The history contains every commit whose file Delta has not deleted yet, like DESCRIBE HISTORY. Spark would need a
-query to read the same files. In a small export, this query would take about a quarter of the time. Commits are read one by one,
-the newest first, and only as many as the caller asks for.
+The history contains every commit whose file Delta has not deleted yet, like DESCRIBE HISTORY. Spark would need a query
+to read the same files. In a small export, such a query would take about a quarter of the whole time. Commits are read
+one by one, the newest first. No more commits are read than the caller asks for.
 
 The head of an exported table is its newest version, with the stamps that describe its rows. `read_head` finds the head
-in the history. An export without new records needs nothing else, so it ends within a second. After a write,
+in the history. An export that finds no new records reads only the head, so it ends within a second. After a write,
 `check_committed` finds the commit of the write in the same history.
 
 **The guard.** Delta silently skips a write whose txnVersion is not higher than the last txnVersion of the same
 txnAppId. The guard of an export is the txnVersion of its commit: the table version of the newest commit with a stamp,
-plus one. A guard that is derived from the position would not work. RESTORE restores the older rows and their position,
-but not the older txnVersion, so Delta would skip all later commits. Table versions never decrease, so a new guard is
-higher than all earlier guards.
+plus one. The guard is not derived from the position, because this would not work after a RESTORE. A RESTORE brings back
+the older rows and their position, but not the older txnVersion. So Delta would skip all later commits whose guards come
+from the position. Table versions never decrease, so a new guard is higher than all earlier guards.
 
 Two exports that continue from the same stamp have the same guard, so Delta accepts only one of them. Commits of other
 writers do not change the guard. `check_committed` detects that a write was skipped.
@@ -273,7 +273,9 @@ def head_as_before(export: Export, before: TableHead | None) -> TableHead:
     known = (before.current, before.newest) if before else (None, None)
     if head is None or (head.current, head.newest) != known:
         raise ConflictError(
-            export.table, "another export changed the table meanwhile", "Nothing is lost: start this job again."
+            export.table,
+            "another export changed the table during this export",
+            "Nothing is lost: start this job again.",
         )
     return head
 

@@ -10,13 +10,13 @@ The same rules apply inside objects and lists. A column that is not in the model
 `schemas.comparing` decides which type is wider. A bigint can become a double, or a decimal with at least 19 digits
 before the point. A decimal can become another decimal that has at least as many digits on each side of the point. If
 the table has bigints that a double cannot represent exactly, the export is refused, and the error gives the number of
-rows with such bigints. If such a row is written after this check, the query that rewrites the table fails.
+rows with such bigints. If another writer adds such a row after this check, the query that rewrites the table fails.
 
 **The rewrite.** Delta has its own type widening, but readers other than Spark refuse tables with this feature. So the
-rows are written again with `overwriteSchema`. Delta reads and writes the rows in one transaction: a commit of another
-writer (INSERT, DELETE, UPDATE or OPTIMIZE) is either contained in the rewrite, or makes the rewrite fail with a
-conflict. Only the names and types of the columns are read before the transaction begins. So after the commit, these
-names and types are compared with those of the version before the commit.
+rows are written again with `overwriteSchema`. Delta reads and writes the rows in one transaction. If another writer
+commits meanwhile (INSERT, DELETE, UPDATE or OPTIMIZE), the rewrite either contains that commit, or fails with a
+conflict. Only the names and types of the columns are read earlier, before the transaction begins. So after the commit,
+the rewrite compares these names and types with the names and types in the version before the commit.
 
 The rewrite commits the table's current positions again, with the same guard as an export
 (pipeline.delta.table_history). So if two exports run at the same time, only one of them can commit. If a run is killed

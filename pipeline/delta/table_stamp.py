@@ -7,14 +7,14 @@ Each commit of an export has a stamp in Delta's user metadata, so rows and posit
                  "positions": {"0": 52110, "1": 50932}, "version": 7, "id": "9f3ac1...", "format": 2,
                  "recent": {"records": 1000, "dead_letters": 12}, "began": {"offsets": {}, "partitions": 2}}}
 
-`positions` contains, for each partition, the next offset to read. The positions of the table are those of its newest
-stamp, with one exception: RESTORE brings back older rows, so stamps after the restored version are ignored.
+`positions` contains, for each partition, the next offset to read. The newest stamp contains the positions of the table,
+with one exception: RESTORE brings back older rows, so stamps after the restored version are ignored.
 
-`began` describes the first export of the table. A proof (`pipeline.delta.proof`) needs it.
+`began` describes the first export of the table. A proof (`pipeline.delta.proof`) needs the field `began`.
 
 The release of Lakelog that introduced stale rows (decision 0037) also introduced `format` 2. Stamps of format 1 have
-neither `format` nor `recent` nor `began`. If an older release finds a stamp with these fields, the older release stops with an
-error. So an older release cannot delete rows that a newer release wrote.
+none of the fields `format`, `recent` and `began`. If an older release finds a stamp with these fields, the older
+release stops with an error. So an older release cannot delete rows that a newer release wrote.
 
 This module needs no Spark. `pipeline.delta.table_history` finds the stamps in the table's history.
 """

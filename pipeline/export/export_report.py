@@ -56,7 +56,7 @@ def rebuild_report(export: Export, table: str, result: RebuildResult, warnings: 
     if result.lost.total:
         warnings.append(
             f"{counted(result.lost.total, 'row')} of {export.table} could not be made again, because the log no longer has"
-            f" their records ({result.lost}); the table's older versions keep the rows until VACUUM"
+            f" the records of these rows ({result.lost}); the table's older versions keep the rows until VACUUM"
         )
     if done.dead_letters:
         warnings.append(_letters_warning(export, done))
@@ -135,12 +135,13 @@ def export_warnings(result: ExportResult, export: Export, compacted: bool, *, to
     if result.became_stale:
         warnings.append(
             f"{counted(result.became_stale, 'row')} of {export.table} became stale: a newer record of the row's key"
-            " cannot be decoded, so the row keeps its older values; the row's column _stale_since names that record"
+            " cannot be decoded, so the row keeps its older values; the row's column _stale_since has the partition"
+            " and the offset of that record"
         )
     if result.without_row and compacted:
         warnings.append(
-            f"no row for {counted(result.without_row, 'key')}: the record of the key cannot be decoded, and compaction may"
-            " have removed an earlier record that could be decoded; a table that was exported before the compaction has a"
-            " stale row instead"
+            f"{counted(result.without_row, 'key')} without a row: the record of the key cannot be decoded, and"
+            " compaction may have removed an earlier record of the key that could be decoded; a table that was exported"
+            " before the compaction has a stale row for the key"
         )
     return warnings

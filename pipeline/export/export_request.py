@@ -44,7 +44,7 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
         "--from-offset",
         metavar="P:N",
         action="append",
-        help="read partition P from offset N on; the option may be given for several partitions",
+        help="begin at offset N in partition P; the option may be given for several partitions",
     )
     parser.add_argument(
         "--from-timestamp",
@@ -76,8 +76,8 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-dead-letters",
         metavar="P:N,...",
-        help="accept all dead letters below these end offsets, and export up to them; use the offsets that a stopped"
-        " export has printed",
+        help="export only the records below these end offsets, and accept all dead letters among them; use the offsets"
+        " that a stopped export has printed",
     )
 
 
@@ -95,7 +95,8 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
         raise ConfigError(
             context.settings.place_of("export.headers"),
             f"headers are exported only in the modes append and changelog, but {asked_by} asks for upsert",
-            f"Leave out {context.settings.export_section}.headers, or set {context.settings.export_section}.mode to append.",
+            f"Remove the setting {context.settings.export_section}.headers, or set"
+            f" {context.settings.export_section}.mode to append.",
         )
     root = context.storage.uri
     table, dead_letters = f"{root}/{wanted.table}", f"{root}/{export_dead_letters_key(state.topic)}"
@@ -153,7 +154,7 @@ def check_options(context: JobContext) -> None:
         if isinstance(lost, int) and lost < 0:
             raise UsageError("--accept-lost-rows", f"found {lost}", "Give a number of rows.")
     elif lost is not None:
-        raise UsageError("--accept-lost-rows", "is only for --rebuild", "Add --rebuild, or leave out the option.")
+        raise UsageError("--accept-lost-rows", "is only for --rebuild", "Add --rebuild, or leave out this option.")
 
 
 def _time_ms(text: str) -> int:

@@ -1,7 +1,8 @@
-"""Runs an export into a database: reads the records without Spark, or with Spark if there are many.
+"""Runs an export into a database. The records are read without Spark if there are few, and with Spark if there are
+many.
 
-Each task of Spark fills the staging tables through its own connection. A task returns its error as its result. If the task
-raised an exception, Spark would print the traceback and repeat the task.
+Each task of Spark fills the staging tables through its own connection. If a task fails, it returns the error as its
+result, and raises no exception. If the task raised an exception, Spark would print a traceback and repeat the task.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Runs one export: chooses between Spark and the small export without a JVM, records the positions and the model, and
-makes the report.
+"""Runs one export. It chooses between Spark and the small export without a JVM, records the positions and the model,
+and makes the report.
 
 The positions of the export are registered as a consumer of the topic, so that cleaning keeps the tombstones that the
 export has not read. These positions are registered before and after the table's commit. The table's own stamp decides
@@ -220,7 +220,7 @@ def _rebuild(
     if result.unfinished:
         warnings.append(
             f"the rebuild is done, but the outcomes of dead letters in {target.dead_letters} could not be written:"
-            f" {result.unfinished}. The next rebuild or replay writes them."
+            f" {result.unfinished}. The next rebuild or replay writes these outcomes."
         )
     try:
         if changed is not None:

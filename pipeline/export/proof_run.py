@@ -55,7 +55,9 @@ def prove_exports(context: JobContext) -> JobReport:
     if version is not None and (version < 0 or len(exports) > 1):
         problem = f"found {version}" if version < 0 else f"the settings have {len(exports)} exports"
         raise UsageError(
-            "--table-version", problem, "Give a version, from 0 on, of one table; --only chooses the table."
+            "--table-version",
+            problem,
+            "Give a table version of 0 or higher. If there are several exports, choose one of them with --only.",
         )
     results = []
     for each in exports:

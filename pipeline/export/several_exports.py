@@ -1,13 +1,14 @@
-"""Runs the exports of the settings, one after another: each once, or again after each interval of its trigger.
+"""Runs the exports of the settings, one after another. An export without a trigger runs once. An export with a trigger
+runs again after each interval.
 
-An export that fails does not stop the others. If it has a trigger, it is tried again after its interval, or later if it
-fails again and again. If all exports fail in the first round, the job ends, because then the settings are wrong or the
-storage is unavailable.
+If an export fails, the other exports still run. A failed export that has a trigger is tried again after its interval,
+or later if it fails several times in a row. If all exports fail in the first round, the job ends, because then the
+settings are wrong or the storage is unavailable.
 
-The exports share one process, and one Spark session if any of them needs Spark. If an export has a trigger, SIGTERM or
-Ctrl-C ends the job after the export that is running, and a second signal ends this export as well. Without a trigger,
-the first signal ends the job, as it ends any other job. Each commit of an export is complete. The next run continues
-after the last commit.
+The exports share one process, and one Spark session if any of them needs Spark. If an export has a trigger, the first
+SIGTERM or Ctrl-C ends the job after the export that is running. A second signal ends the running export, too. Without a
+trigger, the first signal already ends the job, as in other jobs. Each commit of an export is complete. The next run
+continues after the last commit.
 """
 
 from __future__ import annotations

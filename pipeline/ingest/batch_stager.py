@@ -1,7 +1,8 @@
 """Stages a micro-batch on Spark's executors: runs the tasks (staging_task.py) and combines their reports into one.
 
 Spark's partitions of the micro-batch are staged as they are, without a shuffle. Spark accepts the report of exactly one
-attempt of each task, so no report names the files of a failed or speculative attempt.
+attempt of each task. So if an attempt fails, or if Spark runs a task twice, no report names the files of the failed or
+needless attempt.
 """
 
 from __future__ import annotations

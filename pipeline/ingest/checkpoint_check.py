@@ -4,8 +4,8 @@ of a checkpoint).
 If the checkpoint has no query id, an id is written before Spark starts. So the query already has its id when it takes
 over topics, before its first batch.
 
-Spark does not know which checkpoint was used when records were appended to a topic, and Spark's error for a missing
-file is not clear. So before Spark starts, `look_at_checkpoint` reads the checkpoint once. Two pure functions then check
+Spark does not know which checkpoint was used for the earlier appends to a topic. Spark's error for a missing file is
+not clear, either. So before Spark starts, `look_at_checkpoint` reads the checkpoint once. Two pure functions then check
 what was read: `why_not_whole` checks that the files agree with one another, and `why_refused` compares the checkpoint
 with the topics' states:
 
@@ -20,9 +20,10 @@ with the topics' states:
     rolled back, or a copy        accepted if positions show which rows are committed; otherwise refused
     ahead of a topic              refused: the records in between would be silently skipped
 
-A commit depends on some files of the checkpoint. These files are made durable before the commit (`make_durable`).
-Otherwise, after a power cut, a topic could contain a batch that is not in the checkpoint, as if the checkpoint were
-rolled back. There is one exception: it does no harm to lose the file in which Spark notes that a batch is done.
+A commit depends on some files of the checkpoint. These files are made durable before the commit (`make_durable`). If
+these files were not durable, a power cut could leave a topic with a batch that is not in the checkpoint, as if the
+checkpoint had been rolled back. There is one exception: it does no harm to lose the file in which Spark notes that a
+batch is done.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Decides whether a query is allowed to take over topics, that is, to become their writer. The decision uses the
-query's checkpoint and the topics' states, and is made before any change.
+"""Decides whether a query is allowed to take over topics: to become the writer of these topics. The decision is made
+before any change. It uses the query's checkpoint and the topics' states.
 
 `decide_claim` checks these rules in this order, and returns a Claim, or the error of the first rule that is broken:
 
@@ -11,7 +11,8 @@ query's checkpoint and the topics' states, and is made before any change.
     5. If positions are stored, they are stored from the first row of the source on. Otherwise the positions do not
        show which rows are committed.
 
-If the operator accepts the checkpoint (--accept-new-checkpoint), rules 2 to 4 do not apply, and old positions are dropped.
+If the operator accepts the checkpoint (--accept-new-checkpoint), rules 2 to 4 do not apply, and old positions are
+dropped.
 
 The module is pure: it reads neither storage nor settings.
 """
@@ -90,7 +91,7 @@ def decide_claim(request: ClaimRequest, checkpoint: SeenCheckpoint, states: Sequ
     if not (source.tells_ends or kept or begins):
         return ConfigError(
             request.columns_place,
-            f"the topic already has rows of {source.name}, which were committed without positions",
+            f"the topic already has rows of {source.name}, and these rows were committed without positions",
             "Positions must be stored from the first row on. Begin with a new checkpoint and --accept-new-checkpoint; this"
             " appends again all rows that the source still has.",
         )
@@ -110,7 +111,8 @@ def _why_positions_end(request: ClaimRequest, query_id: str, states: Sequence[To
                 place, instead = request.source_place, f"positions of {source.name}"
             return ConfigError(
                 place,
-                f"topic {state.topic} stores positions of {writer.source}, but this query would store {instead}",
+                f"topic {state.topic} stores positions of {writer.source}, but with its settings, this query would"
+                f" store {instead}",
                 "Choose one: (1) restore the setting; (2) if only the address of the source changed, set"
                 f" ingest.position.source to {writer.source!r}; (3) continue from this checkpoint, once with"
                 " --accept-new-checkpoint. Choice 3 deletes the stored positions.",

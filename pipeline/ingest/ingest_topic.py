@@ -1,4 +1,5 @@
-"""Plans, creates and takes over the topics of an ingest. An IngestTopic is one topic that the ingest has taken over."""
+"""Plans the topics of an ingest, creates missing topics, and takes over the topics (makes the query their writer). An
+IngestTopic is one topic that the ingest has taken over."""
 
 from __future__ import annotations
 
@@ -199,5 +200,5 @@ def settle_lists(topics: Topics, query_id: str, names: Sequence[str], source: st
     for error in damaged:
         if error.file.startswith(f"{STAGED_LISTS}/{query_id}/"):
             raise error
-        notes.append(f"the list of another query's staged batch cannot be read: {error}")
+        notes.append(f"another query has staged a batch, but the list of the batch's files cannot be read: {error}")
     return notes

@@ -8,8 +8,8 @@
     micro_batch.py        stages one micro-batch, and commits it on each topic
     storage_retry.py      waits for a storage that is full or unreachable
 
-This module joins these parts. The module watches the stream until the stream ends, is stopped, fails or is fenced. A
-stream is fenced if another ingest has taken over one of its topics.
+This module joins these parts. This module watches the stream until the stream ends by itself, is stopped, fails, or is
+fenced. A stream is fenced if another ingest has taken over one of its topics.
 """
 
 from __future__ import annotations

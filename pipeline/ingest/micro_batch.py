@@ -9,14 +9,13 @@ The steps, in this order:
     5. commit on each topic
     6. delete the staged files
 
-After a crash Spark runs the batch again. If the list was written, the new run uses the files in the list; otherwise the
+After a crash Spark runs the batch again. If the list was written, the new run uses the files in the list. If not, the
 new run stages the rows again and ignores the old files. Dead letters that are already in their tables are not written
 again, because Delta's guard recognizes the batch. Topics that have committed the batch are skipped. A list is written
 only if there are dead letters or more than one topic (storage_engine/topic/append/staged_list.py). Otherwise the batch
 is a single commit and needs no list.
 
-Every step that uses the storage can be repeated, and waits while the storage is full or unreachable
-(storage_retry.py).
+Every step that uses the storage can be repeated, and waits while the storage is full or unreachable (storage_retry.py).
 
 If the positions of the source are stored (source_positions.py), a checkpoint that is new or was rolled back is also
 accepted. Then staging skips rows at or below the stored positions.

@@ -1,9 +1,10 @@
-"""Tracks the positions of rows in their source. With positions, an ingest does not depend on its checkpoint.
+"""Tracks the positions of rows in their source. If an ingest stores positions, the ingest does not depend on its
+checkpoint.
 
 `ingest.position.columns` names the columns that contain the position. For each partition of the source, the topic's
 state stores the highest committed position (storage_engine/topic/append/committed_positions.py). When tasks stage rows,
-they skip each row at or below this position. Each micro-batch commits the highest positions that it reached. Rows that
-were skipped, and rows that became dead letters, also count for these positions.
+they skip each row at or below this position. Each micro-batch commits, for each partition of the source, the highest
+position that the batch reached. These positions also include rows that were skipped, and rows that became dead letters.
 
     rows/            passes the columns on, as `position` and `position_of_0`, `position_of_1`, ... (position_columns)
     staging_task.py  compares the rows of a task with the committed positions (RowPositions)
@@ -11,8 +12,8 @@ were skipped, and rows that became dead letters, also count for these positions.
 
 For sources of the kinds kafka and lakelog, the checkpoint's offsets file contains the end offset of every partition,
 including partitions without a row in the micro-batch. So every partition has a position from the first micro-batch on.
-For lakelog, the stored name of a partition contains the topic's id, because the offsets of a topic that was deleted and
-created again begin at 0. Kafka's rows have no topic id.
+For sources of the kind lakelog, the stored name of a partition contains the topic's id, because the offsets of a topic
+that was deleted and created again begin at 0. Kafka's rows have no topic id.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class PositionedSource:
         if name is None:
             raise ConfigError(
                 settings.place_of("ingest.position.columns"),
-                f"a {kind} source has no name under which its positions could be stored",
+                f"the topic stores positions under the name of the source, but a {kind} source has no name",
                 "Give the source a name with ingest.position.source.",
             )  # fmt: skip
         return cls(name, columns, kind, options)
@@ -181,7 +182,7 @@ class PositionedSource:
             }
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptionError(
-                place, 0, "for each topic, the offsets of its partitions", "something else",
+                place, 0, "a JSON object that has, for each topic, the offsets of its partitions", "something else",
                 "Choose one: (1) restore the checkpoint from a backup; (2) delete the whole checkpoint and start again. No"
                 " row is lost or appended twice: the topic stores which rows are committed.",
             ) from error  # fmt: skip

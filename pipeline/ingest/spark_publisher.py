@@ -1,9 +1,9 @@
 """Publishes a micro-batch with a Spark job that has one task per partition. Each task writes only new files.
 
-The job is used if a micro-batch is too large for the driver alone. A task chooses
-random names for its files and reports them. The driver commits the files of the attempts whose reports Spark accepted.
-So a failed, retried or speculative attempt leaves only files that do not appear in any state. If the whole job fails,
-the files of its attempts are deleted; files of an attempt that ends later are deleted by a sweep.
+The job is used only if a micro-batch is too large for the driver alone. A task chooses random names for its files and
+reports them. The driver commits the files of the attempts whose reports Spark accepted. So an attempt that fails, or
+that Spark runs needlessly, leaves only files that appear in no state. If the whole job fails, the files of its attempts
+are deleted. If an attempt ends later, a sweep deletes its files.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 files.
 
 The Arrow batches of the task become final record batches, in one file per topic. Each attempt of a task chooses a
-random name for its file. Rows that a topic does not accept are written to a Parquet file in the same folder. Rows are
-skipped if their positions in the source show that the topic already contains the rows. At the end, the task reports the
-file and position of each run. A run is the record batches of one partition.
+random name for its file. Rows that a topic does not accept are written to a Parquet file in the same folder. If the
+position of a row in the source shows that the topic already contains the row, the task skips the row. At the end, the
+task reports the file and position of each run. A run is the record batches of one partition.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Repeats work while the storage is full or unreachable, with longer and longer pauses.
 
-The work must be repeatable. A repeated commit of a micro-batch writes the same staged runs into new files. If a commit
-raised an error but succeeded, the topic's state contains the batch, and the repetition is skipped. A permanent error
-(no permission, a corrupt file) is raised immediately. After the process was asked to stop, every error is raised
-immediately.
+It must be safe to repeat the work. A repeated commit of a micro-batch writes the same staged runs into new files. If a
+commit raised an error but succeeded, the topic's state contains the batch. Then the repeated commit is skipped. A
+permanent error (no permission, a corrupt file) is raised immediately. After the process was asked to stop, all errors
+are raised immediately.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What an export needs from a database, and the errors of databases.
+"""Declares the functions of a database that an export needs, and the errors of databases.
 
 No SQL statement has parameters: `literal` and `name` quote values and identifiers by the rules of the database. So a
-percent sign in a name is an ordinary character. Databases quote values in their messages about a statement. So no error
-contains such a message. The error has the database's code, and the driver's name for this code.
+percent sign in a name is an ordinary character. In its message about a failed statement, a database can quote values.
+So no error contains such a message. Instead, the error has the database's code, and the driver's name for this code.
 """
 
 from __future__ import annotations

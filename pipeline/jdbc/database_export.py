@@ -8,8 +8,8 @@
     5. drop the staging tables
 
 A crash before the end of step 4 changes no row, no dead letter and no position, so the next run exports the same
-records. After step 4 the run is complete. If another run has committed since step 1, step 4 ends with a
-ConflictError. So two runs may work at the same time, and a run that was paused does no harm.
+records. After step 4 the run is complete. If another run has committed since step 1, step 4 ends with a ConflictError.
+So two runs may work at the same time, and a run that was paused does no harm.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ def _check_gaps(export: Export, plan: ExportPlan, bounds: ExportBounds) -> None:
         raise RecordsLostError(
             export.table,
             f"retention deleted records of {export.topic} before they were exported (partition and offsets {named})",
-            f"Rows and deletions of these records are missing. To go on without them, run the export once with {options}.",
+            "Rows and deletions of these records are missing. To continue without these rows and deletions, run the"
+            f" export once with {options}.",
         )
 
 

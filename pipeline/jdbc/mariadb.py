@@ -1,8 +1,9 @@
-"""MariaDB and MySQL, with the driver PyMySQL. Rows are loaded with INSERT statements of many rows, because many servers do
-not allow LOAD DATA LOCAL.
+"""MariaDB and MySQL, with the driver PyMySQL. Rows are loaded with INSERT statements of many rows, because many servers
+do not allow LOAD DATA LOCAL.
 
-Timestamps are in UTC, because the type DATETIME has no time zone. Texts are stored unchanged, and compared byte by byte.
-A statement that creates or drops a table commits the open transaction. So no such statement is in a transaction.
+Timestamps are in UTC, because the type DATETIME has no time zone. Texts are stored unchanged, and compared byte by
+byte. A statement that creates or drops a table commits the open transaction. So a transaction never contains such a
+statement.
 """
 
 from __future__ import annotations

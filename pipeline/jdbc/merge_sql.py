@@ -1,8 +1,9 @@
-"""The SQL that turns staged records into rows of the target. Everything here is a pure function.
+"""The SQL that turns staged records into rows of the target. All functions of this module are pure.
 
-The rules are those of an export to Delta (`pipeline.delta.rows.export_rows`, `pipeline.delta.table_writing`). The
-database applies them in two steps. `deciding_records` finds, for each key, the newest record of the increment that can
-be decoded or is a tombstone. `changes` compares this record with the row of the target, and decides what happens:
+The rules are the same as in an export to Delta (`pipeline.delta.rows.export_rows`, `pipeline.delta.table_writing`). The
+database applies these rules in two steps. `deciding_records` finds, for each key, the newest record of the increment
+that can be decoded or is a tombstone. `changes` compares this record with the row of the target, and decides what
+happens:
 
     write     the row gets the values of the record
     delete    the record is a tombstone

@@ -106,7 +106,8 @@ def take_position(database: Database, before: Position | None, stamp: Stamp) -> 
         now = "is gone" if found is None else f"has the version {found.version}"
         raise ConflictError(
             str(database.target),
-            f"this run began at version {before.version} of the position, which now {now}: another run has committed",
+            f"this run began at version {before.version} of the position, but another run has committed: the position"
+            f" now {now}",
             AGAIN,
         )
     names = ("topic", "topic_id", "version", "stamp", "committed_at")

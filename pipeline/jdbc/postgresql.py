@@ -1,4 +1,4 @@
-"""PostgreSQL, with the driver psycopg. Rows are loaded with COPY, which is the fastest way."""
+"""PostgreSQL, with the driver psycopg. Rows are loaded with COPY, which is PostgreSQL's fastest way to load rows."""
 
 from __future__ import annotations
 

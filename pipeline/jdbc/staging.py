@@ -1,19 +1,21 @@
-"""The staging tables of a run, and how they are filled.
+"""Contains the staging tables of a run, and fills them.
 
-Each task of a run has its own connection and transactions. So the tasks write into tables that nobody else reads. Later,
-one transaction merges these tables into the target:
+Each task of a run has its own connection and transactions. So no single transaction can contain the rows of all tasks.
+Each task writes into staging tables, which no other program reads. Later, one transaction merges these tables into the
+target:
 
     _lakelog_<8>_<run>_rows      records that can decide the row of a key: decoded records and tombstones
     _lakelog_<8>_<run>_letters   records that cannot be decoded or stored
     _lakelog_<8>_<run>_keys      for each key, the record of the increment that decides its row
     _lakelog_<8>_<run>_changes   what happens to the row of each key; filled in the last transaction
 
-<8> stands for 8 digits that name the target, and <run> for 12 random digits. Spark may run a task twice, and an attempt
+<8> stands for 8 digits that name the target, and <run> for 12 random digits. Spark may run a task twice. An attempt
 that Spark no longer needs may continue to write. So each attempt writes a random number into its rows (`_task`). The
 merge uses only the rows of attempts that succeeded.
 
-A run holds a lock in the database, with the run's name, until its connection ends. If the next run finds tables of another
-run, it tries to take the lock of that run. If this succeeds, the other run is dead, and its tables are dropped.
+A run holds a lock in the database, with the run's name, until its connection ends. If the next run finds tables of
+another run, it tries to take the lock of that run. If the next run gets the lock, the other run is dead, and its tables
+are dropped.
 """
 
 from __future__ import annotations

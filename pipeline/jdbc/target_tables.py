@@ -60,7 +60,7 @@ def check_target(database: Database, export: Export, *, has_position: bool) -> N
         if has_position:
             raise NotExportedTableError(
                 export.table,
-                "the table is gone, but its position in lakelog_positions is there",
+                "the table is gone, but lakelog_positions still has its position",
                 "Restore the table. Or delete its row in lakelog_positions: the next export then begins at the start of"
                 " the log.",
             )
@@ -68,7 +68,7 @@ def check_target(database: Database, export: Export, *, has_position: bool) -> N
     if not has_position:
         check_is_empty(database, export)
     if (problem := database.problem_of(table)) is not None:
-        raise NotExportedTableError(export.table, problem, "Export to another table, or change this one.")
+        raise NotExportedTableError(export.table, problem, "Export to another table, or change this table.")
     _check_unique_indexes(database, export)
     _check_types(database, export, found)
 
@@ -78,8 +78,9 @@ def check_is_empty(database: Database, export: Export) -> None:
     if database.rows(f"SELECT 1 FROM {database.table(database.target.table)} LIMIT 1"):
         raise NotExportedTableError(
             export.table,
-            "the table has rows, but lakelog_positions has no position of it, so this export did not write them",
-            "Export to another table, or empty this one.",
+            "the table has rows, but lakelog_positions has no position of the table, so this export did not write the"
+            " rows",
+            "Export to another table, or delete the rows of this table.",
         )
 
 
@@ -96,8 +97,9 @@ def _check_unique_indexes(database: Database, export: Export) -> None:
         if not is_of_key:
             raise NotExportedTableError(
                 export.table,
-                f"the index {name} is unique, and its columns are not _key alone",
-                "Make this index an ordinary index: two keys may have equal values. Or export to another table.",
+                f"the index {name} is unique, but _key is not its only column",
+                "Make this index an index that is not unique, because two keys may have equal values. Or export to"
+                " another table.",
             )
 
 

@@ -1,9 +1,9 @@
 """Turns records that a database cannot store into dead letters.
 
-A database has limits that the model does not have: PostgreSQL stores no U+0000 in texts, MariaDB and MySQL store neither
-NaN nor infinity, the key of a row has a largest length, and a timestamp with a time zone can be in the year 0 or 10000 in
-UTC. A record beyond these limits is treated like a record that
-cannot be decoded. So one value does not stop the export, and the row of its key becomes stale.
+A database has limits that the model does not have: PostgreSQL stores no U+0000 in texts. MariaDB and MySQL store
+neither NaN nor infinity. The key of a row must not be longer than a limit. A timestamp with a time zone can be in the
+year 0 or 10000 in UTC, but an export stores only the years 1 to 9999. A record beyond these limits is treated like a
+record that cannot be decoded. So one value does not stop the export, and the row of its key becomes stale.
 """
 
 from __future__ import annotations

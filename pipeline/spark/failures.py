@@ -3,7 +3,7 @@
 An error in a task reaches the driver as the text of a Python traceback, inside a Java exception, inside a PySpark
 exception. The operator needs one line of this text. The line must not contain data, because some people are allowed to
 read the logs, but not the data. But Spark quotes the values that it could not cast or parse. So if a task fails while
-it works on rows, the line is the first of these that is found:
+it works on rows, the operator gets the first of the following lines that is found:
 
     the text of an error of Lakelog, which never contains data
     the message of the file system, such as `No space left on device`

@@ -1,8 +1,8 @@
 """Runs numbered pieces of work as one Spark job.
 
-Spark repeats a task that raises an error. If the repeats also fail, the whole job fails. So if a failure must not stop
-the other pieces, the function that does the work returns the failure as a value. Spark can run the piece with a given
-number twice, even at the same time. So it must be safe to run a piece twice.
+Spark repeats a task that raises an error. If the repeats also fail, the whole job fails. So if one failed piece must
+not stop the other pieces, the function that does the work returns the failure as a value. Spark can run the piece with
+a given number twice, even at the same time. So it must be safe to run a piece twice.
 """
 
 from __future__ import annotations

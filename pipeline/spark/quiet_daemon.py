@@ -1,17 +1,18 @@
 """Runs Spark's Python daemon so that its workers end silently after the JVM has closed the connection.
 
 A worker sends its results to the JVM over a connection. The JVM closes the connection if it needs no more results of a
-task: at the end of a session, after a LIMIT, or when a task is cancelled. PySpark's daemon then prints a traceback about
-a broken pipe. This traceback is of no use, so the workers of this daemon end silently, whether they are between two tasks
-or in the middle of a task. If a task fails while the JVM is connected, the task reports its error to the JVM. PySpark's
+task: at the end of a session, after a LIMIT, or when a task is cancelled. PySpark's daemon then prints a traceback
+about a broken pipe. This traceback is of no use. So the workers of this daemon end silently, both between two tasks and
+in the middle of a task. If a task fails while the JVM is connected, the task reports its error to the JVM. PySpark's
 own daemon does the same.
 
-To plan a read or a write of a Python data source, Spark starts such a daemon for each program in `_PLANNERS`. A worker of
-the planner ends after each refusal and with each stream. So the daemon imports Lakelog's source before it forks the
-first worker. Otherwise each new worker would import the source again, which takes about half a second.
+To plan a read or a write of a Python data source, Spark starts such a daemon for each program in `_PLANNERS`. In such a
+daemon, a worker ends after each refused plan and after each stream, and then the daemon forks a new worker. So the
+daemon imports Lakelog's source before it forks the first worker. Otherwise each new worker would import the source
+again, which takes about half a second.
 
-PySpark collects the garbage of a worker after each task. A daemon has many modules, so this takes up to 75 milliseconds
-of processor time. So the daemon exempts its objects from garbage collection before it forks workers.
+PySpark collects the garbage of a worker after each task. The process has many modules, so each collection takes up to
+75 milliseconds of processor time. So the daemon exempts its objects from garbage collection before it forks workers.
 """
 
 from __future__ import annotations

@@ -2,19 +2,19 @@
 
 The settings are in conf/spark-defaults.conf. The levels of Spark's messages are in conf/log4j2.properties. Spark's own
 launcher reads both files, because SPARK_CONF_DIR points to conf/. spark-submit.sh sets this variable. If Python was
-started directly (pytest, a notebook), `spark_session` sets the variable. So a test runs with the settings of a job.
+started directly (pytest, a notebook), `spark_session` sets the variable. So tests run with the same settings as jobs.
 
 A process has one Spark context. The first call of `spark_session` creates this context. Later calls return the same
 context, with the application name of the first call. Each session can read topics with format("lakelog").
 
-At the end of the process, `stop_session` waits until all tasks have ended, and then stops Spark. Otherwise a running
-task would fail and print an error about work that is no longer needed. After SIGTERM, `abandon_session` stops Spark
-immediately.
+At the end of the process, `stop_session` waits until all tasks have ended, and then stops Spark. If `stop_session` did
+not wait, a running task would fail and print an error about work that is no longer needed. After SIGTERM,
+`abandon_session` stops Spark immediately.
 
 Spark's messages on standard error should only be about real problems. So this module removes the causes of three
 needless messages. pipeline/spark/spark_jvm.sh starts the JVM without a Java module that causes a warning.
-`_LOCAL_SETTINGS` prevent heartbeat errors of a driver that is its own executor. Some of PySpark's loggers print errors
-that PySpark also raises; these loggers are silenced.
+`_LOCAL_SETTINGS` prevent heartbeat errors if the driver is also the only executor. Some loggers of PySpark print errors
+that PySpark also raises. This module silences these loggers.
 """
 
 import atexit

@@ -2,7 +2,7 @@
 
 The setting spark.python.daemon.module applies only to the daemon that runs tasks. To plan a read of a Python data
 source, Spark starts other daemons, always as `python -m pyspark.daemon`. So pipeline/spark/session.py gives Spark this
-program instead of Python. With all other arguments, the program behaves like the Python that is installed in the same
+program instead of Python. With other arguments, the program behaves like the Python that is installed in the same
 directory. The archive for executors has a program of the same name (scripts/executor_archive.py).
 
 Spark puts zip files with a copy of PySpark first on the import path of its Python processes. Python keeps no compiled

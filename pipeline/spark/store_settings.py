@@ -1,16 +1,16 @@
 """Gives a Spark session access to object stores with S3's API, and gives Spark's Python workers the storage options.
 
-Spark's own readers and writers open s3:// paths with Hadoop's S3A. S3A needs the same endpoint, region and credentials
-as the engine (storage_engine.storage.objects.object_store_access). `hadoop_settings` translates these options.
-`open_stores` puts the result into the session's Hadoop configuration, which Spark sends to the executors. Spark's
-configuration, UI, event log and plans do not contain the Hadoop configuration of a started session, so they contain no
-secret.
+Spark's own readers and writers use Hadoop's S3A to open s3:// paths. S3A needs the same endpoint, region and
+credentials as the engine (storage_engine.storage.objects.object_store_access). `hadoop_settings` translates these
+options. `open_stores` puts the result into the session's Hadoop configuration, which Spark sends to the executors.
+Spark's configuration, UI, event log and plans do not contain the Hadoop configuration of a started session, so they
+contain no secret.
 
 The engine's code in Python workers reads environment variables. A worker on another host does not have the environment
 of the driver. So `open_stores` also adds these variables to the environment that Spark gives to its Python workers.
 
-HDFS needs no settings here, because Spark contains its client. If a setting is given as spark.hadoop.NAME in the options
-of spark-submit, that value stays.
+HDFS needs no settings here, because Spark contains its client. If the options of spark-submit contain a setting as
+spark.hadoop.NAME, `open_stores` does not replace its value.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Ends a job on SIGTERM or Ctrl-C, with one line and an exit status, and stops the work that the job started elsewhere.
+"""Ends a job on SIGTERM or Ctrl-C, with one line and an exit status. It also stops the work that the job has started in
+other processes.
 
 The first signal runs the registered endings (such as the stop of Spark) in a separate thread, and raises Terminated in
-the main thread. So a main thread that waits for Spark, directly or through other threads, soon continues. Later signals
-are ignored until the process has ended, because the command `timeout` sends two signals. While the stream of an ingest
-runs, the ingest handles the signals itself (pipeline/stop_request.py).
+the main thread. So if the main thread waits for Spark, directly or through other threads, it soon continues. Later
+signals are ignored until the process has ended, because the command `timeout` sends two signals. While the stream of an
+ingest runs, the ingest handles the signals itself (pipeline/stop_request.py).
 """
 
 from __future__ import annotations

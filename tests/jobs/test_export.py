@@ -167,7 +167,7 @@ def test_a_rebuild_changes_the_mode_of_the_table(
     upsert = ("--set", "export.mode=upsert")
     for arguments, problem in [
         (["--rebuild", "--replay"], "--replay: cannot be used with --rebuild, which reads the whole log. Leave out --replay."),
-        (["--accept-lost-rows", "3"], "--accept-lost-rows: is only for --rebuild. Add --rebuild, or leave out the option."),
+        (["--accept-lost-rows", "3"], "--accept-lost-rows: is only for --rebuild. Add --rebuild, or leave out this option."),
         (["--rebuild", "--accept-lost-rows", "-1"], "--accept-lost-rows: found -1. Give a number of rows."),
     ]:  # fmt: skip
         status, result, _ = run_export(*upsert, *arguments)

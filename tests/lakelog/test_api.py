@@ -160,7 +160,7 @@ def test_columns_of_repeated_text_are_taken(orders: lakelog.Topic) -> None:
         ([{"value": b"a"}, {"key": "secret"}], "record 1", "value is missing"),
         ([{"value": "a", "vlaue": "b"}], "record 0", "expected key, value, headers, timestamp; found 'vlaue'"),
         ([{"value": 7}], "record 0", "expected bytes, text or None as value, found int"),
-        ([{"value": "\ud800"}], "record 0", "value is text with half a surrogate pair, which UTF-8 cannot hold"),
+        ([{"value": "\ud800"}], "record 0", "value is text with half a surrogate pair, which UTF-8 cannot encode"),
         ([{"value": "a", "headers": "secret"}], "record 0", "expected pairs of a name and a value as headers, found str"),
         ([{"value": "a", "headers": [("a", 1)]}], "record 0", "expected bytes, text or None as a header's value, found int"),
         ([{"value": "a", "headers": [(1, b"a")]}], "record 0", "expected each header as a pair of a name and a value"),

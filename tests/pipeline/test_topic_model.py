@@ -96,7 +96,7 @@ def test_an_ingest_keeps_the_model_and_refuses_one_that_breaks_readers(
     problem = (
         f"{conf}, line 2, topics.t.schema: model Renamed is not compatible with the model that is recorded in topic t:"
         " n is removed; number is new and required. Nothing was changed. Choose one: (1) undo the change, for example keep"
-        " the old field and add an optional new one; (2) accept the change once with --accept-schema. If the columns of an"
+        " the old field and add an optional new field; (2) accept the change once with --accept-schema. If the columns of an"
         " exported table do not fit the new model, also make the table again with `export --rebuild`, or choose another"
         " export.table."
     )
@@ -249,8 +249,8 @@ def test_a_model_does_not_replace_one_that_it_was_not_compared_with(
     with pytest.raises(ConflictError) as refused:
         record_model(topics, compared, renamed)
     assert str(refused.value) == (
-        "topic t: another job recorded model Grown while this job used model Renamed. Use one version of the"
-        " model in all jobs of the topic, and start this job again."
+        "topic t: another job recorded the model Grown during this job, but this job used the model Renamed. Use one"
+        " version of the model in all jobs of the topic, and start this job again."
     )
     assert topics.state("t") == there
     assert record_model(topics, compared, grown) == there  # another job recorded the same

@@ -101,7 +101,7 @@ def test_a_model_of_ones_own_is_found_in_the_folders_of_the_settings_by_other_pr
         ),
         ("shop_of_one.events:Ordr", "has no class Ordr; its models are Item, Odd, Order", "shop_of_one.events:Order?"),
         ("shop_of_one.events:NOTE", "NOTE of the module shop_of_one.events (", "derives from pydantic.BaseModel"),
-        ("shop_of_one.events:Bag", "is not a pydantic model with fields", "and not from RootModel"),
+        ("shop_of_one.events:Bag", "is not a pydantic model with fields", "but not from RootModel"),
         ("shop_of_one.events:Odd", "cannot become columns: Odd.anything: ", "Change the type of this field"),
         ("shop_of_one.broken:X", "cannot be imported: ModuleNotFoundError: No module named 'shop_of_two'", "python -c"),
         ("shop_of_one.typo:X", "the module shop_of_one.typo cannot be imported: SyntaxError: ", "python -c"),

@@ -1,8 +1,8 @@
 """Defines a file that the user named: its path, and the two names under which the dump prints the file.
 
-The path is used to read the file, and in errors. Printed lines contain the name that the user typed. The findings at
-the end of the output contain the absolute path. As in java.io.File, links in this path are not resolved, and `..` is
-kept.
+Lakelog reads the file by its path, and errors name this path. Printed lines contain the name that the user typed. The
+findings at the end of the output contain the absolute path. As in java.io.File, links in this path are not resolved,
+and `..` is kept.
 
 Files are read through the engine's storage. So a missing file, or a file without read permission, raises the same typed
 errors as elsewhere.

@@ -5,10 +5,10 @@
          8    4 batch_length   bytes after this field
         16    1 magic          2: see record.header for the other fields; 0 and 1: see record.legacy_records
 
-Only the length is trusted: it determines where the next entry begins, whatever the other fields are. So an entry is
-printed even if all its other fields are wrong. If an entry is cut off, it is the last entry. After an impossible
-length, the start of the next entry is unknown. record.batch also reads headers, but refuses damaged headers. Here,
-damaged headers must be printed.
+Only the length of an entry is trusted: the length determines where the next entry begins, whatever the other fields
+contain. So an entry is printed even if all its other fields are wrong. If an entry is cut off, it is the last entry.
+After an impossible length, the start of the next entry is unknown. The module record.batch also reads headers, but
+refuses damaged headers. This module must print damaged headers, too.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     offset --.index--> start position --.log, header by header--> first entry that ends at or after the offset
 
-A dump shows what Kafka would find. So the search in the .index follows OffsetIndex.lookup step by step: if entries are
-out of order, a different binary search could find a different entry.
+A dump shows what Kafka would find. So the search in the .index follows OffsetIndex.lookup step by step. If entries are
+out of order, another binary search could find another entry than Kafka.
 """
 
 from __future__ import annotations

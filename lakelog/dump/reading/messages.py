@@ -1,9 +1,9 @@
 """Reads the messages in an entry of magic 0 or 1: the entry itself, or the messages in the value of a wrapper (their
 format is in record.legacy_records).
 
-Messages are read one at a time in Python, which is slow; but only old logs contain messages of magic 0 and 1.
-record.legacy_records decodes these messages in columns, but only if every CRC and every offset is correct. Here a
-message is returned unchanged, as Kafka's DeepRecordsIterator returns it.
+This module reads messages one at a time in Python. That is slow, but only old logs contain messages of magic 0 and 1.
+The module record.legacy_records decodes these messages in columns, but only if every CRC and every offset is correct.
+In this module, a message is returned unchanged, as in Kafka's DeepRecordsIterator.
 """
 
 from __future__ import annotations

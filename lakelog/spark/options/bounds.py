@@ -5,9 +5,10 @@
     {"orders": {"0": 1700000000000, ...}}      for each partition, the first record at or after a time in milliseconds
     1700000000000                              the same time for every partition
 
-There are three options for the start, and three for the end. If a user gives several of the three options, one time for
-all partitions overrides a time for each partition, and both override offsets. This module only reads text;
-read_topics.py finds the offsets in the topics.
+Each of the two bounds (start and end) has three options: offsets, a time for each partition, and one time for all
+partitions. If a user gives several of the three options of one bound, one time for all partitions has priority, then
+the time for each partition, then the offsets. This module only reads text; read_topics.py finds the offsets in the
+topics.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def _malformed(option: str, text: str, example: str) -> ConfigError:
 def _check_order(option: str, first: Mapping[Where, int], end: Mapping[Where, int]) -> None:
     if first.keys() != end.keys():
         raise wrong(
-            option, f"has the partitions {listed(first)}, but the option for the end has {listed(end)}",
+            option, f"names the partitions {listed(first)}, but the option for the end names {listed(end)}",
             "Give the same partitions in the options for the start and the end.",
         )  # fmt: skip
     for where in sorted(first):

@@ -10,10 +10,10 @@
     groups           kafka.group.id or groupIdPrefix; holdsBack, which Kafka's source does not have
     root             root; without it the environment variable LAKELOG_ROOT, or the session's spark.lakelog.root
 
-`kafka.` options for a connection are accepted, and have no effect. As in Kafka's source, an option that is known but
-not supported is refused, and an unknown option is accepted. When Spark asks for the schema, it does not say whether a
-batch or a stream is read. So `common_options` checks the rules that hold for both. The other rules are checked when the
-batch or stream is planned.
+`kafka.` options for a connection are accepted, and have no effect. Like Spark's Kafka source, this source refuses an
+option that it knows but does not support, and accepts an unknown option. When Spark asks for the schema, Spark does not
+say whether it will read a batch or a stream. So `common_options` checks only the rules that hold for batches and for
+streams. The other rules are checked when the batch or stream is planned.
 """
 
 from __future__ import annotations
@@ -174,7 +174,11 @@ def stream_group(options: Mapping[str, str], new_id: str) -> StreamGroup | None:
     holds_back = given.flag(_HOLDS_BACK, default=False) if given.get(_HOLDS_BACK) is not None else None
     if name is None and prefix is None:
         if holds_back is not None:
-            raise wrong(_HOLDS_BACK, "is given without a group", f"Give {_GROUP}, the group for which cleaning waits.")
+            raise wrong(
+                _HOLDS_BACK,
+                "is given without a group",
+                f"Give the option {_GROUP}. Cleaning then waits for this group.",
+            )
         return None
     return StreamGroup(f"{prefix}-{new_id}" if name is None else name, holds_back)
 
@@ -200,8 +204,8 @@ def root_option(given: UserOptions) -> str:
             return root
     raise wrong(
         "root", "is missing; the root is the path or URI that contains the topics",
-        f"Give the option root, or set the environment variable {ROOT_VARIABLE} or the session's {SESSION_ROOT} before the call"
-        " of lakelog.register(spark).",
+        f"Give the option root, or set the environment variable {ROOT_VARIABLE} or the session's {SESSION_ROOT} before"
+        " lakelog.register(spark) is called.",
     )  # fmt: skip
 
 
@@ -210,7 +214,7 @@ def _check_limits(given: UserOptions) -> None:
     if least is not None and most is not None and least > most:
         raise wrong(
             "minOffsetsPerTrigger",
-            f"{least} is higher than maxOffsetsPerTrigger, {most}",
+            f"is {least}, which is higher than the value {most} of maxOffsetsPerTrigger",
             "Lower minOffsetsPerTrigger, or raise maxOffsetsPerTrigger.",
         )
 

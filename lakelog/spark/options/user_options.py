@@ -1,5 +1,5 @@
-"""Reads the options that a user gave to the source, one by one. Upper-case and lower-case letters in the names are
-equal. The values are read as in Spark's Kafka source.
+"""Reads the options that a user gave to the source, one by one. Upper case and lower case in the names of options are
+not distinguished. The values are read as in Spark's Kafka source.
 """
 
 from __future__ import annotations

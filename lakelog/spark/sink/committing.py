@@ -1,17 +1,17 @@
-"""Commits what the tasks of a write have staged.
+"""Commits the record batches that the tasks of a write have staged.
 
 A batch write is one commit per topic. If the commit to one topic fails, the error names this topic. The topics that
 were committed earlier keep their rows. If the program repeats the write, these topics get their rows twice.
 
 A micro-batch of a stream is committed exactly once on each topic. Each topic stores the identity of the query's last
 batch: the query's id, the number of the batch and the hash of its offsets (lakelog.spark.sink.streaming_checkpoint). So
-a replay after a crash is skipped, and a batch of an earlier checkpoint is refused. If a micro-batch has rows for
-several topics, a list of the staged runs is stored before the first commit (topic.append.staged_list), and a replay
-commits the runs of the list.
+after a crash, the sink skips a batch that is repeated. The sink refuses a batch of an earlier checkpoint. If a
+micro-batch has rows for several topics, the sink first stores a list of the staged runs of record batches
+(topic.append.staged_list), and then commits to the first topic. After a crash, a replay commits the runs of this list.
 
-The sink does not take over topics. So several queries can write to one topic, even while ingests and programs append to
-this topic. If two drivers run the same query and one driver has committed a batch, the batch of the other driver is
-skipped or refused.
+Unlike an ingest, the sink does not register itself as the writer of a topic. So several queries can write to one topic,
+even while ingests and programs append to this topic. Two drivers can run the same query by mistake. If one driver has
+committed a batch, the sink skips or refuses the batch of the other driver.
 """
 
 from __future__ import annotations

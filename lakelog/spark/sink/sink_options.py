@@ -1,5 +1,5 @@
-"""The options and columns of the sink: those of Spark's Kafka sink, with the same meaning and refusals, and also the
-option `root` and the column `timestamp`.
+"""The options and columns of the sink. They have the same names and meaning as in Spark's Kafka sink, and the same
+inputs are refused. In addition, there are the option `root` and the column `timestamp`.
 
     value       text or bytes; required. null is a tombstone
     key         text or bytes
@@ -125,7 +125,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
     if "value" not in found:
         raise ConfigError("column `value`", "is missing", "Select the values of the records under this name.")
     if options.topic is None and "topic" not in found:
-        raise ConfigError("option topic", "is missing, and the rows have no such column", "Give one of the two.")
+        raise ConfigError("option topic", "is missing, and the rows have no column `topic`", "Give one of the two.")
     for name, types in _TYPES.items():
         if name not in found or (name == "topic" and options.topic is not None):
             continue

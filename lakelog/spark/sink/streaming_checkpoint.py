@@ -34,7 +34,7 @@ def recorded_query_id(storage: Storage, checkpoint: str) -> str:
         return str(uuid.UUID(json.loads(storage.read(key))["id"]))
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(
-            key, 0, "a query's id as Spark writes it", "other content", "Restore this file from a backup."
+            key, 0, "a query's id in Spark's format", "other content", "Restore this file from a backup."
         ) from error
 
 

@@ -37,7 +37,11 @@ class BatchWriter(DataSourceArrowWriter):
             UnknownTopicError: there is no topic of the option `topic`.
         """
         if overwrite:
-            raise ConfigError(f"format {LAKELOG}, mode", "found overwrite", 'Use mode("append"). A topic is a log.')
+            raise ConfigError(
+                f"format {LAKELOG}, mode",
+                "found overwrite",
+                'Use mode("append"). A topic is a log, so its records cannot be overwritten.',
+            )
         self._options = sink_options(given)
         check_types(schema)
         check_columns(schema, self._options)
@@ -75,7 +79,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if not location:
             raise wrong(
                 _CHECKPOINT, "is missing. The sink identifies each micro-batch by the query's checkpoint",
-                f'Give .option("{_CHECKPOINT}", ...). The sink does not see spark.sql.streaming.checkpointLocation.',
+                f'Give .option("{_CHECKPOINT}", ...). The sink cannot read the setting'
+                " spark.sql.streaming.checkpointLocation.",
             )  # fmt: skip
         self._location = location
 

@@ -8,8 +8,8 @@ The checks, in this order:
     form      a POST has an Origin that is this server, and the form token of its session. So another web page cannot
               send a form in the name of the user. A form has at most MOST_BYTES bytes.
 
-A refused request reaches no page. The cookie has SameSite=Strict and HttpOnly. The headers allow a page to load only the
-style, the script and the pictures of this server, and forbid other pages to show it in a frame.
+A refused request reaches no page. The cookie has SameSite=Strict and HttpOnly. The headers allow a page to load only
+the style, the script and the pictures of this server. The headers also forbid other pages to show this page in a frame.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
     cookie      <id>.<end, in seconds since 1970>.<0 or 1: logged in>.<signature>
     form token  the signature of the whole cookie, under another label
 
-The server stores no sessions, so requests without a session cost no memory. The key of the signatures is chosen when the
-server starts. So a restart ends all sessions. A session ends after twelve hours, or when its user logs out: then the
-server remembers its id until it would have ended anyway. Several threads may use the sessions at the same time.
+The server stores no sessions, so requests without a session cost no memory. The key of the signatures is chosen when
+the server starts. So a restart ends all sessions. A session ends after twelve hours, or when its user logs out. After a
+logout, the server remembers the id of the session until the twelve hours have passed. Several threads may use the
+sessions at the same time.
 """
 
 from __future__ import annotations

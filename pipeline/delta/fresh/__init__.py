@@ -1,1 +1,1 @@
-"""Reads an exported table together with the records that the log has beyond it."""
+"""Reads an exported table together with the newer records, which are in the log but not yet in the table."""

@@ -1,12 +1,12 @@
 """Makes a fresh view of an exported table as a DataFrame of Spark.
 
-When the view is made, Spark reads the records of the log, decodes them, and keeps one record for each key. Spark keeps the
-result as long as the DataFrame is used. Each query reads the rows of the table, always at the version of the view. So
-the view does not change. Queries fail after VACUUM has deleted the files of this version.
+When the view is made, Spark reads the records of the log, decodes them, and keeps one record for each key. Spark keeps
+these records as long as the DataFrame is used. Each query reads the rows of the table, always at the version of the
+view. So the view does not change. Queries fail after VACUUM has deleted the files of this version.
 
-In an append table, the view is a union. In an upsert table, Spark computes the rows of all keys with new records when the
-view is made. These rows replace the table's rows of the same keys. So a filter of a query can still skip files of the
-table.
+The view of an append table is a union of the table's rows and the new rows. The view of an upsert table needs more
+work: when the view is made, Spark computes the rows of all keys with new records. These rows replace the table's rows
+of the same keys. So Spark can still use the filter of a query to skip files of the table.
 """
 
 from __future__ import annotations

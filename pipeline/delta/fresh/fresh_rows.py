@@ -1,8 +1,8 @@
 """Makes a fresh view of an exported table without Spark.
 
 The records of the log are read and decoded when the view is made, and stay in memory. The rows of the table are read
-batch by batch, each time a program reads the view. They are always read at the same version, so the view always has the
-same rows. Reads fail after VACUUM has deleted the files of this version.
+batch by batch, each time a program reads the view. The view always reads the table at the same version, so it always
+has the same rows. Reads fail after VACUUM has deleted the files of this version.
 """
 
 from __future__ import annotations
@@ -182,8 +182,9 @@ def _view_columns(export: Export, table: DeltaTable) -> pa.Schema:
         if each.name in wanted.names and _type(each) != _type(wanted.field(each.name)):
             raise TableSchemaError(
                 export.table,
-                f"column {each.name} has another type than in the schema",
-                "Run the export first, which widens the column if it can, or read with lakelog.table(spark, ...).",
+                f"column {each.name} has another type than the same field in the schema",
+                "Run the export first; the export widens the column if that is possible. Or read with"
+                " lakelog.table(spark, ...).",
             )
     return pa.schema(columns)
 

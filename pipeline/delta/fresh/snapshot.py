@@ -3,15 +3,15 @@ the position of this version to the end of the log.
 
 A reader of the view gets each committed record once, whatever happens meanwhile:
 
-- The version of the table and its position come from the same commit. The end of the log is read after them. So each
-  record is either before the position, and in the table, or at or after the position. Exports that commit later do not
-  matter.
-- If the log changes during the read so that a record can be missing, the view is planned again (`read_whole`). There are
-  two such changes: retention deleted a record at or after the position; or compaction removed a record because of a
-  newer record after the end.
+- The version of the table and its position come from the same commit. The end of the log is read after the version
+  and the position. So each record is in the table if its offset is below the position, and in the log if not. Commits
+  of later exports have no effect on the view.
+- If the log changes during the read, and a record can be missing because of the change, the view is planned again
+  (`read_whole`). Two changes have this effect: retention deleted a record at or after the position; or compaction
+  removed a record because of a newer record after the end.
 
-The view has the rows and the columns that the table would have after the next export. `decide_export` plans the view, as
-it plans an export.
+The view has the rows and the columns that the table would have after the next export. `decide_export` plans the view in
+the same way as an export.
 """
 
 from __future__ import annotations
@@ -116,9 +116,10 @@ def exported_head(table: str) -> ExportedHead:
     if head.current is None:
         raise ExportRefusedError(
             table,
-            "its log does not contain the position in the topic, so Lakelog cannot know which records are new",
-            "Read a table that an export has written. If the table was restored, run the export first: its commit"
-            " contains the position.",
+            "its log does not say up to which offsets the topic was exported, so Lakelog cannot know which records"
+            " are new",
+            "Read a table that an export has written. If the table was restored, run the export first: the commit"
+            " of the export contains the offsets.",
         )
     return ExportedHead(head, head.current)
 
@@ -154,7 +155,7 @@ def snapshot_of(request: FreshRequest, exported: ExportedHead, columns: Sequence
         raise LostRecordsError(
             request.table,
             f"retention deleted the offsets {gap.from_offset} to {gap.to_offset - 1} of {state.topic}-{gap.partition}"
-            " before they were exported, so a view of the table and the log would miss their records",
+            " before they were exported, so a view of the table and the log would lack these records",
             "Run the export, which continues after these records, and warns about them.",
         )
     return Snapshot(export, exported.head, plan, state)
@@ -174,7 +175,7 @@ def _schema(request: FreshRequest, columns: Sequence[str]) -> EventSchema | None
             return None
         raise ConfigError(
             "schema",
-            f"the rows of {request.table} are decoded with a model, but no model is named",
+            f"the export decodes the rows of {request.table} with a model, but the argument schema names no model",
             f"Give the text of the setting topics.{request.topic}.schema.",
         )
     schema = EventSchema(request.schema)
@@ -217,6 +218,6 @@ def read_whole(
     raise ConflictError(
         request.table,
         f"retention or compaction changed the log of topic {request.topic} during each of {_MOST_ATTEMPTS} attempts to"
-        " read the records beyond the table",
-        "Run the export, so that fewer records are beyond the table, and try again.",
+        " read the records that are not yet in the table",
+        "Run the export, so that fewer records are missing in the table, and try again.",
     )

@@ -37,7 +37,7 @@ def compare_appended(
         partition, offset = int(places.partitions[index]), int(places.offsets[index])
         known = evidence.get(partition, NO_EVIDENCE)
         if offset >= known.position:
-            findings.differs(partition, offset, "the row is beyond the table's position")
+            findings.differs(partition, offset, "the row's offset is at or above the table's position")
         elif found[index] >= 0 and reasons[found[index]] == UNDECODABLE and not is_open[found[index]]:
             findings.unprovable[OTHER_MODEL] += 1
         elif found[index] >= 0:

@@ -106,8 +106,8 @@ def open_exported_table(export: Export, version: int | None) -> ExportedTable:
     if head.current is None and not head.is_new:
         raise ExportRefusedError(
             export.table,
-            "its log no longer contains the position in the topic",
-            "Run the export until it writes rows; the commit of these rows contains the position.",
+            "its log no longer says up to which offsets the topic was exported",
+            "Run the export until it writes rows; the commit of these rows contains the offsets.",
         )
     with deltalake_errors(export.table, _REMEDY, _FAILED):
         table = DeltaTable(export.table, version=wanted, storage_options=delta_options())
@@ -118,7 +118,7 @@ def open_exported_table(export: Export, version: int | None) -> ExportedTable:
         raise ExportRefusedError(
             export.table,
             f"is not an exported table: it has no column {', '.join(missing)}",
-            "Check the setting of the table.",
+            "Check the setting that names the table.",
         )
     others = [name for name in there if name not in columns.names]
     return ExportedTable(

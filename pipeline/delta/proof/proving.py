@@ -8,8 +8,8 @@ for a row:
     no longer provable      the log no longer has the record, because of compaction or retention; or today's model no
                             longer accepts the record; or the row is older than a column of the table
 
-The log may change during the proof. The table's version and position are read first, then the log, and then the
-offsets below which compaction and retention may have removed records.
+The log may change during the proof. So the proof first reads the table's version and position, then the log. Last, it
+reads the offsets below which compaction and retention may have removed records.
 """
 
 from __future__ import annotations

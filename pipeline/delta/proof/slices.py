@@ -1,4 +1,4 @@
-"""Divides a table and its topic into parts that fit in memory: each part is read and compared alone."""
+"""Divides a table and its topic into parts that fit in memory. Each part is read and compared by itself."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Compares an upsert table with the log: of each key, the newest record that can be decoded is the row.
+"""Compares an upsert table with the log. Each key must have one row, made from the newest record of the key that can be
+decoded.
 
-The table was made from the log as it was at each export. Since then, compaction and retention may have removed records.
-So a row is called different only if no honest export can have made it: the log still has the record that must be the
-row, or the log never had the row's record. The rules of an export are in `pipeline.delta.rows.export_rows`.
+Each export made its rows from the log of that time. Since then, compaction and retention may have removed records. So a
+row is called different only if a correct export cannot have made the row: either the log still has another record that
+must be the row, or the log never had the row's record. The rules of an export are in `pipeline.delta.rows.export_rows`.
 """
 
 from __future__ import annotations
@@ -229,7 +230,7 @@ class _Comparison:
         known = self._evidence.get(partition, NO_EVIDENCE)
         record, decides = int(self._found[row]), int(self._deciding[key])
         if offset >= known.position:
-            self._differs_at_row(row, "the row is beyond the table's position")
+            self._differs_at_row(row, "the row's offset is at or above the table's position")
         elif record >= 0 and self._key_of_record[record] != key:
             self._differs_at_row(row, "the record at this place has another key")
         elif record >= 0 and not self._fits[record]:
@@ -244,7 +245,7 @@ class _Comparison:
                 self._unprovable(SEVERAL_PARTITIONS)
             else:
                 place = f"{self._there.partitions[decides]}:{self._there.offsets[decides]}"
-                what = "deletes" if self._tombstones[decides] else "decides"
+                what = "must delete" if self._tombstones[decides] else "must replace"
                 self._differs_at_row(row, f"the newer record {place} {what} the row")
         else:
             why = known.why_gone(offset) if record < 0 else None

@@ -11,8 +11,8 @@ replaces it, or the record becomes a dead letter. If the record is gone:
     the record is beyond the end of the rebuild    lost
     anything else                                  lost
 
-So a stale row can be lost: its newer record cannot be decoded, but compaction may have removed the row's record because of
-this newer record.
+So even a stale row can be lost. A newer record of its key cannot be decoded, and because of this newer record,
+compaction may have removed the record from which the row was made.
 """
 
 from __future__ import annotations
@@ -130,6 +130,6 @@ def check_lost(export: Export, rows: int, lost: LostRows, accepted: int) -> None
         export.table,
         f"a rebuild would lose {lost.total:,} of {counted(rows, 'row')}, because the log no longer has their records"
         f" ({lost}){more}",
-        "Nothing was changed. Choose one: (1) keep this table, and make the new one beside it with another"
+        "Nothing was changed. Choose one: (1) keep this table, and make a second table beside it: change"
         f" {export.section}.table; (2) accept the loss once with {only}--rebuild --accept-lost-rows {lost.total}.",
     )

@@ -18,8 +18,8 @@ Readers see the old table until the commit of step 3, and then the new one. If t
 the table has not changed. If the process is killed after the commit, only outcomes of dead letters are missing. Another
 rebuild or a replay writes them. Older versions of the table can still be read, until VACUUM deletes their files.
 
-The commit has the guard of an export. So if a rebuild and an export run at the same time, one of them ends with a
-ConflictError.
+The commit of a rebuild has the same guard against other commits as the commit of an export. So if a rebuild and an
+export run at the same time, one of them ends with a ConflictError.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _partitions(spark: SparkSession, export: Export, table: DataFrame) -> list[s
     for name in partitions:
         if name not in table_columns(export).names:
             raise TableSchemaError(
-                export.table, f"is partitioned by {name}, which is not a column of the new table", elsewhere
+                export.table, f"is partitioned by the column {name}, which the new table does not have", elsewhere
             )
     return partitions
 

@@ -1,5 +1,5 @@
-"""Turns records into rows of an exported table: decodes them, and for an upsert finds the record that decides the row
-of each key.
+"""Turns records into rows of an exported table: decodes the records. For an upsert, it also finds the record that
+decides the row of each key.
 
 Every record is decoded, even if a newer record of its key follows. So the export finds every record that cannot be
 decoded. For each key of an upsert:

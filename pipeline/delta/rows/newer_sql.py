@@ -1,4 +1,5 @@
-"""SQL that compares the ages of records. Spark, PostgreSQL, MariaDB and MySQL can run it. This module needs no Spark."""
+"""Contains SQL that decides which of two records is newer. Spark, PostgreSQL, MariaDB and MySQL can run this SQL. This
+module needs no Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns of an exported table, and the additional columns that records have only during an export.
+"""Defines the columns of an exported table, and the additional columns that exist only during an export.
 
 This module needs no Spark.
 """

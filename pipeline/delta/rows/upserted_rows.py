@@ -1,8 +1,8 @@
-"""Merges the records of an increment with the rows of an upsert table, as queries.
+"""Contains queries that merge the records of an increment with the rows of an upsert table.
 
-The rules are those of `pipeline.delta.rows.export_rows`, here as SQL. The SQL compares a row `t` of the table with a row
-`s` of the source. The source has one row for each key of the increment. An export uses the SQL in a MERGE. A fresh view
-of the table and a rebuild compute the same rows without a MERGE.
+The queries express the rules of `pipeline.delta.rows.export_rows` as SQL. The SQL compares a row `t` of the table with
+a row `s` of the source. The source has one row for each key of the increment. An export uses the SQL in a MERGE. A
+fresh view of the table and a rebuild compute the same rows without a MERGE.
 """
 
 from __future__ import annotations

@@ -4,12 +4,13 @@
     {"remove": {"path": "part-...", "dataChange": false, ...}}     one line per file that was joined
     {"add": {"path": "part-...", "dataChange": false, ...}}        one line per new file
 
-This is the form of Delta's own OPTIMIZE. Lakelog writes the commit itself. deltalake's OPTIMIZE commits even if another
-OPTIMIZE has replaced the same files meanwhile, and then each row of these files is in the table twice.
+Delta's own OPTIMIZE makes commits of the same form. Lakelog writes the commit itself. deltalake's OPTIMIZE commits even
+if another OPTIMIZE has replaced the same files meanwhile, and then each row of these files is in the table twice.
 
-The commit is one put-if-absent of the next file of Delta's log, so two writers never make the same version. If another
-writer commits this version first, Lakelog reads the other writer's commit. If that commit removed a joined file or
-changed the table's columns, Lakelog commits nothing. Otherwise Lakelog commits the version after that commit.
+To commit, Lakelog creates the next file of Delta's log with one put-if-absent, so two writers never make the same
+version. If another writer commits this version first, Lakelog reads the other writer's commit. If the other writer's
+commit removed one of the joined files or changed the table's columns, Lakelog commits nothing. Otherwise Lakelog
+commits its change as the next version.
 
 After a crash before the commit, the new files belong to no version, and a later vacuum deletes them.
 """

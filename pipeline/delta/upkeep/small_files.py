@@ -1,9 +1,11 @@
-"""Decides whether small files of a table are joined, and which files. This module is a pure function of sizes.
+"""Decides whether small files of a table are joined, and which files. This module is a pure function: its result
+depends only on the sizes of the files.
 
-A table with many files is slow to open and slow to read. But if each run joined all files, each run would copy the rows
-of all earlier runs again. So a file is joined only if the smaller files together are as large as the file itself. With
-this rule, each copy of a row is in a file that is at least twice as large as the file before, so each row is copied
-only a few times. The table keeps only a few files, and each file is larger than all smaller files together.
+A table with many files is slow to open and slow to read. But a run must not join all files, because then each run would
+copy the rows of all earlier runs again. So a file is joined only if all smaller files together are at least as large as
+this file. With this rule, each copy of a row goes into a file that is at least twice as large as the file of the
+previous copy. So each row is copied only a few times. The table keeps only a few files, and each file is larger than
+all smaller files together.
 """
 
 from __future__ import annotations

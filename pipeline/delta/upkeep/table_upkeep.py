@@ -6,14 +6,15 @@
     4. files        join small files in one commit (OPTIMIZE); no row changes
 
 After a crash, the table is whole: its rows and its newest version are those of before or after a step. Exports, readers
-and other runs of this module may work at the same time. Only step 4 makes a commit (`pipeline.delta.upkeep.joining`). If
-another writer has removed one of the joined files meanwhile, nothing is committed, and step 4 is decided again. If an
-export merges rows of a file that was joined meanwhile, Delta refuses the commit of the export.
+and other runs of this module may work at the same time. Only step 4 makes a commit (`pipeline.delta.upkeep.joining`).
+If another writer has removed one of the joined files meanwhile, Lakelog commits nothing, and decides step 4 again. If
+maintenance has joined a file, and an export merges rows of the same file at that time, Delta refuses the commit of the
+export.
 
 The commit of step 4 has no stamp and no guard (`pipeline.delta.table_stamp`), so the position of the next export does
 not change. The position of a table is in the commit with the stamp of the current rows. Delta can delete a commit that
 is before an old checkpoint. So step 1 writes no checkpoint after that commit. If another writer wrote a checkpoint
-there, steps 1 and 2 are left out until the next export.
+after that commit, steps 1 and 2 are left out until the next export.
 
 A table that deltalake must not write is not changed (`pipeline.delta.without_spark.plain_table`).
 """
@@ -87,7 +88,7 @@ def keep_table(
     needed = _oldest_needed_commit(path, has_stamps=has_stamps)
     if needed is None:
         return None
-    with deltalake_errors(path, "The table is whole: the next maintenance repeats the upkeep."):
+    with deltalake_errors(path, "No row is lost or doubled: the next maintenance repeats the upkeep."):
         try:
             table = DeltaTable(path, storage_options=delta_options())
         except DeltaError as error:

@@ -1,8 +1,8 @@
-"""Keeps all Delta tables of some topics small, and reports what was done.
+"""Keeps all Delta tables of some topics small, and reports the results.
 
 A topic has the tables to which it is exported, and two tables of dead letters. The consumers of a topic
-(`storage_engine.topic.readers.consumer_files`) name the tables to which it is exported. An error in one table is
-reported and does not stop the others. `pipeline.delta.upkeep.table_upkeep` does the work.
+(`storage_engine.topic.readers.consumer_files`) include its exports, and name the tables of these exports. An error in
+one table is reported, and the run continues with the other tables. `pipeline.delta.upkeep.table_upkeep` does the work.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@ writers. It has exactly the expected columns, and it has no partitions and no co
 must also have no files with timestamps of type INT96. Spark exports to all other tables.
 
 **The guard.** Spark skips a commit if an earlier commit with the same application id has the same version, or a higher
-version. deltalake checks less: it compares a new commit only with commits that were made after the table was opened. It
-refuses the new commit if one of these commits has the same application id, or changed rows that a merge has read. So
-before each commit, this module compares the guard with the last guard in the opened version of the table.
+version. The library deltalake checks less: it compares a new commit only with commits that were made after the table
+was opened. deltalake refuses the new commit if one of these commits has the same application id, or changed rows that a
+merge has read. So before each commit, this module compares the guard with the last guard in the opened version of the
+table.
 """
 
 from __future__ import annotations

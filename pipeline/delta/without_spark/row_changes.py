@@ -1,8 +1,8 @@
 """Decides how the records of an increment change the rows of an upserted table.
 
-The rules are those of `pipeline.delta.rows.export_rows`, which Spark applies to increments of any size. This module
+The rules are the rules of `pipeline.delta.rows.export_rows`, which Spark applies to increments of any size. This module
 applies them in memory: for each key, the newest record that can be decoded or is a tombstone decides the row; a record
-that cannot be decoded makes the row stale. Everything here is a pure function.
+that cannot be decoded makes the row stale. All functions of this module are pure.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Exports a small increment without Spark, in about two seconds.
 
-The result is the same as that of `pipeline.delta.exporting`: the same rows and dead letters, and a stamp of the same
-form in the same commit. Exports with and without Spark may write to one table in any order, and at the same time. For
-both, the plan, the guard, the share of dead letters and the check after the commit are the same code.
+The result is the same as the result of `pipeline.delta.exporting`: the same rows, the same dead letters, and one commit
+with a stamp of the same form. Exports with and without Spark may write to one table in any order, and at the same time.
+Both kinds of exports share the code for the plan, the guard, the share of dead letters, and the check after the commit.
 
 In three cases, Spark must do the export. Then `export_without_spark` writes nothing and returns None:
 
 - the increment has `spark_records` offsets or more, or its records need more than 64 MiB in memory
 - the table's columns must be changed, or the table is not plain (`pipeline.delta.without_spark.plain_table`)
-- rows that exist already are computed again from the log (after a RESTORE, or with --from-offset)
+- the export computes existing rows again from the log (after a RESTORE, or with --from-offset)
 """
 
 from __future__ import annotations

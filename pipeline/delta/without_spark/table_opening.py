@@ -1,9 +1,10 @@
 """Opens a Delta table with the deltalake library, and creates a table.
 
-A table is created by its first commit, version 0. deltalake is not used for this commit: if another process commits
-version 0 first, deltalake 1.6.6 does not notice it. deltalake then commits the columns again as version 1, together
-with the rows and the guard, although version 0 can contain the same rows and the same guard. So `create_table` writes
-version 0 with the storage's own put-if-absent, which succeeds for exactly one process.
+The first commit of a table, version 0, creates the table. The library deltalake is not used for this commit, because
+deltalake 1.6.6 does not notice that another process has committed version 0 first. In this case, deltalake commits the
+columns again as version 1, together with the rows and the guard. But version 0 can already contain the same rows and
+the same guard. So `create_table` writes version 0 with the storage's own put-if-absent, which succeeds for exactly one
+process.
 """
 
 from __future__ import annotations

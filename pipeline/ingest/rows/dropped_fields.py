@@ -2,9 +2,9 @@
 
 Spark silently ignores these fields. A check of every row would cost more than reading the row. So the driver reads a
 sample of each micro-batch. The sample has at most SAMPLED_BYTES in all, and comes from at most SAMPLED_FILES of the
-micro-batch's files. Each of these files gives an equal part of the sample. The part is spread over the whole length of
-the file. A smaller micro-batch is read whole. As in Spark, names that differ only in upper and lower case are different
-names.
+micro-batch's files. Each of these files contributes an equal number of bytes to the sample. These bytes are spread over
+the whole length of the file. A smaller micro-batch is read whole. As in Spark, names that differ only in upper and
+lower case are different names.
 
 Only names of the first level are checked, not names in nested objects. An ingest of CSV drops no field: a line with
 more columns than the schema is a dead letter.
@@ -90,7 +90,7 @@ class DroppedFields:
                     further += any(name not in rows for name in dropped)
         said = [_line(name) for name in rows if name not in self.rows]
         if further and not self.further:
-            said.append("warning: more fields are dropped, too")
+            said.append("warning: the ingest drops further fields, too")
         self.rows, self.further, self.looked_at = rows, further, looked_at
         return said
 

@@ -1,19 +1,19 @@
 """Evaluates expressions of the settings. If an expression fails on a row, the row is marked, and the stream continues.
 
 In Spark's ANSI SQL, an overflow, an unreadable date or a cast of 'abc' to a number is an error. The error ends the
-stream. After each restart, the stream ends again at the same row. NULL instead of an error would be worse, because a
-NULL value is a tombstone. Catalyst, Spark's planner, has the expression TryEval, whose value is NULL if its child
-fails. Here the child is a struct with the expression as its only field. The struct distinguishes the two cases: if the
-expression fails, the struct is NULL; if the value is NULL, only the field is NULL.
+stream. After each restart, the stream ends again at the same row. It would be worse to use NULL instead of the error,
+because a NULL value is a tombstone. Catalyst, Spark's planner, has the expression TryEval, whose value is NULL if its
+child fails. This module makes the child a struct that has the expression as its only field. The struct distinguishes
+the two cases: if the expression fails, the struct is NULL; if the value is NULL, only the field is NULL.
 
-The module relies on two properties of Catalyst, and tests check both:
+The module relies on two properties of Catalyst, and tests check both properties:
 
-- If several expressions share a subexpression, Catalyst evaluates the subexpression once, before these expressions and
-  outside of TryEval, where an error would end the stream. Catalyst does not do this for an expression in a branch of
-  CASE WHEN, because the result of the branch is not always needed. So guarded expressions are in such a branch.
+- If several expressions share a subexpression, Catalyst evaluates the subexpression once, before these expressions.
+  This is outside of TryEval, so an error would end the stream. Catalyst does not do this for an expression in a branch
+  of CASE WHEN, because the result of the branch is not always needed. So guarded expressions are in such a branch.
 - A resolved expression refers to columns by their ids. So the expression can be evaluated on rows with additional
-  columns, and `*` still means only the columns that the settings can see. If the text of the expression were used
-  instead, the text would be resolved against all columns.
+  columns, and `*` still means only the columns that the settings can see. The text of the expression is not used,
+  because Spark would resolve the text against all columns, including the additional columns.
 """
 
 from __future__ import annotations

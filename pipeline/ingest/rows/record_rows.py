@@ -10,12 +10,13 @@ The result has the columns that staging expects, for every kind of source:
     topic      string or null: the topic that the row goes to, if there are several topics
     position, position_of_0, ...   the row's position in its source, if positions are stored (source_positions.py)
 
-A column is omitted if it has no expression or is always null, so that Spark does not have to copy it. Headers are never
-null: for a column of null arrays, the time of Spark's Arrow writer grows with the square of the batch size.
+If a column has no expression or is always null, the column is omitted, so that Spark does not have to copy it. Headers
+are never null: for a column of null arrays, the time of Spark's Arrow writer grows with the square of the batch size.
 
-A row is refused if it does not fit the source's schema, or if an expression fails on it. The key, value and headers of
-a refused row are the original bytes of the row. If a timestamp is text that cannot be parsed, it becomes a timestamp
-that no topic accepts. So the row becomes a dead letter, and is not treated as a row without a timestamp.
+A row is refused if it does not fit the source's schema, or if an expression fails on the row. The key, value and
+headers of a refused row are the original bytes of the row. If a timestamp is text that cannot be parsed, the record
+gets a timestamp that no topic accepts. So the row becomes a dead letter, and is not treated as a row without a
+timestamp.
 """
 
 from __future__ import annotations
@@ -162,7 +163,8 @@ class _Expressions:
             ) from error  # fmt: skip
         if not found.is_of_one_row():
             raise ConfigError(
-                self._settings.place_of(refusal.setting), f"{expression!r} does not give exactly one value for each row",
+                self._settings.place_of(refusal.setting),
+                f"{expression!r} does not return exactly one value for each row",
                 "Use an expression without aggregate functions, window functions or explode.",
             )  # fmt: skip
         return found

@@ -1,7 +1,8 @@
 """Opens the stream that an ingest reads: any source of Spark's readStream, as the settings describe it.
 
 A row that is refused becomes a dead letter. So each row also has its place in the source, its original bytes, and a
-mark that says whether the row fits the source's schema. How this is done depends on the kind of source:
+mark that says whether the row fits the source's schema. The kind of source determines how the row gets these three
+things:
 
     lines of text     json and csv: the bytes are the line, unchanged. If a line does not fit the schema, Spark stores it in
                       a column that this module requests and that expressions do not see. If an expression names

@@ -43,7 +43,7 @@ def test_a_good_file_system_keeps_all_promises_and_is_left_as_it_was(storage) ->
     assert not has_problems(findings)
     assert not storage.root.parent.exists(), "what was made on the way to the root is gone, too"
     found = {finding.check: finding.found for finding in findings}
-    race = re.search(r"this side won (\d+), the other side (\d+)", found["put-if-absent"])
+    race = re.search(r"this side created (\d+) of the names, the other side (\d+)", found["put-if-absent"])
     assert race
     assert int(race[1]) + int(race[2]) == 30
     assert re.search(r"fsync after 4 kB \d+\.\d\d ms", found["speed"])

@@ -90,7 +90,7 @@ CASES: dict[str, tuple[RootFigures, list[tuple[PluginStatus, str, str]]]] = {
         [
             (
                 WARNING, "topic orders",
-                "3,001 versions of the state: neither maintenance nor `lakelog state prune` runs",
+                "3,001 versions of the state are in storage: neither maintenance nor `lakelog state prune` runs",
             )
         ],
     ),
@@ -108,12 +108,12 @@ CASES: dict[str, tuple[RootFigures, list[tuple[PluginStatus, str, str]]]] = {
     "two take-overs": (with_topic(changes=changes({}, NOW, NOW - HOUR)), []),
     "three take-overs": (
         with_topic(changes=changes({}, NOW, NOW - 1, NOW - HOUR, NOW - HOUR - 1)),
-        [(WARNING, "topic orders", "3 take-overs in 1 h: two ingests may write to the topic in turn")],
+        [(WARNING, "topic orders", "3 take-overs in 1 h: perhaps two ingests take turns to write to the topic")],
     ),
     "the view is behind, but was settled": (with_topic(view_behind=7), []),
     "the view is behind": (
         replace(with_topic(view_behind=7), view_settled_ms=NOW - 4 * HOUR),
-        [(WARNING, "topic orders", "log/ lacks 7 records and was last settled 4 h ago")],
+        [(WARNING, "topic orders", "log/ was last brought up to date 4 h ago, and lacks 7 records")],
     ),
     "the writer's clock is slow": (
         with_topic(clock_skew_ms=-31_000),

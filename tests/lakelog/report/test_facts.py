@@ -197,7 +197,7 @@ def test_stale_rows_and_records_that_were_not_exported_ask_for_attention(root: R
             WarningKind.STALE_ROWS, "t",
             (
                 "2 rows of tables/t are stale: a newer record of the key cannot be decoded; the column _stale_since"
-                " names that record."
+                " has the partition and the offset of that record."
             ),
         ),
         (WarningKind.NOT_EXPORTED, "t", not_exported),

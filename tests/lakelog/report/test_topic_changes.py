@@ -81,7 +81,7 @@ def test_versions_that_were_pruned_end_it(root: Root) -> None:
     told = history(root)
     assert [change.version for change in told.changes] == [3, 4]
     assert (told.older, told.damaged) == (
-        "Version 1 and earlier versions were pruned. `lakelog state history` shows them.",
+        "Version 1 and earlier versions were pruned. `lakelog state history` shows the pruned versions.",
         False,
     )
 

@@ -72,12 +72,16 @@ def test_a_batch_reads_what_its_isolation_allows(topics: Topics) -> None:
     [
         ("startingTimestamp", "-4", [b"v", b"v"]),
         ("startingTimestamp", "-5", "a-0 has no record at or after the time -5"),
-        ("startingTimestamp", "-6", "option startingTimestamp: found the time -6 for a-0. Give 0 or more"),
+        ("startingTimestamp", "-6", "option startingTimestamp: found -6 as the time for a-0. Give 0 or more"),
         ("endingTimestamp", "-4", []),
         ("endingTimestamp", "-5", [b"v", b"v"]),
-        ("endingTimestamp", "-6", "option endingTimestamp: found the time -6 for a-0. Give 0 or more"),
-        ("startingOffsets", '{"a": {"0": -2}, "b": {"0": -3}}', "option startingOffsets: found the offset -3 for b-0"),
-        ("endingOffsets", '{"a": {"0": -3}, "b": {"0": 1}}', "option endingOffsets: found the offset -3 for a-0"),
+        ("endingTimestamp", "-6", "option endingTimestamp: found -6 as the time for a-0. Give 0 or more"),
+        (
+            "startingOffsets",
+            '{"a": {"0": -2}, "b": {"0": -3}}',
+            "option startingOffsets: found -3 as the offset for b-0",
+        ),
+        ("endingOffsets", '{"a": {"0": -3}, "b": {"0": 1}}', "option endingOffsets: found -3 as the offset for a-0"),
     ],
 )
 def test_negative_numbers_mean_what_they_mean_in_kafka(

@@ -30,7 +30,7 @@ def test_a_setting_is_altered_and_shown(orders: PagesRoot) -> None:
         ("retention.ms", "3600000")
     ]
     assert orders.topics.state("orders").configs == {"retention.ms": "3600000"}
-    assert orders.warnings == ["topic orders: retention.ms set to 3600000 by the pages"]
+    assert orders.warnings == ["topic orders: retention.ms was set to 3600000 on a page of this server"]
 
 
 def test_a_setting_is_set_back_to_its_default(orders: PagesRoot) -> None:
@@ -66,7 +66,7 @@ def test_a_group_is_deleted_after_its_name_was_entered(orders: PagesRoot) -> Non
     answer = browser.send(GROUP, "/group/delete", confirmed="billing")
     assert (answer.status, answer.headers["location"]) == (303, "/topics/orders/groups")
     assert [row["group"] for row in browser.get("/topics/orders/groups").tables["Groups"]] == ["mail"]
-    assert orders.warnings == ["topic orders: group billing deleted by the pages"]
+    assert orders.warnings == ["topic orders: group billing was deleted on a page of this server"]
 
 
 @pytest.mark.parametrize("entered", ["", "Billing", "mail"])

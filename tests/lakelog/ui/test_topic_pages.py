@@ -19,7 +19,7 @@ def test_the_page_of_a_topic_shows_its_partitions_and_segments(root: PagesRoot) 
     page = root.browser().get("/topics/orders")
     assert page.facts["topic id"] == state.topic_id
     assert page.facts["records appended"] == "6"
-    assert page.facts["writer"] == "no streaming query, leader epoch 0"
+    assert page.facts["writer"] == "no streaming query writes to the topic; leader epoch 0"
     part = state.partitions[0]
     assert [list(row.values())[:3] for row in page.tables["Partitions"]] == [["0", "0", "6"], ["1", "0", "0"]]
     segments = page.tables["Segments of partition 0"]

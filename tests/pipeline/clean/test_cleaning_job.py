@@ -232,7 +232,7 @@ def test_the_budget_goes_to_the_dirtiest_partition_and_the_report_names_what_is_
     assert run(topics, "maintenance", "--json", "--max-bytes", "1") == 0
     report = json.loads(capsys.readouterr().out)
     assert "topic cleaner, partition 0: compaction" in report["warnings"][0]
-    assert "no run can do it" in report["warnings"][0]
+    assert "no run can begin this work" in report["warnings"][0]
 
     assert run(topics, "maintenance", "--json", "--max-minutes", "5") == 0
     report = json.loads(capsys.readouterr().out)

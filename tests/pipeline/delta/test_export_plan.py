@@ -120,7 +120,7 @@ def test_plan_says_where_an_export_begins_and_ends(
 @pytest.mark.parametrize(
     ("mode", "positions", "ranges", "bounds", "error", "says"),
     [
-        (APPEND, {0: 21}, ONE, NO_BOUNDS, PositionAheadError, "up to offset 21, but the log ends at 20"),
+        (APPEND, {0: 21}, ONE, NO_BOUNDS, PositionAheadError, "up to offset 21, but the log ends at offset 20"),
         (APPEND, {0: 10}, ONE, ExportBounds(from_offsets={1: 0}), OffsetRefusedError, "has the partitions 0 to 0"),
         (APPEND, {0: 10}, ONE, ExportBounds(from_offsets={0: 11}), OffsetRefusedError, "would be missing"),
         (APPEND, {0: 10}, ONE, ExportBounds(from_offsets={0: 21}), OffsetRefusedError, "has the offsets 0 to 20"),

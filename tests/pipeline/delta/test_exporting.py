@@ -570,7 +570,9 @@ def test_append_from_an_earlier_offset_replaces_the_rows_in_one_commit(log: Log,
             run(log, mended, ExportBounds(from_offsets=bounds))
     log.add(b"k", 7)
     log.add(b"k", 8)
-    with pytest.raises(OffsetRefusedError, match="up to offset 4, and the records between these two offsets would"):
+    with pytest.raises(
+        OffsetRefusedError, match="up to offset 4, and the records from there to the given offset would"
+    ):
         run(log, mended, ExportBounds(from_offsets={0: 5}))
     compacted = {0: PartitionOffsets(0, 6, compacted_end=3), 1: PartitionOffsets(0, 2)}
     with pytest.raises(OffsetRefusedError, match="compaction has removed records of orders-0 below offset 3"):
@@ -862,7 +864,7 @@ def test_log_that_ends_before_the_position_is_refused(log: Log, append: Export) 
     log.add(b"b", 1)
     run(log, append)
     log.records[0].pop()
-    with pytest.raises(PositionAheadError, match="up to offset 2, but the log ends at 1"):
+    with pytest.raises(PositionAheadError, match="up to offset 2, but the log ends at offset 1"):
         run(log, append)
 
 

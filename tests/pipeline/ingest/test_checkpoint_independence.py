@@ -267,7 +267,9 @@ def test_positions_go_on_by_the_columns_that_they_were_begun_with(files: Copying
 def test_positions_do_not_stand_still_while_their_query_goes_on(files: Copying, otherwise: tuple[str, ...]) -> None:
     files.run(POSITIONS)
     files.write("a3")
-    with pytest.raises(ConfigError, match=r"stores positions of .*, but this query would store ") as refused:
+    with pytest.raises(
+        ConfigError, match=r"stores positions of .*, but with its settings, this query would store "
+    ) as refused:
         files.run(*otherwise)
     assert refused.value.place.endswith("ingest.position.source" if otherwise else "ingest.position.columns")
     assert files.values() == Counter(["a1", "a2", "b1"])
@@ -281,7 +283,7 @@ def test_positions_do_not_stand_still_while_their_query_goes_on(files: Copying, 
 
 def test_positions_of_files_are_not_kept_from_the_middle_on(files: Copying) -> None:
     files.run()
-    with pytest.raises(ConfigError, match="which were committed without positions"):
+    with pytest.raises(ConfigError, match="these rows were committed without positions"):
         files.run(POSITIONS)
     with pytest.raises(ConfigError, match="'`s`' cannot be evaluated"):
         files.run("ingest.position.columns=s, n", "ingest.checkpoint=checkpoints/new")

@@ -125,13 +125,13 @@ def test_query_may_take_topics_over(
             BY_ROWS, AT_3, [topic(3, QUERY, ROWS.name, "by other, columns"), FED], "columns at", "stores the positions of",
             id="4-other-columns-of-one",
         ),
-        pytest.param(BY_ROWS, AT_3, [FED], "columns at", "which were committed without positions", id="5-begun-late"),
+        pytest.param(BY_ROWS, AT_3, [FED], "columns at", "these rows were committed without positions", id="5-begun-late"),
         pytest.param(
-            accepting(BY_ROWS), AT_3, [FED], "columns at", "which were committed without positions",
+            accepting(BY_ROWS), AT_3, [FED], "columns at", "these rows were committed without positions",
             id="5-nothing-else-to-accept",
         ),
         pytest.param(
-            accepting(BY_ROWS), AT_5, [FED], "columns at", "which were committed without positions",
+            accepting(BY_ROWS), AT_5, [FED], "columns at", "these rows were committed without positions",
             id="5-an-accepted-checkpoint-does-not-begin",
         ),
     ],

@@ -69,7 +69,7 @@ def test_a_source_has_one_name_however_its_options_are_ordered(tmp_path, kind, m
     ("kind", "columns", "message"),
     [
         ("kafka", "partition, offset", "found partition, offset. The position columns of a kafka source are topic"),
-        ("rate", "value", "a rate source has no name under which its positions could be stored"),
+        ("rate", "value", "the topic stores positions under the name of the source, but a rate source has no name"),
     ],
 )
 def test_positions_that_would_not_tell_are_refused(tmp_path, kind, columns, message) -> None:

@@ -143,7 +143,7 @@ def test_log_that_is_shorter_than_the_position_is_refused(shop: Shop) -> None:
     for number in range(3):
         shop.log.add(b"a", number)
     shop.run()
-    with pytest.raises(PositionAheadError, match="up to offset 3, but the log ends at 2"):
+    with pytest.raises(PositionAheadError, match="up to offset 3, but the log ends at offset 2"):
         shop.run(up_to={0: 2})
 
 

@@ -142,7 +142,7 @@ def test_a_root_must_be_named(lakelog, monkeypatch, tmp_path) -> None:
     ended = lakelog("topics", "list")
     assert (ended.status, ended.err) == (
         2,
-        "lakelog: --root: no root is given, so the place of the topics is unknown. Give --root or LAKELOG_ROOT.\n",
+        "lakelog: --root: no root is given, so Lakelog does not know where the topics are. Give --root or LAKELOG_ROOT.\n",
     )
     assert lakelog("topics", "create", "t", "--root", f"file://{tmp_path}/other").status == 0
     assert (tmp_path / "other/meta/t").is_dir()

@@ -332,7 +332,7 @@ def test_records_that_retention_deleted_before_they_were_exported(tmp_path: Path
         view(topic)
     assert str(refused.value) == (
         f"{topic.export.table}: retention deleted the offsets 2 to 3 of orders-0 before they were exported, so a view of"
-        " the table and the log would miss their records. Run the export, which continues after these records, and warns"
+        " the table and the log would lack these records. Run the export, which continues after these records, and warns"
         " about them."
     )
     topic.run_export()
@@ -344,7 +344,7 @@ def test_no_table_and_a_table_without_a_position(tmp_path: Path) -> None:
     with pytest.raises(ExportRefusedError, match=r"there is no table\. Check the path, or run the export first"):
         view(topic)
     write_deltalake(topic.export.table, pa.table({"a": [1]}))
-    with pytest.raises(ExportRefusedError, match="does not contain the position in the topic"):
+    with pytest.raises(ExportRefusedError, match="does not say up to which offsets the topic was exported"):
         view(topic)
 
 
@@ -372,14 +372,17 @@ def test_a_table_that_is_ahead_of_the_log(tmp_path: Path, monkeypatch: pytest.Mo
     topic.append((b"c", 3))
     topic.run_export()
     monkeypatch.setattr(snapshot, "newest_decided", lambda *_: older)
-    with pytest.raises(PositionAheadError, match="the log ends at 2"):
+    with pytest.raises(PositionAheadError, match="the log ends at offset 2"):
         view(topic)
 
 
 @pytest.mark.parametrize(
     ("schema", "problem"),
     [
-        (None, "are decoded with a model, but no model is named. Give the text of the setting topics.orders.schema"),
+        (
+            None,
+            "with a model, but the argument schema names no model. Give the text of the setting topics.orders.schema",
+        ),
         ("no_such_model", "there is no model 'no_such_model'"),
     ],
 )
@@ -392,7 +395,7 @@ def test_a_missing_or_unknown_schema(tmp_path: Path, schema: str | None, problem
 
 def test_a_column_of_another_type(tmp_path: Path) -> None:
     topic = exported(tmp_path)
-    with pytest.raises(TableSchemaError, match="column number has another type than in the schema"):
+    with pytest.raises(TableSchemaError, match="column number has another type than the same field in the schema"):
         view(topic, schema_of(OrderWithText).text)
 
 

@@ -202,7 +202,7 @@ def test_what_differs_is_named_by_its_place_and_never_by_its_content(tmp_path: P
         "answer": "different", "rows": 3, "equal": 1, "unprovable": {},
         "differences": [
             (0, 0, "another value in number, colour"),
-            (0, 9, "the row is beyond the table's position"),
+            (0, 9, "the row's offset is at or above the table's position"),
             (0, 3, "the record has no row"),
         ],
     }  # fmt: skip
@@ -217,8 +217,8 @@ def test_an_older_row_is_different_if_the_log_has_the_newer_record(tmp_path: Pat
     topic.run_export()
     write_deltalake(table_at(topic.export.table), old, mode="overwrite")
     assert whole(topic.prove())["differences"] == [
-        (0, 0, "the newer record 0:3 decides the row"),
-        (0, 1, "the newer record 0:4 deletes the row"),
+        (0, 0, "the newer record 0:3 must replace the row"),
+        (0, 1, "the newer record 0:4 must delete the row"),
     ]
 
 

@@ -146,7 +146,7 @@ def test_rows_that_the_log_no_longer_has_are_not_lost_without_consent(spark: Spa
         rebuild(spark, topic, topic.export)
     assert str(refused.value) == (
         f"{topic.export.table}: a rebuild would lose 2 of 45 rows, because the log no longer has their records (2 deleted by"
-        " retention). Nothing was changed. Choose one: (1) keep this table, and make the new one beside it with another"
+        " retention). Nothing was changed. Choose one: (1) keep this table, and make a second table beside it: change"
         " export.table; (2) accept the loss once with --rebuild --accept-lost-rows 2."
     )
     with pytest.raises(RowsWouldBeLostError, match=r"and --accept-lost-rows accepts 1\. "):

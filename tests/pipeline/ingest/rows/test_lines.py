@@ -192,7 +192,7 @@ def test_where_names_are_data_few_are_reported_and_the_rest_is_a_number(
             " `value: _line` stores each line unchanged"
             for name in ("all", "id0")
         ),
-        "warning: more fields are dropped, too",
+        "warning: the ingest drops further fields, too",
     ]
     assert result.dropped_fields is not None
     assert result.dropped_fields.summary == (

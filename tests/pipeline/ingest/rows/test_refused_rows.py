@@ -169,7 +169,7 @@ def test_a_header_without_a_key_and_a_partition_beyond_all_numbers_refuse_their_
 
 @pytest.mark.parametrize("value", ["count(*)", "explode(array(k))", "max(k) over ()"])
 def test_an_expression_of_many_rows_is_refused_before_anything_is_read(lines: Lines, value: str) -> None:
-    with pytest.raises(ConfigError, match=r"does not give exactly one value for each row|cannot be evaluated"):
+    with pytest.raises(ConfigError, match=r"does not return exactly one value for each row|cannot be evaluated"):
         lines.ingest("json", '{"k": "a"}\n', f"ingest.value={value}")
 
 
