@@ -1,4 +1,5 @@
-"""Checks of clocks: this host's clock, the storage's clock (which sets the times of files), and the other side's clock.
+"""Checks of clocks: this host's clock, the storage's clock (which sets the times of files), and the clock of the
+other process or host.
 
 No safety rule depends on a clock. Only rules about ages depend on clocks: retention, file.delete.delay.ms, and the
 deletion of files left by crashed processes (the sweep).

@@ -155,7 +155,7 @@ def _default_setters(topic_keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
                 sets=topic.key,
                 doc=f"The default of {topic.key} for all topics."
                 f"{f' This key is in {unit}.' if unit != topic.unit else ''}{beats}",
-                cost=f"The same as for {topic.key}, in each topic that does not set {topic.key}.",
+                cost=f"The cost of {topic.key}, in each topic that does not set {topic.key}.",
             )
     return setters
 

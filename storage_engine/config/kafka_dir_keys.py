@@ -52,13 +52,13 @@ class LogManagerConfig:
 
     flush_interval_messages: int = declared_field(
         "log.flush.interval.messages", "broker", "long", LONG_MAX, minimum=1, sets="flush.messages",
-        doc="Default of flush.messages for all topics.", cost="The same as for flush.messages.",
+        doc="Default of flush.messages for all topics.", cost="The cost of flush.messages.",
     )  # fmt: skip
     flush_interval_ms: int | None = declared_field(
         "log.flush.interval.ms", "broker", "long", None, unit="ms", minimum=0, sets="flush.ms",
         doc="Default of flush.ms for all topics. If this key is not set, log.flush.scheduler.interval.ms is the"
         " default.",
-        cost="The same as for flush.ms.",
+        cost="The cost of flush.ms.",
     )  # fmt: skip
     flush_scheduler_interval_ms: int = declared_field(
         "log.flush.scheduler.interval.ms", "broker", "long", LONG_MAX, unit="ms", minimum=1,
@@ -105,7 +105,7 @@ class LogManagerConfig:
     )  # fmt: skip
     preallocate: str = declared_field(
         "log.preallocate", "broker", "choice", "false", choices=("false", "true"), sets="preallocate",
-        doc="Default of preallocate for all topics.", cost="The same as for preallocate.",
+        doc="Default of preallocate for all topics.", cost="The cost of preallocate.",
     )  # fmt: skip
     recovery_threads: int = declared_field(
         "num.recovery.threads.per.data.dir", "broker", "int", 2, minimum=1,

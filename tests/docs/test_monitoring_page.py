@@ -1,4 +1,6 @@
-"""Runs the commands of docs/MONITORING.md, and checks that its scrape settings name the service of systemd."""
+"""Runs the commands of docs/MONITORING.md, and checks that its scrape settings contain the name of the systemd
+service.
+"""
 
 from __future__ import annotations
 

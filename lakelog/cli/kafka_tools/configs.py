@@ -3,8 +3,8 @@
     Dynamic configs for topic orders are:
       retention.ms=60000 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=60000}
 
-The synonyms are the places where the setting has a value. The first place applies. The order is: the topic's own setting,
-the setting that is stored in the root (a broker's dynamic default in Kafka), and Kafka's default.
+The synonyms are the values of the setting in three places, and the first value applies. The places are: the topic's own
+settings, the settings that are stored in the root (a broker's dynamic defaults in Kafka), and Kafka's defaults.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ DUMP_LOG: Rows = (
     (
         "--key-decoder-class", "--key-decoder-class CLASS",
         ("Lakelog has only StringDecoder, IntegerDecoder and LongDecoder of org.apache.kafka.tools.api. If a key has"
-         " too few bytes for a number, Kafka's tool ends. Lakelog prints the reason. Not allowed together with --format"
+         " too few bytes for the decoder, Kafka's tool ends. Lakelog prints the reason. Not allowed together with --format"
          " jsonl."),
     ),
     ("--value-decoder-class", "--value-decoder-class CLASS", "See --key-decoder-class."),

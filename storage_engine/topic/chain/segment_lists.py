@@ -5,7 +5,7 @@
 Every change writes the whole state, so a state with many segments would be expensive. Therefore only the newest
 segments stay in the state, and all older segments are moved to a list file. The file is stored before the first
 version that names it, and never changes. The name of the list file contains the number of the first version that
-names the list. All versions that name the same list are consecutive, because each version takes the list over from
+refers to the list. All versions that name the same list are consecutive, because each version takes the list over from
 the version before it. From format 2 on, a version also contains the digests of its lists.
 
 If a process crashes after the put of a list and before the put of the list's version, no version names the list.
