@@ -70,7 +70,7 @@ class ArrowRows:
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """The rows in record batches."""
+        """The rows in Arrow record batches."""
         raise NotImplementedError
 
     def to_reader(self) -> pa.RecordBatchReader:

@@ -47,7 +47,7 @@ class FreshTable(ArrowRows):
         return self._rows.schema
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """The rows in record batches.
+        """The rows in Arrow record batches.
 
         Raises:
             StorageError: the table cannot be read.

@@ -317,7 +317,7 @@ class Rows(ArrowRows):
         return ROWS
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """The rows in record batches.
+        """The rows in Arrow record batches.
 
         Raises:
             CorruptionError: committed bytes have changed.

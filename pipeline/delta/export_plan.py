@@ -440,7 +440,7 @@ def _check_whole_rows(
     if cut := [each for each in rebuilt if end[each] < before.get(each, 0)]:
         raise OffsetRefusedError(
             "--accept-dead-letters",
-            f"gives the end offset {end[cut[0]]} for partition {cut[0]}, which is too low: this export would replace"
-            f" rows of {export.table} up to offset {before[cut[0]]}",
+            f"gives partition {cut[0]} the end offset {end[cut[0]]}; but this export replaces rows of {export.table}, and"
+            f" these rows reach up to offset {before[cut[0]]}",
             "Run the export without this option. The export then stops again and prints the current end offsets.",
         )

@@ -2,7 +2,7 @@
 
 The result is the same as the result of `pipeline.delta.exporting`: the same rows, the same dead letters, and one commit
 with a stamp of the same form. Exports with and without Spark may write to one table in any order, and at the same time.
-Both kinds of exports share the code for the plan, the guard, the share of dead letters, and the check after the commit.
+Both kinds of exports share the code for the plan, the guard, the limit of dead letters, and the check after the commit.
 
 In three cases, Spark must do the export. Then `export_without_spark` writes nothing and returns None:
 

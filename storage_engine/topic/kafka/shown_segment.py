@@ -7,9 +7,9 @@ cases, the committed bytes are copied. Index files are always written as new fil
 **Up-to-date files are recognised by their modification time**, so no list of these files is needed. Kafka reads the
 modification time in milliseconds as the time of the segment's last change. The digits below the millisecond are a
 hash of three values: the segment's name, its committed size, and the size of the file in the view. The digits do not
-match if a file was made from another segment, or was changed or truncated. A file with other digits is written again.
-If a file system does not store the digits below the millisecond, the files are written again each time the topic is
-settled.
+match if a file was made from another segment, or was changed or truncated. If the digits do not match, the file is
+written again. If a file system does not store the digits below the millisecond, the files are written again each time
+the topic is settled.
 """
 
 from __future__ import annotations
