@@ -187,7 +187,7 @@ def test_rows_held_against_other_positions_are_never_committed(topics) -> None:
     query = Query(topics, "q")
     query.batch(0, a=5)
     stale = Advance(SOURCE, {}, {"a": 9})
-    with pytest.raises(BatchRefusedError, match="positions changed"):
+    with pytest.raises(BatchRefusedError, match="positions of the source changed"):
         query.writer.append({}, BatchIdentity("q", 1, "h1", SOURCE), stale)
     assert topics.state("t").positions == {SOURCE: {"a": 5}}
     query.batch(1, a=9)
@@ -277,6 +277,6 @@ def test_a_list_that_was_overtaken_waits_for_nothing_and_is_never_committed(topi
     (topic,) = listed.topics
     assert topic.is_outdated(topics.state("t"))
     assert waiting_topics(listed, topics) == []
-    with pytest.raises(BatchRefusedError, match="positions changed"):
+    with pytest.raises(BatchRefusedError, match="positions of the source changed"):
         Query(topics, "q").writer.append(by_partition(topic.runs), batch, topic.advance)
     assert topics.state("t").partitions[0].high_watermark == 0

@@ -64,9 +64,9 @@ def test_two_queries_write_to_one_topic_and_each_batch_once(sinks: Sinks) -> Non
     assert [sinks.write(query, number, START) for query, number in [("a", 0), ("b", 0), ("a", 1)]] == [False] * 3
     assert sinks.write("b", 0, START)
     assert sinks.write("a", 1, START)
-    with pytest.raises(BatchRefusedError, match=r"found batch 0,.*start the query with a new checkpoint"):
+    with pytest.raises(BatchRefusedError, match=r"found batch 0 .*start the query with a new checkpoint"):
         sinks.write("a", 0, START)
-    with pytest.raises(BatchRefusedError, match="found batch 1,"):
+    with pytest.raises(BatchRefusedError, match="found batch 1 "):
         sinks.write("a", 1, START, offsets="b" * 64)
     assert sinks.values() == ["a 0", "b 0", "a 1"]
 
