@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from tests.java_options import JAVA_OPTIONS
 from tests.lakelog.report.chromium import Chromium, find_chromium
+from tests.memory_folder import use_memory
 from tests.stores import choose_tests, environment, new_bucket, serving_store
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ settings.register_profile(
     "lakelog", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 settings.load_profile("lakelog")
+
+use_memory()
 
 for name in ("COLUMNS", "LINES"):  # a worker is told of a terminal of 80 columns that is not there
     os.environ.pop(name, None)
