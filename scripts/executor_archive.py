@@ -98,8 +98,11 @@ def main() -> None:
         "--to", type=Path, default=HOME / "dist", metavar="DIR", help="folder of the archive; default: dist/"
     )
     parser.add_argument(
-        '--level", type=int, choices=range(10), default=1, help="compression level of gzip; 0 means no compression;'
-        " default: 1"
+        "--level",
+        type=int,
+        choices=range(10),
+        default=1,
+        help="compression level of gzip; 0 means no compression; default: 1",
     )
     parser.add_argument(
         "--py-files", action="store_true", help="also write the project's code as a zip for spark-submit"

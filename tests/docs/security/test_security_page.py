@@ -262,7 +262,8 @@ def test_doctor_writes_only_into_the_root_itself_and_names_the_folders_that_the_
 ) -> None:
     ended = ran(process, template, tmp_path, "lakelog doctor", {"./": WRITE, "meta/": READ})
     assert ended.status == 1
-    (problem,) = [line for line in ended.out.splitlines() if not line.startswith("ok")]
+    found = [line for line in ended.out.splitlines() if not line.startswith("ok")]
+    (problem,) = [line for line in found if "mount (" not in line]  # these tests may write to memory
     assert "cannot write in meta/, data/, staging/, checkpoints/, tables/, log/" in problem
     for fewer in ({"./": WRITE}, {"meta/": READ}):
         refused = ran(process, template, tmp_path, "lakelog doctor", fewer)

@@ -222,7 +222,7 @@ def test_the_name_of_a_stream_s_group_is_given_or_begins_with_a_prefix() -> None
     for wrong, told in (
         ({"kafka.group.id": " "}, "option kafka.group.id: found an empty name"),
         ({"groupIdPrefix": ""}, "option groupIdPrefix: found an empty name"),
-        ({"holdsBack": "true"}, "option holdsBack: is given without a group. Give kafka.group.id"),
+        ({"holdsBack": "true"}, "option holdsBack: is given without a group. Give the option kafka.group.id"),
         ({"kafka.group.id": "g", "holdsBack": "yes"}, "option holdsBack: found 'yes'. Give true or false"),
     ):
         with pytest.raises(ConfigError, match=told):

@@ -91,7 +91,7 @@ def test_a_stream_goes_on_where_it_was_and_takes_a_new_partition_from_its_start(
 def test_the_starting_offsets_count_only_for_a_new_stream(twins: Twins) -> None:
     topic = twins.create(twins.name("begun"), 3)
     options = {"subscribe": topic, "startingOffsets": at(topic, -3)}
-    expect_refusal(twins, twins.name("place"), options, "offset -3")
+    expect_refusal(twins, twins.name("place"), options, "found -3 as the offset|offset -3")
     expect(twins, topic, {"subscribe": topic, **EARLIEST}, [3])
     twins.append(topic, 0, record(0, 3))
     expect(twins, topic, options, [1])

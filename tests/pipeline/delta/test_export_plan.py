@@ -135,7 +135,7 @@ def test_plan_says_where_an_export_begins_and_ends(
             ONE,
             ExportBounds({0: 5}, up_to={0: 8}),
             OffsetRefusedError,
-            "would replace rows of .* up to offset 10",
+            "replaces rows of .* up to offset 10",
         ),
         (
             UPSERT,
@@ -143,7 +143,7 @@ def test_plan_says_where_an_export_begins_and_ends(
             NO_TOMBSTONES,
             ExportBounds(up_to={0: 9}),
             OffsetRefusedError,
-            "would replace rows of .* up to offset 10",
+            "replaces rows of .* up to offset 10",
         ),
     ],
 )
