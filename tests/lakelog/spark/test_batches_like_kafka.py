@@ -210,7 +210,7 @@ def test_a_frame_means_the_earliest_and_the_latest_when_it_runs(twins: Twins) ->
 def test_an_offset_without_a_meaning_is_refused_when_a_batch_runs(twins: Twins) -> None:
     for kind in FORMATS:
         frame = twins.frame(kind, {"subscribe": SMALL, "startingOffsets": at(SMALL, -3)})
-        with pytest.raises((PySparkException, Py4JError), match="found -3 as the offset|offset -3"):
+        with pytest.raises((PySparkException, Py4JError), match=r"found -3 as the offset|offset -3"):
             frame.collect()
 
 
