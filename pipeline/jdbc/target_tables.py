@@ -12,13 +12,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from lakelog.dead_letter_tables import DATABASE_DEAD_LETTERS_SUFFIX
 from pipeline.delta.export_plan import Export
-from pipeline.delta.rows.row_columns import COORDINATES
+from pipeline.delta.rows.row_columns import COORDINATES, nullable_fields
 from pipeline.jdbc.column_checks import WantedColumn, check_columns
 from pipeline.jdbc.database import ColumnTypeError, Database, DatabaseFailedError, NotExportedTableError
 from pipeline.jdbc.staging import fields_of
 from pipeline.settings.jdbc_settings import DatabaseTarget
-from schemas.model_columns import arrow_schema
 from storage_engine.errors import ConflictError
 
 STALE_COLUMNS = pa.schema(
@@ -32,17 +32,15 @@ STALE_COLUMNS = pa.schema(
 
 
 def letters_table(target: DatabaseTarget) -> str:
-    return f"{target.table}_dead_letters"
+    return f"{target.table}{DATABASE_DEAD_LETTERS_SUFFIX}"
 
 
 def wanted_columns(database: Database, export: Export) -> list[WantedColumn]:
     """The columns of the target."""
-    fields, model = fields_of(export), export.schema
-    # Without a model, the value of a row is never null: a record without a value is a tombstone.
-    nullable = {each.name for each in arrow_schema(model.model) if each.nullable} if model is not None else set[str]()
+    nullable = nullable_fields(export)
     columns = [
         WantedColumn(each.name, database.type_of(each.type), each.type, each.name in nullable, can_be_added=True)
-        for each in fields
+        for each in fields_of(export)
     ]
     columns.append(WantedColumn("_key", database.key_type, None, gets_null=False))
     for each in (*COORDINATES, *STALE_COLUMNS):
