@@ -191,6 +191,10 @@ class Database(ABC):
 
     # --- Tables and types ---------------------------------------------------------------------------------------
 
+    def lossy_encoding(self) -> str | None:
+        """The encoding of the database, if this encoding cannot store every text; else None."""
+        return None
+
     @abstractmethod
     def columns(self, table: str) -> Mapping[str, Column] | None:
         """The columns of a table, by name; None if there is no such table."""

@@ -148,6 +148,10 @@ class PostgreSql(Database):
     def unlock_run(self, name: str) -> None:
         self.rows(f"SELECT pg_advisory_unlock({_lock_number(name)})")
 
+    def lossy_encoding(self) -> str | None:
+        encoding = self._connection.info.parameter_status("server_encoding")
+        return None if encoding in ("UTF8", "SQL_ASCII") else encoding  # SQL_ASCII stores the bytes of UTF-8 unchanged
+
     def columns(self, table: str) -> Mapping[str, Column] | None:
         # The type of a column can be a domain, which has rules of its own.
         found = self.rows(

@@ -72,9 +72,15 @@ def check_target(database: Database, export: Export, *, has_position: bool) -> N
     Raises:
         NotExportedTableError: the table has rows but no position, or there is a position but no table, or the table has
             a unique index that is not of _key.
-        ColumnTypeError: a column cannot store the values of the export.
+        ColumnTypeError: a column, or the database, cannot store the values of the export.
         ColumnRuleError: the database would refuse what the export writes into a column.
     """
+    if (encoding := database.lossy_encoding()) is not None:
+        raise ColumnTypeError(
+            export.table,
+            f"the database has the encoding {encoding}, which cannot store every text; the export needs UTF8",
+            "Export into another database. Nothing was exported.",
+        )
     names = [each.name for each in fields_of(export)]
     for number, name in enumerate(names):
         if len(name.encode()) > 63:

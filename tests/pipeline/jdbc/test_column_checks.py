@@ -133,6 +133,34 @@ def test_domain_that_forbids_null_is_refused(shop: Shop) -> None:
     assert refused(shop, ColumnRuleError) == f"column region {UNFILLED}. {FILL}"
 
 
+def database_of(shop: Shop, encoding: str) -> Shop:
+    """The same server, with a new database of PostgreSQL that has this encoding."""
+    name = f"{shop.target.table}_{encoding.lower()}"
+    sql(shop.target, f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    return Shop(replace(shop.target, database=name))
+
+
+@pytest.mark.parametrize("shop", [POSTGRESQL], indirect=True)
+def test_database_whose_encoding_cannot_store_every_text_is_refused(shop: Shop) -> None:
+    other = database_of(shop, "LATIN1")
+    other.log.add(b"a", 1)
+    with pytest.raises(ColumnTypeError) as raised:
+        other.run(fill_tables=lambda plan, staging: pytest.fail("records were read"))
+    assert str(raised.value) == (
+        f"{other.target}: the database has the encoding LATIN1, which cannot store every text; the export needs UTF8."
+        " Export into another database. Nothing was exported."
+    )
+
+
+@pytest.mark.parametrize("shop", [POSTGRESQL], indirect=True)
+def test_database_without_an_encoding_stores_every_text(shop: Shop) -> None:
+    other = database_of(shop, "SQL_ASCII")
+    other.log.add(b"a", '{"number": 1, "colour": "žlutá 🟡"}'.encode())
+    other.run()
+    (found,) = sql(other.target, f"SELECT convert_to(colour, 'SQL_ASCII') FROM {other.table}")
+    assert bytes(found[0]).decode() == "žlutá 🟡"
+
+
 def test_table_that_was_altered_after_an_export_is_refused(shop: Shop) -> None:
     """The model has lost a field whose column now forbids null."""
     shop.log.add(b"a", b'{"number": 1, "colour": "red"}')
