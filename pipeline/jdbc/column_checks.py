@@ -5,7 +5,7 @@ the export, or would store changed values. The checks refuse:
 
     a column of the export that is missing, unless the export can add the column
     a column of the export whose type or character set cannot store each value unchanged
-    a column of the export that is generated, because only the database may write such a column
+    a column of the export that the database writes by itself: a generated column, a counter, or a column with ON UPDATE
     a column of the export that is NOT NULL, if the export writes null into the column
     any other column that is NOT NULL and that the database cannot fill by itself
 """
@@ -93,10 +93,11 @@ def _check_type(database: Database, table: str, column: WantedColumn, found: Col
 
 
 def _check_rules(table: str, column: WantedColumn, found: Column) -> None:
-    if found.is_generated:
+    if found.is_automatic:
         raise ColumnRuleError(
             table,
-            f"column {column.name} is generated, so only the database may write it, but the export writes this column",
+            f"the database writes column {column.name} by itself (a generated column, a counter or ON UPDATE), but the"
+            " export writes this column",
             f"Make it an ordinary column, {_OR_ELSE}",
         )
     if column.gets_null and not found.allows_null:

@@ -51,7 +51,8 @@ class ColumnTypeError(TableSchemaError):
 
 
 class ColumnRuleError(TableSchemaError):
-    """The database would refuse what an export writes into a column, because the column is NOT NULL or generated."""
+    """The database would refuse what an export writes into a column, because the column is NOT NULL, or would change it, because
+    the database writes the column by itself."""
 
 
 class RecordsLostError(ExportRefusedError):
@@ -62,9 +63,10 @@ class RecordsLostError(ExportRefusedError):
 class Column:
     """A column of an existing table.
 
-    has_default: the database fills the column if a statement does not name it, because the column has a default, or
-        counts the rows.
-    is_generated: only the database may write the column.
+    has_default: if an INSERT does not name the column, the database fills it: with a default, a counter, or a generated
+        value.
+    is_automatic: the database writes the column by itself, also if a statement names another value or changes other
+        columns: a generated column, a counter, or a column with ON UPDATE.
     character_set: how a column of a text type stores texts. None: the column has another type, or the database stores
         every text unchanged.
     """
@@ -72,17 +74,17 @@ class Column:
     type: str
     allows_null: bool = True
     has_default: bool = False
-    is_generated: bool = False
+    is_automatic: bool = False
     character_set: str | None = None
 
     @property
     def can_be_left_out(self) -> bool:
         """Whether a statement may insert a row without a value for this column."""
-        return self.allows_null or self.has_default or self.is_generated
+        return self.allows_null or self.has_default
 
     @property
     def can_be_set_to_null(self) -> bool:
-        return self.allows_null and not self.is_generated
+        return self.allows_null and not self.is_automatic
 
 
 class Database(ABC):

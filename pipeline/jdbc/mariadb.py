@@ -193,17 +193,18 @@ class MariaDb(Database):
         self.rows(f"SELECT RELEASE_LOCK({self.literal(name)})")
 
     def columns(self, table: str) -> Mapping[str, Column] | None:
+        is_computed = "coalesce(c.generation_expression, '') <> ''"
         found = self.rows(
-            "SELECT c.column_name, c.column_type, c.is_nullable = 'YES', c.column_default IS NOT NULL OR c.extra LIKE"
-            " '%auto_increment%', coalesce(c.generation_expression, '') <> '', c.character_set_name FROM"
-            f" information_schema.columns c WHERE c.table_schema = {self.literal(self.target.schema)} AND c.table_name ="
-            f" {self.literal(table)} ORDER BY c.ordinal_position"
+            "SELECT c.column_name, c.column_type, c.is_nullable = 'YES', c.column_default IS NOT NULL OR"
+            f" {is_computed} OR c.extra LIKE '%auto_increment%', {is_computed} OR c.extra LIKE '%auto_increment%' OR c.extra"
+            " LIKE '%on update%', c.character_set_name FROM information_schema.columns c WHERE c.table_schema ="
+            f" {self.literal(self.target.schema)} AND c.table_name = {self.literal(table)} ORDER BY c.ordinal_position"
         )
         columns = {
             name: Column(
-                _WIDTH.sub(r"\1", _text(kind).lower()), bool(null), bool(default), bool(generated), character_set
+                _WIDTH.sub(r"\1", _text(kind).lower()), bool(null), bool(default), bool(automatic), character_set
             )
-            for name, kind, null, default, generated, character_set in found
+            for name, kind, null, default, automatic, character_set in found
         }
         return columns or None
 

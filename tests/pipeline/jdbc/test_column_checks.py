@@ -64,7 +64,10 @@ END = "or export to another table. Nothing was exported."
 NULL_TOO = "is NOT NULL, but the export also writes null into this column"
 UNFILLED = "is NOT NULL and has no default, but the export does not write this column"
 ALLOW, FILL = f"Allow null in the column, {END}", f"Give the column a default, allow null in it, {END}"
-NOT_WRITTEN = "is generated, so only the database may write it, but the export writes this column"
+AUTOMATIC = (
+    "the database writes column {} by itself (a generated column, a counter or ON UPDATE), but the export writes this"
+    " column"
+)
 CHANGE, ORDINARY, ALTER = f"Alter the table, {END}", f"Make it an ordinary column, {END}", f"Alter the column, {END}"
 ONLY_UTF8 = "which cannot store every text; the export needs utf8mb4"
 POSTGRESQL, MARIADB = DatabaseKind.POSTGRESQL, DatabaseKind.MARIADB
@@ -72,10 +75,16 @@ CASES = {
     "another column without a default": Case("region", "integer NOT NULL", ColumnRuleError, UNFILLED, FILL),
     "a field that may be null": Case("colour", "{text} NOT NULL", ColumnRuleError, NULL_TOO, ALLOW),
     "a stale place": Case("_stale_offset", "bigint NOT NULL DEFAULT 0", ColumnRuleError, NULL_TOO, ALLOW),
-    "a generated field": Case("number", "bigint {generated}", ColumnRuleError, NOT_WRITTEN, ORDINARY),
-    "a generated place": Case("_partition", "integer {generated}", ColumnRuleError, NOT_WRITTEN, ORDINARY),
+    "a generated field": Case("number", "bigint {generated}", ColumnRuleError, AUTOMATIC, ORDINARY),
+    "a generated place": Case("_partition", "integer {generated}", ColumnRuleError, AUTOMATIC, ORDINARY),
     "an identity": Case(
-        "number", "bigint GENERATED ALWAYS AS IDENTITY", ColumnRuleError, NOT_WRITTEN, ORDINARY, only=POSTGRESQL
+        "number", "bigint GENERATED ALWAYS AS IDENTITY", ColumnRuleError, AUTOMATIC, ORDINARY, only=POSTGRESQL
+    ),
+    "a counter": Case(
+        "number", "bigint AUTO_INCREMENT, KEY (number)", ColumnRuleError, AUTOMATIC, ORDINARY, only=MARIADB
+    ),
+    "a time of the last change": Case(
+        "_timestamp", "datetime(6) ON UPDATE CURRENT_TIMESTAMP(6)", ColumnRuleError, AUTOMATIC, ORDINARY, only=MARIADB
     ),
     "a narrow number": Case(
         "number", "smallint", ColumnTypeError, "has the type smallint; the export needs bigint", CHANGE
@@ -123,7 +132,8 @@ def test_unfit_column_is_refused_before_a_record_is_read(shop: Shop, name: str) 
     case = CASES[name]
     definition = case.definition.format(generated=GENERATED[shop.target.kind], **TYPES[shop.target.kind])
     create(shop, **{case.name: definition})
-    assert refused(shop, case.error) == f"column {case.name} {case.problem}. {case.remedy}"
+    problem = AUTOMATIC.format(case.name) if case.problem == AUTOMATIC else f"column {case.name} {case.problem}"
+    assert refused(shop, case.error) == f"{problem}. {case.remedy}"
 
 
 @pytest.mark.parametrize("shop", [POSTGRESQL], indirect=True)
@@ -202,6 +212,21 @@ def test_database_fills_columns_that_the_export_does_not_know(shop: Shop) -> Non
     numbers = [row[0] for row in shop.rows("counted")]
     assert numbers[0] == 1  # the update has kept it
     assert numbers[1] > 1
+
+
+@pytest.mark.parametrize("shop", [MARIADB], indirect=True)
+def test_database_writes_the_time_of_the_last_change(shop: Shop) -> None:
+    create(shop, changed="datetime NULL ON UPDATE CURRENT_TIMESTAMP")
+    shop.log.add(b"a", 1)
+    shop.log.add(b"b", 1)
+    shop.run()
+    assert shop.rows("_key", "changed") == [(b"a", None), (b"b", None)]
+    shop.log.add(b"b", 2)
+    shop.run()
+    (first, second) = shop.rows("number", "changed")
+    assert first == (1, None)
+    assert second[0] == 2
+    assert second[1] is not None
 
 
 LETTERS: dict[str, tuple[str, type[Exception], str]] = {
