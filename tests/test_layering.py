@@ -74,7 +74,7 @@ ABOVE = {
     # The Python API stands above what reads exported tables.
     "lakelog": "lakelog.optional lakelog.rows lakelog.opening lakelog.given_records lakelog.inspection lakelog.spark"
     " pipeline.delta",
-    "pipeline.jdbc": "lakelog.optional pipeline.settings pipeline.delta",
+    "pipeline.jdbc": "lakelog.dead_letter_tables lakelog.optional pipeline.settings pipeline.delta",
     "pipeline.export": "lakelog.dead_letter_tables lakelog.optional lakelog.spark pipeline.settings pipeline.spark"
     " pipeline.job pipeline.topic_model pipeline.stop_request pipeline.delta pipeline.jdbc",
     "pipeline.ingest": "schemas lakelog.dead_letter_tables lakelog.spark pipeline.settings pipeline.spark"

@@ -48,3 +48,18 @@ def dead_letters_table(letters: Sequence[DeadLetters], title: str = "Dead letter
         rows(),
         words=("job", "from"),
     )
+
+
+def database_dead_letters_note(tables: Sequence[str]) -> Markup | None:
+    """Where a topic has further dead letters, if the topic is exported into databases."""
+    if not tables:
+        return None
+    return element(
+        "div",
+        element(
+            "p",
+            "This page does not count the dead letters in databases. Exports of this topic write dead letters into these"
+            " tables of databases:",
+        ),
+        element("ul", *(element("li", element("code", each)) for each in tables)),
+    )

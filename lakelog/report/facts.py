@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from lakelog.dead_letter_tables import database_dead_letters
 from lakelog.report.dead_letter_counts import (
     DeadLetterKind,
     DeadLetters,
@@ -117,6 +118,7 @@ class TopicFacts:
     dead_letters: from the tables that could be read.
     all_dead_letters: whether all tables could be read.
     stale_rows: the stale rows of the tables to which the topic is exported.
+    database_dead_letters: the tables in databases that also have dead letters of the topic, which are not counted.
     """
 
     state: TopicState
@@ -127,6 +129,7 @@ class TopicFacts:
     all_dead_letters: bool
     warnings: tuple[ReportWarning, ...]
     stale_rows: tuple[StaleRows, ...] = ()
+    database_dead_letters: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -257,8 +260,9 @@ def collect_topic(topics: Topics, name: str, now_ms: int) -> TopicFacts:
         warnings.append(ReportWarning(WarningKind.UNREADABLE, name, str(error)))
     warnings += _of_exports(name, dead_letters, stale_rows)
     return TopicFacts(
-        state, config, partitions, history, tuple(dead_letters), all_dead_letters, tuple(warnings), stale_rows
-    )
+        state, config, partitions, history, tuple(dead_letters), all_dead_letters, tuple(warnings), stale_rows,
+        database_dead_letters(consumers.known),
+    )  # fmt: skip
 
 
 def collect_partitions(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lakelog.report.attention import dead_letters_table, warning_list
+from lakelog.report.attention import database_dead_letters_note, dead_letters_table, warning_list
 from lakelog.report.drawing import age, draw_batch_sizes, draw_partition, draw_rates
 from lakelog.report.facts import PartitionFacts, SegmentFacts, SegmentFate, TopicFacts
 from lakelog.report.layout import data_table, figure, moment, row_head
@@ -45,6 +45,7 @@ def show_topic(facts: TopicFacts, now_ms: int) -> Markup:
         element("h3", "Dead letters"),
         dead_letters_table(facts.dead_letters) if facts.dead_letters else None,
         _dead_letters_note(facts),
+        database_dead_letters_note(facts.database_dead_letters),
         element("h3", "Settings and upkeep"),
         _settings_table(facts),
         _queries_table(facts),
@@ -219,7 +220,10 @@ def _rate(change: Change) -> str | None:
 def _dead_letters_note(facts: TopicFacts) -> Markup | None:
     if not facts.all_dead_letters:
         return element("p", "Some dead letters could not be counted; see the warnings.")
-    return None if facts.dead_letters else element("p", "There are none.", class_="quiet")
+    if facts.dead_letters:
+        return None
+    none = "There are none in Delta tables." if facts.database_dead_letters else "There are none."
+    return element("p", none, class_="quiet")
 
 
 def _queries_table(facts: TopicFacts) -> Markup | None:

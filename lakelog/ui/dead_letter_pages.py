@@ -8,9 +8,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from lakelog.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS, export_dead_letters_key, ingest_dead_letters_key
+from lakelog.dead_letter_tables import (
+    UNKNOWN_TOPIC_DEAD_LETTERS,
+    database_dead_letters,
+    export_dead_letters_key,
+    ingest_dead_letters_key,
+)
 from lakelog.optional import optional
-from lakelog.report.attention import dead_letters_table
+from lakelog.report.attention import database_dead_letters_note, dead_letters_table
 from lakelog.report.dead_letter_counts import (
     DeadLetterKind,
     DeadLetters,
@@ -26,6 +31,7 @@ from lakelog.ui.site import Site
 from storage_engine.errors import LogError
 from storage_engine.quantities import shown_moment, shown_number
 from storage_engine.storage import Storage
+from storage_engine.topic.readers.consumer_files import read_consumers
 
 with optional("starlette", "lakelog[ui]", "The command `lakelog ui`"):
     from starlette.requests import Request
@@ -104,7 +110,7 @@ def dead_letters_of_topic(site: Site, request: Request, name: str) -> Response:
         CorruptionError: the state of the topic is damaged.
     """
     topics = site.topics()
-    topics.state(name)
+    in_databases = database_dead_letters(read_consumers(topics.storage, topics.state(name)).known)
     letters, errors = _counted(topics.storage, name)
     listed = dict[DeadLetterKind, Markup]()
     for kind in {each.kind for each in letters}:
@@ -116,7 +122,8 @@ def dead_letters_of_topic(site: Site, request: Request, name: str) -> Response:
     values = {
         "name": name, "errors": errors, "table": _table([(name, each) for each in letters]) if letters else None,
         "exported": listed.get(DeadLetterKind.EXPORT), "ingested": listed.get(DeadLetterKind.INGEST),
-        "open_letters": open_letters, "replay": replay_command(site.uri),
+        "in_databases": database_dead_letters_note(in_databases), "open_letters": open_letters,
+        "replay": replay_command(site.uri),
         "ingest_table": ingest_dead_letters_key(name), "export_table": export_dead_letters_key(name),
     }  # fmt: skip
     return show(site, request, "topic_dead_letters", Look(f"Dead letters of {name}", name, "dead-letters"), values)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -49,8 +50,41 @@ class ColumnTypeError(TableSchemaError):
     """A column of the table cannot store the values of the model."""
 
 
+class ColumnRuleError(TableSchemaError):
+    """The database would refuse what an export writes into a column, because the column is NOT NULL, or would change it, because
+    the database writes the column by itself."""
+
+
 class RecordsLostError(ExportRefusedError):
     """Retention deleted records before they were exported."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of an existing table.
+
+    has_default: if an INSERT does not name the column, the database fills it: with a default, a counter, or a generated
+        value.
+    is_automatic: the database writes the column by itself, also if a statement names another value or changes other
+        columns: a generated column, a counter, or a column with ON UPDATE.
+    character_set: how a column of a text type stores texts. None: the column has another type, or the database stores
+        every text unchanged.
+    """
+
+    type: str
+    allows_null: bool = True
+    has_default: bool = False
+    is_automatic: bool = False
+    character_set: str | None = None
+
+    @property
+    def can_be_left_out(self) -> bool:
+        """Whether a statement may insert a row without a value for this column."""
+        return self.allows_null or self.has_default
+
+    @property
+    def can_be_set_to_null(self) -> bool:
+        return self.allows_null and not self.is_automatic
 
 
 class Database(ABC):
@@ -67,6 +101,7 @@ class Database(ABC):
     true: ClassVar[str]
     name_type: ClassVar[str]
     table_options: ClassVar[str] = ""
+    character_set: ClassVar[str | None] = None
 
     def __init__(self, target: DatabaseTarget) -> None:
         self.target = target
@@ -158,9 +193,13 @@ class Database(ABC):
 
     # --- Tables and types ---------------------------------------------------------------------------------------
 
+    def lossy_encoding(self) -> str | None:
+        """The encoding of the database, if this encoding cannot store every text; else None."""
+        return None
+
     @abstractmethod
-    def columns(self, table: str) -> Mapping[str, str] | None:
-        """The types of a table's columns, by name; None if there is no such table."""
+    def columns(self, table: str) -> Mapping[str, Column] | None:
+        """The columns of a table, by name; None if there is no such table."""
 
     @abstractmethod
     def problem_of(self, table: str) -> str | None:

@@ -118,7 +118,7 @@ def _commit(
     database.run(merge_sql.deciding_records(database, export, staging, tasks))
     for part in ("keys", "letters"):
         database.analyze(database.table(staging.name(part)))
-    columns = list(database.columns(database.target.table) or ())
+    columns = database.columns(database.target.table) or {}
     deleted = 0
     with database.transaction():
         take_position(database, position, stamp)

@@ -22,6 +22,7 @@ from pipeline.jdbc.database import (
     AGAIN,
     LOCK_SECONDS,
     LONGEST_KEY,
+    Column,
     Database,
     DatabaseAccessError,
     DatabaseFailedError,
@@ -91,6 +92,7 @@ class MariaDb(Database):
     true = "1"
     name_type = "varchar(255) character set utf8mb4 collate utf8mb4_bin"
     table_options = " ENGINE = InnoDB ROW_FORMAT = DYNAMIC"
+    character_set = "utf8mb4"
 
     def __init__(self, target: DatabaseTarget) -> None:
         super().__init__(target)
@@ -190,12 +192,21 @@ class MariaDb(Database):
     def unlock_run(self, name: str) -> None:
         self.rows(f"SELECT RELEASE_LOCK({self.literal(name)})")
 
-    def columns(self, table: str) -> Mapping[str, str] | None:
+    def columns(self, table: str) -> Mapping[str, Column] | None:
+        is_computed = "coalesce(c.generation_expression, '') <> ''"
         found = self.rows(
-            "SELECT c.column_name, c.column_type FROM information_schema.columns c WHERE c.table_schema ="
+            "SELECT c.column_name, c.column_type, c.is_nullable = 'YES', c.column_default IS NOT NULL OR"
+            f" {is_computed} OR c.extra LIKE '%auto_increment%', {is_computed} OR c.extra LIKE '%auto_increment%' OR c.extra"
+            " LIKE '%on update%', c.character_set_name FROM information_schema.columns c WHERE c.table_schema ="
             f" {self.literal(self.target.schema)} AND c.table_name = {self.literal(table)} ORDER BY c.ordinal_position"
         )
-        return {name: _WIDTH.sub(r"\1", _text(kind).lower()) for name, kind in found} or None
+        columns = {
+            name: Column(
+                _WIDTH.sub(r"\1", _text(kind).lower()), bool(null), bool(default), bool(automatic), character_set
+            )
+            for name, kind, null, default, automatic, character_set in found
+        }
+        return columns or None
 
     def problem_of(self, table: str) -> str | None:
         place = f"table_schema = {self.literal(self.target.schema)} AND table_name = {self.literal(table)}"

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pipeline.delta.export_plan import Export
 from pipeline.delta.rows.newer_sql import is_newer, of_row
 from pipeline.delta.rows.row_columns import row_columns
-from pipeline.jdbc.database import Database
+from pipeline.jdbc.database import Column, Database
 from pipeline.jdbc.staging import Staging
 from pipeline.jdbc.target_tables import STALE_COLUMNS, letters_table
 
@@ -99,14 +99,19 @@ def delete_rows(database: Database, staging: Staging) -> str:
     return f"DELETE FROM {database.table(database.target.table)} WHERE _key IN ({_keys(database, staging, 'delete')})"
 
 
-def write_rows(database: Database, export: Export, staging: Staging, columns: Sequence[str]) -> str:
+def write_rows(database: Database, export: Export, staging: Staging, columns: Mapping[str, Column]) -> str:
     """Inserts or replaces rows.
 
-    columns: all columns of the target. A column that is no longer in the model becomes null.
+    columns: all columns of the target. A column that is not in the model becomes null. If such a column cannot be null,
+        the database fills it in new rows, and an old row keeps its value.
     """
     names = row_columns(export).names
     written = {name: f"d.{database.name(name)}" for name in names} | {name: f"c.{name}" for name in STALE_COLUMNS.names}
-    written |= {name: "NULL" for name in columns if not any(database.same_name(name, each) for each in written)}
+    written |= {
+        name: "NULL"
+        for name, column in columns.items()
+        if column.can_be_set_to_null and not any(database.same_name(name, each) for each in written)
+    }
     changed = [name for name in written if name != "_key"]
     # Without WHERE, MariaDB and MySQL could take the ON of the last clause for the ON of the join.
     return (

@@ -16,6 +16,7 @@ from lakelog.optional import optional
 from pipeline.jdbc.database import (
     AGAIN,
     LOCK_SECONDS,
+    Column,
     Database,
     DatabaseAccessError,
     DatabaseFailedError,
@@ -147,14 +148,20 @@ class PostgreSql(Database):
     def unlock_run(self, name: str) -> None:
         self.rows(f"SELECT pg_advisory_unlock({_lock_number(name)})")
 
-    def columns(self, table: str) -> Mapping[str, str] | None:
+    def lossy_encoding(self) -> str | None:
+        encoding = self._connection.info.parameter_status("server_encoding")
+        return None if encoding in ("UTF8", "SQL_ASCII") else encoding  # SQL_ASCII stores the bytes of UTF-8 unchanged
+
+    def columns(self, table: str) -> Mapping[str, Column] | None:
+        # The type of a column can be a domain, which has rules of its own.
         found = self.rows(
-            "SELECT a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_class c JOIN pg_namespace n ON n.oid ="
-            " c.relnamespace LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped"
-            f" WHERE n.nspname = {self.literal(self.target.schema)} AND c.relname = {self.literal(table)}"
-            " ORDER BY a.attnum"
+            "SELECT a.attname, format_type(a.atttypid, a.atttypmod), NOT (a.attnotnull OR t.typnotnull), a.atthasdef OR"
+            " t.typdefault IS NOT NULL OR a.attidentity <> '', a.attgenerated <> '' OR a.attidentity = 'a' FROM pg_class c"
+            " JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0"
+            " AND NOT a.attisdropped LEFT JOIN pg_type t ON t.oid = a.atttypid WHERE n.nspname ="
+            f" {self.literal(self.target.schema)} AND c.relname = {self.literal(table)} ORDER BY a.attnum"
         )
-        return {name: kind for name, kind in found if name is not None} if found else None
+        return {name: Column(*facts) for name, *facts in found if name is not None} if found else None
 
     def problem_of(self, table: str) -> str | None:
         kind = self.rows(f"SELECT c.relkind::text FROM pg_class c WHERE c.oid = {self._oid(table)}")[0][0]

@@ -1,18 +1,21 @@
 """The tables that an export creates or checks: the target, and the table of its dead letters.
 
-An export uses an existing table only if the table is empty, or if a position says that this export filled it. Each
-column of the model must have a type that stores each value unchanged. A missing column is added. A column that is no
-longer in the model becomes null in later rows.
+An export uses an existing table only if the table is empty, or if a position says that this export filled it.
+`column_checks` describes the columns that the table may have. A missing column of the model is added. A column that is
+no longer in the model becomes null in later rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
+from lakelog.dead_letter_tables import DATABASE_DEAD_LETTERS_SUFFIX
 from pipeline.delta.export_plan import Export
-from pipeline.delta.rows.row_columns import COORDINATES
+from pipeline.delta.rows.row_columns import COORDINATES, nullable_fields
+from pipeline.jdbc.column_checks import WantedColumn, check_columns
 from pipeline.jdbc.database import ColumnTypeError, Database, DatabaseFailedError, NotExportedTableError
 from pipeline.jdbc.staging import fields_of
 from pipeline.settings.jdbc_settings import DatabaseTarget
@@ -29,21 +32,55 @@ STALE_COLUMNS = pa.schema(
 
 
 def letters_table(target: DatabaseTarget) -> str:
-    return f"{target.table}_dead_letters"
+    return f"{target.table}{DATABASE_DEAD_LETTERS_SUFFIX}"
 
 
-def wanted_columns(export: Export) -> pa.Schema:
-    return pa.schema([*fields_of(export), *COORDINATES, *STALE_COLUMNS])
+def wanted_columns(database: Database, export: Export) -> list[WantedColumn]:
+    """The columns of the target."""
+    nullable = nullable_fields(export)
+    columns = [
+        WantedColumn(each.name, database.type_of(each.type), each.type, each.name in nullable, can_be_added=True)
+        for each in fields_of(export)
+    ]
+    columns.append(WantedColumn("_key", database.key_type, None, gets_null=False))
+    for each in (*COORDINATES, *STALE_COLUMNS):
+        if each.name != "_key":
+            gets_null = each.name in STALE_COLUMNS.names
+            columns.append(WantedColumn(each.name, database.type_of(each.type), each.type, gets_null))
+    return columns
+
+
+def letters_columns(database: Database) -> list[WantedColumn]:
+    """The columns of the table of dead letters."""
+    moment = COORDINATES.field("_timestamp").type
+    kinds = [
+        ("reason", pa.string(), False), ("detail", pa.string(), True), ("topic", pa.string(), False),
+        ("topic_id", None, False), ("partition", pa.int32(), False), ("offset", pa.int64(), False),
+        ("timestamp", moment, False), ("key", pa.binary(), True), ("value", pa.binary(), True),
+        ("headers", pa.string(), True),
+    ]  # fmt: skip
+    return [
+        WantedColumn(name, database.name_type if kind is None else database.type_of(kind), kind, gets_null)
+        for name, kind, gets_null in kinds
+    ]
 
 
 def check_target(database: Database, export: Export, *, has_position: bool) -> None:
-    """Check that the target can be the table of this export, before anything is written.
+    """Check that the target and the table of its dead letters can be the tables of this export, before anything is
+    written.
 
     Raises:
         NotExportedTableError: the table has rows but no position, or there is a position but no table, or the table has
             a unique index that is not of _key.
-        ColumnTypeError: a column cannot store the values of the model.
+        ColumnTypeError: a column, or the database, cannot store the values of the export.
+        ColumnRuleError: the database would refuse what the export writes into a column.
     """
+    if (encoding := database.lossy_encoding()) is not None:
+        raise ColumnTypeError(
+            export.table,
+            f"the database has the encoding {encoding}, which cannot store every text; the export needs UTF8",
+            "Export into another database. Nothing was exported.",
+        )
     names = [each.name for each in fields_of(export)]
     for number, name in enumerate(names):
         if len(name.encode()) > 63:
@@ -54,6 +91,7 @@ def check_target(database: Database, export: Export, *, has_position: bool) -> N
             raise ColumnTypeError(
                 export.table, f"two fields are called {name} for this database", "Rename one of them."
             )
+    _check_letters(database)
     table = database.target.table
     found = database.columns(table)
     if found is None:
@@ -70,7 +108,17 @@ def check_target(database: Database, export: Export, *, has_position: bool) -> N
     if (problem := database.problem_of(table)) is not None:
         raise NotExportedTableError(export.table, problem, "Export to another table, or change this table.")
     _check_unique_indexes(database, export)
-    _check_types(database, export, found)
+    check_columns(database, export.table, wanted_columns(database, export), found)
+
+
+def _check_letters(database: Database) -> None:
+    table = letters_table(database.target)
+    found = database.columns(table)
+    if found is not None:
+        place = str(replace(database.target, table=table))
+        if (problem := database.problem_of(table)) is not None:
+            raise NotExportedTableError(place, problem, "Export to another table, or move this table away.")
+        check_columns(database, place, letters_columns(database), found)
 
 
 def check_is_empty(database: Database, export: Export) -> None:
@@ -103,51 +151,27 @@ def _check_unique_indexes(database: Database, export: Export) -> None:
             )
 
 
-def _check_types(database: Database, export: Export, found: Mapping[str, str]) -> None:
-    for column in wanted_columns(export):
-        there = next((kind for name, kind in found.items() if database.same_name(name, column.name)), None)
-        fits = there is None or database.accepts(there, column.type)
-        if column.name == "_key":
-            fits = there == database.key_type
-        elif there is None and column.name.startswith("_"):
-            fits = False
-        if not fits:
-            wanted = database.key_type if column.name == "_key" else database.type_of(column.type)
-            raise ColumnTypeError(
-                export.table,
-                f"column {column.name} {f'has the type {there}' if there else 'is missing'}; the export needs {wanted}",
-                "Alter the table, or export to another table. Nothing was exported.",
-            )
-
-
 def fit_target(database: Database, export: Export) -> None:
     """Create the target and the table of its dead letters, and add the columns of new fields."""
-    table = database.target.table
-    kinds = {each.name: database.type_of(each.type) for each in wanted_columns(export)} | {"_key": database.key_type}
-    needed = {"_key", "_partition", "_offset", "_timestamp"}
-    columns = ", ".join(
-        f"{database.name(name)} {kind}{' NOT NULL' if name in needed else ''}" for name, kind in kinds.items()
-    )
-    _create(database, table, f"{columns}, PRIMARY KEY (_key)")
+    table, wanted = database.target.table, wanted_columns(database, export)
+    _create(database, table, wanted, "_key")
     found = database.columns(table) or {}
-    for each in fields_of(export):
-        if not any(database.same_name(name, each.name) for name in found):
-            _add_column(database, table, each.name, kinds[each.name])
-    text, raw = database.text_type, database.bytes_type
-    letters = {
-        "reason": f"{text} NOT NULL", "detail": text, "topic": f"{text} NOT NULL",
-        "topic_id": f"{database.name_type} NOT NULL", "partition": "integer NOT NULL", "offset": "bigint NOT NULL",
-        "timestamp": database.moment_type, "key": raw, "value": raw, "headers": text,
-    }  # fmt: skip
-    columns = ", ".join(f"{database.name(name)} {kind}" for name, kind in letters.items())
+    for each in wanted:
+        if each.can_be_added and not any(database.same_name(name, each.name) for name in found):
+            _add_column(database, table, each)
     # If the topic is created again, its new records have the same offsets.
     primary = f"topic_id, {database.name('partition')}, {database.name('offset')}"
-    _create(database, letters_table(database.target), f"{columns}, PRIMARY KEY ({primary})")
+    _create(database, letters_table(database.target), letters_columns(database), primary)
 
 
-def _create(database: Database, table: str, columns: str) -> None:
+def _create(database: Database, table: str, columns: Sequence[WantedColumn], primary: str) -> None:
     if database.columns(table) is None:
-        create_if_missing(database, table, columns)
+        # A field may be null in old rows, even if the model needs a value.
+        defined = [
+            f"{database.name(each.name)} {each.type}{'' if each.gets_null or each.can_be_added else ' NOT NULL'}"
+            for each in columns
+        ]
+        create_if_missing(database, table, ", ".join([*defined, f"PRIMARY KEY ({primary})"]))
 
 
 def create_if_missing(database: Database, table: str, columns: str) -> None:
@@ -159,9 +183,9 @@ def create_if_missing(database: Database, table: str, columns: str) -> None:
             raise
 
 
-def _add_column(database: Database, table: str, name: str, kind: str) -> None:
+def _add_column(database: Database, table: str, column: WantedColumn) -> None:
     try:
-        database.run(f"ALTER TABLE {database.table(table)} ADD COLUMN {database.name(name)} {kind}")
+        database.run(f"ALTER TABLE {database.table(table)} ADD COLUMN {database.name(column.name)} {column.type}")
     except DatabaseFailedError:
-        if name not in (database.columns(table) or {}):
+        if column.name not in (database.columns(table) or {}):
             raise

@@ -55,6 +55,13 @@ def row_columns(export: Export) -> pa.Schema:
     return pa.schema([*(each.with_nullable(True) for each in fields), *COORDINATES, *headers, *change])
 
 
+def nullable_fields(export: Export) -> frozenset[str]:
+    """The fields of the model that may be null in a row. Without a model, the value of a row is never null, because a
+    record without a value is a tombstone or a dead letter."""
+    fields = arrow_schema(export.schema.model) if export.schema is not None else ()
+    return frozenset(each.name for each in fields if each.nullable)
+
+
 def table_columns(export: Export) -> pa.Schema:
     """The columns of the table."""
     columns = row_columns(export)

@@ -150,6 +150,11 @@ def exported_table(consumer: Consumer) -> str | None:
     return consumer.name.removeprefix(_EXPORT) if consumer.kind == EXPORT_KIND else None
 
 
+def database_table(consumer: Consumer) -> str | None:
+    """The database and the table that a consumer exports to; None if the consumer is not an export into a database."""
+    return consumer.name.removeprefix(_EXPORT) if consumer.kind == DATABASE_EXPORT_KIND else None
+
+
 def group_folder(topic: str) -> str:
     """The folder of a topic's consumers, with a slash at its end."""
     return f"meta/{topic}/groups/"

@@ -86,11 +86,11 @@ class WatchedRoot:
     def take_over(self, name: str, query: str = "q") -> TopicState:
         return take_over(self.topics.chain(name), query)
 
-    def export(self, name: str, positions: Mapping[int, int], table: str = "tables/orders") -> None:
+    def export(
+        self, name: str, positions: Mapping[int, int], table: str = "tables/orders", kind: str = EXPORT_KIND
+    ) -> None:
         state = self.topics.state(name)
-        put_positions(
-            self.storage, state, f"export {table}", EXPORT_KIND, positions, self.clock.now_ms(), holds_back=True
-        )
+        put_positions(self.storage, state, f"export {table}", kind, positions, self.clock.now_ms(), holds_back=True)
 
     def group(self, name: str, group: str, positions: Mapping[int, int]) -> None:
         put_positions(self.storage, self.topics.state(name), group, GROUP_KIND, positions, self.clock.now_ms())

@@ -16,6 +16,7 @@ from lakelog.report.facts import RootFacts, collect_root
 from lakelog.report.page import render
 from lakelog.report.topic_section import MOST_CHANGES, MOST_PICTURES, MOST_SEGMENTS
 from storage_engine.topic.chain.version_files import version_key
+from storage_engine.topic.readers.consumer_files import DATABASE_EXPORT_KIND, export_consumer, put_positions
 from tests.lakelog.report.html_tables import tables
 from tests.lakelog.report.roots import DAY, HOUR, NOW, Root, partition, segments
 
@@ -127,6 +128,15 @@ def test_no_dead_letters_are_reported_only_where_all_could_be_counted(root: Root
     none, unknown = "There are none.", "Some dead letters could not be counted; see the warnings."
     assert [text in render(facts) for text in (none, unknown)] == [True, False]
     assert [text in render(uncounted) for text in (none, unknown)] == [False, True]
+
+
+def test_tables_of_dead_letters_in_databases_are_named(root: Root) -> None:
+    state = root.topic("t", partition(*segments(10)))
+    name = export_consumer("jdbc:postgresql://db:5432/shop public.sales")
+    put_positions(root.topics.storage, state, name, DATABASE_EXPORT_KIND, {0: 10}, NOW, holds_back=True)
+    page = render(collect(root))
+    assert "There are none in Delta tables." in page
+    assert "<li><code>jdbc:postgresql://db:5432/shop public.sales_dead_letters</code></li>" in page
 
 
 def test_dropped_segments_are_reported_until_their_files_go(root: Root) -> None:

@@ -10,6 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from storage_engine.quantities import shown_moment
+from storage_engine.topic.readers.consumer_files import DATABASE_EXPORT_KIND
 from tests.lakelog.metrics.roots import NOW
 from tests.lakelog.ui.browsing import PagesRoot
 
@@ -74,6 +75,16 @@ def test_the_page_of_a_topic_lists_dead_letters_and_says_how_to_replay_them(with
 
 def test_a_topic_without_dead_letters_has_none(with_letters: PagesRoot) -> None:
     assert "There are none." in with_letters.browser().get("/topics/clean/dead-letters").words
+
+
+def test_the_page_of_a_topic_names_the_dead_letters_in_databases(with_letters: PagesRoot) -> None:
+    for name in ("clean", "orders"):
+        with_letters.export(name, {0: 0}, "jdbc:mariadb://db:3306/shop sales", kind=DATABASE_EXPORT_KIND)
+    browser = with_letters.browser()
+    for name in ("clean", "orders"):
+        words = browser.get(f"/topics/{name}/dead-letters").words
+        assert "into these tables of databases:jdbc:mariadb://db:3306/shop sales_dead_letters" in words
+    assert "There are none in Delta tables." in browser.get("/topics/clean/dead-letters").words
 
 
 def test_dead_letters_that_have_an_outcome_need_no_replay(root: PagesRoot) -> None:

@@ -297,6 +297,36 @@ def check_view(mode: ExportMode, rows: list[Row], every: dict[int, tuple[bytes, 
     assert all(newest[before[offset][0]] > offset for offset in hidden)
 
 
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_tombstone_that_compaction_removes_while_a_view_is_made_still_deletes_its_row(
+    tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An export commits the tombstone, so that compaction may remove it, but the view began with the table before."""
+    topic = ExportedTopic(tmp_path, partitions=1)
+    topic.append((b"a", 1), (b"b", 2))
+    topic.run_export()
+    topic.append((b"b", None))
+    fill(topic)
+    compact(topic)  # the tombstone gets its delete horizon
+    fill(topic)
+    module, name = MOMENTS[moment]
+    original = getattr(module, name)
+    ends = [topic.state().partitions[0].tombstones_end]
+
+    def raced(*arguments: object) -> object:
+        if len(ends) == 1:
+            topic.run_export()
+            compact(topic)
+            ends.append(topic.state().partitions[0].tombstones_end)
+        return original(*arguments)
+
+    monkeypatch.setattr(module, name, raced)
+    found = rows_of(view(topic))
+    assert ends[0] <= 2 < ends[1], "the tombstone of `b` has the offset 2"
+    assert found == exported_rows(topic)
+    assert {row["_key"] for row in found} == {b"a", *(b"fill-%d" % number for number in range(30))}
+
+
 def test_a_log_that_never_rests_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = ExportedTopic(tmp_path, partitions=1)
     topic.append((b"a", 1))
