@@ -6,13 +6,14 @@
     parameters.py        checks the parameters of an address, and the fields of a form
     rendering.py         makes a page from a template: templates/*.html, static/ui.css, static/refresh.js
     root_look.py         the figures of all topics, from their states and the files of the consumers
+    background/          threads that read all topics, and that make a change
     overview_pages.py    the root: topics, what asks for attention, settings
     topic_pages.py       a topic: partitions, settings, history
     group_pages.py       the groups, and their lag over time; lag_picture.py draws the lag
     record_pages.py      the records of a partition
     dead_letter_pages.py dead letters by reason, and how to replay them
     plan_pages.py        what cleaning would do; applies a plan that was shown
-    changes.py           the forms that alter settings and delete groups
+    changes.py           the forms that alter settings and delete groups, and the page of a change
     access/              who may see and change what: hosts, tokens, sessions, forms
 
 A page shows what the public functions of the engine return. Without --allow-changes, no page has a form that changes

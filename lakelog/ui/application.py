@@ -11,12 +11,12 @@ An error of a page is shown on the page, with its place, what was found, and wha
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 
 from lakelog.optional import optional
 from lakelog.ui import changes, dead_letter_pages, group_pages, overview_pages, plan_pages, record_pages, topic_pages
 from lakelog.ui.access.guard import LOGIN, Guard
+from lakelog.ui.background.defects import report_defect
 from lakelog.ui.rendering import show_error, static_file
 from lakelog.ui.site import Site
 from storage_engine.errors import (
@@ -44,6 +44,7 @@ _PAGES: dict[str, _Page] = {
     "/dead-letters": dead_letter_pages.dead_letters,
     "/plans": plan_pages.plans,
     "/settings": overview_pages.settings,
+    "/changes/{change}": changes.change_page,
     LOGIN: changes.login_page,
     "/logout": changes.logout_page,
 }
@@ -72,15 +73,7 @@ def application(site: Site) -> ASGIApp:
         return _refused(site, request, error)
 
     def unexpected(request: Request, error: Exception) -> Response:
-        # The text of the exception may have contents of records.
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        site.warn(f"{request.url.path}: a defect: {type(error).__name__} in {frame.filename}, line {frame.lineno}")
-        shown = LogError(
-            request.url.path,
-            "the server has a defect",
-            "The standard error of the server shows the place of the defect.",
-        )
-        return show_error(site, request, shown, 500)
+        return show_error(site, request, report_defect(request.url.path, error, site.warn), 500)
 
     def refuse(request: Request, error: ConfigError, status: int) -> Response:
         return show_error(site, request, error, status)

@@ -1,16 +1,20 @@
-"""The forms that alter a setting of a topic, and delete a group. Each change is reported on standard error."""
+"""The forms that alter a setting of a topic and delete a group, the page of a change, and the forms of the login.
+
+Each change runs in a thread of its own (background/running_changes.py), and is reported on standard error.
+"""
 
 from __future__ import annotations
 
 from lakelog.optional import optional
 from lakelog.ui.access.guard import LOGIN, form_of, session_of
 from lakelog.ui.access.sessions import same_token
+from lakelog.ui.background.running_changes import Change, Outcome
 from lakelog.ui.group_pages import find_consumer
-from lakelog.ui.parameters import BadParameterError
-from lakelog.ui.rendering import Look, address, set_cookie, show
+from lakelog.ui.parameters import MOST_SHOWN, BadParameterError
+from lakelog.ui.rendering import Look, address, set_cookie, show, show_error
 from lakelog.ui.site import Site
 from storage_engine.config import topic_key
-from storage_engine.errors import StateError
+from storage_engine.errors import LogError, StateError
 from storage_engine.topic.kafka.view import settle_committed
 from storage_engine.topic.readers.consumer_files import forget, read_consumers
 
@@ -25,7 +29,7 @@ def alter_setting(site: Site, request: Request, name: str) -> Response:
     Raises:
         ConfigError: the key is unknown, or the value is not allowed. Nothing was changed.
         UnknownTopicError: there is no such topic.
-        ConflictError: another change is running.
+        ConflictError: another change is running. Nothing was changed.
         StorageError: the change could not be written.
     """
     form = form_of(request)
@@ -35,15 +39,18 @@ def alter_setting(site: Site, request: Request, name: str) -> Response:
     if form.text("default") != "1":
         value = form.required("value", "Enter a value, or choose the default.")
         declared.parse(value, f"field value, key {declared.key}")
-    topics = site.exact_topics()
-    topics.state(name)
-    with site.change(f"topic {name}"):
+    shown_value = "its default" if value is None else value
+
+    def alter() -> Outcome:
+        topics, problems = site.exact_topics(), list[str]()
+        topics.state(name)
         topics.alter(name, None, {declared.key: value})
-        settle_committed(topics, (name,), site.warn)
-    site.warn(
-        f"topic {name}: {declared.key} was set to {'its default' if value is None else value} on a page of this server"
-    )
-    return RedirectResponse(address("topics", name, "settings", done=1, key=declared.key), 303)
+        settle_committed(topics, (name,), problems.append)
+        return Outcome([f"topic {name}: {declared.key} was set to {shown_value} on a page of this server"], problems)
+
+    what = f"set {declared.key} to {shown_value}"
+    change = site.changes.begin(what, name, what, alter)
+    return answer_of(site, request, change, address("topics", name, "settings", done=1, key=declared.key))
 
 
 def delete_group(site: Site, request: Request) -> Response:
@@ -59,18 +66,59 @@ def delete_group(site: Site, request: Request) -> Response:
     form = form_of(request)
     topic = form.required("topic", "Send the form of the page of a group.")
     name = form.required("name", "Send the form of the page of a group.")
-    topics = site.topics()
-    consumer = find_consumer(read_consumers(topics.storage, topics.state(topic)), topic, name)
     if form.text("confirmed") != name:
         raise BadParameterError(
             "field confirmed", "is not the name of the group", "Enter the name of the group exactly."
         )
-    if consumer.is_active(site.now_ms()):
-        raise StateError(f"group {name}", "has an active member", "Stop this member first.")
-    with site.change(f"group {name}"):
+
+    def delete() -> Outcome:
+        topics = site.topics()
+        consumer = find_consumer(read_consumers(topics.storage, topics.state(topic)), topic, name)
+        if consumer.is_active(site.now_ms()):
+            raise StateError(f"group {name}", "has an active member", "Stop this member first.")
         forget(topics.storage, topic, name)
-    site.warn(f"topic {topic}: group {name} was deleted on a page of this server")
-    return RedirectResponse(address("topics", topic, "groups"), 303)
+        return Outcome([f"topic {topic}: group {name} was deleted on a page of this server"])
+
+    what = f"delete the group {name}"
+    change = site.changes.begin(what, topic, what, delete)
+    return answer_of(site, request, change, address("topics", topic, "groups"))
+
+
+def answer_of(site: Site, request: Request, change: Change, after: str | None = None) -> Response:
+    """The answer to a form that has begun a change.
+
+    Args:
+        after: the address of the page that shows the changed value. By default, the page of the change is shown.
+
+    Raises:
+        LogError: the change has failed.
+    """
+    if not site.changes.wait(change, site.patience_seconds):
+        return RedirectResponse(address("changes", change.id), 303)
+    if change.error is not None:
+        raise change.error
+    if after is not None and change.outcome is not None and not change.outcome.problems:
+        return RedirectResponse(after, 303)
+    return _show_change(site, request, change)
+
+
+def change_page(site: Site, request: Request) -> Response:
+    """The page `/changes/ID`: whether a change is running, and its outcome after that."""
+    name: str = request.path_params["change"]
+    change = site.changes.find(name)
+    if change is None:
+        unknown = LogError(
+            f"change {name[:MOST_SHOWN]}", "this server does not know the change",
+            "The server was started again, or the change is old. The history of the topic shows what was done.",
+        )  # fmt: skip
+        return show_error(site, request, unknown, 404)
+    return _show_change(site, request, change)
+
+
+def _show_change(site: Site, request: Request, change: Change) -> Response:
+    is_running = change.ended_ms is None
+    look = Look(f"Change: {change.what}", change.topic, is_unfinished=is_running, change=change.id)
+    return show(site, request, "change", look, {"change": change})
 
 
 def login_page(site: Site, request: Request) -> Response:

@@ -41,16 +41,17 @@ def groups(site: Site, request: Request) -> Response:
         ConfigError: a parameter is wrong.
         StorageError: the root cannot be listed.
     """
-    look = site.watcher.look()
+    look = site.look()
     rows = [each for topic in look.topics for each in topic.consumers]
     rows.sort(key=lambda each: (each.consumer.name, each.topic))
     shown = page_of(request, len(rows), GROUPS_OF_A_PAGE)
     values = {
         "table": groups_table(rows[shown.first : shown.end], look.now_ms, with_topics=True) if rows else None,
         "errors": [*look.unreadable.values(), *(error for topic in look.topics for error in topic.damaged)][:50],
-        "meanings": MEANINGS, "paging": shown, "topic": "",
+        "meanings": MEANINGS, "paging": shown, "topic": "", "seen": look,
     }  # fmt: skip
-    return show(site, request, "groups", Look("Groups", tab="groups", is_live=True), values)
+    shown_as = Look("Groups", tab="groups", is_live=True, is_unfinished=not look.is_complete)
+    return show(site, request, "groups", shown_as, values)
 
 
 def groups_of_topic(site: Site, request: Request, topic: str) -> Response:
@@ -70,6 +71,7 @@ def groups_of_topic(site: Site, request: Request, topic: str) -> Response:
     values = {
         "table": groups_table(rows[shown.first : shown.end], now_ms, with_topics=False) if rows else None,
         "errors": list(consumers.damaged)[:50], "meanings": MEANINGS, "paging": shown, "topic": topic,
+        "seen": None,
     }  # fmt: skip
     return show(site, request, "groups", Look(f"Groups of {topic}", topic, "groups", is_live=True), values)
 

@@ -35,11 +35,12 @@ def overview(site: Site, request: Request) -> Response:
     given = Parameters(request.query_params.multi_items())
     page = given.whole("page", 1, 1, LAST_PAGE)
     part = given.text("name") or ""
-    look = site.watcher.look()
+    look = site.look()
     names = [name for name in look.names if part.lower() in name.lower()]
     shown = paging(len(names), page, TOPICS_OF_A_PAGE)
     found = list(look.attention())
     values = {
+        "seen": look,
         "tiles": _tiles(look, found),
         "attention": [_finding(each) for each in found[:MOST_ATTENTION]],
         "more_attention": max(0, len(found) - MOST_ATTENTION),
@@ -48,13 +49,15 @@ def overview(site: Site, request: Request) -> Response:
         "name": part,
         "all": len(look.names),
     }
-    return show(site, request, "overview", Look("Overview", tab="overview", is_live=True), values)
+    shown_as = Look("Overview", tab="overview", is_live=True, is_unfinished=not look.is_complete)
+    return show(site, request, "overview", shown_as, values)
 
 
 def _tiles(look: RootLook, found: Sequence[Attention]) -> dict[str, str]:
+    """The sums. If topics are missing in the sums, each sum says so."""
     totals = [topic.totals for topic in look.topics]
-    return {
-        "topics": shown_number(len(look.names)),
+    sums = {
+        "topics": shown_number(len(look.names) - len(look.unread)),
         "partitions": shown_number(sum(each.partitions for each in totals)),
         "segments": shown_number(sum(each.segments for each in totals)),
         "records appended": shown_number(sum(each.appended for each in totals)),
@@ -62,6 +65,7 @@ def _tiles(look: RootLook, found: Sequence[Attention]) -> dict[str, str]:
         "groups": shown_number(len({each.consumer.name for topic in look.topics for each in topic.consumers})),
         "asks for attention": shown_number(len(found)),
     }
+    return sums if look.is_complete else {name: f"{value} so far" for name, value in sums.items()}
 
 
 def _finding(each: Attention) -> Markup:
@@ -78,13 +82,14 @@ def _topics_table(look: RootLook, names: Sequence[str]) -> Markup:
         "Topics",
         ("topic", "partitions", "segments", "records appended", "in the log", "groups", "largest lag", "newest record",
          "last change"),
-        (_topic_row(rows[name]) if name in rows else _unreadable_row(name) for name in names),
+        (_topic_row(rows[name]) if name in rows
+         else _row_without_figures(name, "not readable" if name in look.unreadable else "being read") for name in names),
         words=("newest record", "last change"),
     )  # fmt: skip
 
 
-def _unreadable_row(name: str) -> Sequence[Child]:
-    return (link_head(name, "topics", name), element("strong", "not readable"), *[None] * 7)
+def _row_without_figures(name: str, why: str) -> Sequence[Child]:
+    return (link_head(name, "topics", name), element("strong", why), *[None] * 7)
 
 
 def _topic_row(topic: TopicRow) -> Sequence[Child]:

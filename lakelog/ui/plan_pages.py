@@ -2,7 +2,7 @@
 
 With --allow-changes, the page of a topic has a form that applies exactly the plan that the page shows. If the log has
 changed after the page was made, the whole plan is refused (storage_engine.topic.clean.applying_plans). Only one plan is
-applied at a time. The browser waits until the plan is applied.
+applied at a time, in a thread of its own. The page of the change shows that it is being applied, and then the outcome.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from lakelog.optional import optional
 from lakelog.report.layout import data_table, row_head
 from lakelog.report.markup import Child, Markup
 from lakelog.ui.access.guard import form_of
+from lakelog.ui.background.running_changes import Outcome
+from lakelog.ui.changes import answer_of
 from lakelog.ui.overview_pages import page_of
 from lakelog.ui.rendering import Look, link_head, paging, show
 from lakelog.ui.site import Site
@@ -48,21 +50,21 @@ def plans(site: Site, request: Request) -> Response:
         StorageError: the root cannot be listed.
     """
     topics, now_ms = site.exact_topics(), site.now_ms()
-    names = site.watcher.look().names
+    look = site.look()
+    names = look.names
     shown = page_of(request, len(names), TOPICS_OF_A_PAGE)
     rows, errors = list[Sequence[Child]](), list[LogError]()
     for name in names[shown.first : shown.end]:
         try:
-            (planned,) = plan_topics(topics, [topics.state(name)], now_ms).topics
+            state = topics.find(name)
+            rows += [] if state is None else map(_summary_row, plan_topics(topics, [state], now_ms).topics)
         except LogError as error:
             errors.append(error)
-        else:
-            rows.append(_summary_row(planned))
     columns = ("topic", "cleanup.policy", "what would be done", "in the log", "after that")
     values = {
         "table": data_table("Cleaning that is due", columns, rows, words=("cleanup.policy",), prose=columns[2:3])
         if rows else None,
-        "errors": errors, "paging": shown,
+        "errors": errors, "paging": shown, "is_listed": look.is_listed,
     }  # fmt: skip
     return show(site, request, "plans", Look("Plans", tab="plans"), values)
 
@@ -152,29 +154,24 @@ def _steps_table(planned: TopicPlan) -> Markup:
 
 
 def apply(site: Site, request: Request, name: str) -> Response:
-    """The form on the page of a plan: apply the plan, and show what was done.
+    """The form on the page of a plan: apply the plan, and show what was done. If the form is sent again, the plan is not
+    applied again.
 
     Raises:
         ConfigError: a field is wrong.
         StalePlanError: the log has changed, or the server no longer has the plan. Nothing was changed.
-        ConflictError: another plan is being applied.
+        ConflictError: another change is running.
     """
-    planned = site.kept_plan(form_of(request).required("plan", "Send the form of the page of a plan."))
+    wanted = form_of(request).required("plan", "Send the form of the page of a plan.")
+    planned = site.kept_plan(wanted)
     if planned is None or [each.topic for each in planned.topics] != [name]:
         raise StalePlanError(f"topic {name}", "the server no longer has this plan", "Load the page of the plan again.")
-    with site.change(f"topic {name}"):
-        lines, problems = apply_plan(site, planned)
-    for line in (*lines, *problems):
-        site.warn(line)
-    values = {"name": name, "lines": lines, "problems": problems}
-    return show(site, request, "applied", Look(f"Plan for {name}", name, "plan"), values)
+    change = site.changes.begin("apply a plan", name, wanted, lambda: apply_plan(site, planned), once=True)
+    return answer_of(site, request, change)
 
 
-def apply_plan(site: Site, planned: Plan) -> tuple[list[str], list[str]]:
+def apply_plan(site: Site, planned: Plan) -> Outcome:
     """Apply a plan for one topic, as `lakelog plan --apply` does.
-
-    Returns:
-        What was done, and what could not be done.
 
     Raises:
         StalePlanError: the log has changed. Nothing was changed.
@@ -211,4 +208,4 @@ def apply_plan(site: Site, planned: Plan) -> tuple[list[str], list[str]]:
         problems.append(str(error))
     if chain.newest().version > before.version:
         settle_committed(topics, (each.topic,), problems.append)
-    return done, problems
+    return Outcome(done, problems)

@@ -117,14 +117,18 @@ class Look:
     topic: the topic to which the page belongs; empty for a page of the root.
     tab: the name of the page in the navigation.
     is_live: whether the page asks for its newest content again and again.
+    is_unfinished: whether work is running whose result the page will show. Then the page asks again after a second.
     has_form: whether the page has a form that is sent with POST.
+    change: the id of the change that the page shows.
     """
 
     title: str
     topic: str = ""
     tab: str = ""
     is_live: bool = False
+    is_unfinished: bool = False
     has_form: bool = False
+    change: str = ""
 
 
 def show(

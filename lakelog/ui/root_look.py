@@ -1,36 +1,27 @@
-"""Looks at all topics of a root: collects the figures of the overview, and the problems that an operator should see.
+"""The figures of all topics of a root at one moment, and the problems that an operator should see.
 
-A look reads the states and the files of consumers, and usually no records. There is one exception: to decide whether a
-group has stopped, a look needs the age of the group's oldest unread record (lakelog.metrics.consumer_status). This
-record is read only if the group seems to have stopped. One look reads such records from at most MOST_PROBES partitions.
-
-The first look reads the states of all topics, which takes about three milliseconds per topic. Later looks read only
-newer versions. If a version is damaged after a look has read it, the damage is found when the whole topic is read
-again. Each look reads at most TOPICS_ANEW topics again: the topics that were not read for the longest time, if this
-time is longer than ANEW_MS. Each page about a single topic reads the whole state of this topic again. A look does not
-compare the files of segments with the state; the page of the topic does.
+The figures come from the states and the files of consumers, and usually from no records. There is one exception: to
+decide whether a group has stopped, the age of the group's oldest unread record is needed
+(lakelog.metrics.consumer_status). This record is read only if the group seems to have stopped. The segments' files are
+not compared with the state; the page of the topic does this. background/root_watcher.py collects the figures.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from lakelog.metrics.consumer_status import LEAST_WINDOW_MS, ConsumerStatus, consumer_status
-from storage_engine.errors import LogError, NoRootError
+from storage_engine.errors import LogError
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.quantities import shown_duration
 from storage_engine.storage import Storage
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
-from storage_engine.topic.readers.consumer_files import Consumer, Consumers, KeptConsumers
+from storage_engine.topic.readers.consumer_files import Consumer, Consumers
 from storage_engine.topic.readers.reader import PartitionReader
-from storage_engine.topic.topics import Topics, is_root
-from storage_engine.topic.witnesses import shown_offsets
+from storage_engine.topic.topics import Topics
 
-ANEW_MS = 60_000
-TOPICS_ANEW = 100
 MOST_PROBES = 64
 PROBES_OF_A_GROUP = 8
 
@@ -104,16 +95,30 @@ class Attention:
 
 @dataclass(frozen=True)
 class RootLook:
-    """A root at one moment. unreadable: the topics that cannot be read, with their errors."""
+    """A root at one moment, or the part of a root that was read so far.
+
+    unreadable: the topics that cannot be read, with their errors.
+    unread: the names that were found, but not read yet. The topics of some of these names may be deleted.
+    is_listed: whether all names were found.
+    is_newest: whether everything was read after the page was asked for.
+    """
 
     now_ms: int
-    topics: tuple[TopicRow, ...]
-    unreadable: Mapping[str, LogError]
+    topics: tuple[TopicRow, ...] = ()
+    unreadable: Mapping[str, LogError] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+    is_listed: bool = True
+    is_newest: bool = True
 
     @property
     def names(self) -> list[str]:
         """The names of all topics, in order."""
-        return sorted([*(each.name for each in self.topics), *self.unreadable])
+        return sorted([*(each.name for each in self.topics), *self.unreadable, *self.unread])
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all topics were read. If not, sums over topics are too small."""
+        return self.is_listed and not self.unread
 
     def attention(self) -> Iterator[Attention]:
         """What asks for attention, the most serious first."""
@@ -133,66 +138,6 @@ class RootLook:
                     f"the newest record is {shown_duration(ahead / 1000)} in the future. Correct the producer's clock."
                 )
                 yield Attention("time in the future", topic.name, text)
-
-
-class RootWatcher:
-    """Looks at one root again and again. Several threads may use it; they look one after another."""
-
-    def __init__(self, topics: Callable[[], Topics]) -> None:
-        """
-        Args:
-            topics: opens the topics for one look.
-        """
-        self._topics = topics
-        self._lock = threading.Lock()
-        self._chains: dict[str, StateChain] = {}
-        self._read_ms: dict[str, int] = {}
-        self._totals: dict[str, tuple[str, TopicTotals]] = {}
-        self._consumers: dict[str, KeptConsumers] = {}
-
-    def look(self) -> RootLook:
-        """Look at the root.
-
-        Raises:
-            NoRootError: the path is an empty directory. If a mount disappears, an empty directory remains.
-            StorageError: the root cannot be listed.
-        """
-        with self._lock:
-            topics = self._topics()
-            now_ms = topics.clock.now_ms()
-            self._forget_oldest(now_ms)
-            states, unreadable = topics.states(shown_offsets(topics.storage), self._chains)
-            if not (states or unreadable or is_root(topics.storage)):
-                raise NoRootError(
-                    f"root {topics.storage.uri}", "this path has no topics: the folder meta/ is missing or empty",
-                    "Check whether the file system is mounted. `lakelog topics create` creates the first topic of a root.",
-                )  # fmt: skip
-            for name in unreadable:
-                self._chains.pop(name, None)
-            self._read_ms = {name: self._read_ms.get(name, now_ms) for name in self._chains}
-            probes = Probes(MOST_PROBES)
-            self._consumers = {each.topic: self._consumers.get(each.topic) or KeptConsumers() for each in states}
-            rows = []
-            for state in states:
-                try:
-                    rows.append(self._row(topics, state, now_ms, probes))
-                except LogError as error:
-                    unreadable[state.topic] = error
-            return RootLook(now_ms, tuple(rows), dict(sorted(unreadable.items())))
-
-    def _forget_oldest(self, now_ms: int) -> None:
-        oldest = sorted((read_ms, name) for name, read_ms in self._read_ms.items() if now_ms - read_ms > ANEW_MS)
-        for _, name in oldest[:TOPICS_ANEW]:
-            self._chains.pop(name, None)
-            del self._read_ms[name]
-
-    def _row(self, topics: Topics, state: TopicState, now_ms: int, probes: Probes) -> TopicRow:
-        known = self._totals.get(state.topic)
-        totals = known[1] if known is not None and known[0] == state.id else totals_of(state)
-        self._totals[state.topic] = state.id, totals
-        consumers = self._consumers[state.topic].read(topics.storage, state, now_ms)
-        rows = tuple(consumer_rows(topics, state, consumers, now_ms, probes))
-        return TopicRow(state, totals, rows, consumers.damaged)
 
 
 class Probes:

@@ -12,7 +12,7 @@ from lakelog.optional import optional
 from lakelog.ui.access.options import UiOptions, check_options
 from lakelog.ui.application import application
 from lakelog.ui.site import Site
-from storage_engine.errors import LogError, StorageAccessError
+from storage_engine.errors import StorageAccessError
 from storage_engine.topic.broker_settings import BrokerSettings
 from storage_engine.topic.topics import Topics
 
@@ -30,9 +30,11 @@ def serve(
     stop: Callable[[None], object],
     ready: Callable[[str], None],
     warn: Callable[[str], None],
-) -> None:
-    """Serve the pages of a root until `stop` returns. The first look at the root is made before the port is opened, because
-    it reads the states of all topics. A change that is running when `stop` returns is finished.
+) -> bool:
+    """Serve the pages of a root until `stop` returns.
+
+    Returns:
+        Whether all changes have ended. If not, the caller must end the process: a thread still makes the change.
 
     Args:
         settings: the broker settings of this run. They override those that are stored in the root.
@@ -48,10 +50,7 @@ def serve(
     listening = _listening(options)
     options = replace(options, port=listening.getsockname()[1])
     site = Site(topics, settings, options, warn)
-    try:
-        site.watcher.look()
-    except LogError as error:
-        warn(str(error))  # the overview shows it, too
+    site.watcher.begin()
     config = uvicorn.Config(
         application(site), log_config=None, access_log=False, server_header=False, proxy_headers=False, ws="none",
         log_level="critical", lifespan="off", timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
@@ -70,8 +69,15 @@ def serve(
     finally:
         server.should_exit = True
         thread.join()
-        site.wait_for_change()  # uvicorn does not wait for the thread of a request that takes long
+        site.watcher.stop()
+        left = site.changes.stop(options.stop_seconds)
         listening.close()
+    if left is not None:
+        warn(
+            f"{left}: was stopped, because it has not ended in {options.stop_seconds} s. The finished commits of the change"
+            " remain, and nothing is half done. Make a new plan for the rest."
+        )
+    return left is None
 
 
 def _listening(options: UiOptions) -> socket.socket:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 
 from lakelog.ui.access.options import UiOptions
 from lakelog.ui.access.sessions import Sessions
-from lakelog.ui.root_look import RootWatcher
+from lakelog.ui.background.root_watcher import RootWatcher
+from lakelog.ui.background.running_changes import RunningChanges
+from lakelog.ui.root_look import RootLook
 from storage_engine.config import BrokerConfig
-from storage_engine.errors import ConflictError, LogError
+from storage_engine.errors import LogError
 from storage_engine.topic.broker_settings import BrokerSettings, read_broker_settings
 from storage_engine.topic.clean.cleaning_plan import Plan, encode_plan
 from storage_engine.topic.topics import Topics
 
+PATIENCE_SECONDS = 0.5
+"""So long does a request wait for work in the background. After that, its page shows what is known."""
 MOST_PLANS = 64
 """So many plans that were shown can still be applied. Of more plans, the oldest are forgotten."""
 
@@ -25,23 +28,38 @@ class Site:
     """One root and its server. Several threads may use it at the same time."""
 
     def __init__(
-        self, topics: Topics, settings: BrokerSettings, options: UiOptions, warn: Callable[[str], None]
+        self,
+        topics: Topics,
+        settings: BrokerSettings,
+        options: UiOptions,
+        warn: Callable[[str], None],
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         """
         Args:
             topics: the storage and the clock.
             settings: the broker settings of this run. They override those that are stored in the root.
             warn: called with one line for each change of the root, and for each problem that no page shows.
+            patience_seconds: how long a request waits for work in the background.
         """
         self._topics = topics
         self._settings = settings
         self.options = options
         self.warn = warn
+        self.patience_seconds = patience_seconds
         self.sessions = Sessions(topics.clock.now_ms)
         self.watcher = RootWatcher(self.topics)
-        self._changing = threading.Lock()
+        self.changes = RunningChanges(topics.clock.now_ms, warn)
         self._plans: dict[str, Plan] = {}
         self._lock = threading.Lock()
+
+    def look(self) -> RootLook:
+        """The figures of all topics, as far as they are known in time.
+
+        Raises:
+            NoRootError, StorageError: the root cannot be listed, or is an empty directory.
+        """
+        return self.watcher.look(self.patience_seconds)
 
     def topics(self) -> Topics:
         """The topics, for one request. The stored settings are read again, because somebody may have changed them. If they
@@ -79,27 +97,6 @@ class Site:
     def now_ms(self) -> int:
         """The current time, in milliseconds since 1970."""
         return self._topics.clock.now_ms()
-
-    @contextmanager
-    def change(self, place: str) -> Iterator[None]:
-        """A change of the root. Only one change is made at a time.
-
-        Args:
-            place: what is changed, for an error.
-
-        Raises:
-            ConflictError: another change is running.
-        """
-        if not self._changing.acquire(blocking=False):
-            raise ConflictError(place, "another change is running", "Try again when the other change has ended.")
-        try:
-            yield
-        finally:
-            self._changing.release()
-
-    def wait_for_change(self) -> None:
-        """Wait until no change is running. After that, no change can begin."""
-        self._changing.acquire()
 
     def keep_plan(self, plan: Plan) -> str:
         """Keep a plan that is shown, so that it can be applied. Returns its name."""

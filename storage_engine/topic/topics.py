@@ -146,13 +146,16 @@ class Topics:
         """The topic's chain, whether it exists or not."""
         return StateChain(self.storage, check_topic_name(name), self.clock)
 
-    def find(self, name: str) -> TopicState | None:
+    def find(self, name: str, chain: StateChain | None = None) -> TopicState | None:
         """The topic's newest state; None if the topic does not exist or is deleted.
+
+        Args:
+            chain: the topic's chain, if an earlier call has read it. Then only newer versions are read.
 
         Raises:
             CorruptionError: the state is damaged, or a witness shows that versions are missing (topic.witnesses).
         """
-        return self._newest(self.chain(name), self._view())
+        return self._newest(chain or self.chain(name), self._view())
 
     def _newest(self, chain: StateChain, view: ShownOffsets) -> TopicState | None:
         state = newest_state(self.storage, chain, view)

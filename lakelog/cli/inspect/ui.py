@@ -7,6 +7,7 @@ show no contents of records, and only programs on this host can open the pages.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ import typer
 from lakelog.cli.options import ConfOption, RootOption, listen_address, open_root, open_topics
 from lakelog.cli.output import write_error, write_line
 from lakelog.cli.stopping import stopped_by_signals
+from storage_engine.errors import ExitStatus
 
 
 def ui(
@@ -45,6 +47,11 @@ def ui(
     refresh: Annotated[
         int, typer.Option("--refresh", metavar="SECONDS", min=1, max=3600, help="How often a page asks for newer content.")
     ] = 10,
+    stop_timeout: Annotated[
+        int,
+        typer.Option("--stop-timeout", metavar="SECONDS", min=0, max=86_400,
+            help="How long the command waits for a running change before it ends."),
+    ] = 60,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
@@ -57,8 +64,9 @@ def ui(
 
     host, port = listen_address(listen, DEFAULT_LISTEN)
     options = UiOptions(
-        host, port, read_token(token, warn=write_error), tuple(host_name or ()), show_values, allow_changes, refresh
-    )
+        host, port, read_token(token, warn=write_error), tuple(host_name or ()), show_values, allow_changes, refresh,
+        stop_timeout,
+    )  # fmt: skip
     check_options(options)
     topics = open_topics(root, conf, examines=True)
     _, settings = open_root(root, conf, kept=False)
@@ -67,4 +75,6 @@ def ui(
     if allow_changes and options.token is None:
         write_error("--allow-changes without a token: every user of this host can change the root with these pages")
     with stopped_by_signals() as stop:
-        serve(topics, settings, options, stop, lambda url: write_line(f"pages at {url}"), write_error)
+        is_done = serve(topics, settings, options, stop, lambda url: write_line(f"pages at {url}"), write_error)
+    if not is_done:
+        os._exit(ExitStatus.ERROR)  # a thread still works, and Python's own end would wait for parts of its work

@@ -19,6 +19,7 @@ TOKEN_VARIABLE = "LAKELOG_UI_TOKEN"
 LEAST_TOKEN = 16
 """The least number of characters of a token. A token of this length cannot be found by trying."""
 DEFAULT_LISTEN = "127.0.0.1:8787"
+DEFAULT_STOP_SECONDS = 60
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _OTHERS_MAY_READ = 0o044
@@ -35,6 +36,7 @@ class UiOptions:
     show_values: whether pages show keys, values and headers of records.
     allow_changes: whether forms may change the root.
     refresh_seconds: the time after which a page asks for its newest content.
+    stop_seconds: how long the server waits for a running change when it ends.
     """
 
     host: str = "127.0.0.1"
@@ -44,6 +46,7 @@ class UiOptions:
     show_values: bool = False
     allow_changes: bool = False
     refresh_seconds: int = 10
+    stop_seconds: int = DEFAULT_STOP_SECONDS
 
     @property
     def allowed_hosts(self) -> frozenset[str]:

@@ -1,7 +1,6 @@
 // Keeps a page current: fetches the same page again, and replaces its main element. Without this file, all pages work.
 "use strict";
 
-const seconds = Number(document.body.dataset.refreshSeconds);
 const status = document.getElementById("refreshing");
 
 // The user is typing, has chosen a field, or has marked text: a replacement would undo this.
@@ -18,6 +17,7 @@ function replaceMain(main, newer) {
   const after = [...newer.querySelectorAll(places)];
   const focused = before.indexOf(document.activeElement);
   main.replaceChildren(...newer.childNodes);
+  main.dataset.refreshSeconds = newer.dataset.refreshSeconds ?? main.dataset.refreshSeconds; // an error does not say
   if (before.length === after.length) {
     after.forEach((each, place) => {
       if (before[place].open) each.open = true;
@@ -46,4 +46,10 @@ async function refresh() {
   }
 }
 
-if (seconds > 0) setInterval(refresh, seconds * 1000);
+// The server says in how many seconds to ask again: soon while it works on what the page will show, never if 0.
+function refreshLater() {
+  const seconds = Number(document.getElementById("main").dataset.refreshSeconds ?? 0);
+  if (seconds > 0) setTimeout(() => refresh().finally(refreshLater), seconds * 1000);
+}
+
+refreshLater();

@@ -117,7 +117,7 @@ def _browsed(arguments: list[str]) -> Ended:
     from lakelog.ui.site import Site
     from storage_engine.errors import LogError
     from storage_engine.topic.broker_settings import BrokerSettings
-    from tests.lakelog.ui.browsing import PORT, Browser
+    from tests.lakelog.ui.browsing import PATIENCE_SECONDS, PORT, Browser
 
     reported: list[str] = []
     try:
@@ -126,7 +126,7 @@ def _browsed(arguments: list[str]) -> Ended:
         return Ended(1, "", str(error))
     changes = "--allow-changes" in arguments
     options = UiOptions(port=PORT, allow_changes=changes, show_values=True)
-    browser = Browser(Site(topics, BrokerSettings(), options, reported.append))
+    browser = Browser(Site(topics, BrokerSettings(), options, reported.append, PATIENCE_SECONDS))
     pages = [browser.get(page).words for page in _PAGES]
     if changes:
         for page, fields in (("/topics/t/plan", {}), ("/topics/t/settings", {"key": "retention.ms", "value": "5"})):

@@ -28,6 +28,8 @@ from tests.storage_engine.record_tables import Row, to_table
 
 PORT = 8787
 ADDRESS = f"http://127.0.0.1:{PORT}"
+PATIENCE_SECONDS = 60
+"""So long does a page wait for work in the background, so that the tests see the result at once."""
 TOKEN = "correct horse battery staple"
 
 
@@ -149,7 +151,8 @@ class PagesRoot(WatchedRoot):
         self.warnings: list[str] = []
 
     def site(self, **options: object) -> Site:
-        return Site(self.topics, BrokerSettings(), UiOptions(port=PORT, **options), self.warnings.append)  # type: ignore[arg-type]
+        chosen = UiOptions(port=PORT, **options)  # type: ignore[arg-type]
+        return Site(self.topics, BrokerSettings(), chosen, self.warnings.append, PATIENCE_SECONDS)
 
     def browser(self, **options: object) -> Browser:
         return Browser(self.site(**options))

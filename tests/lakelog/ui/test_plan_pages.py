@@ -13,11 +13,13 @@ import pytest
 import lakelog
 from lakelog.inspection.planning import make_plan
 from lakelog.ui import plan_pages, serving
+from lakelog.ui.background.running_changes import Outcome
 from lakelog.ui.site import Site
 from storage_engine.quantities import shown_size
 from storage_engine.topic.broker_settings import SETTINGS_KEY, put_broker_settings
 from storage_engine.topic.clean.cleaning_plan import Plan, step_summary
 from tests.lakelog.metrics.roots import DAY, HOUR
+from tests.lakelog.ui.background.gates import closed_gate
 from tests.lakelog.ui.browsing import PagesRoot, hidden_fields
 from tests.lakelog.ui.processes import pages
 
@@ -109,8 +111,10 @@ def test_a_plan_of_another_topic_or_of_another_server_is_refused(due: PagesRoot)
 def test_two_plans_are_not_applied_at_the_same_time(due: PagesRoot) -> None:
     browser = due.browser(allow_changes=True)
     fields = hidden_fields(browser.get("/topics/orders/plan").text)
-    with browser.site.change("a plan"):
+    with closed_gate() as gate:
+        other = browser.site.changes.begin("another", "quiet", "another form", gate.before(Outcome))
         assert browser.post("/topics/orders/plan", fields).facts["found"] == "another change is running"
+    assert browser.site.changes.wait(other, 30)
     assert browser.post("/topics/orders/plan", fields).status == 200
 
 
@@ -152,7 +156,7 @@ def test_a_plan_that_is_being_applied_is_finished_when_the_server_ends(
     begun = threading.Event()
     apply_plan = plan_pages.apply_plan
 
-    def slow(site: Site, planned: Plan) -> tuple[list[str], list[str]]:
+    def slow(site: Site, planned: Plan) -> Outcome:
         begun.set()
         time.sleep(2)  # longer than the server waits for a request
         return apply_plan(site, planned)
