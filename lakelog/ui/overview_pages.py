@@ -123,7 +123,7 @@ def settings(site: Site, request: Request) -> Response:
             rows(), words=("stored in the root", "in this server", "default"),
         ),
         "server": {
-            "address": f"{options.host}, port {options.port}",
+            "address": f"{options.host}, port {options.port}{', with TLS' if options.tls is not None else ''}",
             "further host names": ", ".join(options.host_names) or "none",
             "token": "required" if options.token is not None else "not required",
             "keys, values and headers": "shown (--show-values)" if options.show_values else "hidden",

@@ -169,7 +169,10 @@ def show_error(site: Site, request: Request, error: LogError, status: int, topic
 def set_cookie(site: Site, response: Response, cookie: str) -> None:
     """Let the browser keep a session."""
     name = cookie_name(site.options.port)
-    response.set_cookie(name, cookie, max_age=SESSION_SECONDS, path="/", httponly=True, samesite="strict")
+    response.set_cookie(
+        name, cookie, max_age=SESSION_SECONDS, path="/", secure=site.options.tls is not None, httponly=True,
+        samesite="strict",
+    )  # fmt: skip
 
 
 def static_file(name: str) -> Response | None:

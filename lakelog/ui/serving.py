@@ -54,7 +54,10 @@ def serve(
     config = uvicorn.Config(
         application(site), log_config=None, access_log=False, server_header=False, proxy_headers=False, ws="none",
         log_level="critical", lifespan="off", timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+        ssl_certfile=None if options.tls is None else options.tls.certificate,
+        ssl_keyfile=None if options.tls is None else options.tls.key,
     )  # fmt: skip
+    config.load()  # here and not in the thread, so that an error ends the command
     server = uvicorn.Server(config)
     # In a thread other than the main thread, uvicorn leaves the signals to `stop`.
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="pages")
@@ -64,7 +67,7 @@ def serve(
             time.sleep(_POLL_SECONDS)
         if server.started:
             host = f"[{options.host}]" if ":" in options.host else options.host
-            ready(f"http://{host}:{options.port}/")
+            ready(f"{'http' if options.tls is None else 'https'}://{host}:{options.port}/")
             stop(None)
     finally:
         server.should_exit = True

@@ -18,6 +18,34 @@ from lakelog.cli.output import write_error, write_line
 from lakelog.cli.stopping import stopped_by_signals
 from storage_engine.errors import ExitStatus
 
+CertificateOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-certificate",
+        metavar="FILE",
+        help="Serve the pages with TLS: a file with the certificate of this server in PEM format, and after it the"
+        " certificates that have signed it.",
+    ),
+]
+KeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-key",
+        metavar="FILE",
+        help="A file with the private key of the certificate, in PEM format and without a password.",
+    ),
+]
+StopTimeoutOption = Annotated[
+    int,
+    typer.Option(
+        "--stop-timeout",
+        metavar="SECONDS",
+        min=0,
+        max=86_400,
+        help="How long the command waits for a running change before it ends.",
+    ),
+]
+
 
 def ui(
     listen: Annotated[
@@ -36,6 +64,8 @@ def ui(
         typer.Option("--host-name", metavar="NAME",
             help="Another host name that browsers may use to open the pages; may be given several times."),
     ] = None,
+    tls_certificate: CertificateOption = None,
+    tls_key: KeyOption = None,
     show_values: Annotated[
         bool, typer.Option("--show-values", help="Show keys, values and headers of records, and search in keys and headers.")
     ] = False,
@@ -47,11 +77,7 @@ def ui(
     refresh: Annotated[
         int, typer.Option("--refresh", metavar="SECONDS", min=1, max=3600, help="How often a page asks for newer content.")
     ] = 10,
-    stop_timeout: Annotated[
-        int,
-        typer.Option("--stop-timeout", metavar="SECONDS", min=0, max=86_400,
-            help="How long the command waits for a running change before it ends."),
-    ] = 60,
+    stop_timeout: StopTimeoutOption = 60,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
@@ -61,11 +87,12 @@ def ui(
     ends the command.
     """
     from lakelog.ui.access.options import DEFAULT_LISTEN, UiOptions, check_options, read_token
+    from lakelog.ui.access.tls import tls_files
 
     host, port = listen_address(listen, DEFAULT_LISTEN)
     options = UiOptions(
         host, port, read_token(token, warn=write_error), tuple(host_name or ()), show_values, allow_changes, refresh,
-        stop_timeout,
+        tls_files(tls_certificate, tls_key, write_error), stop_timeout,
     )  # fmt: skip
     check_options(options)
     topics = open_topics(root, conf, examines=True)

@@ -8,8 +8,9 @@ The checks, in this order:
     form      a POST has an Origin that is this server, and the form token of its session. So another web page cannot
               send a form in the name of the user. A form has at most MOST_BYTES bytes.
 
-A refused request reaches no page. The cookie has SameSite=Strict and HttpOnly. The headers allow a page to load only
-the style, the script and the pictures of this server. The headers also forbid other pages to show this page in a frame.
+A refused request reaches no page. The cookie has SameSite=Strict and HttpOnly; with TLS it also has Secure. The headers
+allow a page to load only the style, the script and the pictures of this server. The headers also forbid other pages to
+show this page in a frame.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class Guard:
         if request.method in ("GET", "HEAD"):
             return None
         try:
-            check_origin(request.headers)
+            check_origin(request.headers, self._options)
             form = request.state.form = await _read_form(request)
             if session is None or not self._sessions.is_form_token(session, form.text(FORM_TOKEN) or ""):
                 raise ConfigError(
@@ -144,14 +145,15 @@ def check_host(headers: Headers, options: UiOptions) -> None:
         )  # fmt: skip
 
 
-def check_origin(headers: Headers) -> None:
-    """Check that a form comes from a page of this server.
+def check_origin(headers: Headers, options: UiOptions) -> None:
+    """Check that a form comes from a page of this server. A server without TLS may be behind a proxy with TLS.
 
     Raises:
         ConfigError: the header Origin is missing, or names another server.
     """
     host, found = headers.get("host", ""), headers.getlist("origin")
-    if len(found) != 1 or found[0].lower() not in {f"{scheme}://{host}".lower() for scheme in ("http", "https")}:
+    schemes = ("https",) if options.tls is not None else ("http", "https")
+    if len(found) != 1 or found[0].lower() not in {f"{scheme}://{host}".lower() for scheme in schemes}:
         raise ConfigError(
             "header Origin", f"found {_shown(found)}",
             "Send the form from a page of this server.",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lakelog.ui.access.tls import TlsFiles
 from storage_engine.errors import NotFoundError, UsageError
 
 TOKEN_VARIABLE = "LAKELOG_UI_TOKEN"
@@ -36,6 +37,7 @@ class UiOptions:
     show_values: whether pages show keys, values and headers of records.
     allow_changes: whether forms may change the root.
     refresh_seconds: the time after which a page asks for its newest content.
+    tls: the certificate and the key of the server; None for a server without TLS.
     stop_seconds: how long the server waits for a running change when it ends.
     """
 
@@ -46,6 +48,7 @@ class UiOptions:
     show_values: bool = False
     allow_changes: bool = False
     refresh_seconds: int = 10
+    tls: TlsFiles | None = None
     stop_seconds: int = DEFAULT_STOP_SECONDS
 
     @property

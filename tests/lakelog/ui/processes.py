@@ -32,7 +32,10 @@ def serving(root: Path, *options: str, **variables: str) -> Iterator[tuple[subpr
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert line.startswith("pages at http://"), (line, process.stderr and process.stderr.read())
+        assert line.startswith(("pages at http://", "pages at https://")), (
+            line,
+            process.stderr and process.stderr.read(),
+        )
         yield process, line.removeprefix("pages at ").strip()
     finally:
         process.kill()

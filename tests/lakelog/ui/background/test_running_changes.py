@@ -14,6 +14,7 @@ from lakelog.ui import changes, plan_pages
 from lakelog.ui.background.running_changes import MOST_ENDED, Change, Outcome, RunningChanges
 from storage_engine.errors import ConflictError
 from storage_engine.quantities import shown_moment
+from storage_engine.topic.kafka.view import settle_committed
 from tests.lakelog.metrics.roots import DAY, HOUR
 from tests.lakelog.ui.background.gates import PATIENCE_SECONDS, Gate, closed_gate
 from tests.lakelog.ui.browsing import Browser, PagesRoot, hidden_fields
@@ -88,7 +89,7 @@ def test_a_plan_is_applied_once_while_its_page_shows_that_it_runs(
 
 
 def test_a_setting_that_takes_long_is_altered_once(due: PagesRoot, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "settle_committed", gate.before(changes.settle_committed))
+    monkeypatch.setattr(changes, "settle_committed", gate.before(settle_committed))
     browser = hurried(due)
     first, second = (browser.send(SETTINGS, SETTINGS, key="segment.ms", value="3600000") for _ in range(2))
     other = browser.send(SETTINGS, SETTINGS, key="segment.ms", value="60000")
