@@ -12,9 +12,10 @@ An error of a page is shown on the page, with its place, what was found, and wha
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
 from lakelog.optional import optional
-from lakelog.ui import changes, dead_letter_pages, group_pages, overview_pages, plan_pages, record_pages, topic_pages
+from lakelog.ui import group_pages, overview_pages
 from lakelog.ui.access.guard import LOGIN, Guard
 from lakelog.ui.background.defects import report_defect
 from lakelog.ui.rendering import show_error, static_file
@@ -37,31 +38,43 @@ with optional("starlette", "lakelog[ui]", "The command `lakelog ui`"):
 _Page = Callable[[Site, Request], Response]
 _TopicPage = Callable[[Site, Request, str], Response]
 
+
+def _later(module: str, name: str) -> Callable[..., Response]:
+    """A page of a module that is imported when its first page is opened. The modules of the overview are imported at once.
+    The other modules need compiled kernels, and would delay the first page."""
+
+    def page(*arguments: object) -> Response:
+        found: Response = getattr(import_module(f"lakelog.ui.{module}"), name)(*arguments)
+        return found
+
+    return page
+
+
 _PAGES: dict[str, _Page] = {
     "/": overview_pages.overview,
     "/groups": group_pages.groups,
     "/group": group_pages.group,
-    "/dead-letters": dead_letter_pages.dead_letters,
-    "/plans": plan_pages.plans,
+    "/dead-letters": _later("dead_letter_pages", "dead_letters"),
+    "/plans": _later("plan_pages", "plans"),
     "/settings": overview_pages.settings,
-    "/changes/{change}": changes.change_page,
-    LOGIN: changes.login_page,
-    "/logout": changes.logout_page,
+    "/changes/{change}": _later("changes", "change_page"),
+    LOGIN: _later("changes", "login_page"),
+    "/logout": _later("changes", "logout_page"),
 }
 _TOPIC_PAGES: dict[str, _TopicPage] = {
-    "/topics/{topic}": topic_pages.topic,
-    "/topics/{topic}/records": record_pages.records,
+    "/topics/{topic}": _later("topic_pages", "topic"),
+    "/topics/{topic}/records": _later("record_pages", "records"),
     "/topics/{topic}/groups": group_pages.groups_of_topic,
-    "/topics/{topic}/dead-letters": dead_letter_pages.dead_letters_of_topic,
-    "/topics/{topic}/plan": plan_pages.plan,
-    "/topics/{topic}/history": topic_pages.history,
-    "/topics/{topic}/settings": topic_pages.settings,
+    "/topics/{topic}/dead-letters": _later("dead_letter_pages", "dead_letters_of_topic"),
+    "/topics/{topic}/plan": _later("plan_pages", "plan"),
+    "/topics/{topic}/history": _later("topic_pages", "history"),
+    "/topics/{topic}/settings": _later("topic_pages", "settings"),
 }
-_OPEN_FORMS: dict[str, _Page] = {LOGIN: changes.login, "/logout": changes.logout}
-_FORMS: dict[str, _Page] = {"/group/delete": changes.delete_group}
+_OPEN_FORMS: dict[str, _Page] = {LOGIN: _later("changes", "login"), "/logout": _later("changes", "logout")}
+_FORMS: dict[str, _Page] = {"/group/delete": _later("changes", "delete_group")}
 _TOPIC_FORMS: dict[str, _TopicPage] = {
-    "/topics/{topic}/plan": plan_pages.apply,
-    "/topics/{topic}/settings": changes.alter_setting,
+    "/topics/{topic}/plan": _later("plan_pages", "apply"),
+    "/topics/{topic}/settings": _later("changes", "alter_setting"),
 }
 
 

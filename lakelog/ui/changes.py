@@ -15,7 +15,6 @@ from lakelog.ui.rendering import Look, address, set_cookie, show, show_error
 from lakelog.ui.site import Site
 from storage_engine.config import topic_key
 from storage_engine.errors import LogError, StateError
-from storage_engine.topic.kafka.view import settle_committed
 from storage_engine.topic.readers.consumer_files import forget, read_consumers
 
 with optional("starlette", "lakelog[ui]", "The command `lakelog ui`"):
@@ -42,6 +41,8 @@ def alter_setting(site: Site, request: Request, name: str) -> Response:
     shown_value = "its default" if value is None else value
 
     def alter() -> Outcome:
+        from storage_engine.topic.kafka.view import settle_committed  # slow, and the login does not need it
+
         topics, problems = site.exact_topics(), list[str]()
         topics.state(name)
         topics.alter(name, None, {declared.key: value})

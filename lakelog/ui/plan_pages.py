@@ -7,6 +7,7 @@ applied at a time, in a thread of its own. The page of the change shows that it 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 
 from lakelog.inspection.plan_texts import block_text, found_and_limit
@@ -27,7 +28,15 @@ from storage_engine.topic.clean.applying_plans import (
     merge_tasks_of,
     retain_as_planned,
 )
-from storage_engine.topic.clean.cleaning_plan import Action, PartitionPlan, Plan, TopicPlan, plan_topics, step_summary
+from storage_engine.topic.clean.cleaning_plan import (
+    Action,
+    PartitionPlan,
+    Plan,
+    TopicPlan,
+    encode_plan,
+    plan_topics,
+    step_summary,
+)
 from storage_engine.topic.clean.topic_compaction import compact_partitions
 from storage_engine.topic.clean.topic_merging import merge_runs
 from storage_engine.topic.kafka.view import settle_committed
@@ -99,6 +108,9 @@ def _show_plan(site: Site, request: Request, planned: Plan) -> Response:
     busy = [each for each in of_topic.partitions if each.steps]
     can_apply = site.options.allow_changes and bool(steps)
     shown = paging(len(busy), 1, MOST_STEPS)
+    name = hashlib.sha256(encode_plan(planned)).hexdigest()
+    if can_apply:
+        site.keep_plan(name, planned)
     values = {
         "name": of_topic.topic, "planned": of_topic, "as_of": shown_moment(of_topic.now_ms),
         "summary": step_summary(steps),
@@ -106,7 +118,7 @@ def _show_plan(site: Site, request: Request, planned: Plan) -> Response:
         "more_partitions": len(busy) - shown.end,
         "steps": _steps_table(of_topic) if steps else None, "more_steps": max(0, len(steps) - MOST_STEPS),
         "notes": list(_notes(of_topic))[:MOST_NOTES],
-        "can_apply": can_apply, "plan": site.keep_plan(planned) if can_apply else "",
+        "can_apply": can_apply, "plan": name,
     }  # fmt: skip
     look = Look(f"Plan for {of_topic.topic}", of_topic.topic, "plan", has_form=can_apply)
     return show(site, request, "plan", look, values)

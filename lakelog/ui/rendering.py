@@ -17,7 +17,6 @@ from urllib.parse import quote, urlencode
 
 from lakelog.optional import optional
 from lakelog.report import markup
-from lakelog.report.drawing import pattern_definitions
 from lakelog.report.markup import element
 from lakelog.terminal.text import shown_line, shown_lines
 from lakelog.ui.access.guard import FORM_TOKEN, cookie_name, session_of
@@ -54,7 +53,6 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.globals |= {"patterns": pattern_definitions()}
 _ENVIRONMENT.filters |= {
     "number": shown_number, "size": shown_size, "moment": shown_moment, "counted": counted,
 }  # fmt: skip

@@ -19,7 +19,6 @@ from storage_engine.storage import Storage
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.readers.consumer_files import Consumer, Consumers
-from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 
 MOST_PROBES = 64
@@ -198,6 +197,8 @@ def _oldest_ms(
     Args:
         unread: the first unread offset of each partition with unread offsets.
     """
+    from storage_engine.topic.readers.reader import PartitionReader  # slow, and rarely needed
+
     found: list[int] = []
     empty = 0
     for number, first in list(unread.items())[:PROBES_OF_A_GROUP]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lakelog.ui.access.options import UiOptions
 from lakelog.ui.access.sessions import Sessions
@@ -15,8 +15,10 @@ from lakelog.ui.root_look import RootLook
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import LogError
 from storage_engine.topic.broker_settings import BrokerSettings, read_broker_settings
-from storage_engine.topic.clean.cleaning_plan import Plan, encode_plan
 from storage_engine.topic.topics import Topics
+
+if TYPE_CHECKING:
+    from storage_engine.topic.clean.cleaning_plan import Plan
 
 PATIENCE_SECONDS = 0.5
 """So long does a request wait for work in the background. After that, its page shows what is known."""
@@ -98,15 +100,13 @@ class Site:
         """The current time, in milliseconds since 1970."""
         return self._topics.clock.now_ms()
 
-    def keep_plan(self, plan: Plan) -> str:
-        """Keep a plan that is shown, so that it can be applied. Returns its name."""
-        name = hashlib.sha256(encode_plan(plan)).hexdigest()
+    def keep_plan(self, name: str, plan: Plan) -> None:
+        """Keep a plan that is shown, so that it can be applied."""
         with self._lock:
             self._plans.pop(name, None)
             self._plans[name] = plan
             while len(self._plans) > MOST_PLANS:
                 del self._plans[next(iter(self._plans))]
-        return name
 
     def kept_plan(self, name: str) -> Plan | None:
         """A plan by its name; None if the server no longer has the plan."""

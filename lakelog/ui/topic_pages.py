@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from lakelog.inspection.change_texts import change_text
 from lakelog.optional import optional
 from lakelog.report.attention import warning_list
+from lakelog.report.drawing import pattern_definitions
 from lakelog.report.facts import PartitionFacts, ReportWarning, WarningKind, collect_partitions
 from lakelog.report.layout import data_table, moment, row_head
 from lakelog.report.markup import Child, Markup, element, escaped, joined
@@ -63,7 +64,7 @@ def topic(site: Site, request: Request, name: str) -> Response:
         "warnings": warning_list(warnings) if warnings else None,
         "table": partitions_table(parts, now_ms),
         "records": [(number, address("topics", name, "records", partition=number)) for number in numbers],
-        "pictures": pictures, "legend": legend(),
+        "pictures": pictures, "legend": legend(), "patterns": pattern_definitions(),
     }  # fmt: skip
     return show(site, request, "topic", Look(name, name, "partitions", is_live=True), values)
 

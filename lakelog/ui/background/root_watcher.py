@@ -57,7 +57,7 @@ class RootWatcher:
         """Look at the root.
 
         Args:
-            seconds: how long to wait for the newest figures.
+            seconds: how long to wait for the newest figures. During the first reading, a page waits half as long.
 
         Raises:
             NoRootError: the path is an empty directory. If a mount disappears, an empty directory remains.
@@ -65,7 +65,8 @@ class RootWatcher:
         """
         with self._condition:
             wanted = self._ask()
-            self._condition.wait_for(lambda: self._ended >= wanted or self._is_stopped, seconds)
+            patience = seconds if self._newest is not None else seconds / 2
+            self._condition.wait_for(lambda: self._ended >= wanted or self._is_stopped, patience)
             if self._error is not None:
                 error, where = self._error
                 raise error.with_traceback(where)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 
@@ -158,6 +160,21 @@ def test_the_server_answers_before_the_topics_were_read(large: PagesRoot, gate: 
         with urllib.request.urlopen(f"{address}/") as answer:
             assert "2 topics are still being read." in answer.read().decode().replace("</strong>", "")
         gate.open()
+
+
+def test_the_first_look_waits_for_no_compiled_kernels(root: PagesRoot) -> None:
+    root.topic("orders")
+    root.append("orders", HOUR)
+    code = (
+        "import sys; from lakelog.opening import open_topics; from lakelog.ui import serving; from lakelog.ui.access.options"
+        " import UiOptions; from storage_engine.topic.broker_settings import BrokerSettings; topics = open_topics(sys.argv[1],"
+        " None, print); site = serving.Site(topics, BrokerSettings(), UiOptions(), print, 60); print(len(site.look().topics),"
+        " sorted({'numba', 'pyarrow', 'deltalake'} & sys.modules.keys()))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(root.folder)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (ended.stdout, ended.stderr) == ("1 []\n", "")
 
 
 def test_pages_that_ask_during_a_reading_share_the_next_one(large: PagesRoot, gate: Gate) -> None:

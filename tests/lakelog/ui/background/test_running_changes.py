@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 import lakelog
-from lakelog.ui import changes, plan_pages
+from lakelog.ui import plan_pages
 from lakelog.ui.background.running_changes import MOST_ENDED, Change, Outcome, RunningChanges
 from storage_engine.errors import ConflictError
 from storage_engine.quantities import shown_moment
-from storage_engine.topic.kafka.view import settle_committed
+from storage_engine.topic.kafka import view
 from tests.lakelog.metrics.roots import DAY, HOUR
 from tests.lakelog.ui.background.gates import PATIENCE_SECONDS, Gate, closed_gate
 from tests.lakelog.ui.browsing import Browser, PagesRoot, hidden_fields
@@ -89,7 +89,7 @@ def test_a_plan_is_applied_once_while_its_page_shows_that_it_runs(
 
 
 def test_a_setting_that_takes_long_is_altered_once(due: PagesRoot, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "settle_committed", gate.before(settle_committed))
+    monkeypatch.setattr(view, "settle_committed", gate.before(view.settle_committed))
     browser = hurried(due)
     first, second = (browser.send(SETTINGS, SETTINGS, key="segment.ms", value="3600000") for _ in range(2))
     other = browser.send(SETTINGS, SETTINGS, key="segment.ms", value="60000")
@@ -132,7 +132,7 @@ def test_a_change_that_is_refused_says_so_on_its_page(
 def test_a_problem_of_a_change_is_shown_although_the_change_is_done(
     due: PagesRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "settle_committed", lambda _, __, warn: warn("log/ does not show the change yet"))
+    monkeypatch.setattr(view, "settle_committed", lambda _, __, warn: warn("log/ does not show the change yet"))
     page = due.browser(allow_changes=True).send(SETTINGS, SETTINGS, key="segment.ms", value="3600000")
     assert page.status == 200
     assert "log/ does not show the change yet" in page.words
