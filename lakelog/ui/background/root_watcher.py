@@ -85,8 +85,9 @@ class RootWatcher:
         """Ask for a reading that begins from now on. Returns its number."""
         self._asked = self._begun + 1
         if self._thread is None and not self._is_stopped:
-            self._thread = threading.Thread(target=self._read, name="reading", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._read, name="reading", daemon=True)
+            thread.start()
+            self._thread = thread  # the caller holds the lock, so the thread has not ended yet
         return self._asked
 
     def _read(self) -> None:

@@ -110,9 +110,10 @@ class RunningChanges:
                 raise ConflictError(
                     f"topic {topic}", "another change is running", "Try again when the other change has ended."
                 )
-            change = self._running = Change(secrets.token_hex(8), what, topic, form, self._now_ms())
-        threading.Thread(target=self._make, args=(change, work), name="change", daemon=True).start()
-        return change
+            change = Change(secrets.token_hex(8), what, topic, form, self._now_ms())
+            threading.Thread(target=self._make, args=(change, work), name="change", daemon=True).start()
+            self._running = change  # the thread needs the lock to end the change
+            return change
 
     def wait(self, change: Change, seconds: float) -> bool:
         """Wait until a change has ended. Returns whether it has ended in time."""
