@@ -31,7 +31,7 @@ format: ## format the code, and let ruff fix what it can
 	$(VENV_PYTHON) -m ruff format .
 
 test: lint ## lint, then run the tests; TESTS="tests/storage_engine -k roll" selects tests
-	@$(SETUP); $(VENV_PYTHON) -m scripts.go_programs; $(VENV_PYTHON) -m pytest -n 2 --dist loadgroup $(TESTS)
+	@$(SETUP); $(VENV_PYTHON) -m scripts.go_programs; $(VENV_PYTHON) -m pytest -n 3 --dist loadgroup $(TESTS)
 
 test-stores: ## run the tests of stores, then all tests with roots on S3, then Azure (needs npm), then HDFS; STORES="s3 hdfs" and TESTS="..." select
 	@$(SETUP); $(VENV_PYTHON) -m pytest -m stores $(TESTS); for store in $(STORES); do echo "roots in $$store"; \

@@ -1,8 +1,8 @@
 """Fixtures of all tests: Spark sessions with the settings of jobs, and one Kafka broker.
 
-`make test` runs two workers. All modules that need the broker run in one worker. The other worker runs the modules that
-need Spark but no broker. So the tests start only one broker and two Spark sessions, and both workers have work until
-the end.
+`make test` runs three workers, because a test that waits for a process or a server leaves a core free. The modules that
+need the broker run in one worker, and the other modules that need Spark in another worker. So there is one broker and
+there are two sessions.
 """
 
 from __future__ import annotations
