@@ -18,6 +18,7 @@ bench/results/. To give options, run the module of the benchmark: `python -m ben
     logs               verifying, recovering, opening and searching logs
     partitions         thousands of partitions
     small_files        the objects and the state of a topic that a stream feeds for a day, in an object store
+    s3                 the ingest and the read of a root in an S3 server, compared with Spark's Parquet writer and reader
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from bench import (
     ingest,
     logs,
     partitions,
+    s3,
     sink,
     small_files,
 )
@@ -55,6 +57,7 @@ BENCHMARKS = {
     "logs": logs.main,
     "partitions": partitions.main,
     "small_files": small_files.main,
+    "s3": s3.main,
 }
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ _KEY_DIGITS = 10
 _ROWS = 100_000
 
 
-def fill_topic(root: Path, records: int, batch_bytes: int | None = None) -> None:
+def fill_topic(root: Path | str, records: int, batch_bytes: int | None = None) -> None:
     """Create the topic in a new root, and append all records as one commit.
 
     Args:
