@@ -56,6 +56,16 @@ def test_a_loop_gets_whole_records(log: lakelog.Root) -> None:
     assert record == lakelog.Record(b"k", None, "t", 0, 0, NOON, (("h", b"x"), ("i", None)))
 
 
+def test_a_time_that_python_cannot_represent_ends_no_loop(log: lakelog.Root) -> None:
+    config = {f"message.timestamp.{side}.max.ms": 2**63 - 1 for side in ("before", "after")}
+    topic = log.create_topic("t", config=config)
+    last = datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)
+    times = [2**63 - 1, 253_402_300_800_000, 253_402_300_799_999, 0]
+    topic.append([{"value": b"v", "timestamp": each} for each in times])
+    found = [record.timestamp for record in topic.follow("g", stop_at_end=True)]
+    assert found == [last, last, last, datetime.fromtimestamp(0, UTC)]
+
+
 def test_a_group_goes_on_where_it_stopped(orders: lakelog.Topic) -> None:
     assert values(orders) == ["0.0", "0.1", "0.2", "1.0", "1.1", "1.2"]
     assert values(orders) == []
