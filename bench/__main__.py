@@ -35,11 +35,10 @@ from bench import (
     ingest,
     logs,
     partitions,
-    s3,
     sink,
-    small_files,
 )
 from bench.reading import consumer, filtered_reads, following, reads
+from bench.stores import s3, small_files
 
 BENCHMARKS = {
     "codec": codec.main,

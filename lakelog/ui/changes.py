@@ -5,6 +5,8 @@ Each change runs in a thread of its own (background/running_changes.py), and is 
 
 from __future__ import annotations
 
+import json
+
 from lakelog.optional import optional
 from lakelog.ui.access.guard import LOGIN, form_of, session_of
 from lakelog.ui.access.sessions import same_token
@@ -50,7 +52,7 @@ def alter_setting(site: Site, request: Request, name: str) -> Response:
         return Outcome([f"topic {name}: {declared.key} was set to {shown_value} on a page of this server"], problems)
 
     what = f"set {declared.key} to {shown_value}"
-    change = site.changes.begin(what, name, what, alter)
+    change = site.changes.begin(what, name, json.dumps(["setting", name, declared.key, value]), alter)
     return answer_of(site, request, change, address("topics", name, "settings", done=1, key=declared.key))
 
 
@@ -81,7 +83,7 @@ def delete_group(site: Site, request: Request) -> Response:
         return Outcome([f"topic {topic}: group {name} was deleted on a page of this server"])
 
     what = f"delete the group {name}"
-    change = site.changes.begin(what, topic, what, delete)
+    change = site.changes.begin(what, topic, json.dumps(["group", topic, name]), delete)
     return answer_of(site, request, change, address("topics", topic, "groups"))
 
 
@@ -97,7 +99,7 @@ def answer_of(site: Site, request: Request, change: Change, after: str | None = 
     if not site.changes.wait(change, site.patience_seconds):
         return RedirectResponse(address("changes", change.id), 303)
     if change.error is not None:
-        raise change.error
+        raise change.error.with_traceback(None)  # otherwise each request would add to the traceback
     if after is not None and change.outcome is not None and not change.outcome.problems:
         return RedirectResponse(after, 303)
     return _show_change(site, request, change)

@@ -15,6 +15,7 @@ from lakelog.optional import optional
 from lakelog.report.layout import data_table, row_head
 from lakelog.report.markup import Child, Markup
 from lakelog.ui.access.guard import form_of
+from lakelog.ui.background.defects import report_defect
 from lakelog.ui.background.running_changes import Outcome
 from lakelog.ui.changes import answer_of
 from lakelog.ui.overview_pages import page_of
@@ -73,9 +74,9 @@ def plans(site: Site, request: Request) -> Response:
     values = {
         "table": data_table("Cleaning that is due", columns, rows, words=("cleanup.policy",), prose=columns[2:3])
         if rows else None,
-        "errors": errors, "paging": shown, "is_listed": look.is_listed,
+        "errors": errors, "paging": shown, "seen": look,
     }  # fmt: skip
-    return show(site, request, "plans", Look("Plans", tab="plans"), values)
+    return show(site, request, "plans", Look("Plans", tab="plans", is_unfinished=not look.is_listed), values)
 
 
 def _summary_row(planned: TopicPlan) -> Sequence[Child]:
@@ -218,6 +219,11 @@ def apply_plan(site: Site, planned: Plan) -> Outcome:
         problems += compacted.warnings
     except LogError as error:
         problems.append(str(error))
-    if chain.newest().version > before.version:
-        settle_committed(topics, (each.topic,), problems.append)
+    except Exception as error:  # noqa: BLE001 - the outcome also has what was done before
+        problems.append(str(report_defect(f"topic {each.topic}: apply a plan", error, site.warn)))
+    try:
+        if chain.newest().version > before.version:
+            settle_committed(topics, (each.topic,), problems.append)
+    except LogError as error:
+        problems.append(str(error))
     return Outcome(done, problems)

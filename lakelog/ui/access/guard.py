@@ -94,7 +94,7 @@ class Guard:
                 headers.setdefault("Referrer-Policy", "no-referrer")
             await send(message)
 
-        scope.setdefault("state", {}).update(session=None, form=Parameters([]))
+        scope.setdefault("state", {}).update(session=None, form=Parameters([]), may_see=False)
         request = Request(scope, receive)
         answer = await self._checked(request)
         await (self._app if answer is None else answer)(scope, receive, send_with_headers)
@@ -111,6 +111,7 @@ class Guard:
         if path.startswith(STATIC):
             return None
         is_open = self._options.token is None or (session is not None and session.is_logged_in)
+        request.state.may_see = is_open
         if not is_open and path != LOGIN:
             target = quote(f"{path}?{request.url.query}" if request.url.query else path, safe="")
             return RedirectResponse(f"{LOGIN}?next={target}" if request.method in ("GET", "HEAD") else LOGIN, 303)

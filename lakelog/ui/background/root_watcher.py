@@ -187,7 +187,8 @@ class _Reader:
         probes = Probes(MOST_PROBES)
         for name in names:
             part.add(name, self._read_topic(topics, name, now_ms, probes))
-        for name in self._chains.keys() - set(names):
+        known = self._chains.keys() | self._totals.keys() | self._consumers.keys()
+        for name in known - set(names):
             self._forget(name)
         look = part.look()
         if not (look.names or is_root(topics.storage)):

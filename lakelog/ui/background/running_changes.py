@@ -13,6 +13,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from lakelog.ui.background.defects import report_defect
@@ -135,16 +136,21 @@ class RunningChanges:
         return None if self.wait(left, seconds) else left
 
     def _make(self, change: Change, work: Callable[[], Outcome]) -> None:
-        outcome, failed = None, None
+        outcome, failed, lines = None, None, list[str]()
         try:
             outcome = work()
+            lines += (*outcome.done, *outcome.problems)
         except LogError as error:
-            failed = error
-            self._warn(f"{change}: not done: {error}")
+            failed = _without_frames(error)
+            lines.append(f"{change}: not done: {error}")
         except Exception as error:  # noqa: BLE001 - the page of the change shows it
-            failed = report_defect(str(change), error, self._warn)
-        for line in (*outcome.done, *outcome.problems) if outcome is not None else ():
-            self._warn(line)
+            failed = report_defect(str(change), error, lines.append)
+        with suppress(OSError, ValueError):  # standard error may be broken or closed
+            for line in lines:
+                self._warn(line)
+        self._end(change, outcome, failed)
+
+    def _end(self, change: Change, outcome: Outcome | None, failed: LogError | None) -> None:
         with self._condition:
             change.outcome, change.error, change.ended_ms = outcome, failed, self._now_ms()
             self._ended[change.id] = change
@@ -152,3 +158,9 @@ class RunningChanges:
                 del self._ended[next(iter(self._ended))]
             self._running = None
             self._condition.notify_all()
+
+
+def _without_frames(error: LogError) -> LogError:
+    """The error without its traceback, which would keep all values of the work in memory."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)

@@ -105,6 +105,61 @@ def test_a_setting_that_takes_long_is_altered_once(due: PagesRoot, gate: Gate, m
     assert due.topics.state("orders").configs["segment.ms"] == "3600000"
 
 
+def test_the_form_of_another_topic_is_another_change(
+    due: PagesRoot, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view, "settle_committed", gate.before(view.settle_committed))
+    browser = hurried(due)
+    address = browser.send(SETTINGS, SETTINGS, key="segment.ms", value="3600000").headers["location"]
+    quiet = "/topics/quiet/settings"
+    refused = browser.send(quiet, quiet, key="segment.ms", value="3600000")
+    assert (refused.status, refused.facts["found"]) == (409, "another change is running")
+    gate.open()
+    ended(browser, address)
+    browser.site.patience_seconds = PATIENCE_SECONDS
+    assert browser.send(quiet, quiet, key="segment.ms", value="3600000").status == 303
+    assert due.topics.state("quiet").configs["segment.ms"] == "3600000"
+
+
+def test_nobody_without_the_token_learns_what_is_running(
+    due: PagesRoot, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view, "settle_committed", gate.before(view.settle_committed))
+    site = due.site(allow_changes=True, token="t" * 32)
+    site.changes.begin("delete the group g", "orders", "form", gate.before(Outcome))
+    stranger = Browser(site)
+    for page in (
+        stranger.get("/login"), stranger.get("/static/nothing"), stranger.get("/", {"Host": "evil.example"}),
+        stranger.get("/topics/orders"),
+    ):  # fmt: skip
+        assert "orders" not in page.words
+        assert "delete the group" not in page.words
+
+
+def test_a_broken_standard_error_blocks_no_further_change() -> None:
+    def broken(_: str) -> None:
+        raise BrokenPipeError
+
+    made = RunningChanges(lambda: 0, broken)
+    change = made.begin("apply a plan", "t", "form", lambda: Outcome(["done"]))
+    assert made.wait(change, PATIENCE_SECONDS)
+    assert made.running is None
+    assert change.outcome == Outcome(["done"])
+
+
+def test_what_a_plan_has_done_is_shown_although_a_defect_ends_it(
+    due: PagesRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("the content of a record")
+
+    monkeypatch.setattr(plan_pages, "compact_partitions", broken)
+    page = due.browser(allow_changes=True).send(PLAN, PLAN)
+    assert "topic orders, partition 0: 2 segments deleted" in page.words
+    assert "the server has a defect" in page.words
+    assert "content of a record" not in page.text
+
+
 def test_the_same_setting_can_be_altered_again_later(due: PagesRoot) -> None:
     browser = due.browser(allow_changes=True)
     for value in ("3600000", "60000", "3600000"):

@@ -1,7 +1,7 @@
 """Measures a root in an S3 server: the ingest and the read of a topic, compared with Spark's Parquet writer and reader,
 which use S3A.
 
-    python -m bench.s3 [--rows 5000000] [--rounds 5] [--warm-up 3]
+    python -m bench.stores.s3 [--rows 5000000] [--rounds 5] [--warm-up 3]
 
 The server is versitygw, which runs on the same cores.
 """
