@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -41,10 +42,15 @@ PEERS = {"lakelog": lakelog, "kafka": kafka, "parquet": parquet}
 
 
 def measure(case: dict[str, Any]) -> float | list[int]:
+    return read(lambda: PEERS[sys.argv[1]](case), case["what"])
+
+
+def read(define: Callable[[], DataFrame], what: str) -> float | list[int]:
+    """The answer to the case "read" or "digest", for the rows that `define` defines."""
     started = time.monotonic()
-    rows = PEERS[sys.argv[1]](case)
+    rows = define()
     assert tuple(rows.columns) == COLUMNS
-    if case["what"] == "digest":
+    if what == "digest":
         return list(rows.agg(F.count("*"), F.bit_xor(F.xxhash64(*COLUMNS))).collect()[0])
     rows.write.format("noop").mode("overwrite").save()
     return time.monotonic() - started

@@ -17,9 +17,8 @@ from typing import Any
 from bench.peers.ingest import SETTINGS  # this import also sets the memory of the driver
 
 from pyspark.sql import DataFrame  # isort: skip
-from pyspark.sql import functions as F  # isort: skip
 
-from bench.peers.reads import COLUMNS
+from bench.peers.reads import read
 from bench.reading.filled_topic import TOPIC
 from bench.turns import answer
 from pipeline.ingest.ingesting import Ingest
@@ -73,13 +72,7 @@ def measure(case: dict[str, Any]) -> float | list[int] | None:
     if case["what"] == "copy":
         lakelog_rows(case["lakelog"]).write.parquet(case["parquet"])
         return None
-    started = time.monotonic()
-    rows = READS[peer](case[peer])
-    assert tuple(rows.columns) == COLUMNS
-    if case["what"] == "digest":
-        return list(rows.agg(F.count("*"), F.bit_xor(F.xxhash64(*COLUMNS))).collect()[0])
-    rows.write.format("noop").mode("overwrite").save()
-    return time.monotonic() - started
+    return read(lambda: READS[peer](case[peer]), case["what"])
 
 
 if __name__ == "__main__":

@@ -203,7 +203,11 @@ class _Reader:
         try:
             state = topics.find(name, chain)
             self._read_ms.setdefault(name, now_ms)
-            return None if state is None else self._row(topics, state, now_ms, probes)
+            if state is not None:
+                return self._row(topics, state, now_ms, probes)
+            self._totals.pop(name, None)
+            self._consumers.pop(name, None)
+            return None
         except LogError as error:
             self._forget(name)
             return error

@@ -47,6 +47,10 @@ def hurried(root: PagesRoot) -> Browser:
     return browser
 
 
+def broken(*_: object) -> None:
+    raise ValueError("the content of a record")
+
+
 def ended(browser: Browser, address: str) -> None:
     """Wait until the change of a page has ended."""
     change = browser.site.changes.find(address.removeprefix("/changes/"))
@@ -121,10 +125,7 @@ def test_the_form_of_another_topic_is_another_change(
     assert due.topics.state("quiet").configs["segment.ms"] == "3600000"
 
 
-def test_nobody_without_the_token_learns_what_is_running(
-    due: PagesRoot, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(view, "settle_committed", gate.before(view.settle_committed))
+def test_nobody_without_the_token_learns_what_is_running(due: PagesRoot, gate: Gate) -> None:
     site = due.site(allow_changes=True, token="t" * 32)
     site.changes.begin("delete the group g", "orders", "form", gate.before(Outcome))
     stranger = Browser(site)
@@ -150,9 +151,6 @@ def test_a_broken_standard_error_blocks_no_further_change() -> None:
 def test_what_a_plan_has_done_is_shown_although_a_defect_ends_it(
     due: PagesRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> None:
-        raise ValueError("the content of a record")
-
     monkeypatch.setattr(plan_pages, "compact_partitions", broken)
     page = due.browser(allow_changes=True).send(PLAN, PLAN)
     assert "topic orders, partition 0: 2 segments deleted" in page.words
@@ -198,9 +196,6 @@ def test_a_problem_of_a_change_is_shown_although_the_change_is_done(
 
 
 def test_a_defect_of_a_change_shows_no_contents(due: PagesRoot, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> Outcome:
-        raise ValueError("the content of a record")
-
     monkeypatch.setattr(plan_pages, "apply_plan", gate.before(broken))
     browser = hurried(due)
     address = browser.send(PLAN, PLAN).headers["location"]
