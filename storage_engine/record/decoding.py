@@ -26,27 +26,28 @@ from storage_engine.record.batch_limit import most_batch_bytes
 from storage_engine.record.compression import MOST_BYTES, Codec, decompress_bound
 from storage_engine.record.crc import check_crcs
 from storage_engine.record.header import HEADER_BYTES
-from storage_engine.record.kernels.columns import RowColumns, Sections
+from storage_engine.record.kernels.columns import Sections
 from storage_engine.record.kernels.crc32c import IN_KERNELS
 from storage_engine.record.kernels.decode_kernels import (
     BAD_CRC,
     DECODE_PROBLEMS,
     INTACT,
+    SMALLEST_RECORD,
     HeaderColumns,
     decode_headers,
     decode_records,
+    survey_batches,
 )
 from storage_engine.record.kernels.legacy_kernels import Messages, decode_messages
 from storage_engine.record.kernels.varint import SLACK
 from storage_engine.record.legacy_records import read_messages
 from storage_engine.record.record_columns import (
     RECORDS,
+    RowMemory,
     binary_array,
     header_array,
     new_array,
     no_headers,
-    number_array,
-    view_array,
 )
 from storage_engine.record.sections import GROUP_BYTES, ROW_BYTES, Room, too_large, uncompressed
 
@@ -57,8 +58,6 @@ _EXPANSION = 2
 """The assumed ratio of decompressed to compressed size when batches are grouped."""
 _CHECKED = np.empty(0, np.int64)
 """This array takes the place of the CRCs if no CRC is to be checked."""
-_SMALLEST_RECORD = 7
-"""In bytes: length, attributes, two deltas, null key, null value, number of headers."""
 _HEADER_BYTES = 9
 """Bytes of columns that a header takes in addition to its name and value."""
 
@@ -112,16 +111,44 @@ def decode_parts(
     Raises:
         CorruptionError: a CRC, codec, length or count is wrong. The error names the batch.
     """
-    table = _with_records(table, first_offset, end_offset, control=control)
-    in_one = IN_KERNELS and not table.codecs.any() and not table.is_legacy.any()
-    groups = (
-        None if in_one and table.sizes.sum() <= part_bytes else _Groups(table, part_bytes if in_one else GROUP_BYTES)
-    )
+    wanted, size, records, compressed, legacy, impossible = survey_batches(
+        table.base_offsets, table.last_offsets, table.attributes, table.records_counts, table.sizes, table.magics,
+        first_offset, end_offset, control,
+    )  # fmt: skip
+    if wanted < len(table):
+        table = _with_records(table, first_offset, end_offset, control=control)
+    in_one = IN_KERNELS and not compressed and not legacy
+    if not wanted:
+        return
+    if in_one and size <= part_bytes and not impossible:
+        part = _DecodedPart(records)
+        part.decode(_stored(data, table), table, first_offset, end_offset, file, file_position, check=True)
+        yield part.records()
+        return
+    yield from _decode_groups(data, table, first_offset, end_offset, file, file_position, part_bytes, in_one=in_one)
+
+
+def _decode_groups(
+    data: ByteArray,
+    table: BatchTable,
+    first_offset: int,
+    end_offset: int,
+    file: str,
+    file_position: int,
+    part_bytes: int,
+    *,
+    in_one: bool,
+) -> Iterator[pa.RecordBatch]:
+    """Decode the batches of a table in groups.
+
+    in_one: whether the kernel that decodes the records also checks the CRCs.
+    """
+    groups = _Groups(table, part_bytes if in_one else GROUP_BYTES)
     room = Room()
     part: _DecodedPart | None = None
     first = 0
     while first < len(table):
-        group = table if groups is None else groups.beginning_with(first)
+        group = groups.beginning_with(first)
         if not in_one:
             check_crcs(data, group, file, file_position)
         records = (
@@ -138,7 +165,7 @@ def decode_parts(
         if part is None:
             share = len(group) / (len(table) - first)
             counts = np.maximum(table.records_counts[first:], 1)
-            most = min(int(sections.size / share), part_bytes) // _SMALLEST_RECORD
+            most = min(int(sections.size / share), part_bytes) // SMALLEST_RECORD
             part = _DecodedPart(min(int(counts.sum()), most))
         if isinstance(records, Messages):
             part.add_messages(records, first_offset, end_offset)
@@ -186,7 +213,7 @@ def decode_until_damage(
             error = miscounted
             if isinstance(miscounted, BatchTooLargeError):
                 return part.records(), miscounted
-            most = np.maximum(lengths // _SMALLEST_RECORD, 0)
+            most = np.maximum(lengths // SMALLEST_RECORD, 0)
             table = replace(table, records_counts=np.minimum(table.records_counts, most))
             _check_rows(table, lengths, file, file_position)
         part.add(sections, table, ANY_OFFSET, NO_END, file, file_position, check=False)
@@ -213,29 +240,6 @@ class _Groups:
         return self._table.select(slice(first, end))
 
 
-def _new_rows(rows: int) -> RowColumns:
-    """Allocate arrays for a number of rows."""
-    offsets, timestamps, header_positions = (new_array(rows, np.int64) for _ in range(3))
-    epochs, header_counts = (new_array(rows, np.int32) for _ in range(2))
-    key_views, value_views = (new_array(2 * rows, np.int64) for _ in range(2))
-    key_valid, value_valid = (new_array(rows, np.uint8) for _ in range(2))
-    return RowColumns(
-        offsets, timestamps, new_array(rows, np.int8), epochs, header_counts, header_positions,
-        key_views, key_valid, value_views, value_valid,
-    )  # fmt: skip
-
-
-def _with_room(rows: RowColumns, used: int, more: int) -> RowColumns:
-    """Return these rows in arrays that have space for `more` rows after the used rows."""
-    if used + more <= len(rows.offsets):
-        return rows
-    larger = _new_rows(max(2 * len(rows.offsets), used + more))
-    for column in range(len(larger)):
-        entries = used * len(rows[column]) // max(len(rows.offsets), 1)  # a row has one or two entries
-        larger[column][:entries] = rows[column][:entries]
-    return larger
-
-
 class _DecodedPart:
     """Collects decoded columns, one group of batches after another.
 
@@ -246,7 +250,7 @@ class _DecodedPart:
         """Allocate memory for about this number of rows."""
         self.size = 0
         self._used = 0
-        self._rows = _new_rows(rows)
+        self._memory = RowMemory(rows)
         self._buffers: list[ByteArray] = []
         self._headers: list[tuple[pa.Array, pa.Array]] = []
 
@@ -269,6 +273,20 @@ class _DecodedPart:
         """
         _check_counts(table, sections.ends - sections.starts, file, file_position)
         self._make_room(sections.size, int(table.records_counts.sum()))
+        self.decode(sections, table, first_offset, end_offset, file, file_position, check=check)
+
+    def decode(
+        self,
+        sections: Sections,
+        table: BatchTable,
+        first_offset: int,
+        end_offset: int,
+        file: str,
+        file_position: int,
+        *,
+        check: bool,
+    ) -> None:
+        """Like `add`, for batches whose counts are possible, if there is space for all their records."""
         before = self._used
         fields = HeaderColumns(
             table.crcs if check else _CHECKED, table.records_counts, table.base_offsets, table.base_timestamps,
@@ -281,13 +299,13 @@ class _DecodedPart:
             end_offset,
             self._number_of(sections.data),
             before,
-            tuple(self._rows),
+            tuple(self._memory.columns),
         )
         if headers:
             if table.codecs.any() and headers * _HEADER_BYTES + sections.size > most_batch_bytes():
                 raise too_large(file, file_position + int(table.positions[0]))
-            counts = self._rows.header_counts[before : self._used]
-            positions = self._rows.header_positions[before : self._used]
+            rows = self._memory.columns
+            counts, positions = rows.header_counts[before : self._used], rows.header_positions[before : self._used]
             self._headers.append(_headers(sections.data, counts, positions, headers, sections.size))
         if problem == BAD_CRC:
             check_crcs(sections.data, table.select(slice(batch, batch + 1)), file, file_position)
@@ -299,12 +317,12 @@ class _DecodedPart:
         """Decode messages of magic 0 and 1."""
         self._make_room(messages.sections.size, int(messages.counts.sum()))
         number = self._number_of(messages.sections.data)
-        self._used = decode_messages(messages, first_offset, end_offset, number, self._used, self._rows)
+        self._used = decode_messages(messages, first_offset, end_offset, number, self._used, self._memory.columns)
 
     def _make_room(self, size: int, rows: int) -> None:
         """Allocate space for more sections with this size in bytes and this number of rows."""
         self.size += size
-        self._rows = _with_room(self._rows, self._used, rows)
+        self._memory = self._memory.with_room(self._used, rows)
 
     def _number_of(self, buffer: ByteArray) -> int:
         """Return the number by which views refer to this buffer."""
@@ -316,25 +334,13 @@ class _DecodedPart:
 
     def records(self) -> pa.RecordBatch:
         """Return the columns. The caller must not add rows afterwards."""
-        rows, used = self._rows, self._used
-        return pa.RecordBatch.from_arrays(
-            [
-                number_array(rows.offsets[:used]),
-                number_array(rows.timestamps[:used]),
-                number_array(rows.timestamp_types[:used]),
-                number_array(rows.leader_epochs[:used]),
-                view_array(rows.key_views[: 2 * used], rows.key_valid[:used], self._buffers),
-                view_array(rows.value_views[: 2 * used], rows.value_valid[:used], self._buffers),
-                self._header_lists(),
-            ],
-            schema=RECORDS,
-        )
+        return self._memory.records(self._used, self._buffers, self._header_lists())
 
     def _header_lists(self) -> pa.Array:
         if not self._headers:
             return no_headers(self._used)
         offsets = np.zeros(self._used + 1, np.int32)
-        np.cumsum(self._rows.header_counts[: self._used], out=offsets[1:])
+        np.cumsum(self._memory.columns.header_counts[: self._used], out=offsets[1:])
         keys, values = zip(*self._headers, strict=True)
         return header_array(offsets, pa.concat_arrays(keys), pa.concat_arrays(values))
 
@@ -375,22 +381,25 @@ def intact_sections(data: ByteArray, table: BatchTable, file: str, file_position
     return sections
 
 
+def _stored(data: ByteArray, table: BatchTable) -> Sections:
+    return Sections(data, table.positions + HEADER_BYTES, table.positions + table.sizes)
+
+
 def _uncompressed(
     data: ByteArray, table: BatchTable, file: str, file_position: int, room: Room, most_bytes: int | None = None
 ) -> Sections:
-    stored = Sections(data, table.positions + HEADER_BYTES, table.positions + table.sizes)
-    return uncompressed(stored, table.codecs, file_position + table.positions, file, room, most_bytes)
+    return uncompressed(_stored(data, table), table.codecs, file_position + table.positions, file, room, most_bytes)
 
 
 def _check_counts(table: BatchTable, lengths: Int64Array, file: str, file_position: int) -> None:
     """Refuse a records count that is impossible for the number of bytes, before a record is decoded."""
-    impossible = table.records_counts * _SMALLEST_RECORD > lengths
+    impossible = table.records_counts * SMALLEST_RECORD > lengths
     if impossible.any():
         batch = int(impossible.argmax())
         raise CorruptionError(
             file,
             file_position + int(table.positions[batch]),
-            f"at most {int(lengths[batch]) // _SMALLEST_RECORD} records in {int(lengths[batch])} bytes",
+            f"at most {int(lengths[batch]) // SMALLEST_RECORD} records in {int(lengths[batch])} bytes",
             f"a count of {int(table.records_counts[batch])}",
         )
     _check_rows(table, lengths, file, file_position)
@@ -422,29 +431,3 @@ def unfolding_bounds(data: ByteArray, table: BatchTable) -> Int64Array:
             bound = min(bound, int.from_bytes(stored[-4:].tobytes(), "little"))
         bounds[row] = min(bound, most)
     return bounds
-
-
-def check_unfolding(data: ByteArray, table: BatchTable, file: str, file_position: int) -> None:
-    """Check that readers can decompress each batch. Only batches whose bound exceeds the memory limit are decompressed.
-
-    Args:
-        data, table, file, file_position: as in decode_parts. The caller has checked the CRCs.
-
-    Raises:
-        BatchTooLargeError, CorruptionError: a batch is too large or damaged. The error names the batch.
-    """
-    most = most_batch_bytes()
-    for row in np.flatnonzero((table.codecs != Codec.NONE) & (table.codecs <= Codec.ZSTD)).tolist():
-        one = table.select(slice(row, row + 1))
-        start, end = int(one.positions[0]), int(one.positions[0] + one.sizes[0])
-        legacy = bool(one.is_legacy[0])
-        try:
-            bound = decompress_bound(int(one.codecs[0]), data[start if legacy else start + HEADER_BYTES : end].data)
-        except ValueError:
-            bound = most
-        if bound + ROW_BYTES * (bound // _SMALLEST_RECORD if legacy else int(one.records_counts[0])) <= most:
-            continue
-        if legacy:
-            read_messages(data, one, file, file_position, Room())
-        else:
-            intact_sections(data, one, file, file_position, Room())

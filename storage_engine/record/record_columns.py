@@ -14,14 +14,21 @@ Key and value may be null. A null list of headers counts as an empty list. Heade
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from storage_engine.errors import InvalidRecordError
-from storage_engine.record.kernels.columns import ByteArray, ByteColumn, Int32Array, Int64Array, RecordBuffers
+from storage_engine.record.kernels.columns import (
+    ByteArray,
+    ByteColumn,
+    Int32Array,
+    Int64Array,
+    RecordBuffers,
+    RowColumns,
+)
 
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 
@@ -57,6 +64,12 @@ TIMESTAMP_TYPE_NAMES = {
 
 Number = TypeVar("Number", bound=np.generic)
 _SMALL = 64 * 1024  # bytes; for smaller arrays np.empty is faster, because the process keeps their memory
+_ALIGNMENT = 64  # bytes; Arrow recommends that buffers begin at multiples of it
+_ROW_TYPES = (
+    np.int64, np.int64, np.int8, np.int32, np.int32, np.int64, np.int64, np.uint8, np.int64, np.uint8,
+)  # fmt: skip
+_ROW_BYTES = (8, 8, 1, 4, 4, 8, 16, 1, 16, 1)
+_VIEW = pa.binary_view()
 _NO_BYTES: ByteArray = np.empty(0, np.uint8)
 _NO_OFFSETS: Int32Array = np.empty(0, np.int32)
 
@@ -69,6 +82,60 @@ def new_array(length: int, dtype: type[Number]) -> npt.NDArray[Number]:
     """
     size = length * np.dtype(dtype).itemsize
     return np.empty(length, dtype) if size < _SMALL else np.frombuffer(pa.allocate_buffer(size), dtype)
+
+
+class RowMemory:
+    """The arrays that decoding writes for a number of rows, in one block of memory.
+
+    columns: the arrays. Their contents are not initialised.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self._starts = []
+        end = 0
+        for size in _ROW_BYTES:
+            self._starts.append(end)
+            end += -(-rows * size // _ALIGNMENT) * _ALIGNMENT
+        self._block = new_array(end, np.uint8)
+        self.columns = RowColumns(
+            *(
+                self._block[start : start + rows * size].view(dtype)
+                for start, size, dtype in zip(self._starts, _ROW_BYTES, _ROW_TYPES, strict=True)
+            )
+        )
+
+    def with_room(self, used: int, more: int) -> RowMemory:
+        """Return the used rows in memory that has space for `more` rows after them."""
+        if used + more <= self.rows:
+            return self
+        larger = RowMemory(max(2 * self.rows, used + more))
+        for column in range(len(larger.columns)):
+            entries = used * len(self.columns[column]) // max(self.rows, 1)  # a row has one or two entries
+            larger.columns[column][:entries] = self.columns[column][:entries]
+        return larger
+
+    def records(self, used: int, buffers: Sequence[ByteArray], headers: pa.Array) -> pa.RecordBatch:
+        """Return the used rows as Arrow columns over the same memory.
+
+        Args:
+            buffers: the bytes to which the views of keys and values refer.
+            headers: the headers of these rows.
+        """
+        block = pa.py_buffer(self._block)
+        data = list(map(pa.py_buffer, buffers))
+        columns = dict(
+            zip(RowColumns._fields, map(block.slice, self._starts, (used * size for size in _ROW_BYTES)), strict=True)
+        )
+        numbers = [
+            pa.Array.from_buffers(RECORDS.field(number).type, used, [None, columns[name]], 0)
+            for number, name in enumerate(("offsets", "timestamps", "timestamp_types", "leader_epochs"))
+        ]
+        views = []
+        for kind in ("key", "value"):
+            validity, nulls = _validity(getattr(self.columns, f"{kind}_valid")[:used])
+            views.append(pa.Array.from_buffers(_VIEW, used, [validity, columns[f"{kind}_views"], *data], nulls))
+        return pa.RecordBatch.from_arrays([*numbers, *views, headers], schema=RECORDS)
 
 
 _NO_COLUMN = ByteColumn(_NO_OFFSETS, _NO_BYTES, _NO_BYTES, 0)
@@ -153,20 +220,6 @@ def with_binary(records: pa.RecordBatch) -> pa.RecordBatch:
     return records
 
 
-def number_array(numbers: npt.NDArray[np.integer[Any]]) -> pa.Array:
-    """Return a column without nulls over the same memory. pa.array() is not used, because it imports pandas."""
-    kind = pa.from_numpy_dtype(numbers.dtype)
-    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)], 0)
-
-
-def view_array(views: Int64Array, valid: ByteArray, buffers: Sequence[ByteArray]) -> pa.Array:
-    """Return a binary_view array from kernel output: two integers and one byte of validity per row."""
-    validity, nulls = _validity(valid)
-    return pa.Array.from_buffers(
-        pa.binary_view(), len(valid), [validity, pa.py_buffer(views), *map(pa.py_buffer, buffers)], nulls
-    )
-
-
 def view_lengths(array: pa.Array) -> Int64Array:
     """Return the length in bytes of each value of a binary_view array; 0 for null."""
     views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, 4)  # a view has 16 bytes and begins with the length
@@ -199,9 +252,15 @@ def header_array(offsets: Int32Array, keys: pa.Array, values: pa.Array) -> pa.Ar
     return pa.Array.from_buffers(HEADERS, len(offsets) - 1, [None, pa.py_buffer(offsets)], 0, children=[struct])
 
 
-_NO_HEADERS = pa.nulls(0, pa.string()), pa.nulls(0, pa.binary())  # pa.array() would import pandas
+_NO_HEADERS = pa.StructArray.from_arrays(
+    [pa.nulls(0, pa.string()), pa.nulls(0, pa.binary())],  # pa.array() would import pandas
+    fields=list(HEADERS.value_type),
+)
+_ZEROS = pa.py_buffer(bytes(64 * 1024))
 
 
 def no_headers(rows: int) -> pa.Array:
     """Return a headers column of empty lists."""
-    return header_array(np.zeros(rows + 1, np.int32), *_NO_HEADERS)
+    size = (rows + 1) * np.dtype(np.int32).itemsize
+    offsets = _ZEROS.slice(0, size) if size <= _ZEROS.size else pa.py_buffer(bytes(size))
+    return pa.Array.from_buffers(HEADERS, rows, [None, offsets], 0, children=[_NO_HEADERS])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from storage_engine.record.header import CRC_START, HEADER_BYTES, LOG_APPEND_TIME
+from storage_engine.record.header import CODEC_MASK, CONTROL, CRC_START, HEADER_BYTES, LOG_APPEND_TIME, MAGIC
 from storage_engine.record.kernels.columns import ROWS_OUT, SECTIONS_IN, Int64Array
 from storage_engine.record.kernels.compiled import (
     BYTES_IN,
@@ -22,11 +22,17 @@ from storage_engine.record.kernels.compiled import (
     columns,
     integers,
     kernel,
+    prefetch,
 )
 from storage_engine.record.kernels.crc32c import IN_KERNELS, crc_of
 from storage_engine.record.kernels.varint import copy_bytes, read_varint, write_view
 
 SUMMED_HEADER_BYTES = HEADER_BYTES - CRC_START
+SMALLEST_RECORD = 7
+"""In bytes: length, attributes, two deltas, null key, null value, number of headers."""
+_LINE = 64  # bytes that the processor loads at once
+_AHEAD = 16 * 1024
+"""While records are decoded, bytes are loaded this far ahead: the CRC of the next batch needs them."""
 # The problems that decode_records can find. DECODE_PROBLEMS has the texts of the errors.
 INTACT = 0
 BAD_VARINT = 1
@@ -61,6 +67,41 @@ class HeaderColumns(NamedTuple):
 
 
 _FIELDS = columns(HeaderColumns, INT64_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN)
+
+
+@kernel(integers(6), INT64_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN, INT64, INT64, INT64)
+def survey_batches(
+    base_offsets: Any,
+    last_offsets: Any,
+    attributes: Any,
+    records_counts: Any,
+    sizes: Any,
+    magics: Any,
+    first_offset: Any,
+    end_offset: Any,
+    control: Any,
+) -> Any:
+    """Find out what the wanted batches are like. A batch is wanted if it may have a record with an offset in
+    [first_offset, end_offset), unless it is a control batch and `control` is 0.
+
+    Returns (wanted batches, their bytes, an upper bound of their records, whether one is compressed, whether one is an
+    entry of magic 0 or 1, whether the records count of one is impossible). The last answer is true only if no batch is
+    compressed.
+    """
+    wanted, size, records, compressed, legacy, impossible = 0, 0, 0, 0, 0, 0
+    for batch in range(len(sizes)):
+        count = records_counts[batch]
+        if count == 0 or last_offsets[batch] < first_offset or base_offsets[batch] >= end_offset:
+            continue
+        if control == 0 and attributes[batch] & CONTROL != 0:
+            continue
+        wanted += 1
+        size += sizes[batch]
+        records += max(count, 1)
+        compressed |= attributes[batch] & CODEC_MASK != 0
+        legacy |= magics[batch] < MAGIC
+        impossible |= count * SMALLEST_RECORD > sizes[batch] - HEADER_BYTES
+    return wanted, size, records, compressed, legacy, impossible
 
 
 @kernel(integers(5), SECTIONS_IN, _FIELDS, INT64, INT64, INT64, INT64, ROWS_OUT)
@@ -100,6 +141,8 @@ def decode_records(
             record_end = position + length
             if length < 1 or record_end > end:
                 return BAD_RECORD_LENGTH, batch, record, row, headers
+            for line in range(record, record_end, _LINE):
+                prefetch(sections.data, line + _AHEAD)
             position += 1
             timestamp_delta, position = read_varint(sections.data, position, record_end, 63)
             if position < 0:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from storage_engine.config import LONG_MAX, TopicConfig
 from storage_engine.errors import (
     BatchTooLargeError,
@@ -27,8 +29,14 @@ from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.partition_state import Segment
 from storage_engine.log.segment_reader import Chunk, SegmentFile, position_of, read_chunks
 from storage_engine.progress import Progress
+from storage_engine.record.batch_limit import most_batch_bytes
+from storage_engine.record.compression import Codec, decompress_bound
 from storage_engine.record.crc import check_crcs
-from storage_engine.record.decoding import check_unfolding
+from storage_engine.record.decoding import intact_sections
+from storage_engine.record.header import HEADER_BYTES
+from storage_engine.record.kernels.decode_kernels import SMALLEST_RECORD
+from storage_engine.record.legacy_records import read_messages
+from storage_engine.record.sections import ROW_BYTES, Room
 from storage_engine.record.stamping import stamp_leader_epoch
 from storage_engine.storage import Links, NewFile, needed
 from storage_engine.topic.chain.topic_state import TopicState
@@ -166,7 +174,7 @@ class SegmentImporter:
         with remedy(self.directory):
             for chunk in read_chunks(storage, source, position_of(storage, source, first_offset)):
                 check_crcs(chunk.data, chunk.table, source.key, chunk.position)
-                check_unfolding(chunk.data, chunk.table, source.key, chunk.position)
+                _check_unfolding(chunk, source.key)
                 self._progress.advance(size=len(chunk.data))
                 yield chunk
 
@@ -196,3 +204,27 @@ class SegmentImporter:
 def as_text(path: Path) -> str:
     """A path as text for a state. Bytes that are not UTF-8 are escaped."""
     return str(path).encode(errors="backslashreplace").decode()
+
+
+def _check_unfolding(chunk: Chunk, file: str) -> None:
+    """Check that readers can decompress each batch of a chunk with checked CRCs. Only batches whose bound exceeds the
+    memory limit are decompressed.
+
+    Raises:
+        BatchTooLargeError, CorruptionError: a batch is too large or damaged. The error names the batch.
+    """
+    data, table, most = chunk.data, chunk.table, most_batch_bytes()
+    for row in np.flatnonzero((table.codecs != Codec.NONE) & (table.codecs <= Codec.ZSTD)).tolist():
+        one = table.select(slice(row, row + 1))
+        start, end = int(one.positions[0]), int(one.positions[0] + one.sizes[0])
+        legacy = bool(one.is_legacy[0])
+        try:
+            bound = decompress_bound(int(one.codecs[0]), data[start if legacy else start + HEADER_BYTES : end].data)
+        except ValueError:
+            bound = most
+        if bound + ROW_BYTES * (bound // SMALLEST_RECORD if legacy else int(one.records_counts[0])) <= most:
+            continue
+        if legacy:
+            read_messages(data, one, file, chunk.position, Room())
+        else:
+            intact_sections(data, one, file, chunk.position, Room())
