@@ -15,7 +15,8 @@ without copies. All functions are thread-safe.
               bytes as Kafka: positions in an .index depend on sizes. `compress_into` omits the empty block, because
               this is faster
 
-The library cramjam implements the codecs. If a zstd frame states the size of its content, the library zstandard is
+The library cramjam implements the codecs. Readers decompress most LZ4 frames with a kernel instead
+(kernels/lz4_kernels.py). If a zstd frame states the size of its content, the library zstandard is
 used instead, because it can reuse its contexts. For a batch of 16 KiB, the reuse saves a fifth of the time. The head
 of the snappy framing is the bytes 82 53 4e 41 50 50 59 00, then two int32: the version (1) and the oldest compatible
 version (1).
@@ -33,6 +34,7 @@ import cramjam
 import zstandard
 
 from storage_engine.errors import ConfigError
+from storage_engine.record.kernels.lz4_kernels import BLOCK_BYTES, HEAD, STORED
 
 
 class Codec(IntEnum):
@@ -68,9 +70,6 @@ _LZ4_FAST = 9  # Kafka's default level, which means the fast compressor; other l
 _XERIAL_HEAD = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
 _XERIAL_BLOCK = 32 * 1024
 
-_LZ4_HEAD = bytes.fromhex("04224d18 60 40 82")  # magic, version 1 with independent blocks, 64-KiB blocks, checksum
-_LZ4_BLOCK = 64 * 1024
-_LZ4_STORED = 1 << 31
 _LZ4_HAS_SIZE = 1 << 3  # a flag in the head
 
 _BIG_INT, _LITTLE_INT = struct.Struct(">I"), struct.Struct("<I")
@@ -146,7 +145,7 @@ def decompress_bound(codec: int, data: memoryview) -> int:
         ValueError: the codec is zstd, and the bytes are not zstd frames.
     """
     bound = _zstd_bound(data) if codec == Codec.ZSTD else _MOST_EXPANSION[codec] * len(data)
-    return min(MOST_BYTES, bound + _LZ4_BLOCK)
+    return min(MOST_BYTES, bound + BLOCK_BYTES)
 
 
 def decompress_into(codec: int, data: memoryview, out: memoryview) -> int | None:
@@ -201,10 +200,10 @@ def _compress_gzip(data: memoryview, out: memoryview, level: int) -> int:
 
 
 def _compress_lz4(data: memoryview, out: memoryview, level: int) -> int:
-    out[: len(_LZ4_HEAD)] = _LZ4_HEAD
-    position = len(_LZ4_HEAD)
-    for start in range(0, len(data), _LZ4_BLOCK):
-        block = data[start : start + _LZ4_BLOCK]
+    out[: len(HEAD)] = HEAD
+    position = len(HEAD)
+    for start in range(0, len(data), BLOCK_BYTES):
+        block = data[start : start + BLOCK_BYTES]
         room = out[position + 4 :]
         size = (
             cramjam.lz4.compress_block_into(block, room, store_size=False)
@@ -215,7 +214,7 @@ def _compress_lz4(data: memoryview, out: memoryview, level: int) -> int:
         )
         stored = size
         if size >= len(block):
-            size, stored = len(block), len(block) | _LZ4_STORED
+            size, stored = len(block), len(block) | STORED
             room[:size] = block
         _LITTLE_INT.pack_into(out, position, stored)
         position += 4 + size
@@ -224,7 +223,7 @@ def _compress_lz4(data: memoryview, out: memoryview, level: int) -> int:
 
 
 def _decompress_lz4(data: memoryview, out: memoryview) -> int | None:
-    if data[: len(_LZ4_HEAD)] != _LZ4_HEAD:  # a form that Kafka does not write
+    if data[: len(HEAD)] != HEAD:  # a form that Kafka does not write
         return int(cramjam.lz4.decompress_into(data, out))
     return _decompress_lz4_blocks(data, out)
 
@@ -235,7 +234,7 @@ def _decompress_lz4_of_magic_0(data: memoryview, out: memoryview) -> int | None:
     Kafka's reader ignores this checksum. Forms that Kafka does not write are decompressed by cramjam, which needs the
     correct checksum.
     """
-    if data[: len(_LZ4_HEAD) - 1] == _LZ4_HEAD[:-1]:
+    if data[: len(HEAD) - 1] == HEAD[:-1]:
         return _decompress_lz4_blocks(data, out)
     descriptor = data[4:14] if len(data) > 4 and data[4] & _LZ4_HAS_SIZE else data[4:6]
     checksum = (_short_xxh32(descriptor) >> 8) & 0xFF
@@ -265,7 +264,7 @@ def _rotated(value: int, bits: int) -> int:
 
 def _decompress_lz4_blocks(data: memoryview, out: memoryview) -> int | None:
     """Decompress the blocks after the head that Kafka writes."""
-    position, end = len(_LZ4_HEAD), 0
+    position, end = len(HEAD), 0
     while True:
         if position + 4 > len(data):
             raise ValueError("lz4 bytes without an end mark")
@@ -273,16 +272,16 @@ def _decompress_lz4_blocks(data: memoryview, out: memoryview) -> int | None:
         position += 4
         if size == 0:
             return end
-        stored = size & _LZ4_STORED
-        block = data[position : position + (size & ~_LZ4_STORED)]
+        stored = size & STORED
+        block = data[position : position + (size & ~STORED)]
         position += len(block)
-        if len(out) - end < _LZ4_BLOCK and len(out) < MOST_BYTES:
+        if len(out) - end < BLOCK_BYTES and len(out) < MOST_BYTES:
             return None
         if stored:
             out[end : end + len(block)] = block
             end += len(block)
         else:
-            end += cramjam.lz4.decompress_block_into(block, out[end:], output_len=_LZ4_BLOCK)
+            end += cramjam.lz4.decompress_block_into(block, out[end:], output_len=BLOCK_BYTES)
 
 
 def _compress_xerial(data: memoryview, out: memoryview) -> int:

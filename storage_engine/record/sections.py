@@ -10,8 +10,9 @@ import numpy as np
 from storage_engine.errors import BatchTooLargeError, CorruptionError
 from storage_engine.record.batch import ByteArray, Int64Array
 from storage_engine.record.batch_limit import KEY, VARIABLE, most_batch_bytes
-from storage_engine.record.compression import MOST_BYTES, decompress_bound, decompress_into
+from storage_engine.record.compression import MOST_BYTES, Codec, decompress_bound, decompress_into
 from storage_engine.record.kernels.columns import Sections
+from storage_engine.record.kernels.lz4_kernels import decompress_frames
 from storage_engine.record.record_columns import new_array
 
 GROUP_BYTES = 2 * 1024**2
@@ -105,19 +106,29 @@ def uncompressed(
         return stored
     most = most_batch_bytes()
     view = stored.data.data
-    used = 0
-    bounds = [0]
-    columns = (positions, stored.starts, stored.ends, codecs)
-    for position, start, end, codec in zip(*(column.tolist() for column in columns), strict=True):
+    bounds = np.zeros(len(codecs) + 1, np.int64)
+    section = used = 0
+    while section < len(codecs):
+        codec = int(codecs[section])
+        if codec == Codec.LZ4:
+            done = decompress_frames(
+                stored.data, stored.starts, stored.ends, codecs, codec, room.data, room.start, most,
+                2 * most if most_bytes is None else min(most_bytes, 2 * most), section, bounds,
+            )  # fmt: skip
+            if done > section:
+                section, used = done, int(bounds[done])
+                continue
+        records = view[int(stored.starts[section]) : int(stored.ends[section])]
+        position = int(positions[section])
         try:
-            free = room.after(used, min(max(_EXPANSION * (end - start), _LEAST_ROOM), most))[:most]
-            while (size := decompress_into(codec, view[start:end], free)) is None:
+            free = room.after(used, min(max(_EXPANSION * len(records), _LEAST_ROOM), most))[:most]
+            while (size := decompress_into(codec, records, free)) is None:
                 if len(free) == most:
                     del free
                     room.clear()  # frees the memory, because the traceback of the error keeps all local variables alive
                     raise too_large(file, position)
                 wanted = _EXPANSION * len(free) if len(free) < _SMALL_ROOM else most
-                free = room.after(used, min(wanted, most, decompress_bound(codec, view[start:end])))[:most]
+                free = room.after(used, min(wanted, most, decompress_bound(codec, records)))[:most]
         except ValueError as error:
             raise CorruptionError(file, position, "records of a known codec", str(error)) from error
         if most_bytes is not None and used and used + size > most_bytes:
@@ -125,7 +136,8 @@ def uncompressed(
         if codec and used + size > 2 * most:
             raise too_large(file, position)
         used += size
-        bounds.append(used)
-    found = np.array(bounds, np.int64) + room.start
+        section += 1
+        bounds[section] = used
+    found = bounds[: section + 1] + room.start
     room.end_group(used)
     return Sections(room.data, found[:-1], found[1:])

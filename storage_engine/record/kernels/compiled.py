@@ -138,14 +138,19 @@ def _memcpy(typing_context: Any, out: Any, position: Any, data: Any, start: Any,
     return types.void(out, types.int64, data, types.int64, types.int64), generate
 
 
-def _copy_block(typing_context: Any, out: Any, position: Any, data: Any, start: Any) -> Any:
-    """The typing function of a copy of BLOCK bytes, which takes one or two instructions. Nothing is checked."""
+def _copying(length: int) -> Callable[..., Any]:
+    """Return the typing function of a copy of this number of bytes, which takes one or two instructions. Nothing is
+    checked.
+    """
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _copy(builder, context, signature, arguments, ir.Constant(ir.IntType(64), BLOCK))
-        return context.get_dummy_value()
+    def copy(typing_context: Any, out: Any, position: Any, data: Any, start: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            _copy(builder, context, signature, arguments, ir.Constant(ir.IntType(64), length))
+            return context.get_dummy_value()
 
-    return types.void(out, types.int64, data, types.int64), generate
+        return types.void(out, types.int64, data, types.int64), generate
+
+    return copy
 
 
 def _loading(bits: int) -> Callable[..., Any]:
@@ -183,8 +188,10 @@ def _prefetch(typing_context: Any, data: Any, position: Any) -> Any:
 
 memcpy: Any = intrinsic(_memcpy)
 """In a kernel: memcpy(out, position, data, start, length)."""
-copy_block: Any = intrinsic(_copy_block)
-"""In a kernel: copy_block(out, position, data, start)."""
+copy_2: Any = intrinsic(_copying(2))
+copy_16: Any = intrinsic(_copying(16))
+copy_block: Any = intrinsic(_copying(BLOCK))
+"""In a kernel: copy_block(out, position, data, start); copy_2 and copy_16 copy 2 and 16 bytes."""
 prefetch: Any = intrinsic(_prefetch)
 """In a kernel: prefetch(data, position). A position outside the array has no effect."""
 load_32: Any = intrinsic(_loading(32))
