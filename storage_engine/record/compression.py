@@ -16,10 +16,9 @@ without copies. All functions are thread-safe.
               this is faster
 
 The library cramjam implements the codecs. Readers decompress most LZ4 frames with a kernel instead
-(kernels/lz4_kernels.py). If a zstd frame states the size of its content, the library zstandard is
-used instead, because it can reuse its contexts. For a batch of 16 KiB, the reuse saves a fifth of the time. The head
-of the snappy framing is the bytes 82 53 4e 41 50 50 59 00, then two int32: the version (1) and the oldest compatible
-version (1).
+(kernels/lz4_kernels.py). If a zstd frame states the size of its content, the library zstandard is used instead, because
+it can reuse its contexts. For a batch of 16 KiB, the reuse saves a fifth of the time. The head of the snappy framing is
+the bytes 82 53 4e 41 50 50 59 00, then two int32: the version (1) and the oldest compatible version (1).
 """
 
 from __future__ import annotations
