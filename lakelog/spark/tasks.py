@@ -9,13 +9,13 @@ plan was made, in all partitions. To find these records, the last task uses one 
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from lakelog.rows import as_rows
+from lakelog.spark.garbage_collection import exempt_modules_from_collection
 from lakelog.spark.options.partition_json import Where
 from lakelog.spark.read_topics import States
 from lakelog.spark.shares import OffsetRange, divided
@@ -76,17 +76,6 @@ class TaskReader:
         for rows in _rows(storage, task):
             yield as_source_rows(rows, include_headers=self.include_headers)
         exempt_modules_from_collection()
-
-
-def exempt_modules_from_collection() -> None:
-    """Exempt the objects of this process from garbage collection, once.
-
-    PySpark collects the garbage of a worker after each task. A task imports many modules, so this takes up to 75
-    milliseconds of processor time. The daemon of Lakelog's jobs exempts its objects before it forks workers.
-    """
-    if gc.get_freeze_count() == 0:
-        gc.collect()
-        gc.freeze()
 
 
 def planned_tasks(

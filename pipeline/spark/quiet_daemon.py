@@ -17,7 +17,6 @@ PySpark collects the garbage of a worker after each task. The process has many m
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import sys
@@ -27,6 +26,8 @@ from typing import BinaryIO
 
 from pyspark import daemon
 from pyspark.serializers import write_int
+
+from lakelog.spark.garbage_collection import exempt_modules_from_collection
 
 _CLOSED = (BrokenPipeError, ConnectionResetError)
 
@@ -52,8 +53,7 @@ def main() -> None:
     program.main = flushed(program.main)  # type: ignore[attr-defined]
     daemon.worker = worker
     vars(daemon)["write_int"] = greeting(os.getpid())
-    gc.collect()
-    gc.freeze()
+    exempt_modules_from_collection()
     daemon.manager()
 
 

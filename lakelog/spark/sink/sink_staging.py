@@ -19,8 +19,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from lakelog.given_records import to_append
 from lakelog.opening import open_topics
+from lakelog.spark.garbage_collection import exempt_modules_from_collection
 from lakelog.spark.sink.sink_options import SinkOptions
-from lakelog.spark.tasks import exempt_modules_from_collection
 from storage_engine.config import TopicConfig
 from storage_engine.errors import InvalidRecordError
 from storage_engine.log.validator import Verdict, judge_records, refusal
