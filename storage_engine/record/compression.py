@@ -6,7 +6,7 @@ without copies. All functions are thread-safe.
     0 none    the records themselves
     1 gzip    RFC 1952
     2 snappy  the stream framing of snappy-java ("xerial"): a 16-byte head, then blocks of at most 32 KiB. A block is an
-              int32 length (big-endian) and a raw snappy block
+              int32 length (big-endian) and a raw snappy block. The bytes are the same as Kafka's
     3 lz4     the LZ4 frame format with independent blocks of at most 64 KiB and no checksums. Kafka's reader accepts
               only this form: a 7-byte head, then blocks, then four zeros. A block is an int32 size (little-endian; the
               highest bit is set if the block is not compressed) and the bytes
@@ -15,10 +15,14 @@ without copies. All functions are thread-safe.
               bytes as Kafka: positions in an .index depend on sizes. `compress_into` omits the empty block, because
               this is faster
 
-The library cramjam implements the codecs. Readers decompress most LZ4 frames with a kernel instead
-(kernels/lz4_kernels.py). If a zstd frame states the size of its content, the library zstandard is used instead, because
-it can reuse its contexts. For a batch of 16 KiB, the reuse saves a fifth of the time. The head of the snappy framing is
-the bytes 82 53 4e 41 50 50 59 00, then two int32: the version (1) and the oldest compatible version (1).
+Three libraries and two kernels implement the codecs:
+
+- kernels/snappy_kernels.py compresses with snappy. The module's docstring describes the framing and the blocks.
+- kernels/lz4_kernels.py decompresses most LZ4 frames for readers.
+- zlib, from Python's standard library, compresses with gzip.
+- If a zstd frame states the size of its content, the library zstandard is used, because it can reuse its contexts. For
+  a batch of 16 KiB, the reuse saves a fifth of the time.
+- The library cramjam does everything else.
 """
 
 from __future__ import annotations
@@ -66,8 +70,7 @@ _GZIP_SYSTEM_POSITION, _GZIP_UNKNOWN_SYSTEM = 9, 255  # in the head; Java writes
 _ZSTD_DEFAULT = 3
 _LZ4_FAST = 9  # Kafka's default level, which means the fast compressor; other levels mean LZ4 HC
 
-_XERIAL_HEAD = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
-_XERIAL_BLOCK = 32 * 1024
+_XERIAL_MAGIC, _XERIAL_HEAD_BYTES = b"\x82SNAPPY\x00", 16
 
 _LZ4_HAS_SIZE = 1 << 3  # a flag in the head
 
@@ -130,7 +133,7 @@ def compress_into(codec: Codec, data: memoryview, out: memoryview, level: int | 
         case Codec.GZIP:
             return _compress_gzip(data, out, zlib.Z_DEFAULT_COMPRESSION if level is None else level)
         case Codec.SNAPPY:
-            return _compress_xerial(data, out)
+            return _compress_snappy(data, out)
         case Codec.LZ4:
             return _compress_lz4(data, out, _LZ4_FAST if level is None else level)
         case Codec.ZSTD:
@@ -283,20 +286,17 @@ def _decompress_lz4_blocks(data: memoryview, out: memoryview) -> int | None:
             end += cramjam.lz4.decompress_block_into(block, out[end:], output_len=BLOCK_BYTES)
 
 
-def _compress_xerial(data: memoryview, out: memoryview) -> int:
-    out[: len(_XERIAL_HEAD)] = _XERIAL_HEAD
-    position = len(_XERIAL_HEAD)
-    for start in range(0, len(data), _XERIAL_BLOCK):
-        size = cramjam.snappy.compress_raw_into(data[start : start + _XERIAL_BLOCK], out[position + 4 :])
-        _BIG_INT.pack_into(out, position, size)
-        position += 4 + size
-    return position
+def _compress_snappy(data: memoryview, out: memoryview) -> int:
+    # Imported here, because many processes read or name codecs, and never compress. The import takes long.
+    from storage_engine.record.kernels.snappy_kernels import compress_with_snappy
+
+    return compress_with_snappy(data, out)
 
 
 def _decompress_xerial(data: memoryview, out: memoryview) -> int | None:
-    if data[:8] != _XERIAL_HEAD[:8]:
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _decompress_snappy(data, out)  # some old clients wrote one raw block
-    position, end = len(_XERIAL_HEAD), 0
+    position, end = _XERIAL_HEAD_BYTES, 0
     while position < len(data):
         if position + 4 > len(data):
             raise ValueError("a snappy block without its size")

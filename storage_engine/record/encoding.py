@@ -36,6 +36,7 @@ from storage_engine.record.header import (
 from storage_engine.record.kernels.columns import RecordBuffers
 from storage_engine.record.kernels.crc32c import IN_KERNELS, crc32c_all
 from storage_engine.record.kernels.encode_kernels import BatchPlan, HeaderValues, plan_batches, write_batches
+from storage_engine.record.kernels.snappy_kernels import SLOTS, compress_batches
 from storage_engine.record.record_columns import TO_APPEND, new_array, no_headers, record_buffers
 from storage_engine.record.stamping import copy_headers
 
@@ -224,8 +225,27 @@ def _compress_batches(
 ) -> tuple[ByteArray, Int64Array]:
     """Compress the records of consecutive batches; returns the batches and their new sizes."""
     out = new_array(sum(map(compress_bound, sizes.tolist())), np.uint8)
-    view, free = data.data, out.data
     compressed_sizes = np.empty(len(sizes), np.int64)
+    if codec is Codec.SNAPPY:
+        table = np.empty(SLOTS, np.uint16)
+        position = compress_batches(data, sizes, batch_bytes, table, out, compressed_sizes)
+    else:
+        position = _compress_each(data, sizes, batch_bytes, codec, level, out, compressed_sizes)
+    copy_headers(data, sizes, out, compressed_sizes)
+    return out[:position], compressed_sizes
+
+
+def _compress_each(
+    data: ByteArray,
+    sizes: Int64Array,
+    batch_bytes: int,
+    codec: Codec,
+    level: int | None,
+    out: ByteArray,
+    compressed_sizes: Int64Array,
+) -> int:
+    """Like the kernel compress_batches, with a library."""
+    view, free = data.data, out.data
     source = position = 0
     for batch, size in enumerate(sizes.tolist()):
         records = view[source + HEADER_BYTES : source + size]
@@ -236,5 +256,4 @@ def _compress_batches(
         compressed_sizes[batch] = HEADER_BYTES + length
         source += size
         position += HEADER_BYTES + length
-    copy_headers(data, sizes, out, compressed_sizes)
-    return out[:position], compressed_sizes
+    return position

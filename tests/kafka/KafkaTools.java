@@ -1,16 +1,27 @@
+import java.io.BufferedInputStream;
+import java.io.BufferedOutputStream;
 import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
+import java.io.DataInputStream;
+import java.io.DataOutputStream;
+import java.io.FileInputStream;
+import java.io.FileOutputStream;
 import java.io.InputStreamReader;
+import java.io.OutputStream;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
+import org.apache.kafka.common.compress.SnappyCompression;
+import org.apache.kafka.common.record.internal.RecordBatch;
+import org.apache.kafka.common.utils.ByteBufferOutputStream;
 import org.apache.kafka.common.utils.Exit;
 
 /**
  * Runs Kafka's command-line tools, one after another, in one JVM. A line of standard input is the class of a tool and
- * its arguments, separated by tabs. The answer is a line with the exit status and the sizes of standard output and
+ * its arguments, separated by tabs. The class can also be a class in KafkaTools. The answer is a line with the exit status and the sizes of standard output and
  * standard error, and then these bytes.
  */
 public class KafkaTools {
@@ -21,6 +32,30 @@ public class KafkaTools {
         Exited(int status) {
             super("exit " + status);
             this.status = status;
+        }
+    }
+
+    /**
+     * Compresses with snappy, as a producer compresses the records of batches. The arguments are a file of pieces and
+     * the file for the results. In both files, each piece comes after its size, an int.
+     */
+    public static class Snappy {
+        public static void main(String[] args) throws Exception {
+            DataInputStream pieces = new DataInputStream(new BufferedInputStream(new FileInputStream(args[0])));
+            DataOutputStream results = new DataOutputStream(new BufferedOutputStream(new FileOutputStream(args[1])));
+            while (pieces.available() > 0) {
+                byte[] piece = new byte[pieces.readInt()];
+                pieces.readFully(piece);
+                ByteBufferOutputStream compressed = new ByteBufferOutputStream(piece.length + 64);
+                OutputStream stream = new SnappyCompression.Builder().build().wrapForOutput(compressed, RecordBatch.MAGIC_VALUE_V2);
+                stream.write(piece);
+                stream.close();
+                ByteBuffer written = compressed.buffer();
+                results.writeInt(written.position());
+                results.write(written.array(), 0, written.position());
+            }
+            pieces.close();
+            results.close();
         }
     }
 

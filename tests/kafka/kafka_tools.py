@@ -48,10 +48,14 @@ class KafkaTools:
 
     def run(self, tool: str, *arguments: str) -> Ended:
         """Run a tool. Give the name of its script, and arguments that contain no tab and no line end."""
+        return self.run_class(CLASSES[tool], *arguments)
+
+    def run_class(self, name: str, *arguments: str) -> Ended:
+        """Run the main method of a class."""
         requests, answers = self._process.stdin, self._process.stdout
         assert requests is not None
         assert answers is not None
-        requests.write("\t".join([CLASSES[tool], *arguments]).encode() + b"\n")
+        requests.write("\t".join([name, *arguments]).encode() + b"\n")
         requests.flush()
         status, out, err = map(int, answers.readline().split())
         return Ended(status, answers.read(out).decode(), answers.read(err).decode())

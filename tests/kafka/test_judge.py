@@ -20,4 +20,5 @@ def test_random_logs_are_cleaned_and_retained_as_kafka_does_it() -> None:
             judge.retain(number, random_log_to_retain(1, number))
     assert not judge.differences
     assert judge.counts["cleans"] > 30
+    assert judge.counts["snappy batches compressed to other bytes"] == 0
     assert 50 / 3 < judge.counts["retentions that delete"] < 50

@@ -172,6 +172,29 @@ def _loading(bits: int) -> Callable[..., Any]:
     return load
 
 
+def _store_32(typing_context: Any, out: Any, position: Any, value: Any) -> Any:
+    """The typing function of an intrinsic that writes the lowest four bytes of an integer, the lowest byte first."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        place = builder.gep(array.data, [arguments[1]])
+        four_bytes = ir.IntType(32)
+        pointer = builder.bitcast(place, four_bytes.as_pointer())
+        builder.store(builder.trunc(arguments[2], four_bytes), pointer, align=1)
+        return context.get_dummy_value()
+
+    return types.void(out, types.int64, types.int64), generate
+
+
+def _trailing_zeros(typing_context: Any, value: Any) -> Any:
+    """The typing function of an intrinsic that counts the zero bits below the lowest bit that is 1."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.int64), generate
+
+
 def _prefetch(typing_context: Any, data: Any, position: Any) -> Any:
     """The typing function of an intrinsic that loads an array element into the cache before it is read."""
 
@@ -198,3 +221,7 @@ load_32: Any = intrinsic(_loading(32))
 """In a kernel: load_32(data, position), four bytes as an unsigned little-endian integer. Nothing is checked."""
 load_64: Any = intrinsic(_loading(64))
 """In a kernel: load_64(data, position), eight bytes as a little-endian integer. Nothing is checked."""
+store_32: Any = intrinsic(_store_32)
+"""In a kernel: store_32(out, position, value), the lowest four bytes of an integer, little-endian. Nothing is checked."""
+trailing_zeros: Any = intrinsic(_trailing_zeros)
+"""In a kernel: trailing_zeros(value), the zero bits below the lowest bit that is 1 in an int64; 64 for the value 0."""

@@ -138,7 +138,7 @@ def test_look_ups_by_time_answer_as_the_broker_does(appended) -> None:
             assert found == (expected["offset"], expected["timestamp"], expected["leaderEpoch"])
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4])
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
 def test_records_are_compressed_to_the_bytes_of_kafkas_producer(codec) -> None:
     name = f"codec_{codec.name.lower()}"
     log = (GOLDEN / name / "data" / f"{name}-0" / f"{0:020d}.log").read_bytes()
