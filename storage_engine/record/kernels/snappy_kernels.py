@@ -201,24 +201,23 @@ def _extend(data: Any, earlier: Any, place: Any, end: Any, out: Any, position: A
     distance = place - earlier
     old = earlier + 4
     new = place + 4
+    loaded = _eight(data, new)  # `place` is at most end - 16, so these bytes and four more are in the block
+    difference = _eight(data, old) ^ loaded
+    if difference != 0:
+        bits = trailing_zeros(difference)
+        later = _eight(data, new + 4)
+        word = (later if difference & 0xFFFFFFFF == 0 else loaded) >> (bits & 24) & 0xFFFFFFFF
+        length = 4 + (bits >> 3)
+        return place + length, _write_short_copy(out, position, distance, length), word
+    old += 8
+    new += 8
     if new <= end - 16:
-        loaded = _eight(data, new)
-        difference = _eight(data, old) ^ loaded
+        difference = _eight(data, old) ^ _eight(data, new)
         if difference != 0:
-            bits = trailing_zeros(difference)
-            later = _eight(data, new + 4)
-            word = (later if difference & 0xFFFFFFFF == 0 else loaded) >> (bits & 24) & 0xFFFFFFFF
-            length = 4 + (bits >> 3)
-            return place + length, _write_short_copy(out, position, distance, length), word
+            new += trailing_zeros(difference) >> 3
+            return new, _write_copy(out, position, distance, new - place), _four(data, new)
         old += 8
         new += 8
-        if new <= end - 16:
-            difference = _eight(data, old) ^ _eight(data, new)
-            if difference != 0:
-                new += trailing_zeros(difference) >> 3
-                return new, _write_copy(out, position, distance, new - place), _four(data, new)
-            old += 8
-            new += 8
     ended = False
     while not ended and new <= end - 8:
         equal = trailing_zeros(_eight(data, old) ^ _eight(data, new)) >> 3
