@@ -38,6 +38,8 @@ import zstandard
 
 from storage_engine.errors import ConfigError
 from storage_engine.record.kernels.lz4_kernels import BLOCK_BYTES, HEAD, STORED
+from storage_engine.record.kernels.snappy_kernels import HEAD as XERIAL_HEAD
+from storage_engine.record.kernels.snappy_kernels import MAGIC_BYTES, compress_with_snappy
 
 
 class Codec(IntEnum):
@@ -69,8 +71,6 @@ _GZIP_WINDOW = zlib.MAX_WBITS + 16  # 16: zlib writes gzip's head and tail
 _GZIP_SYSTEM_POSITION, _GZIP_UNKNOWN_SYSTEM = 9, 255  # in the head; Java writes 255
 _ZSTD_DEFAULT = 3
 _LZ4_FAST = 9  # Kafka's default level, which means the fast compressor; other levels mean LZ4 HC
-
-_XERIAL_MAGIC, _XERIAL_HEAD_BYTES = b"\x82SNAPPY\x00", 16
 
 _LZ4_HAS_SIZE = 1 << 3  # a flag in the head
 
@@ -133,7 +133,7 @@ def compress_into(codec: Codec, data: memoryview, out: memoryview, level: int | 
         case Codec.GZIP:
             return _compress_gzip(data, out, zlib.Z_DEFAULT_COMPRESSION if level is None else level)
         case Codec.SNAPPY:
-            return _compress_snappy(data, out)
+            return compress_with_snappy(data, out)
         case Codec.LZ4:
             return _compress_lz4(data, out, _LZ4_FAST if level is None else level)
         case Codec.ZSTD:
@@ -286,17 +286,10 @@ def _decompress_lz4_blocks(data: memoryview, out: memoryview) -> int | None:
             end += cramjam.lz4.decompress_block_into(block, out[end:], output_len=BLOCK_BYTES)
 
 
-def _compress_snappy(data: memoryview, out: memoryview) -> int:
-    # Imported here, because many processes read or name codecs, and never compress. The import takes long.
-    from storage_engine.record.kernels.snappy_kernels import compress_with_snappy
-
-    return compress_with_snappy(data, out)
-
-
 def _decompress_xerial(data: memoryview, out: memoryview) -> int | None:
-    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+    if data[:MAGIC_BYTES] != XERIAL_HEAD[:MAGIC_BYTES]:
         return _decompress_snappy(data, out)  # some old clients wrote one raw block
-    position, end = _XERIAL_HEAD_BYTES, 0
+    position, end = len(XERIAL_HEAD), 0
     while position < len(data):
         if position + 4 > len(data):
             raise ValueError("a snappy block without its size")

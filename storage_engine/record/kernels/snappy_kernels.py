@@ -54,6 +54,7 @@ from storage_engine.record.kernels.varint import copy_bytes, write_big_endian
 
 HEAD = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
 """The head of a stream: the magic bytes, the version, and the oldest compatible version."""
+MAGIC_BYTES = 8
 BLOCK_BYTES = 32 * 1024
 SLOTS = 1 << 14
 """The length of the table, uint16, that callers give to a kernel. A kernel changes the table, so each thread needs its
