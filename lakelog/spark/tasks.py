@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from lakelog.garbage_collection import exempt_modules_from_collection
 from lakelog.rows import as_rows
-from lakelog.spark.garbage_collection import exempt_modules_from_collection
 from lakelog.spark.options.partition_json import Where
 from lakelog.spark.read_topics import States
 from lakelog.spark.shares import OffsetRange, divided

@@ -27,7 +27,7 @@ from typing import BinaryIO
 from pyspark import daemon
 from pyspark.serializers import write_int
 
-from lakelog.spark.garbage_collection import exempt_modules_from_collection
+from lakelog.garbage_collection import exempt_modules_from_collection
 
 _CLOSED = (BrokenPipeError, ConnectionResetError)
 

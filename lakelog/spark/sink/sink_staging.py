@@ -17,9 +17,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from lakelog.garbage_collection import exempt_modules_from_collection
 from lakelog.given_records import to_append
 from lakelog.opening import open_topics
-from lakelog.spark.garbage_collection import exempt_modules_from_collection
 from lakelog.spark.sink.sink_options import SinkOptions
 from storage_engine.config import TopicConfig
 from storage_engine.errors import InvalidRecordError
