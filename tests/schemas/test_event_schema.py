@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 from schemas.event_decoding import decode_values
-from schemas.event_schema import EventSchema, UnknownSchemaError, names
+from schemas.event_schema import EventSchema, names
 from schemas.flight import Flight
 from schemas.model_columns import arrow_schema
+from schemas.schema_errors import UnknownSchemaError
 
 SHOP = """
 from pydantic import BaseModel, RootModel
