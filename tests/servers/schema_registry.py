@@ -85,7 +85,7 @@ def schema_registry(login: tuple[str, str] | None = None) -> Iterator[Registry]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, *_: object) -> None:
             """Print nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:

@@ -182,7 +182,7 @@ ORDER = record(
     ("id", "string"), ("at", logical("long", "timestamp-micros")), ("items", {"type": "array", "items": "int"})
 )
 GOOD = encoded(ORDER, {"id": SECRET, "at": MOMENT, "items": [1]})
-BEYOND = encoded(record(("id", "string"), ("at", "long"), ("items", {"type": "array", "items": "int"})), {"id": SECRET, "at": 2**62, "items": []})  # fmt: skip
+BEYOND = encoded("string", SECRET) + encoded("long", 2**62) + encoded({"type": "array", "items": "int"}, [])
 
 
 def test_a_damaged_value_has_a_reason_and_no_row() -> None:

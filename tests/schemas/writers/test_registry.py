@@ -24,7 +24,8 @@ ITEM = record(("sku", "string"), name="shop.Item")
 ORDER = record(("id", "int"), ("item", "shop.Item"), ("other", ["null", "shop.Part"]))
 PART = record(("item", "shop.Item"), name="shop.Part")
 READER = record(("id", "long"), ("item", ITEM))
-VALUE = encoded(record(("id", "int"), ("item", ITEM), ("other", ["null", PART])), {"id": 1, "item": {"sku": "a"}, "other": {"item": {"sku": "b"}}})  # fmt: skip
+WHOLE = record(("id", "int"), ("item", ITEM), ("other", ["null", PART]))
+VALUE = encoded(WHOLE, {"id": 1, "item": {"sku": "a"}, "other": {"item": {"sku": "b"}}})
 
 
 @pytest.fixture
@@ -136,7 +137,7 @@ def test_the_password_goes_to_no_other_server(server: Registry) -> None:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, *_: object) -> None:
             """Print nothing."""
 
     class Redirecting(Other):
