@@ -21,7 +21,7 @@ from schemas.avro.avro_decoder import AvroDecoder
 from schemas.protobuf.message_decoder import MessageDecoder
 from schemas.writers.registry import REGISTRY_PASSWORD
 from tests.docs.pages import blocks, text_of
-from tests.schemas.avro.avro_values import encoded, record, with_id
+from tests.schemas.avro.avro_values import Schema, encoded, record, with_id
 from tests.schemas.protobuf import messages
 from tests.servers.schema_registry import schema_registry
 
@@ -72,7 +72,7 @@ def rows(heading: str) -> list[tuple[str, str]]:
     return re.findall(r"^\| (.+?) +\| (.+?) +\|$", section, re.MULTILINE)[1:]
 
 
-AVRO = {
+AVRO: dict[str, Schema] = {
     "fixed": {"type": "fixed", "name": "F", "size": 2}, "enum": {"type": "enum", "name": "E", "symbols": ["A"]},
     "uuid": {"type": "string", "logicalType": "uuid"}, "date": {"type": "int", "logicalType": "date"},
     "decimal": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
@@ -92,7 +92,7 @@ def test_each_avro_type_of_the_table_has_the_column_of_the_table() -> None:
         kinds = re.findall(r"`(\w+)", column)
         for at, name in enumerate(names):
             full = f"{base}{name}" if name.startswith("-") else name
-            written = AVRO.get(full, {"type": "long", "logicalType": full} if "-" in full else full)
+            written: Schema = AVRO.get(full, {"type": "long", "logicalType": full} if "-" in full else full)
             (found,) = AvroDecoder(json.dumps(record(("a", written))), None).columns
             wanted = kinds[at] if len(kinds) == len(names) > 1 else kinds[0]
             assert type_name(found.type).partition("(")[0] == wanted, full

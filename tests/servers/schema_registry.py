@@ -64,9 +64,9 @@ class Registry:
             case ["schemas", "ids", _]:
                 return 404, {"error_code": 40403, "message": "Schema not found"}
             case ["subjects", subject, "versions", version] if (unquote(subject), int(version)) in self.subjects:
-                number = self.subjects[unquote(subject), int(version)]
-                more: Mapping[str, Any] = {"subject": unquote(subject), "version": int(version), "id": number}
-                return 200, {**more, **self.schemas[number]}
+                found = self.subjects[unquote(subject), int(version)]
+                more: Mapping[str, Any] = {"subject": unquote(subject), "version": int(version), "id": found}
+                return 200, {**more, **self.schemas[found]}
         return 404, {"error_code": 40401, "message": "Subject not found"}
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pipeline.delta.export_plan import Export, ExportMode
+from pipeline.delta.table_schema import as_exported
 from schemas.event_schema import EventSchema
 from schemas.writers.registry import SchemaRegistry
 from schemas.writers.writer_schemas import SchemaFolder, WriterSchemas
@@ -150,6 +151,10 @@ def test_a_table_grows_with_the_schema_also_inside_maps(log: Log, upsert: Export
     log.add(b"b", with_id(2, encoded(after, {"stops": {"x": {"distance": 0.5, "stop": "y"}}, "counts": {"n": 0.5}})))
     told: list[str] = []
     export = replace(export, schema=avro(tmp_path, after, writers))
+    viewed = as_exported(log.spark.read.format("delta").load(export.table), export).select("stops", "counts")
+    assert [row.asDict(recursive=True) for row in viewed.collect()] == [
+        {"stops": {"x": {"distance": 1.0, "stop": None}}, "counts": {"n": 2.0}}
+    ] * 2
     run(log, export, notify=told.append)
     assert [(row["stops"], row["counts"]) for row in by_offset(export.table)] == [
         ([("x", {"distance": 1.0, "stop": None})], [("n", 2.0)]),

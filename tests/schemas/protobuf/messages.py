@@ -58,7 +58,8 @@ def descriptors(*files: FileDescriptorProto, imports: bool = True) -> bytes:
     for each in WELL_KNOWN if imports else ():
         each.CopyToProto(found.file.add())
     found.file.extend(files)
-    return found.SerializeToString()
+    content: bytes = found.SerializeToString()
+    return content
 
 
 def encoded(content: bytes, name: str, **fields: Any) -> bytes:

@@ -101,7 +101,7 @@ def test_messages_oneofs_and_well_known_types_become_columns() -> None:
     )  # fmt: skip
     found = decode(content, "shop.Order", full, encoded(content, "shop.Order", free={}), b"")
     item = pa.struct([pa.field("sku", pa.string(), nullable=False), pa.field("count", pa.int64())])
-    nothing = {
+    nothing: dict[str, Any] = {
         "item": None, "items": [], "stock": [], "cash": None, "card": None, "free": None, "timestamp": None,
         "duration": None, "stringvalue": None, "int64value": None, "uint64value": None, "struct": None,
     }  # fmt: skip
