@@ -20,7 +20,7 @@ from schemas.writers.registry import REGISTRY_PASSWORD, REGISTRY_USER
 from tests.roots.delta_tables import rows_of_table
 from tests.schemas.avro.avro_values import Schema, encoded, record, with_id
 from tests.schemas.protobuf import messages
-from tests.servers.schema_registry import Registry, schema_registry
+from tests.schemas.writers.schema_registry import Registry, schema_registry
 from tests.stores import files_below, root_at, storage_at
 
 LOGIN = ("reader", "open sesame")

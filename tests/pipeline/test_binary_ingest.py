@@ -18,7 +18,7 @@ from storage_engine.errors import ConfigError
 from tests.pipeline.ingest.ingest_runs import run_ingest
 from tests.roots.delta_tables import rows_of_table
 from tests.schemas.avro.avro_values import encoded, record, with_id
-from tests.servers.schema_registry import schema_registry
+from tests.schemas.writers.schema_registry import schema_registry
 from tests.stores import root_at, storage_at
 
 ORDER = record(("id", "string"), ("amounts", {"type": "map", "values": "int"}))

@@ -21,7 +21,7 @@ from tests.pipeline.delta.order_log import Log, rows, run, run_small
 from tests.roots.delta_tables import table_at
 from tests.schemas.avro.avro_values import Schema, encoded, record, with_id
 from tests.schemas.protobuf import messages
-from tests.servers.schema_registry import Registry, schema_registry
+from tests.schemas.writers.schema_registry import Registry, schema_registry
 from tests.stores import root_at
 
 LEG = record(("distance", "int"), name="Leg")

@@ -11,7 +11,7 @@ from schemas.protobuf.proto_names import ProtoFile
 from schemas.writers.registry import SchemaRegistry
 from schemas.writers.writer_schemas import SchemaFolder
 from tests.schemas.protobuf.messages import add_field, decode, descriptors, encoded, file, framed
-from tests.servers.schema_registry import schema_registry
+from tests.schemas.writers.schema_registry import schema_registry
 
 PROTO = """
 syntax = "proto3"; // message Commented {}

@@ -17,7 +17,7 @@ from schemas.writers.registry import SchemaRegistry
 from schemas.writers.writer_schemas import SchemaFolder, WrittenSchema
 from tests.free_ports import free_ports
 from tests.schemas.avro.avro_values import decode, encoded, record, with_id
-from tests.servers.schema_registry import Registry, schema_registry
+from tests.schemas.writers.schema_registry import Registry, schema_registry
 
 LOGIN = ("reader", "open sesame")
 ITEM = record(("sku", "string"), name="shop.Item")

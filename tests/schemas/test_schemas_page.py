@@ -23,7 +23,7 @@ from schemas.writers.registry import REGISTRY_PASSWORD
 from tests.docs.pages import blocks, text_of
 from tests.schemas.avro.avro_values import Schema, encoded, record, with_id
 from tests.schemas.protobuf import messages
-from tests.servers.schema_registry import schema_registry
+from tests.schemas.writers.schema_registry import schema_registry
 
 PAGE = "docs/SCHEMAS.md"
 ORDER = {
