@@ -33,10 +33,11 @@ class RegistryError(LogError):
     """A schema registry is unavailable, refuses access, or gives an answer that cannot be used."""
 
 
-def required_package(module: str, extra: str) -> ModuleType:
+def required_package(module: str, package: str, extra: str) -> ModuleType:
     """A module of a package that is not installed with Lakelog itself.
 
     Args:
+        package: the name of the package for pip.
         extra: the name of the extra of Lakelog that installs the package.
 
     Raises:
@@ -48,6 +49,6 @@ def required_package(module: str, extra: str) -> ModuleType:
         if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
             raise
         raise MissingFormatError(
-            f"values of this schema need the package {module}, which is not installed",
+            f"values of this schema need the package {package}, which is not installed",
             f"Run: pip install 'lakelog[{extra}]'.",
         ) from error

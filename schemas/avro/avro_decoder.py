@@ -55,7 +55,7 @@ class AvroDecoder:
         check_finite(self._reader)
         self._writers = writers
         self._known: dict[int, AvroSchema | _Unusable] = {}
-        self._read: Callable[..., Any] = required_package("fastavro", "avro").schemaless_reader
+        self._read: Callable[..., Any] = required_package("fastavro", "fastavro", "avro").schemaless_reader
 
     @property
     def name(self) -> str:

@@ -60,7 +60,7 @@ def parse(text: str, references: Sequence[str] = ()) -> AvroSchema:
         AvroSchemaError: the text is no Avro schema.
         MissingFormatError: fastavro is not installed.
     """
-    fastavro = required_package("fastavro", "avro")
+    fastavro = required_package("fastavro", "fastavro", "avro")
     named: dict[str, Node] = {}
     try:
         for each in references:
@@ -79,7 +79,7 @@ def parse(text: str, references: Sequence[str] = ()) -> AvroSchema:
 
 def canonical_form(schema: AvroSchema) -> str:
     """A fingerprint of Avro's canonical form: two schemas with the same fingerprint write values in the same way."""
-    fastavro_schema = required_package("fastavro.schema", "avro")
+    fastavro_schema = required_package("fastavro.schema", "fastavro", "avro")
     form = fastavro_schema.to_parsing_canonical_form(schema.root)
     return str(fastavro_schema.fingerprint(form, "CRC-64-AVRO"))
 

@@ -187,7 +187,7 @@ def _well_known(message: Any) -> tuple[pa.DataType, Convert | None] | None:
     if name == "Duration":
         return pa.int64(), _duration
     if name in _JSON:
-        as_dict = required_package("google.protobuf.json_format", "protobuf").MessageToDict
+        as_dict = required_package("google.protobuf.json_format", "protobuf", "protobuf").MessageToDict
         return pa.string(), lambda value: json.dumps(as_dict(value), ensure_ascii=False, sort_keys=True)
     if name.removesuffix("Value") in _WRAPPERS and name.endswith("Value"):
         return _TYPES[message.fields_by_name["value"].type], lambda value: value.value

@@ -28,10 +28,10 @@ def message_class(content: bytes, name: str) -> Any:
         ProtobufSchemaError: the content is no such set, or has no such message.
         MissingFormatError: protobuf is not installed.
     """
-    descriptors = required_package("google.protobuf.descriptor_pb2", "protobuf")
-    pool = required_package("google.protobuf.descriptor_pool", "protobuf").DescriptorPool()
-    factory = required_package("google.protobuf.message_factory", "protobuf")
-    message = required_package("google.protobuf.message", "protobuf")
+    descriptors = required_package("google.protobuf.descriptor_pb2", "protobuf", "protobuf")
+    pool = required_package("google.protobuf.descriptor_pool", "protobuf", "protobuf").DescriptorPool()
+    factory = required_package("google.protobuf.message_factory", "protobuf", "protobuf")
+    message = required_package("google.protobuf.message", "protobuf", "protobuf")
     try:
         files = descriptors.FileDescriptorSet.FromString(content).file
         for each in files:
