@@ -705,7 +705,10 @@ _JDBC = "root: r\nexport:\n  topic: t\n  jdbc: {{url: '{url}', table: t, user: u
 def test_the_registry_of_a_topic_and_its_password_come_from_the_environment(tmp_path: Path) -> None:
     conf = tmp_path / "settings.yaml"
     conf.write_text("root: r\ntopics: {orders: {schema: o.avsc, schema.registry: folder}}\n")
-    found = {"LAKELOG_SCHEMAS_REGISTRY_PASSWORD": "hidden", "LAKELOG_TOPICS_ORDERS_SCHEMA_REGISTRY": " http://registry "}
+    found = {
+        "LAKELOG_SCHEMAS_REGISTRY_PASSWORD": "hidden",
+        "LAKELOG_TOPICS_ORDERS_SCHEMA_REGISTRY": " http://registry ",
+    }
     settings = load_settings(conf, (), None, found)
     assert (settings.topics["orders"].schema, settings.topics["orders"].registry) == ("o.avsc", "http://registry")
     assert dict(settings.topics["orders"].overrides) == {}, "the state of a topic does not contain them"
