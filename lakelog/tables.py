@@ -65,6 +65,7 @@ def table(
     root: str | os.PathLike[str],
     table: str | None = None,
     schema: str | None = None,
+    registry: str | None = None,
 ) -> DataFrame:
     """A DataFrame with the current rows of an exported Delta table: the rows that the table would have after an export
     of all committed records. The DataFrame combines the rows of the table with the records that are not exported yet.
@@ -82,44 +83,50 @@ def table(
         table: the path of the table below the root, or a URI; by default tables/NAME, with the name of the topic.
         schema: the topic's schema, written as in the setting topics.NAME.schema. Leave this argument out if the topic
             has no schema.
+        registry: the registry of the topic's schemas, written as in the setting topics.NAME.schema.registry. The user and
+            the password are in LAKELOG_SCHEMAS_REGISTRY_USER and LAKELOG_SCHEMAS_REGISTRY_PASSWORD.
 
     Raises:
         StateError: the table does not exist, the table belongs to another topic, the table's position in the topic is
             not known, or retention deleted records that no export had read. The error message says what to do.
         ConflictError: retention or compaction changed the log during each attempt to read it.
-        ConfigError: the table needs a schema, or there is no model with the name in `schema`.
+        ConfigError: the table needs a schema, or `schema` or `registry` cannot be used.
         MissingPackageError: this is not a checkout of Lakelog.
         UnknownTopicError: there is no such topic.
         NoRootError: there is no root.
-        LogError: a task of Spark failed.
+        LogError: a task of Spark failed, or the schema registry does not answer or refuses access.
     """
     topics = open_topics(os.fspath(root), None, warn)
     with _of_checkout():
         from pipeline.delta.fresh.fresh_frame import fresh_frame
 
-        return fresh_frame(spark, _request(topics, topic, topics.state(topic).topic_id, table, schema))
+        return fresh_frame(spark, _request(topics, topic, topics.state(topic).topic_id, table, schema, registry))
 
 
-def fresh_table(topics: Topics, topic: str, topic_id: str, table: str | None, schema: str | None) -> FreshTable:
+def fresh_table(
+    topics: Topics, topic: str, topic_id: str, table: str | None, schema: str | None, registry: str | None
+) -> FreshTable:
     """The result of Topic.table.
 
     Args:
         topic_id: the id that the topic must still have.
-        table, schema: as in Topic.table.
+        table, schema, registry: as in Topic.table.
     """
     with _of_checkout():
         from pipeline.delta.fresh.fresh_rows import fresh_rows
 
-        return FreshTable(fresh_rows(_request(topics, topic, topic_id, table, schema)))
+        return FreshTable(fresh_rows(_request(topics, topic, topic_id, table, schema, registry)))
 
 
-def _request(topics: Topics, topic: str, topic_id: str, table: str | None, schema: str | None) -> FreshRequest:
+def _request(
+    topics: Topics, topic: str, topic_id: str, table: str | None, schema: str | None, registry: str | None
+) -> FreshRequest:
     from pipeline.delta.fresh.snapshot import FreshRequest
 
     path = table if table is not None else f"tables/{topic}"
     if "://" not in path and not Path(path).is_absolute():
         path = f"{topics.storage.uri}/{path}"
-    return FreshRequest(topics.storage, topics.chain(topic), topic, topic_id, path, schema)
+    return FreshRequest(topics.storage, topics.chain(topic), topic, topic_id, path, schema, registry)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Compares a topic's event model with the model of the last ingest or export, before a run changes anything.
+"""Compares a topic's schema with the schema of the last ingest or export, before a run changes anything.
 
 The topic's state stores the fields of that model (storage_engine.topic.chain.topic_state). At their start, ingest and
 export compare the model of their settings with these stored fields. A change of a model is compatible if it breaks
@@ -12,9 +12,11 @@ to read. If the model did not change, the run adds no version to the topic's sta
 
 from __future__ import annotations
 
-from pipeline.settings import Settings
-from schemas.comparing import ModelField, compare, fingerprint, model_fields
-from schemas.event_schema import EventSchema, UnknownSchemaError
+from pipeline.settings import Settings, TopicDefinition
+from schemas.comparing import ModelField, compare, fingerprint
+from schemas.event_schema import EventSchema, writer_schemas
+from schemas.schema_errors import UnknownSchemaError
+from schemas.writers.writer_schemas import WriterSchemas
 from storage_engine.errors import ConfigError, ConflictError, StateError
 from storage_engine.topic.chain.topic_state import RecordedField, RecordedModel, TopicState
 from storage_engine.topic.topics import Topics
@@ -24,44 +26,86 @@ class SchemaChangedError(StateError):
     """The change of a topic's model would break older records or their readers."""
 
 
-def event_schema(settings: Settings, setting: str, text: str) -> EventSchema:
-    """The schema that the text of a setting names. This function imports the model of the schema.
+def event_schema(settings: Settings, setting: str, text: str, writers: WriterSchemas | None = None) -> EventSchema:
+    """The schema that the text of a setting names. This function imports the model of the schema, or reads its file.
+
+    Args:
+        writers: the schemas with which the values were written, if the values name them.
 
     Raises:
-        ConfigError: the text names no model, or a field has no column type. The error says what was searched for, and
+        ConfigError: the text names no schema, or a field has no column type. The error says what was searched for, and
             where.
     """
-    schema = EventSchema(text, settings.schemas.path)
     try:
-        schema.model  # noqa: B018 - finds the model, or says why there is none
+        return EventSchema(text, settings.schemas.path, writers).loaded()
     except UnknownSchemaError as error:
         raise ConfigError(settings.place_of(setting), error.problem, error.remedy) from error
-    return schema
 
 
 def check_schemas(settings: Settings) -> None:
     """Import the models that the settings name for an ingest's topics and source. Needs no Spark.
 
     Raises:
-        ConfigError: a setting names no model that has columns.
+        ConfigError: a setting names no schema that has columns.
+        RegistryError: a schema registry does not answer, or refuses access.
     """
     for topic in settings.required_ingest().ingest_topics:
         topic_schema(settings, topic)
-    named = settings.source_schema()
+    named = source_schema(settings)
     if named is not None and not EventSchema(named).is_ddl:
         event_schema(settings, settings.source_schema_setting, named)
+
+
+def source_schema(settings: Settings) -> str | None:
+    """The text of the schema of the rows of an ingest's source; None if the settings name no such schema. A topic's schema
+    in Avro or Protobuf describes only the values that the ingest writes.
+
+    Raises:
+        ConfigError: the setting of the source names a schema in Avro or Protobuf.
+    """
+    named = settings.source_schema()
+    if named is None or not EventSchema(named).is_binary:
+        return named
+    if settings.required_ingest().source.schema_ is None:
+        return None
+    raise ConfigError(
+        settings.place_of(settings.source_schema_setting),
+        f"found {named!r}, which describes values in Avro or Protobuf, but rows of a source are not in these formats",
+        "Give a model, or columns such as `id BIGINT, name STRING`, or remove the key.",
+    )
 
 
 def topic_schema(settings: Settings, topic: str) -> EventSchema | None:
     """The schema that the settings name for a topic; None if the settings name no schema.
 
     Raises:
-        ConfigError: the setting names no model that has columns.
+        ConfigError: the setting names no schema that has columns.
+        RegistryError: the schema registry does not answer, or refuses access.
     """
     definition = settings.topics.get(topic)
-    if definition is None or definition.schema is None:
+    if definition is None:
         return None
-    return event_schema(settings, f"topics.{topic}.schema", definition.schema)
+    writers = _writers(settings, topic, definition)
+    if definition.schema is None:
+        return None
+    return event_schema(settings, f"topics.{topic}.schema", definition.schema, writers)
+
+
+def _writers(settings: Settings, topic: str, definition: TopicDefinition) -> WriterSchemas | None:
+    """The schemas with which a topic's values were written; None if the values are plain."""
+    if definition.registry is None:
+        return None
+    place = settings.place_of(f"topics.{topic}.schema.registry")
+    if definition.schema is None or not EventSchema(definition.schema).is_binary:
+        raise ConfigError(
+            place,
+            "a registry is only for values in Avro or Protobuf, but the topic's schema is not in one of these formats",
+            f"Set topics.{topic}.schema to a file such as order.avsc, or remove this key.",
+        )
+    try:
+        return writer_schemas(definition.registry, settings.schemas.registry_user, settings.schemas.registry_password)
+    except UnknownSchemaError as error:
+        raise ConfigError(place, error.problem, error.remedy) from error
 
 
 def changed_model(
@@ -76,14 +120,13 @@ def changed_model(
 
     Raises:
         SchemaChangedError: the change is not compatible. The message has the changes and the choices.
-        UnknownSchemaError: the schema names no model that has columns.
+        UnknownSchemaError: the schema has no columns.
     """
     if schema is None:
         return None
-    model = schema.model
-    fields = model_fields(model)
+    name, fields = schema.decoder.name, schema.decoder.fields
     wanted = RecordedModel(
-        name=model.__name__,
+        name=name,
         fingerprint=fingerprint(fields),
         fields={
             path: RecordedField(type=each.type, required=each.required, nullable=each.nullable)
@@ -97,7 +140,7 @@ def changed_model(
         if breaking := compare(known, fields).breaking:
             raise SchemaChangedError(
                 settings.place_of(f"topics.{topic}.schema"),
-                f"model {model.__name__} is not compatible with the model that is recorded in topic {topic}:"
+                f"model {name} is not compatible with the model that is recorded in topic {topic}:"
                 f" {'; '.join(breaking)}",
                 "Nothing was changed. Choose one: (1) undo the change, for example keep the old field and add an optional"
                 " new field; (2) accept the change once with --accept-schema. If the columns of an exported table do not fit"

@@ -9,7 +9,8 @@ readers.
       digits on either side of the point
 
 A field is optional if it may be missing, and nullable if it may be null. A field is named by its path:
-`legs[].distance` is the field `distance` of the elements of the list `legs`. A new object or a removed object counts as
+`legs[].distance` is the field `distance` of the elements of the list `legs`, and `marks{}` are the values of the map
+`marks`. A path in round brackets is no field: it describes how values are written. A new object or a removed object counts as
 one change. The fields of this object are not compared. Constraints such as Field(gt=0) are not compared either.
 """
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -60,6 +61,29 @@ def model_fields(model: type[BaseModel]) -> dict[str, ModelField]:
     """
     found: dict[str, ModelField] = {}
     _describe_fields(model, arrow_schema(model), "", found)
+    return found
+
+
+def columns_fields(columns: pa.Schema, required: Collection[str]) -> dict[str, ModelField]:
+    """The fields of these columns by path, in the order of the columns.
+
+    Args:
+        required: the paths of the fields that must be present.
+    """
+    found: dict[str, ModelField] = {}
+
+    def describe(column: pa.Field, path: str) -> None:
+        found[path] = ModelField(_type_name(column.type), path in required, column.nullable)
+        if pa.types.is_list(column.type):
+            describe(column.type.value_field, f"{path}[]")
+        elif pa.types.is_map(column.type):
+            describe(column.type.item_field, f"{path}{{}}")
+        elif pa.types.is_struct(column.type):
+            for each in column.type:
+                describe(each, f"{path}.{each.name}")
+
+    for each in columns:
+        describe(each, each.name)
     return found
 
 
@@ -118,8 +142,8 @@ def is_widened(old: str, new: str) -> bool:
 
 
 def _outer(path: str) -> str:
-    """The path of the object or list that contains this field; empty at the first level."""
-    return path[: max(path.rfind("."), path.rfind("[]"), 0)]
+    """The path of the object, list or map that contains this field; empty at the first level."""
+    return path[: max(path.rfind("."), path.rfind("[]"), path.rfind("{}"), 0)]
 
 
 def _describe_fields(
@@ -164,6 +188,8 @@ def _type_name(kind: pa.DataType) -> str:
         return f"Decimal({kind.precision},{kind.scale})"
     if pa.types.is_list(kind):
         return "list"
+    if pa.types.is_map(kind):
+        return "map"
     if pa.types.is_struct(kind):
         return "object"
     return _NAMES[kind]

@@ -10,33 +10,38 @@ contains a part of the value, because some people are allowed to read logs and d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from schemas.comparing import ModelField, model_fields
+from schemas.decoder import DecodedValues, Row, decoded_values
 from schemas.model_columns import arrow_schema
 
 
 @dataclass(frozen=True)
-class DecodeError:
-    """The error of a value that does not fit the model."""
+class ModelDecoder:
+    """Decodes JSON with an event model. `schemas.decoder.Decoder` describes the methods."""
 
-    row: int
-    """Index into the values."""
-    reason: str
+    model: type[BaseModel]
 
+    @property
+    def name(self) -> str:
+        return self.model.__name__
 
-@dataclass(frozen=True)
-class DecodedValues:
-    """The columns of the model, with one row for each value, in the order of the values."""
+    @property
+    def columns(self) -> pa.Schema:
+        return arrow_schema(self.model)
 
-    columns: pa.RecordBatch
-    """If a value is null or cannot be decoded, its row is null in every column. So every column is nullable."""
-    errors: list[DecodeError]
-    """In ascending order of row."""
+    @property
+    def fields(self) -> Mapping[str, ModelField]:
+        return model_fields(self.model)
+
+    def decode(self, values: pa.BinaryArray) -> DecodedValues:
+        return decode_values(self.model, values)
 
 
 def decode_values(model: type[BaseModel], values: pa.BinaryArray) -> DecodedValues:
@@ -45,12 +50,13 @@ def decode_values(model: type[BaseModel], values: pa.BinaryArray) -> DecodedValu
     Raises:
         UnsupportedFieldError: if the model has a field without a column type.
     """
-    schema = pa.schema([field.with_nullable(True) for field in arrow_schema(model)])
+    schema = arrow_schema(model)
+    nested = [field.name for field in schema if pa.types.is_nested(field.type)]
     validate = TypeAdapter(model).validate_json
     reasons: dict[int, str] = {}
-    events: list[dict[str, Any] | None] = []
+    events: list[Row | None] = []
     for row, value in enumerate(values.to_pylist()):
-        event = None
+        event: dict[str, Any] | None = None
         if value is not None:
             try:
                 event = validate(value).__dict__
@@ -58,20 +64,10 @@ def decode_values(model: type[BaseModel], values: pa.BinaryArray) -> DecodedValu
                 reasons[row] = _reason(error)
             except Exception as error:  # noqa: BLE001 - a validator is the user's own code; its text may contain the value
                 reasons[row] = f"{type(error).__name__} in the model"
+        if event is not None and nested:
+            event = event | {name: _plain(event[name]) for name in nested}
         events.append(event)
-    try:
-        columns = [_column(field, events) for field in schema]
-    except _CONVERSION_ERRORS:
-        _drop_events_that_no_column_holds(schema, events, reasons)
-        columns = [_column(field, events) for field in schema]
-    errors = [DecodeError(row, reasons[row]) for row in sorted(reasons)]
-    return DecodedValues(pa.record_batch(columns, schema=schema), errors)
-
-
-_CONVERSION_ERRORS = (ArithmeticError, ValueError, TypeError)
-"""Arrow's errors for a value that does not fit the type of its column. They include pa.ArrowInvalid and
-pa.ArrowTypeError.
-"""
+    return decoded_values(schema, events, reasons)
 
 
 def _reason(error: ValidationError) -> str:
@@ -83,14 +79,6 @@ def _reason(error: ValidationError) -> str:
     return f"{first['type']} at {place}{more}" if place else f"{first['type']}{more}"
 
 
-def _column(field: pa.Field, events: Sequence[dict[str, Any] | None]) -> pa.Array:
-    name = field.name
-    values = [None if event is None else event[name] for event in events]
-    if pa.types.is_nested(field.type):
-        values = [_plain(value) for value in values]
-    return pa.array(values, type=field.type)
-
-
 def _plain(value: Any) -> Any:
     """A nested event as dicts and lists, from which Arrow can make columns."""
     if isinstance(value, BaseModel):
@@ -98,19 +86,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(inner) for inner in value]
     return value
-
-
-def _drop_events_that_no_column_holds(
-    schema: pa.Schema, events: list[dict[str, Any] | None], reasons: dict[int, str]
-) -> None:
-    """Drop events that fit the model but not the columns, for example an int of more than 64 bits."""
-    for row, event in enumerate(events):
-        if event is None:
-            continue
-        for field in schema:
-            try:
-                _column(field, [event])
-            except _CONVERSION_ERRORS:
-                events[row] = None
-                reasons[row] = f"out_of_range at {field.name}"
-                break

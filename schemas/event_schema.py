@@ -1,17 +1,20 @@
-"""Finds the event model that a `schema:` setting names.
+"""Finds the schema that a `schema:` setting names.
 
-A schema is named in one of three ways:
+A schema is named in one of five ways. The first three decode JSON:
 
     flight                        the class Flight in schemas/flight.py; `bike_trip` is BikeTrip in schemas/bike_trip.py
     shop.events:Order             the pydantic model Order of the module shop.events
     id STRING NOT NULL, n BIGINT  columns in Spark's DDL (schemas.ddl)
+    events/order.avsc             a file with an Avro schema (schemas.avro)
+    events/shop.desc:shop.Order   the message shop.Order of a file with Protobuf's descriptors (schemas.protobuf)
 
 Python finds the module of the second form like any other module: it is installed, is on PYTHONPATH, or is in one of the
 folders of the setting `schemas.path`. Python searches these folders last, so no file in these folders hides an
 installed module.
 
-If an `EventSchema` is pickled, the pickle contains only the text of the setting and the folders. So each executor
-imports the module again, from the same folders.
+If an `EventSchema` of a model is pickled, the pickle contains only the text of the setting and the folders. So each
+executor imports the module again, from the same folders. A schema in Avro or Protobuf contains the content of its file,
+so the executors need no file.
 """
 
 from __future__ import annotations
@@ -21,65 +24,157 @@ import importlib
 import pkgutil
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard
 
+import pyarrow as pa
 from pydantic import BaseModel, RootModel
 
 import schemas
 from schemas import ddl
+from schemas.decoder import Decoder
+from schemas.event_decoding import ModelDecoder
 from schemas.event_model import EventModel
 from schemas.model_columns import UnsupportedFieldError, arrow_schema
+from schemas.schema_errors import UnknownSchemaError
+from schemas.writers.registry import SchemaRegistry, is_url
+from schemas.writers.writer_schemas import SchemaFolder, WriterSchemas
 
 _NAME = re.compile(r"\w+")
 _REFERENCE = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.\w+)*):(?P<model>[A-Za-z_]\w*(?:\.\w+)*)")
-
-
-class UnknownSchemaError(LookupError):
-    """The text names no event model, or a field of the model has no column type.
-
-    Args:
-        problem: what was searched for, and where.
-        remedy: what to do.
-    """
-
-    def __init__(self, problem: str, remedy: str) -> None:
-        self.problem = problem
-        self.remedy = remedy
-        super().__init__(problem, remedy)
-
-    def __str__(self) -> str:
-        return f"{self.problem}. {self.remedy}"
+_AVRO = ".avsc"
+_MESSAGE = re.compile(r"(?P<file>.+\.desc):(?P<message>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)", re.ASCII)
 
 
 @dataclass(frozen=True)
 class EventSchema:
-    """An event model, named by the text of a setting.
+    """A schema, named by the text of a setting.
 
-    text: the text in the settings, in one of the three forms.
+    text: the text in the settings, in one of the five forms.
     folders: the absolute folders of the setting `schemas.path`.
+    writers: the schemas with which values in Avro or Protobuf were written; None if the values are plain.
+    content: the content of the file that the text names; None until `loaded` reads it.
     """
 
     text: str
     folders: tuple[str, ...] = ()
+    writers: WriterSchemas | None = None
+    content: bytes | None = field(default=None, repr=False)
 
     @property
     def is_ddl(self) -> bool:
-        """Whether the text is columns in DDL, and not the name of a model."""
+        """Whether the text is columns in DDL, and not the name of a model or file."""
         reference = _REFERENCE.fullmatch(self.text)
-        return _NAME.fullmatch(self.text) is None and (reference is None or ddl.is_type(reference["model"]))
+        is_other = self.is_binary or _NAME.fullmatch(self.text) is not None
+        return not is_other and (reference is None or ddl.is_type(reference["model"]))
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the text names a file with a schema in Avro or Protobuf, so that the values are not JSON."""
+        return _file_of(self.text) is not None
+
+    def loaded(self) -> EventSchema:
+        """The schema with the content of its file, after a check that it can decode values.
+
+        Raises:
+            UnknownSchemaError: the text names no schema, or a field of the schema has no column type.
+        """
+        file = _file_of(self.text)
+        schema = self if file is None else replace(self, content=_read(file))
+        schema.decoder  # noqa: B018 - finds the model, or says why there is none
+        return schema
+
+    @property
+    def decoder(self) -> Decoder:
+        """What decodes the values. The first call in a process imports the module of a model.
+
+        Raises:
+            UnknownSchemaError: the text names no schema, or a field of the schema has no column type.
+        """
+        return _decoder(self)
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns that a value has, without those of its record.
+
+        Raises:
+            UnknownSchemaError: as for `decoder`.
+        """
+        return self.decoder.columns
 
     @property
     def model(self) -> type[BaseModel]:
-        """The model. The first call in a process imports the module of the model.
+        """The model of a schema that decodes JSON. The first call in a process imports the module of the model.
 
         Raises:
             UnknownSchemaError: the text names no model, or a field of the model has no column type.
         """
-        return _model(self)
+        return _model(self.text, self.folders)
+
+
+def writer_schemas(text: str, user: str, password: str) -> WriterSchemas:
+    """The writers' schemas that the text of a setting names: a folder, or the URL of a registry. A registry is asked once
+    in the life of a process whether it answers.
+
+    Raises:
+        UnknownSchemaError: the folder cannot be read, or the URL has the wrong form.
+        RegistryError: the registry does not answer, or refuses access.
+    """
+    if not is_url(text):
+        return SchemaFolder.read(text)
+    registry = SchemaRegistry.at(text, user, password)
+    _check_once(registry)
+    return registry
+
+
+@lru_cache
+def _check_once(registry: SchemaRegistry) -> None:
+    registry.check()
+
+
+def _file_of(text: str) -> str | None:
+    """The file that a text names; None if it names none."""
+    if text.endswith(_AVRO):
+        return text
+    found = _MESSAGE.fullmatch(text)
+    return found["file"] if found is not None else None
+
+
+def _read(path: str) -> bytes:
+    file = Path(path).expanduser().resolve()
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UnknownSchemaError(
+            f"the schema's file {file} cannot be read: {error.strerror}",
+            "Check the path; a relative path begins at the current directory.",
+        ) from error
+
+
+@lru_cache
+def _decoder(schema: EventSchema) -> Decoder:
+    file = _file_of(schema.text)
+    if file is None:
+        return ModelDecoder(_model(schema.text, schema.folders))
+    content = _read(file) if schema.content is None else schema.content
+    try:
+        if (found := _MESSAGE.fullmatch(schema.text)) is not None:
+            from schemas.protobuf.message_decoder import MessageDecoder
+
+            return MessageDecoder(content, found["message"], schema.writers)
+        from schemas.avro.avro_decoder import AvroDecoder
+
+        return AvroDecoder(content.decode(), schema.writers)
+    except UnsupportedFieldError as error:
+        raise UnknownSchemaError(
+            f"schema {schema.text!r} cannot become columns: {error}", "Change the type or the name of this field."
+        ) from error
+    except ValueError as error:
+        what = "not text in UTF-8" if isinstance(error, UnicodeDecodeError) else error
+        raise UnknownSchemaError(f"schema {schema.text!r} cannot be used: {what}", "Correct the file.") from error
 
 
 def names() -> list[str]:
@@ -88,23 +183,24 @@ def names() -> list[str]:
 
 
 @lru_cache
-def _model(schema: EventSchema) -> type[BaseModel]:
+def _model(text: str, folders: tuple[str, ...]) -> type[BaseModel]:
     try:
-        if schema.is_ddl:
-            found: type[BaseModel] = ddl.event_model(schema.text)
-        elif reference := _REFERENCE.fullmatch(schema.text):
-            found = _model_in_module(reference["module"], reference["model"], schema.folders)
+        if EventSchema(text).is_ddl:
+            found: type[BaseModel] = ddl.event_model(text)
+        elif reference := _REFERENCE.fullmatch(text):
+            found = _model_in_module(reference["module"], reference["model"], folders)
         else:
-            found = _named_model(schema.text)
+            found = _named_model(text)
         arrow_schema(found)
     except UnsupportedFieldError as error:
         raise UnknownSchemaError(
-            f"schema {schema.text!r} cannot become columns: {error}", "Change the type of this field in the model."
+            f"schema {text!r} cannot become columns: {error}", "Change the type of this field in the model."
         ) from error
     except ddl.DdlError as error:
         raise UnknownSchemaError(
-            f"schema {schema.text!r} is neither a model nor columns in Spark's DDL: {error}",
-            f"Name a model in schemas/ ({', '.join(names())}), module:Class, or columns such as `id BIGINT, name STRING`.",
+            f"schema {text!r} is neither a model nor columns in Spark's DDL: {error}",
+            f"Name a model in schemas/ ({', '.join(names())}), module:Class, a file such as order.avsc, or columns such as"
+            " `id BIGINT, name STRING`.",
         ) from error
     return found
 

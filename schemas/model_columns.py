@@ -19,7 +19,7 @@ Any other annotation of a field is refused when the model is first used, before 
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -68,17 +68,37 @@ def arrow_schema(model: type[BaseModel]) -> pa.Schema:
     return pa.schema(_fields(model, model.__name__, ()))
 
 
+def check_names(place: str, names: Sequence[str], *, outermost: bool = False) -> None:
+    """Check that fields can be columns of one table, or fields of one struct.
+
+    Args:
+        outermost: whether the names become columns of the table, which has columns of its own.
+
+    Raises:
+        UnsupportedFieldError: two names are equal in Spark, or a column begins with an underscore.
+    """
+    seen: dict[str, str] = {}
+    for number, name in enumerate(names):
+        # Spark and Delta ignore the case of column names.
+        twin = seen.setdefault(name.lower(), name)
+        if twin != name:
+            raise UnsupportedFieldError(f"{place}.{name}", f"differs from {twin} only in upper and lower case")
+        if name in names[:number]:
+            raise UnsupportedFieldError(f"{place}.{name}", "is there twice")
+        if outermost and name.startswith("_"):
+            raise UnsupportedFieldError(
+                f"{place}.{name}", "begins with an underscore, but the names of Lakelog's own columns begin so"
+            )
+
+
 def _fields(model: type[BaseModel], place: str, outer: tuple[type[BaseModel], ...]) -> list[pa.Field]:
     if model in outer:
         raise UnsupportedFieldError(place, f"{model.__name__} contains itself, but a column cannot contain itself")
     if not model.model_fields:
         raise UnsupportedFieldError(place, f"{model.__name__} has no fields")
     fields: list[pa.Field] = []
-    seen: dict[str, str] = {}
+    check_names(place, list(model.model_fields))
     for name, info in model.model_fields.items():
-        # Spark and Delta ignore the case of column names.
-        if (twin := seen.setdefault(name.lower(), name)) != name:
-            raise UnsupportedFieldError(f"{place}.{name}", f"differs from {twin} only in upper and lower case")
         fields.append(_field(name, info.annotation, info.metadata, f"{place}.{name}", (*outer, model)))
     return fields
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 
 def spark_struct(schema: pa.Schema) -> StructType:
@@ -13,7 +13,7 @@ def spark_struct(schema: pa.Schema) -> StructType:
 
 
 def nullable(schema: StructType) -> StructType:
-    """The same columns, each nullable down to the elements of lists.
+    """The same columns, each nullable down to the elements of lists and the values of maps.
 
     Tables have only nullable columns, because a required field can become optional later. (An optional field can never
     become required.)
@@ -28,6 +28,8 @@ def _nullable_type(data_type: DataType) -> DataType:
         return nullable(data_type)
     if isinstance(data_type, ArrayType):
         return ArrayType(_nullable_type(data_type.elementType), containsNull=True)
+    if isinstance(data_type, MapType):
+        return MapType(data_type.keyType, _nullable_type(data_type.valueType), valueContainsNull=True)
     return data_type
 
 

@@ -6,7 +6,7 @@
     is a wider number                   the table is rewritten with the wider type, in one commit
     has any other type                  none: the export is refused with a TableSchemaError
 
-The same rules apply inside objects and lists. A column that is not in the model is not changed. The rule of
+The same rules apply inside objects, lists and maps. A column that is not in the model is not changed. The rule of
 `schemas.comparing` decides which type is wider. A bigint can become a double, or a decimal with at least 19 digits
 before the point. A decimal can become another decimal that has at least as many digits on each side of the point. If
 the table has bigints that a double cannot represent exactly, the export is refused, and the error gives the number of
@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, DecimalType, DoubleType, LongType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, DecimalType, DoubleType, LongType, MapType, StructField, StructType
 
 from lakelog.spark.types import nullable, quoted, spark_struct
 from pipeline.delta.delta_table import is_table
@@ -49,8 +49,8 @@ from storage_engine.quantities import counted
 Notify = Callable[[str], None]
 """Receives a line for the operator."""
 
-_ITEM = "[]"
-"""The name in a path for the elements of a list."""
+_ITEM, _ENTRY = "[]", "{}"
+"""The names in a path for the elements of a list and for the values of a map."""
 _BEYOND_BIGINT = 2.0**63
 """The double to which the largest bigints are converted. Spark casts this double back to the largest bigint, so the two
 casts would not show that digits of the largest bigint are lost."""
@@ -73,7 +73,7 @@ class Widening:
     @property
     def column(self) -> str:
         """The path as text, such as legs[].distance."""
-        return ".".join(self.path).replace(f".{_ITEM}", _ITEM)
+        return ".".join(self.path).replace(f".{_ITEM}", _ITEM).replace(f".{_ENTRY}", _ENTRY)
 
     def __str__(self) -> str:
         return f"column {self.column} is widened from {self.before.simpleString()} to {self.after.simpleString()}"
@@ -141,6 +141,8 @@ def _with_fields(column: Column, found: DataType, wanted: DataType) -> Column:
         return F.when(column.isNotNull(), F.struct(*fields))
     if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
         return F.transform(column, lambda item: _with_fields(item, found.elementType, wanted.elementType))
+    if isinstance(found, MapType) and isinstance(wanted, MapType):
+        return F.transform_values(column, lambda _, value: _with_fields(value, found.valueType, wanted.valueType))
     return column.cast(wanted)
 
 
@@ -233,6 +235,10 @@ def _fit_type(
     if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
         kind, wider = _fit_type(table, found.elementType, wanted.elementType, (*path, _ITEM), widenings)
         return ArrayType(kind, found.containsNull), ArrayType(wider, found.containsNull)
+    if isinstance(found, MapType) and isinstance(wanted, MapType):
+        kind, wider = _fit_type(table, found.valueType, wanted.valueType, (*path, _ENTRY), widenings)
+        key, has_null = found.keyType, found.valueContainsNull
+        return MapType(key, kind, has_null), MapType(key, wider, has_null)
     if found.simpleString() == wanted.simpleString():
         return found, found
     widening = Widening(path, found, wanted)
@@ -408,6 +414,8 @@ def _loses_digits(column: Column, path: Sequence[str]) -> Column:
         return F.coalesce((double == _BEYOND_BIGINT) | (double.try_cast("bigint") != column), F.lit(False))
     if path[0] == _ITEM:
         return F.coalesce(F.exists(column, lambda item: _loses_digits(item, path[1:])), F.lit(False))
+    if path[0] == _ENTRY:
+        return _loses_digits(F.map_values(column), [_ITEM, *path[1:]])
     return _loses_digits(column.getField(path[0]), path[1:])
 
 

@@ -29,7 +29,6 @@ from lakelog.spark.sink.sink_staging import chosen_partitions, gathered
 from pipeline.delta.dead_letters import INGEST_DEAD_LETTERS, Refusal
 from pipeline.ingest.rows.record_rows import ROWS
 from pipeline.ingest.source_positions import RowPositions
-from schemas.event_decoding import decode_values
 from schemas.event_schema import EventSchema
 from storage_engine.config import TopicConfig
 from storage_engine.log.validator import Verdict, judge_records
@@ -257,7 +256,7 @@ _REASONS = {
 def _invalid(values: pa.Array, verdicts: npt.NDArray[np.uint8], schema: EventSchema) -> dict[int, str]:
     """By row, the reason why a value of an admitted record does not fit the schema."""
     admitted = np.flatnonzero(verdicts == Verdict.ADMITTED)
-    decoded = decode_values(schema.model, values.take(pa.array(admitted)).cast(pa.binary()))
+    decoded = schema.decoder.decode(values.take(pa.array(admitted)).cast(pa.binary()))
     return {int(admitted[error.row]): f"{error.reason}, by the schema {schema.text}" for error in decoded.errors}
 
 

@@ -33,7 +33,7 @@ def text_of(column: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(kind):
         return column.cast(pa.timestamp("us", tz=kind.tz)).cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.string())
     if pa.types.is_nested(kind):
-        return pa.array([None if each is None else as_json(each) for each in column.to_pylist()], pa.string())
+        return pa.array([None if each is None else as_json(each, kind) for each in column.to_pylist()], pa.string())
     return column.cast(pa.string())
 
 
@@ -85,19 +85,31 @@ def outside_moments(column: pa.Array) -> pa.BooleanArray:
     elif pa.types.is_list(kind):
         parents = pc.list_parent_indices(column).filter(outside_moments(column.flatten()))
         rows = pc.is_in(pa.array(range(len(column)), pa.int64()), parents.cast(pa.int64()))
+    elif pa.types.is_map(kind):
+        whole = column.take(pa.array(range(len(column)), pa.int64()))  # a mask must not belong to a slice
+        rows = outside_moments(pa.ListArray.from_arrays(whole.offsets, whole.items, mask=whole.is_null()))
     return rows
 
 
-def as_json(value: Any) -> str:
-    """JSON of a nested value. Bytes are in base64; decimals, dates, timestamps, NaN and infinity are strings."""
-    return json.dumps(_plain(value), ensure_ascii=False)
+def as_json(value: Any, kind: pa.DataType) -> str:
+    """JSON of a nested value. Bytes are in base64; decimals, dates, timestamps, NaN and infinity are strings. Structs and
+    maps are objects.
+
+    Args:
+        value: the value as Arrow's to_pylist returns it, in which a map is a list of pairs.
+    """
+    return json.dumps(_plain(value, kind), ensure_ascii=False)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {each.name: _plain(value[each.name], each.type) for each in kind}
+    if pa.types.is_list(kind):
+        return [_plain(each, kind.value_type) for each in value]
+    if pa.types.is_map(kind):
+        return {str(key): _plain(each, kind.item_type) for key, each in value}
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, (datetime, date)):

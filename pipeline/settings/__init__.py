@@ -4,6 +4,7 @@ storage_engine/config/settings_document.py parses the YAML file. `lakelog --conf
 
 export_settings.py   declares the settings of exports
 jdbc_settings.py     declares the settings of an export into a database
+schema_settings.py   declares the settings of schemas
 overlays.py          finds the setting to which a LAKELOG_ variable or a --set refers
 model.py             declares the settings, with their documentation
 values.py            defines the types of the values, with their checks

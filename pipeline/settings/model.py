@@ -35,6 +35,7 @@ from pipeline.settings.job_keys import (
     SMALL_FILES,
     STORAGE_RETRY_TIMEOUT,
 )
+from pipeline.settings.schema_settings import SchemaSettings
 from pipeline.settings.section import Section
 from pipeline.settings.values import (
     AVAILABLE_NOW,
@@ -237,17 +238,6 @@ class MaintenanceSettings(JobTopics):
     )
 
 
-class SchemaSettings(Section):
-    """The folders in which event models outside of schemas/ are found."""
-
-    path: Annotated[tuple[Location, ...], Noun("a list of folders"), BeforeValidator(listed)] = Field(
-        default=(),
-        description="Folders that hold modules with event models, for a `schema:` of the form `module:Class`. Give a list, or"
-        " paths separated by commas. A relative path begins at the current directory. Python searches these folders after"
-        " PYTHONPATH and the installed packages. Each host that runs executors needs these folders, too.",
-    )
-
-
 class StorageSettings(Section):
     """The storage of the root, if the root is not a local directory."""
 
@@ -270,13 +260,15 @@ class TopicDefinition:
         partitions: the number in the settings, or else the broker's num.partitions.
         partitions_given: whether the settings contain the number. If so, a different number in the state is reported.
         overrides: Kafka's topic keys in the canonical text that the topic's state stores.
-        schema: names the event model that decodes the values, if any.
+        schema: names the schema that decodes the values, if any.
+        registry: names the folder or the registry of the schemas with which the values were written, if any.
     """
 
     partitions: int
     partitions_given: bool
     overrides: Mapping[str, str]
     schema: str | None
+    registry: str | None = None
 
 
 class Settings(Section):
@@ -430,8 +422,14 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
 
 TOPIC_ENTRY: Final[Mapping[str, str]] = {
     "partitions": "Number of partitions. Default: the broker's num.partitions.",
-    "schema": "The event model that decodes the values. Give the name of a model in schemas/, or `module:Class` for your own"
-    " pydantic model, or columns in Spark's DDL such as `id BIGINT NOT NULL, name STRING`. Default: none.",
+    "schema": "The schema that decodes the values. For JSON, give the name of a model in schemas/, or `module:Class` for"
+    " your own pydantic model, or columns in Spark's DDL such as `id BIGINT NOT NULL, name STRING`. For Avro, give a file,"
+    " such as `events/order.avsc`. For Protobuf, give a file with descriptors and the name of a message, such as"
+    " `events/shop.desc:shop.Order`. A relative path begins at the current directory. Default: none.",
+    "schema.registry": "Where the schemas are with which the values in Avro or Protobuf were written. Give the URL of a"
+    " schema registry with the REST API of Confluent's Schema Registry, or a folder with files such as `7.avsc` or"
+    " `7.proto`, named after the ids of the schemas. With this key, each value begins with the id of its schema, in"
+    " Confluent's wire format. Without it, values are plain. Default: none.",
 }
 """The keys of a topic that are not Kafka's."""
 

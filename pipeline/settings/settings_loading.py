@@ -129,7 +129,12 @@ def _topic(document: Document, name: str, broker: BrokerConfig) -> TopicDefiniti
     if schema is not None and not (isinstance(schema, str) and schema.strip()):
         raise ConfigError(
             document.place((*path, "schema")),
-            f"expected the name of a model, or module:Class, or columns in Spark's DDL; found {shown(schema)}",
+            f"expected the name of a model, or module:Class, or a file, or columns in Spark's DDL; found {shown(schema)}",
+        )
+    registry = entry.get("schema.registry")
+    if registry is not None and not (isinstance(registry, str) and registry.strip()):
+        raise ConfigError(
+            document.place((*path, "schema.registry")), "expected the URL of a schema registry, or a folder"
         )
     given = broker.num_partitions
     if partitions is not None:
@@ -140,6 +145,7 @@ def _topic(document: Document, name: str, broker: BrokerConfig) -> TopicDefiniti
         partitions_given=partitions is not None,
         overrides=normalise_overrides(overrides, document.place(path)),
         schema=schema.strip() if isinstance(schema, str) else None,
+        registry=registry.strip() if isinstance(registry, str) else None,
     )
 
 
@@ -196,7 +202,7 @@ def _first_mistake(document: Document, error: ValidationError) -> ConfigError:
     if found["type"] == "missing":
         return ConfigError(place, f"the key {'.'.join(path)} is missing", (field and field.description) or "")
     expected = noun(field) if field else "text"
-    if path[:2] == STORAGE_OPTIONS or path[-1] == "password":
+    if path[:2] == STORAGE_OPTIONS or path[-1].endswith("password"):
         return ConfigError(place, f"expected {expected}; the value is not shown, because it may be a password")
     if field and section_in(field.annotation):  # the value may be the password of an option inside the section
         return ConfigError(place, f"expected {expected}; found {section_kind(found['input'])}")

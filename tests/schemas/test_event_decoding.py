@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from pydantic import Field
 
-from schemas.event_decoding import DecodeError, decode_values
+from schemas.decoder import DecodeError
+from schemas.event_decoding import decode_values
 from schemas.event_model import EventModel
 
 

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 from schemas.event_decoding import decode_values
-from schemas.event_schema import EventSchema, UnknownSchemaError, names
+from schemas.event_schema import EventSchema, names
 from schemas.flight import Flight
 from schemas.model_columns import arrow_schema
+from schemas.schema_errors import MissingFormatError, UnknownSchemaError
 
 SHOP = """
 from pydantic import BaseModel, RootModel
@@ -119,3 +120,33 @@ def test_what_is_no_model_is_an_error_that_says_what_was_looked_for_and_where(
     if "not installed" in problem:
         assert shop in caught.value.problem, "says which folders were searched"
         assert str(Path(sys.prefix) / "lib") not in caught.value.problem, "and not those of the installed packages"
+
+
+@pytest.mark.parametrize(
+    ("text", "module", "package", "extra"),
+    [
+        ("o.avsc", "fastavro", "fastavro", "avro"),
+        ("o.desc:a.B", "google.protobuf.descriptor_pb2", "protobuf", "protobuf"),
+    ],
+)
+def test_a_missing_package_is_an_error_that_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, module: str, package: str, extra: str
+) -> None:
+    (tmp_path / text.partition(":")[0]).write_text("{}")
+    monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
+    with pytest.raises(MissingFormatError) as missing:
+        EventSchema(f"{tmp_path}/{text}").loaded()
+    assert (missing.value.problem, missing.value.remedy) == (
+        f"values of this schema need the package {package}, which is not installed",
+        f"Run: pip install 'lakelog[{extra}]'.",
+    )
+
+
+def test_a_schema_of_a_file_needs_no_file_in_other_processes(tmp_path: Path) -> None:
+    file = tmp_path / "o.avsc"
+    file.write_text('{"type": "record", "name": "O", "fields": [{"name": "a", "type": "int"}]}')
+    schema = EventSchema(str(file)).loaded()
+    file.unlink()
+    script = "import pickle, sys; print(pickle.load(sys.stdin.buffer).columns, end='')"
+    other = subprocess.run([sys.executable, "-c", script], input=pickle.dumps(schema), capture_output=True, check=True)
+    assert other.stdout.decode() == "a: int64 not null"

@@ -16,6 +16,7 @@ the same way as an export.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -32,7 +33,9 @@ from pipeline.delta.export_plan import (
 from pipeline.delta.rows.row_columns import COORDINATES, HEADERS_COLUMN
 from pipeline.delta.table_history import DeltaLog, find_head
 from pipeline.delta.table_stamp import Stamp, TableHead
-from schemas.event_schema import EventSchema, UnknownSchemaError
+from schemas.event_schema import EventSchema, writer_schemas
+from schemas.schema_errors import UnknownSchemaError
+from schemas.writers.registry import REGISTRY_PASSWORD, REGISTRY_USER
 from storage_engine.errors import ConfigError, ConflictError, LogError, UnknownTopicError
 from storage_engine.storage import Storage
 from storage_engine.topic.chain.state_chain import StateChain
@@ -54,6 +57,8 @@ class FreshRequest:
     topic_id: the id that the topic must still have.
     table: path or URI of the table.
     schema: the text of the setting `topics.<topic>.schema`; None: the rows have the values as bytes.
+    registry: the text of the setting `topics.<topic>.schema.registry`, if the topic has it. The user and the password of
+        a schema registry are in the environment.
     """
 
     storage: Storage
@@ -62,6 +67,7 @@ class FreshRequest:
     topic_id: str
     table: str
     schema: str | None
+    registry: str | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +139,8 @@ def snapshot_of(request: FreshRequest, exported: ExportedHead, columns: Sequence
     Raises:
         LostRecordsError: retention deleted records that are not in the table.
         ExportRefusedError: the table belongs to another topic, or is ahead of the log.
-        ConfigError: the schema names no model, or the table needs a schema.
+        ConfigError: the schema cannot be used, or the table needs a schema.
+        RegistryError: the schema registry does not answer, or refuses access.
         UnknownTopicError: the topic was deleted.
     """
     state = _newest(request)
@@ -175,15 +182,17 @@ def _schema(request: FreshRequest, columns: Sequence[str]) -> EventSchema | None
             return None
         raise ConfigError(
             "schema",
-            f"the export decodes the rows of {request.table} with a model, but the argument schema names no model",
+            f"the export decodes the rows of {request.table} with a schema, but the argument schema names none",
             f"Give the text of the setting topics.{request.topic}.schema.",
         )
-    schema = EventSchema(request.schema)
     try:
-        schema.model  # noqa: B018 - finds the model, or says why there is none
+        writers = None
+        if request.registry is not None:
+            user, password = (os.environ.get(name, "") for name in (REGISTRY_USER, REGISTRY_PASSWORD))
+            writers = writer_schemas(request.registry, user, password)
+        return EventSchema(request.schema, writers=writers).loaded()
     except UnknownSchemaError as error:
         raise ConfigError("schema", error.problem, error.remedy) from error
-    return schema
 
 
 def read_whole(

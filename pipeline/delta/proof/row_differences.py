@@ -14,7 +14,8 @@ def differing_rows(one: pa.Array, other: pa.Array) -> Mask:
     """Which values of two columns differ, bool of shape (rows,).
 
     Nulls are equal to each other. Floating-point numbers are compared as bits, so NaN equals NaN, and -0.0 differs from
-    0.0. Lists are equal if they have the same length and equal items.
+    0.0. Lists are equal if they have the same length and equal items. Maps are equal if they have equal entries in the
+    same order.
 
     Args:
         one, other: arrays of the same type and length.
@@ -41,6 +42,8 @@ def _differing_values(one: pa.Array, other: pa.Array) -> Mask:
         return differs
     if pa.types.is_list(kind):
         return _differing_lists(one, other)
+    if pa.types.is_map(kind):
+        return _differing_lists(_as_lists(one), _as_lists(other))
     if pa.types.is_floating(kind):
         bits = [_bits(each) for each in (one, other)]
         return np.asarray(bits[0] != bits[1])
@@ -57,6 +60,12 @@ def _differing_lists(one: pa.Array, other: pa.Array) -> Mask:
         rows = np.repeat(same, lengths[same])
         differs[rows[differing_rows(items, items_other)]] = True
     return differs
+
+
+def _as_lists(maps: pa.Array) -> pa.Array:
+    """The entries of each map. The maps have no nulls."""
+    entries = pa.StructArray.from_arrays([maps.keys, maps.items], ["key", "value"])
+    return pa.ListArray.from_arrays(maps.offsets, entries)
 
 
 def _bits(values: pa.Array) -> npt.NDArray[np.uint64]:

@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from pipeline.delta.dead_letters import EXPORT_DEAD_LETTERS
 from pipeline.delta.export_plan import Export, ExportMode
-from schemas.model_columns import arrow_schema
 
 NO_KEY = "no key"
 UNDECODABLE = "undecodable"
@@ -49,7 +48,7 @@ HANDLING = pa.schema(
 
 def row_columns(export: Export) -> pa.Schema:
     """The columns that are computed from one record."""
-    fields = arrow_schema(export.schema.model) if export.schema is not None else _VALUE
+    fields = export.schema.columns if export.schema is not None else _VALUE
     headers = [pa.field(HEADERS_COLUMN, _HEADERS)] if export.headers else []
     change = [CHANGE_TYPE] if export.mode is ExportMode.CHANGELOG else []
     return pa.schema([*(each.with_nullable(True) for each in fields), *COORDINATES, *headers, *change])
@@ -58,7 +57,7 @@ def row_columns(export: Export) -> pa.Schema:
 def nullable_fields(export: Export) -> frozenset[str]:
     """The fields of the model that may be null in a row. Without a model, the value of a row is never null, because a
     record without a value is a tombstone or a dead letter."""
-    fields = arrow_schema(export.schema.model) if export.schema is not None else ()
+    fields = export.schema.columns if export.schema is not None else ()
     return frozenset(each.name for each in fields if each.nullable)
 
 

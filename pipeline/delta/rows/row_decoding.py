@@ -21,7 +21,7 @@ from pipeline.delta.rows.row_columns import (
     carried_columns,
     row_columns,
 )
-from schemas.event_decoding import DecodeError, decode_values
+from schemas.decoder import DecodeError
 
 
 def decoded_columns(export: Export) -> pa.Schema:
@@ -68,10 +68,10 @@ def decode_batches(batches: Iterable[pa.RecordBatch], export: Export) -> Iterato
 
 
 def _decoded(export: Export, values: pa.BinaryArray) -> tuple[list[pa.Array], list[DecodeError]]:
-    """The columns of the model, and the values that do not fit the model. Without a model, a value is its own column."""
+    """The columns of the schema, and the values that do not fit it. Without a schema, a value is its own column."""
     if export.schema is None:
         return [values], []
-    decoded = decode_values(export.schema.model, values)
+    decoded = export.schema.decoder.decode(values)
     return decoded.columns.columns, decoded.errors
 
 

@@ -257,7 +257,7 @@ def _stale_array(places: Collection[RecordPlace | None]) -> pa.Array:
 
 
 def nullable_columns(columns: pa.Schema) -> pa.Schema:
-    """The same columns, each nullable down to the elements of lists, as Spark creates them
+    """The same columns, each nullable down to the elements of lists and the values of maps, as Spark creates them
     (lakelog.spark.types.nullable)."""
     return pa.schema([pa.field(each.name, _nullable(each.type)) for each in columns])
 
@@ -267,6 +267,8 @@ def _nullable(kind: pa.DataType) -> pa.DataType:
         return pa.struct([pa.field(each.name, _nullable(each.type)) for each in kind])
     if pa.types.is_list(kind):
         return pa.list_(pa.field("element", _nullable(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _nullable(kind.item_type))
     return kind
 
 

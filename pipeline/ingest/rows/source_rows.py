@@ -28,9 +28,8 @@ from lakelog.spark.types import nullable, quoted, spark_struct
 from pipeline.settings import Settings
 from pipeline.spark.failures import SPARK_ERRORS, planning_reason
 from pipeline.spark.kafka_login import JAAS, check_login
-from pipeline.topic_model import event_schema
+from pipeline.topic_model import event_schema, source_schema
 from schemas.event_schema import EventSchema
-from schemas.model_columns import arrow_schema
 from storage_engine.errors import ConfigError
 
 _LINES = {"json", "csv"}
@@ -355,12 +354,12 @@ def _schema(settings: Settings, kind: str) -> StructType | None:
     If the settings give the source no schema, a source that can use a schema gets the topic's schema.
     """
     takes_one = kind in _LINES | _MESSAGES | _COLUMNS_OF_FILES
-    named = settings.source_schema() if takes_one else settings.required_ingest().source.schema_
+    named = source_schema(settings) if takes_one else settings.required_ingest().source.schema_
     if named is None:
         return None
     if not EventSchema(named).is_ddl:
         schema = event_schema(settings, settings.source_schema_setting, named)
-        return nullable(spark_struct(arrow_schema(schema.model)))
+        return nullable(spark_struct(schema.columns))
     columns = _ddl(named)
     if columns is None:
         raise ConfigError(

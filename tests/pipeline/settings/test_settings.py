@@ -199,6 +199,9 @@ _OPTIONS = f"{_HEAD}ingest:\n  topic: t\n  value: v\n  source:\n    format: kafk
         (f"{_HEAD}storage: {{options: hidden}}\n", []),
         (f"{_HEAD}storage: hidden\n", []),
         (f"{_HEAD}storage: {{options: {{aws_secret_access_key: [hidden]}}}}\n", []),
+        (f"{_HEAD}schemas: {{registry.password: [hidden]}}\n", []),
+        (f"{_HEAD}schemas: {{registry.pasword: hidden}}\n", []),
+        (f"{_HEAD}topics: {{t: {{schema: flight, schema.registry: [hidden]}}}}\n", []),
         (_HEAD, ["storage.options.aws_secret_access_key:hidden"]),
         (_HEAD, ["storage.options.aws_secret_access_key hidden"]),
         (_HEAD, ["storage.option.aws_secret_access_key=hidden"]),
@@ -697,6 +700,20 @@ def test_every_setting_is_documented() -> None:
 # Databases
 
 _JDBC = "root: r\nexport:\n  topic: t\n  jdbc: {{url: '{url}', table: t, user: u{more}}}\n"
+
+
+def test_the_registry_of_a_topic_and_its_password_come_from_the_environment(tmp_path: Path) -> None:
+    conf = tmp_path / "settings.yaml"
+    conf.write_text("root: r\ntopics: {orders: {schema: o.avsc, schema.registry: folder}}\n")
+    found = {
+        "LAKELOG_SCHEMAS_REGISTRY_PASSWORD": "hidden",
+        "LAKELOG_TOPICS_ORDERS_SCHEMA_REGISTRY": " http://registry ",
+    }
+    settings = load_settings(conf, (), None, found)
+    assert (settings.topics["orders"].schema, settings.topics["orders"].registry) == ("o.avsc", "http://registry")
+    assert dict(settings.topics["orders"].overrides) == {}, "the state of a topic does not contain them"
+    assert settings.schemas.registry_password == "hidden"
+    assert "hidden" not in repr(settings)
 
 
 def test_the_password_of_a_database_comes_from_the_environment(tmp_path: Path) -> None:

@@ -411,7 +411,7 @@ def test_a_table_that_is_ahead_of_the_log(tmp_path: Path, monkeypatch: pytest.Mo
     [
         (
             None,
-            "with a model, but the argument schema names no model. Give the text of the setting topics.orders.schema",
+            "with a schema, but the argument schema names none. Give the text of the setting topics.orders.schema",
         ),
         ("no_such_model", "there is no model 'no_such_model'"),
     ],

@@ -1,0 +1,1 @@
+"""Decodes values in Avro's binary format, with the package fastavro."""

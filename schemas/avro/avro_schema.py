@@ -1,0 +1,203 @@
+"""Parses an Avro schema, and checks that a damaged value cannot make fastavro run without end.
+
+fastavro parses the schema, and resolves the writer's schema to the reader's schema as Avro prescribes: by the names and
+aliases of fields, with defaults and promotions. fastavro has two gaps, which this module closes:
+
+- fastavro returns the default of a field as it stands in the schema's JSON. So the defaults are replaced here by the
+  objects that a decoded value would have: bytes instead of text, and records with the defaults of their own fields.
+- A value of an array can claim 2^60 items that need no bytes, and a value of a recursive record can be nested more
+  deeply than a thread's stack allows. Schemas for which this is possible are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.schema_errors import required_package
+
+Node = Any
+"""A part of a parsed schema: a name, a dict with the key `type`, or the list of the branches of a union."""
+
+_PRIMITIVE_BYTES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
+
+
+class AvroSchemaError(ValueError):
+    """The text is no Avro schema, or the schema cannot be used."""
+
+
+@dataclass(frozen=True)
+class AvroSchema:
+    """A parsed schema.
+
+    root: the schema in the form that fastavro expects.
+    named: by full name, the records, enums and fixed types.
+    """
+
+    root: Node
+    named: Mapping[str, Node]
+
+    def resolved(self, node: Node) -> Node:
+        """The definition of a type that is given by its name, or in an object of its own."""
+        while True:
+            if isinstance(node, str) and node in self.named:
+                node = self.named[node]
+            elif isinstance(node, dict) and isinstance(node["type"], (dict, list)):
+                node = node["type"]
+            else:
+                return node
+
+
+def parse(text: str, references: Sequence[str] = ()) -> AvroSchema:
+    """The schema of a text in Avro's JSON.
+
+    Args:
+        references: schemas with named types that the text uses, each after those that it uses itself.
+
+    Raises:
+        AvroSchemaError: the text is no Avro schema.
+        MissingFormatError: fastavro is not installed.
+    """
+    fastavro = required_package("fastavro", "fastavro", "avro")
+    named: dict[str, Node] = {}
+    try:
+        for each in references:
+            fastavro.parse_schema(json.loads(each), named_schemas=named)
+        root = fastavro.parse_schema(json.loads(text), named_schemas=named)
+    except json.JSONDecodeError as error:
+        raise AvroSchemaError(f"it is not JSON: {error}") from None
+    except RecursionError:
+        raise AvroSchemaError("it is nested too deeply") from None
+    except Exception as error:  # noqa: BLE001 - fastavro also raises TypeError, KeyError and AttributeError for wrong schemas
+        raise AvroSchemaError(f"it is not an Avro schema: {type(error).__name__}: {error}") from None
+    schema = AvroSchema(root, named)
+    _set_defaults(schema)
+    return schema
+
+
+def canonical_form(schema: AvroSchema) -> str:
+    """A fingerprint of Avro's canonical form: two schemas with the same fingerprint write values in the same way."""
+    fastavro_schema = required_package("fastavro.schema", "fastavro", "avro")
+    form = fastavro_schema.to_parsing_canonical_form(schema.root)
+    return str(fastavro_schema.fingerprint(form, "CRC-64-AVRO"))
+
+
+def kind_of(node: Node) -> str:
+    """The type of a resolved part: a primitive type, record, enum, fixed, array, map or union."""
+    if isinstance(node, list):
+        return "union"
+    return str(node["type"]) if isinstance(node, dict) else str(node)
+
+
+def children(node: Node) -> Iterator[Node]:
+    """The parts of a resolved part."""
+    kind = kind_of(node)
+    if kind == "union":
+        yield from node
+    elif kind == "record":
+        yield from (field["type"] for field in node["fields"])
+    elif kind == "array":
+        yield node["items"]
+    elif kind == "map":
+        yield node["values"]
+
+
+def check_finite(schema: AvroSchema) -> None:
+    """Check that the bytes of a value limit how long fastavro decodes it.
+
+    Raises:
+        AvroSchemaError: a type contains itself, or an array has items without bytes.
+    """
+    _least_bytes(schema, schema.root, ())
+
+
+def _least_bytes(schema: AvroSchema, node: Node, outer: tuple[str, ...]) -> int:
+    """The least number of bytes of a value, up to 1 for unions, arrays and maps."""
+    node = schema.resolved(node)
+    kind = kind_of(node)
+    if kind == "record":
+        if node["name"] in outer:
+            raise AvroSchemaError(f"the record {node['name']} contains itself")
+        return sum(_least_bytes(schema, each["type"], (*outer, node["name"])) for each in node["fields"])
+    if kind == "fixed":
+        return int(node["size"])
+    inner = [_least_bytes(schema, each, outer) for each in children(node)]
+    if kind == "array" and not inner[0]:
+        raise AvroSchemaError("an array has items that need no bytes")
+    return _PRIMITIVE_BYTES.get(kind, 1)
+
+
+# --- Defaults ---------------------------------------------------------------------------------------------------
+
+
+def _set_defaults(schema: AvroSchema) -> None:
+    """Replace the default of each field by the object that fastavro makes of the same value."""
+    given = {
+        id(field): (field, field["default"])
+        for record in _records(schema)
+        for field in record["fields"]
+        if "default" in field
+    }
+    originals = {number: default for number, (_, default) in given.items()}
+    for field, default in given.values():
+        field["default"] = _decoded_default(schema, field["type"], default, originals)
+
+
+def _records(schema: AvroSchema) -> Iterator[Node]:
+    """Each record, also if fastavro has copied it."""
+    waiting = [schema.root, *schema.named.values()]
+    seen = set[int]()
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, (dict, list)) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if kind_of(node) == "record":
+            yield node
+        waiting += [node["type"]] if isinstance(node, dict) and not isinstance(node["type"], str) else children(node)
+
+
+def _decoded_default(schema: AvroSchema, node: Node, default: Any, originals: Mapping[int, Any]) -> Any:
+    node = schema.resolved(node)
+    kind = kind_of(node)
+    if kind == "union":
+        branch = next((each for each in node if _is_value_of(schema, each, default)), node[0])
+        decoded = _decoded_default(schema, branch, default, originals)
+        resolved = schema.resolved(branch)
+        return (resolved["name"], decoded) if kind_of(resolved) in ("record", "enum", "fixed") else decoded
+    if kind in ("bytes", "fixed") and isinstance(default, str):
+        return default.encode("latin-1")
+    if kind in ("float", "double"):
+        return float(default)
+    if kind == "array":
+        return [_decoded_default(schema, node["items"], each, originals) for each in default]
+    if kind == "map":
+        return {key: _decoded_default(schema, node["values"], each, originals) for key, each in default.items()}
+    if kind == "record":
+        return {
+            field["name"]: _decoded_default(
+                schema, field["type"], default.get(field["name"], originals.get(id(field))), originals
+            )
+            for field in node["fields"]
+        }
+    return default
+
+
+_JSON_TYPES: Mapping[str, tuple[type, ...]] = {
+    "null": (type(None),),
+    "boolean": (bool,),
+    "int": (int,),
+    "long": (int,),
+    "float": (int, float),
+    "double": (int, float),
+    "array": (list,),
+    "map": (dict,),
+    "record": (dict,),
+}
+
+
+def _is_value_of(schema: AvroSchema, node: Node, default: Any) -> bool:
+    kind = kind_of(schema.resolved(node))
+    return isinstance(default, _JSON_TYPES.get(kind, (str,))) and (isinstance(default, bool) == (kind == "boolean"))

@@ -1,0 +1,127 @@
+"""Defines what each kind of schema does: it names the columns of a table, and turns the values of records into these
+columns.
+
+A pydantic model and Spark's DDL decode JSON (`schemas.event_decoding`). The packages `schemas.avro` and
+`schemas.protobuf` decode the binary formats of the same names. All exports, the proof of a table, fresh views and the
+check of an ingest use a `Decoder`, and do not know which kind it is.
+
+The reason of an error never contains a part of the value, because some people are allowed to read logs and dead-letter
+tables, but not the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from schemas.comparing import ModelField
+
+
+@dataclass(frozen=True)
+class DecodeError:
+    """The error of a value that does not fit the schema."""
+
+    row: int
+    """Index into the values."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class DecodedValues:
+    """The columns of the schema, with one row for each value, in the order of the values."""
+
+    columns: pa.RecordBatch
+    """If a value is null or cannot be decoded, its row is null in every column. So every column is nullable."""
+    errors: list[DecodeError]
+    """In ascending order of row."""
+
+
+class Decoder(Protocol):
+    """A schema that was found and checked.
+
+    A decoder may be used by several threads at the same time, and stays valid for the life of the process.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name of the model, record or message, for messages and for the topic's state."""
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns; a column is nullable if a value may lack it."""
+
+    @property
+    def fields(self) -> Mapping[str, ModelField]:
+        """The fields by path, to compare two versions of the schema. A path in round brackets describes how the values
+        are written."""
+
+    def decode(self, values: pa.BinaryArray) -> DecodedValues:
+        """Decode each value. A null value gives neither a row nor an error.
+
+        Raises:
+            RegistryError: the schemas with which the values were written cannot be read.
+        """
+
+
+Row = Mapping[str, Any]
+"""A decoded value: for each column a Python object from which Arrow can make a value of the column's type."""
+
+CONVERSION_ERRORS = (ArithmeticError, ValueError, TypeError)
+"""Arrow's errors for a value that does not fit the type of its column. They include pa.ArrowInvalid and
+pa.ArrowTypeError.
+"""
+
+
+class UndecodableError(Exception):
+    """A value cannot be decoded. Decoders raise and catch this error.
+
+    Args:
+        reason: the reason, without any part of the value.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+def decoded_values(
+    columns: pa.Schema, rows: MutableSequence[Row | None], reasons: MutableMapping[int, str]
+) -> DecodedValues:
+    """The columns of decoded values. A row that fits the schema but not the columns becomes an error.
+
+    Args:
+        rows: the decoded values; None for a value that is null or cannot be decoded.
+        reasons: by row, why a value cannot be decoded.
+    """
+    schema = pa.schema([field.with_nullable(True) for field in columns])
+    try:
+        arrays = [_column(field, rows) for field in schema]
+    except CONVERSION_ERRORS:
+        _drop_rows_that_no_column_holds(schema, rows, reasons)
+        arrays = [_column(field, rows) for field in schema]
+    errors = [DecodeError(row, reasons[row]) for row in sorted(reasons)]
+    return DecodedValues(pa.record_batch(arrays, schema=schema), errors)
+
+
+def _column(field: pa.Field, rows: Sequence[Row | None]) -> pa.Array:
+    name = field.name
+    return pa.array([None if row is None else row[name] for row in rows], type=field.type)
+
+
+def _drop_rows_that_no_column_holds(
+    schema: pa.Schema, rows: MutableSequence[Row | None], reasons: MutableMapping[int, str]
+) -> None:
+    """Drop rows that fit the schema but not the columns, for example an int of more than 64 bits."""
+    for number, row in enumerate(rows):
+        if row is None:
+            continue
+        for field in schema:
+            try:
+                _column(field, [row])
+            except CONVERSION_ERRORS:
+                rows[number] = None
+                reasons[number] = f"out_of_range at {field.name}"
+                break

@@ -1,0 +1,1 @@
+"""Decodes values in Protobuf's binary format, with the package protobuf."""

@@ -1,0 +1,121 @@
+"""Decodes Protobuf messages into columns: plain messages, and messages in Confluent's wire format.
+
+A message is always decoded with the descriptors of the settings, because the numbers of the fields say which fields it
+has. Fields that the descriptors do not have are ignored. In the wire format, the writer's schema only says which message
+the value is. A value of another message has no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from schemas.comparing import ModelField
+from schemas.decoder import DecodedValues, Row, UndecodableError, decoded_values
+from schemas.protobuf.message_columns import columns_of, fields_of
+from schemas.protobuf.message_types import ProtobufSchemaError, message_class
+from schemas.protobuf.proto_names import ProtoFile
+from schemas.writers.wire_format import after_id, message_indexes, schema_id
+from schemas.writers.writer_schemas import WriterSchemas
+
+_FORMAT = "(format)"
+"""The path of the field that describes how values are written."""
+
+
+class MessageDecoder:
+    """Decodes Protobuf messages of one kind. `schemas.decoder.Decoder` describes the methods."""
+
+    def __init__(self, content: bytes, name: str, writers: WriterSchemas | None) -> None:
+        """Find the message.
+
+        Args:
+            content: a FileDescriptorSet.
+            name: the full name of the message.
+            writers: the writers' schemas; None if values are plain.
+
+        Raises:
+            ProtobufSchemaError: the content is no such set, or has no such message.
+            UnsupportedFieldError: the message has no fields, or a field has no column type.
+            MissingFormatError: protobuf is not installed.
+        """
+        self._message = message_class(content, name)
+        self._columns, self._readers = columns_of(self._message.DESCRIPTOR)
+        self._writers = writers
+        self._known: dict[int, ProtoFile | str] = {}
+
+    @property
+    def name(self) -> str:
+        return str(self._message.DESCRIPTOR.full_name)
+
+    @property
+    def columns(self) -> pa.Schema:
+        return self._columns
+
+    @property
+    def fields(self) -> Mapping[str, ModelField]:
+        form = "Protobuf" if self._writers is None else "Protobuf with schema ids"
+        fields = fields_of(self._message.DESCRIPTOR, self._columns)
+        return {**fields, _FORMAT: ModelField(form, required=True, nullable=False)}
+
+    def decode(self, values: pa.BinaryArray) -> DecodedValues:
+        rows: list[Row | None] = []
+        reasons: dict[int, str] = {}
+        missing: dict[int, str] = {}  # an id that is missing now may be there for the next batch
+        for number, value in enumerate(values.to_pylist()):
+            row = None
+            if value is not None:
+                try:
+                    row = self._row(value if self._writers is None else self._unframed(self._writers, value, missing))
+                except UndecodableError as error:
+                    reasons[number] = error.reason
+            rows.append(row)
+        return decoded_values(self._columns, rows, reasons)
+
+    def _row(self, value: bytes) -> Row:
+        message = self._message()
+        try:
+            message.ParseFromString(value)
+            if not message.IsInitialized():
+                raise UndecodableError("missing_field: a required field is not there")
+            return {name: read(message) for name, read in self._readers.items()}
+        except UndecodableError:
+            raise
+        except OverflowError:
+            raise UndecodableError("out_of_range: a time is outside of the years 1 to 9999") from None
+        except Exception:  # noqa: BLE001 - the texts of protobuf's errors may contain the value
+            raise UndecodableError("malformed") from None
+
+    def _unframed(self, writers: WriterSchemas, value: bytes, missing: dict[int, str]) -> bytes:
+        """The message inside a value in the wire format."""
+        number = schema_id(value)
+        place, message = message_indexes(after_id(value))
+        written = self._known.get(number) or missing.get(number) or self._writer(writers, number, missing)
+        if isinstance(written, str):
+            raise UndecodableError(written)
+        name = written.name_at(place)
+        if name is None:
+            raise UndecodableError(
+                f"no_message_indexes: the schema with the id {number} has no message at the place in the value"
+            )
+        if name != self.name:
+            raise UndecodableError(f"other_message: the value is the message {name}, not {self.name}")
+        return message
+
+    def _writer(self, writers: WriterSchemas, number: int, missing: dict[int, str]) -> ProtoFile | str:
+        """The writer's schema with an id, from the folder or the registry; or why it cannot be used."""
+        found = writers.find(number)
+        if found is None:
+            missing[number] = f"unknown_schema: {writers.shown} has no schema with the id {number}"
+            return missing[number]
+        known: ProtoFile | str
+        schema = f"the schema with the id {number}"
+        if found.kind != "PROTOBUF":
+            known = f"other_format: {schema} is {found.kind}, not PROTOBUF"
+        else:
+            try:
+                known = ProtoFile.parse(found.text)
+            except ProtobufSchemaError as error:
+                known = f"unusable_schema: {schema} cannot be used: {error}"
+        self._known[number] = known
+        return known

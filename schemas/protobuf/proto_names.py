@@ -1,0 +1,100 @@
+"""Finds the name of a message in the text of a .proto file, by the place of the message in the file.
+
+Confluent's wire format names a message by its place. This module reads only what it needs for the names: the package,
+and which messages are inside which. It does not check the rest of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from schemas.protobuf.message_types import ProtobufSchemaError
+
+_TOKEN = re.compile(
+    r"//[^\n]*|/\*.*?\*/|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|[A-Za-z_][\w.]*|[{};]|[^\s\w]|\w+", re.DOTALL
+)
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass
+class _Message:
+    name: str
+    inner: list[_Message] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ProtoFile:
+    """The messages of a .proto file."""
+
+    package: str
+    messages: list[_Message]
+
+    @classmethod
+    def parse(cls, text: str) -> ProtoFile:
+        """The messages of the text.
+
+        Raises:
+            ProtobufSchemaError: the text is no .proto file.
+        """
+        return cls(*_parsed(text))
+
+    def name_at(self, place: Sequence[int]) -> str | None:
+        """The full name of the message at a place; None if there is no message at this place.
+
+        Args:
+            place: (1, 0) is the first message inside the second message of the file.
+        """
+        names, messages = [self.package] if self.package else [], self.messages
+        for index in place:
+            if not 0 <= index < len(messages):
+                return None
+            names.append(messages[index].name)
+            messages = messages[index].inner
+        return ".".join(names)
+
+
+def _parsed(text: str) -> tuple[str, list[_Message]]:
+    """The package and the messages of a file."""
+    found = [each for each in _TOKEN.findall(text) if not each.startswith(("//", "/*"))]
+    package, outermost = "", list[_Message]()
+    # Each open brace: the messages inside it; None inside an enum, a service, a oneof or a value of an option.
+    open_braces: list[list[_Message] | None] = [outermost]
+    statement: list[str] = []
+    for token in found:
+        if token == "{":
+            open_braces.append(_opened(statement, open_braces))
+            statement = []
+        elif token == "}":
+            open_braces.pop()
+            if not open_braces:
+                raise ProtobufSchemaError("it is no .proto file: a brace is closed that was not opened")
+            statement = []
+        elif token == ";":
+            if len(open_braces) == 1 and statement[:1] == ["package"] and len(statement) == 2:
+                package = statement[1]
+            statement = []
+        else:
+            statement.append(token)
+    if len(open_braces) > 1 or not outermost:
+        raise ProtobufSchemaError("it is no .proto file with messages")
+    return package, outermost
+
+
+def _opened(statement: Sequence[str], open_braces: Sequence[list[_Message] | None]) -> list[_Message] | None:
+    """The messages inside a brace that a statement opens. A oneof belongs to the message around it."""
+    around = open_braces[-1]
+    if around is None:
+        return None
+    name = None
+    if statement[-2:-1] == ["message"] and len(statement) <= 3:  # `export message A` in newer files
+        name = statement[-1]
+    elif "group" in statement[:2] and (at := statement.index("group") + 1) < len(statement):
+        name = statement[at]
+    if name is not None and _NAME.fullmatch(name) is not None:
+        message = _Message(name)
+        around.append(message)
+        return message.inner
+    is_part = statement[:1] in (["oneof"], ["extend"])
+    return around if is_part else None

@@ -1,0 +1,1 @@
+"""Finds the schemas with which values were written: in a folder, or in a schema registry."""

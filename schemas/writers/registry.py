@@ -1,0 +1,164 @@
+"""Asks a schema registry for a schema, through the REST API of Confluent's Schema Registry.
+
+    GET /schemas/types                          at the start of a job: is this a registry that answers?
+    GET /schemas/ids/ID                         {"schema": ..., "schemaType": ..., "references": [...]}
+    GET /subjects/SUBJECT/versions/VERSION      the same, for a schema that another schema refers to
+
+A registry that does not answer within ten seconds, or answers with a status of 500 or more, is asked three times in
+all. The user and the password go only to the server of the URL, and not to a server to which it redirects. No message
+contains them.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import re
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from schemas.schema_errors import RegistryError, UnknownSchemaError
+from schemas.writers.writer_schemas import WrittenSchema
+
+REGISTRY_USER = "LAKELOG_SCHEMAS_REGISTRY_USER"
+REGISTRY_PASSWORD = "LAKELOG_SCHEMAS_REGISTRY_PASSWORD"
+"""The environment variables of the settings schemas.registry.user and schemas.registry.password."""
+_TIMEOUT_S = 10
+_PAUSES_S = (0.2, 1.0)
+_MOST_BYTES = 16 << 20
+_MOST_REFERENCES = 1000
+_ACCEPTED = "application/vnd.schemaregistry.v1+json, application/json"
+_URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:/[^?#@\s]*)?")
+_AGAIN = "Nothing is lost: start the job again when the registry answers."
+
+
+def is_url(text: str) -> bool:
+    """Whether the text names a registry, and not a folder."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text) is not None
+
+
+@dataclass(frozen=True)
+class SchemaRegistry:
+    """A schema registry. user, password: sent with each request if the user is not empty."""
+
+    url: str
+    user: str = ""
+    password: str = field(repr=False, default="")
+
+    @classmethod
+    def at(cls, url: str, user: str, password: str) -> SchemaRegistry:
+        """The registry at a URL.
+
+        Raises:
+            UnknownSchemaError: the URL has another form. The error does not show the URL, which may contain a password.
+        """
+        if _URL.fullmatch(url) is None:
+            raise UnknownSchemaError(
+                "the URL of the schema registry is not of the form https://host:port/path. It is not shown, because it may"
+                " contain a password",
+                f"Give user and password with {REGISTRY_USER} and {REGISTRY_PASSWORD}.",
+            )
+        return cls(url.rstrip("/"), user, password)
+
+    @property
+    def shown(self) -> str:
+        return f"the registry {self.url}"
+
+    def check(self) -> None:
+        """Check that the registry answers.
+
+        Raises:
+            RegistryError: it does not, or refuses access, or is no schema registry.
+        """
+        if not isinstance(self._get("/schemas/types"), list):
+            raise self._odd_answer()
+
+    def find(self, number: int) -> WrittenSchema | None:
+        """The schema with an id; None if there is none.
+
+        Raises:
+            RegistryError: the registry is unavailable, or gives an answer that cannot be used.
+        """
+        found = self._get(f"/schemas/ids/{number}")
+        if found is None:
+            return None
+        if not isinstance(found, dict):
+            raise self._odd_answer()
+        referred: dict[tuple[str, int], str] = {}
+        self._add_references(found, referred, ())
+        return WrittenSchema(str(found.get("schemaType", "AVRO")), self._text(found), tuple(referred.values()))
+
+    def _add_references(
+        self, schema: dict[str, Any], found: dict[tuple[str, int], str], outer: tuple[tuple[str, int], ...]
+    ) -> None:
+        for each in schema.get("references") or ():
+            try:
+                key = (str(each["subject"]), int(each["version"]))
+            except (TypeError, KeyError, ValueError):
+                raise self._odd_answer() from None
+            if key in found:
+                continue
+            if key in outer or len(found) >= _MOST_REFERENCES:
+                raise self._odd_answer()
+            subject = urllib.parse.quote(key[0], safe="")
+            referred = self._get(f"/subjects/{subject}/versions/{key[1]}")
+            if not isinstance(referred, dict):
+                raise RegistryError(
+                    self.shown,
+                    "a schema refers to a schema that the registry does not have",
+                    "Register the missing schema again.",
+                )
+            self._add_references(referred, found, (*outer, key))
+            found[key] = self._text(referred)
+
+    def _text(self, answer: dict[str, Any]) -> str:
+        text = answer.get("schema")
+        if not isinstance(text, str):
+            raise self._odd_answer()
+        return text
+
+    def _get(self, path: str) -> Any:
+        """The document at a path; None if the registry says that there is none."""
+        request = urllib.request.Request(f"{self.url}{path}", headers={"Accept": _ACCEPTED})
+        if self.user:
+            login = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+            request.add_unredirected_header("Authorization", f"Basic {login}")
+        problem = ""
+        for pause in (*_PAUSES_S, None):
+            try:
+                with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+                    body = answer.read(_MOST_BYTES)
+                return json.loads(body)
+            except urllib.error.HTTPError as error:
+                status = error.code
+                error.close()
+                if status == HTTPStatus.NOT_FOUND:
+                    return None
+                if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                    raise RegistryError(
+                        self.shown,
+                        f"refused access: status {status}",
+                        f"Check {REGISTRY_USER} and {REGISTRY_PASSWORD}.",
+                    ) from None
+                problem = f"answered with status {status}"
+                if status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.TOO_MANY_REQUESTS:
+                    raise RegistryError(self.shown, problem, "Check the URL.") from None
+            except json.JSONDecodeError:
+                raise self._odd_answer() from None
+            except (OSError, http.client.HTTPException) as error:
+                reason = error.reason if isinstance(error, urllib.error.URLError) else error
+                problem = f"does not answer: {type(reason).__name__}"
+            if pause is not None:
+                time.sleep(pause)
+        raise RegistryError(self.shown, problem, _AGAIN)
+
+    def _odd_answer(self) -> RegistryError:
+        return RegistryError(
+            self.shown, "gave an answer that is not in the form of a schema registry", "Check the URL."
+        )

@@ -1,0 +1,76 @@
+"""An ingest of Avro values that another topic has, with a check of each value, and their export with Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import lakelog
+from jobs.export import export
+from pipeline.export.export_request import add_export_options
+from pipeline.job import run_job
+from pipeline.settings import load_settings
+from pipeline.topic_model import check_schemas
+from storage_engine.errors import ConfigError
+from tests.pipeline.ingest.ingest_runs import run_ingest
+from tests.roots.delta_tables import rows_of_table
+from tests.schemas.avro.avro_values import encoded, record, with_id
+from tests.schemas.writers.schema_registry import schema_registry
+from tests.stores import root_at, storage_at
+
+ORDER = record(("id", "string"), ("amounts", {"type": "map", "values": "int"}))
+CONF = """
+topics:
+  orders: {{partitions: 1, schema: FOLDER/order.avsc, schema.registry: "URL"}}
+ingest:
+  topic: orders
+  source: {{format: lakelog, options: {{root: "{source}", subscribe: raw}}}}
+  key: key
+  value: value
+  validate: true
+export: {{topic: orders, mode: append, spark.records: 0}}
+"""
+
+
+@pytest.mark.spark
+def test_values_are_checked_copied_and_exported(spark: SparkSession, tmp_path: Path) -> None:
+    source, root = root_at(tmp_path / "source"), tmp_path / "root"
+    raw = lakelog.open(source, create=True).create_topic("raw", partitions=1)
+    (tmp_path / "order.avsc").write_text(json.dumps(ORDER))
+    conf = tmp_path / "conf.yaml"
+    with schema_registry() as server:
+        number = server.add(json.dumps(ORDER), "orders-value")
+        conf.write_text(CONF.format(source=source).replace("FOLDER", str(tmp_path)).replace("URL", server.url))
+        value = with_id(number, encoded(ORDER, {"id": "a", "amounts": {"x": 1}}))
+        raw.append([{"key": b"k", "value": each} for each in (value, value[:-1], None, b"{}")])
+        result = run_ingest(spark, conf, root)
+        assert (result.records, dict(result.dead_letters)) == (2, {"invalid": 2})
+        letters = rows_of_table(storage_at(root), "tables/dead_letters/ingest/orders")
+        by = f", by the schema {tmp_path}/order.avsc"
+        assert sorted((row["value"], row["detail"]) for row in letters) == [
+            (value[:-1], f"too_short: the value ends before all of its fields{by}"),
+            (b"{}", f"no_schema_id: the value does not begin with the byte 0 and an id of 4 bytes{by}"),
+        ]
+        argv = ["--conf", str(conf), "--root", root_at(root), "--set", "export.max.dead.letter.share=1"]
+        assert run_job("export", "", export, add_export_options, argv, {}) == 0
+    rows = rows_of_table(storage_at(root), "tables/orders")
+    assert [(row["id"], row["amounts"], row["_offset"]) for row in rows] == [("a", [("x", 1)], 0)]
+    letters = rows_of_table(storage_at(root), "tables/dead_letters/export/orders")
+    assert [(row["offset"], row["reason"]) for row in letters] == [(1, "no value")]
+
+
+def test_a_schema_of_values_is_no_schema_of_a_source(tmp_path: Path) -> None:
+    (tmp_path / "order.avsc").write_text(json.dumps(ORDER))
+    conf = tmp_path / "conf.yaml"
+    text = CONF.format(source=tmp_path).replace("FOLDER", str(tmp_path)).replace(', schema.registry: "URL"', "")
+    conf.write_text(text)
+    settings = load_settings(conf, (), root_at(tmp_path / "root"))
+    check_schemas(settings)
+    source = f"ingest.source.schema={tmp_path}/order.avsc"
+    with pytest.raises(ConfigError) as refused:
+        check_schemas(load_settings(conf, (source,), root_at(tmp_path / "root")))
+    assert refused.value.place == "--set ingest.source.schema"
+    assert "describes values in Avro or Protobuf, but rows of a source are not" in refused.value.problem

@@ -1,0 +1,172 @@
+"""Tests that values are decoded with their writer's schema, and resolved to the schema of the settings as Avro prescribes."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.avro.avro_decoder import AvroDecoder
+from schemas.comparing import compare
+from schemas.writers.writer_schemas import SchemaFolder
+from tests.schemas.avro.avro_values import Schema, decode, encoded, record, with_id
+
+LEG = record(("distance", "int"), name="Leg")
+WRITTEN = record(
+    ("id", "int"),
+    ("name", "string"),
+    ("gone", {"type": "array", "items": "string"}),
+    ("legs", {"type": "array", "items": LEG}),
+    ("colour", {"type": "enum", "name": "Colour", "symbols": ["RED", "GREEN"]}),
+)
+VALUE = {"id": 7, "name": "ä", "gone": ["x"], "legs": [{"distance": 3}], "colour": "GREEN"}
+DECIMAL: Schema = {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}
+MILLIS: Schema = {"type": "long", "logicalType": "timestamp-millis"}
+READER = record(
+    ("colour", {"type": "enum", "name": "Colour", "symbols": ["RED", "BLUE"], "default": "BLUE"}),
+    ("id", "double"),
+    ("legs", {"type": "array", "items": record(("distance", "long"), ("stop", ["null", "string"], None), name="Leg")}),
+    # Defaults of each kind: the value has none of these fields.
+    ("bytes", "bytes", "\u00ff"),
+    ("real", "double", 0),
+    ("at", MILLIS, 1000),
+    ("price", DECIMAL, "\u0001\u0000"),
+    ("marks", {"type": "array", "items": ["string", "null"]}, ["x"]),
+    ("counts", {"type": "map", "values": "long"}, {"a": 1}),
+    ("home", record(("zip", "bytes"), ("city", "string", "Rome"), name="Home"), {"zip": "\u0001"}),
+    ("union", ["string", "Leg", "null"], "text"),
+    ("optional", ["null", "Home"], None),
+)
+READER["fields"].append({"name": "title", "aliases": ["name"], "type": "bytes"})  # type: ignore[call-overload,index,union-attr]
+
+
+def folder(tmp_path: Path, *schemas: Schema) -> SchemaFolder:
+    """A folder in which the schemas have the ids 1, 2 and so on."""
+    for number, schema in enumerate(schemas, 1):
+        (tmp_path / f"{number}.avsc").write_text(json.dumps(schema))
+    return SchemaFolder.read(str(tmp_path))
+
+
+def test_a_value_is_resolved_to_the_schema_of_the_settings(tmp_path: Path) -> None:
+    found = decode(READER, with_id(1, encoded(WRITTEN, VALUE)), writers=folder(tmp_path, WRITTEN))
+    assert found.errors == []
+    assert found.columns.to_pylist() == [
+        {
+            "colour": "BLUE",
+            "id": 7.0,
+            "legs": [{"distance": 3, "stop": None}],
+            "bytes": b"\xff",
+            "real": 0.0,
+            "at": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC),
+            "price": Decimal("2.56"),
+            "marks": ["x"],
+            "counts": [("a", 1)],
+            "home": {"zip": b"\x01", "city": "Rome"},
+            "union": {"member0": "text", "member1": None},
+            "optional": None,
+            "title": "ä".encode(),
+        }
+    ]
+
+
+PROMOTIONS = [
+    ("int", "long", 7, 7), ("int", "float", 7, 7.0), ("int", "double", 7, 7.0), ("long", "float", 7, 7.0),
+    ("long", "double", 7, 7.0), ("float", "double", 0.5, 0.5), ("string", "bytes", "ä", "ä".encode()),
+    ("bytes", "string", "ä".encode(), "ä"), ("int", ["null", "long"], 7, 7), (["null", "int"], "double", 7, 7.0),
+    (["null", "int"], ["null", "string", "long"], 7, {"member0": None, "member1": 7}),
+    (LEG, ["null", "string", LEG], {"distance": 1}, {"member0": None, "member1": {"distance": 1}}),
+    ("long", MILLIS, 1000, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
+    ({"type": "long", "logicalType": "timestamp-micros"}, MILLIS, 1_000_000, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
+    ({**DECIMAL, "scale": 1}, DECIMAL, Decimal("1.5"), Decimal("1.50")),  # type: ignore[dict-item]
+    ("bytes", DECIMAL, b"\x01\x00", Decimal("2.56")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("written", "wanted", "value", "decoded"), PROMOTIONS, ids=range(len(PROMOTIONS)))
+def test_a_type_is_promoted(tmp_path: Path, written: Any, wanted: Any, value: Any, decoded: Any) -> None:
+    schema = record(("a", written))
+    found = decode(record(("a", wanted)), with_id(1, encoded(schema, {"a": value})), writers=folder(tmp_path, schema))
+    assert found.errors == []
+    assert found.columns.to_pylist() == [{"a": decoded}]
+
+
+def test_a_value_that_cannot_be_resolved_has_a_reason(tmp_path: Path) -> None:
+    plain = record(("a", "int"))
+    deep: Any = record(("a", "int"), ("next", ["null", "Order"]))
+    endless = record(("a", "int"), ("b", {"type": "array", "items": record(name="Empty")}))
+    ambiguous = record(("a", "int"), ("u", LEG))
+    folder(tmp_path, plain, record(("b", "int")), record(("a", "string")), deep, endless, ambiguous)
+    (tmp_path / "7.avsc").write_text("{")
+    (tmp_path / "8.proto").write_text('syntax = "proto3"; message A {}')
+    writers = SchemaFolder.read(str(tmp_path))
+    value = encoded(plain, {"a": 1})
+    values = [b"", b"{}", b"\x01\0\0\0\1\2", with_id(1, value), *(with_id(number, value) for number in range(2, 10))]
+    reader = record(("a", "int"), ("u", ["null", {"type": "map", "values": "int"}, LEG], None))
+    found = decode(reader, *values, writers=writers)
+    no_id = "no_schema_id: the value does not begin with the byte 0 and an id of 4 bytes"
+    no_match = "no_match: the writer's schema does not fit the schema of the settings"
+    unusable = "unusable_schema: the schema with the id {} cannot be used: {}"
+    assert [error.reason for error in found.errors] == [
+        no_id,
+        no_id,
+        no_id,
+        no_match,
+        no_match,
+        unusable.format(4, "the record shop.Order contains itself"),
+        unusable.format(5, "an array has items that need no bytes"),
+        unusable.format(6, "it has shop.Leg where the schema of the settings has a union"),
+        unusable.format(
+            7, "it is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
+        ),
+        "other_format: the schema with the id 8 is PROTOBUF, not AVRO",
+        f"unknown_schema: the folder {tmp_path} has no schema with the id 9",
+    ]
+    assert found.columns.to_pylist()[3] == {"a": 1, "u": None}
+
+
+def test_records_of_several_writers_become_rows_of_one_table(tmp_path: Path) -> None:
+    one, two = record(("a", "int")), record(("b", ["null", "string"], None), ("a", "long"))
+    found = decode(
+        two,
+        with_id(1, encoded(one, {"a": 1})),
+        with_id(2, encoded(two, {"a": 2, "b": "x"})),
+        with_id(1, encoded(one, {"a": 3})),
+        writers=folder(tmp_path, one, two),
+    )
+    assert found.errors == []
+    assert found.columns.to_pylist() == [{"b": None, "a": 1}, {"b": "x", "a": 2}, {"b": None, "a": 3}]
+
+
+def changes(before: Schema, after: Schema, writers: SchemaFolder | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    one, two = (AvroDecoder(json.dumps(schema), writers).fields for schema in (before, after))
+    found = compare(one, two)
+    return found.compatible, found.breaking
+
+
+def test_a_change_is_compatible_if_older_values_and_readers_of_the_table_still_work(tmp_path: Path) -> None:
+    writers = folder(tmp_path, LEG)
+    before = record(("a", "int"), ("legs", {"type": "map", "values": LEG}))
+    more = {"type": "map", "values": record(("distance", "int"), ("stop", ["null", "string"], None), name="Leg")}
+    assert changes(before, record(("a", "double"), ("legs", more), ("b", "string", "x")), writers) == (
+        ("a was int and is now float", "b is new", "legs{}.stop is new"),
+        (),
+    )
+    assert changes(before, record(("a", "long"), ("legs", {"type": "map", "values": LEG})), writers) == ((), ())
+    assert changes(before, record(("a", ["int", "string"]), ("b", "string")), writers) == (
+        ("a.member0 is new", "a.member1 is new"),
+        ("a was int and is now object", "b is new and required", "legs is removed"),
+    )
+
+
+def test_a_plain_value_does_not_name_its_schema_so_every_other_schema_breaks_older_values(tmp_path: Path) -> None:
+    before, after = record(("a", "int"), ("b", "int")), record(("b", "int"), ("a", "int"))
+    (compatible, breaking) = changes(before, after, None)
+    assert compatible == ()
+    assert len(breaking) == 1
+    assert breaking[0].startswith("(format) was Avro ")
+    assert changes(before, record(("a", "int"), ("b", "int"), doc="an order"), None) == ((), ())
+    assert changes(before, after, folder(tmp_path, before)) == ((), ())
