@@ -45,7 +45,7 @@ from scripts.add_jars import ADDED
 
 HOME = Path(__file__).resolve().parent.parent
 PROJECT = ("jobs", "lakelog", "pipeline", "schemas", "storage_engine", "conf")
-EXTRAS = ("spark", "delta", "avro", "protobuf", "s3", "gcs", "azure", "hdfs")
+EXTRAS = ("spark", "delta", "jdbc", "avro", "protobuf", "s3", "gcs", "azure", "hdfs")
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 LEFT_OUT_OF_STDLIB = {
     "site-packages",
