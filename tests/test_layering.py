@@ -43,6 +43,7 @@ ABOVE = {
     "lakelog.dump": "",
     "lakelog.optional": "",
     "lakelog.given_records": "",
+    "lakelog.garbage_collection": "",
     "lakelog.report": "lakelog.dead_letter_tables lakelog.delta_options lakelog.optional",
     "lakelog.metrics": "lakelog.optional lakelog.report",
     "lakelog.rows": "lakelog.optional",
@@ -50,7 +51,7 @@ ABOVE = {
     "lakelog.inspection": "",
     "lakelog.ui": "lakelog.dead_letter_tables lakelog.terminal lakelog.optional lakelog.report lakelog.metrics"
     " lakelog.inspection",
-    "lakelog.spark": "lakelog.rows lakelog.opening lakelog.given_records",
+    "lakelog.spark": "lakelog.rows lakelog.opening lakelog.given_records lakelog.garbage_collection",
     "lakelog.cli.output": "lakelog.terminal",
     "lakelog.cli.stopping": "",
     "lakelog.cli.options": "lakelog.opening lakelog.inspection lakelog.cli.output",
@@ -63,7 +64,7 @@ ABOVE = {
     "lakelog.cli": "lakelog.cli.output lakelog.cli.topics lakelog.cli.kafka_tools lakelog.cli.records lakelog.cli.clean"
     " lakelog.cli.inspect",
     "pipeline.settings": "",
-    "pipeline.spark": "lakelog.spark",
+    "pipeline.spark": "lakelog.garbage_collection lakelog.spark",
     "pipeline.job_metrics": "lakelog.terminal lakelog.optional",
     "pipeline.job": "lakelog.terminal lakelog.opening lakelog.cli.output lakelog.cli.clean pipeline.settings pipeline.spark"
     " pipeline.job_metrics",
