@@ -119,6 +119,10 @@ class StoreFile:
     def __str__(self) -> str:
         return f"{self._storage.uri}/{self._key}"
 
+    @property
+    def name(self) -> str:
+        return self._key.rpartition("/")[2]
+
     def read_bytes(self) -> bytes:
         return self._storage.read(self._key)
 
