@@ -11,7 +11,8 @@ find the same root, because an environment variable contains the place of all ro
 
 A test that depends on local files has the marker `posix` with the reason: @pytest.mark.posix("reads the view"). `make
 test-stores` leaves out these tests. `make test-stores` also leaves out the tests that use neither `root_at` nor
-`storage_at`, because such tests do the same for each kind of storage.
+`storage_at`, because such tests do the same for each kind of storage. A test with the fixture `stored_root`
+(tests.roots.stored_roots) runs on each store anyway.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ def choose_tests(items: list[pytest.Item]) -> list[pytest.Item]:
         if marker is not None:
             item.add_marker(pytest.mark.skip(reason=f"needs local files: {marker.args[0]}"))
     functions = [item for item in items if isinstance(item, pytest.Function)]
-    return [item for item in functions if not _uses_stores(item)]
+    return [item for item in functions if "stored_root" in item.fixturenames or not _uses_stores(item)]
 
 
 def _uses_stores(test: pytest.Function) -> bool:

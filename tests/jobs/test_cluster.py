@@ -34,7 +34,6 @@ from storage_engine.storage.storage_options import VARIABLE
 from tests.java_options import JAVA_OPTIONS
 from tests.servers.minicluster import HdfsCluster
 from tests.servers.object_server import ObjectServer
-from tests.stores import new_bucket
 
 HOME = Path(__file__).resolve().parents[2]
 WORKERS = 2
@@ -232,7 +231,8 @@ def test_executors_reach_a_store_with_options_that_no_log_contains(
     cluster: Cluster, store_of: str, secret_name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server: ObjectServer = request.getfixturevalue(store_of)
-    root = f"{server.uri_of(new_bucket(server))}/root"
+    server.create_bucket("of-executors")
+    root = f"{server.uri_of('of-executors')}/root"
     ran = cluster.run_program(root, server.config)
     monkeypatch.setenv(VARIABLE, json.dumps(server.config))
     check_run(cluster, root, ran, {**server.config, "allow_http": "true"})
