@@ -11,7 +11,14 @@ import os
 import re
 
 from storage_engine.storage.objects.object_errors import error_code
-from storage_engine.storage.storage_options import S3_ENDPOINTS, S3_REGIONS, s3_value, storage_options
+from storage_engine.storage.storage_options import (
+    AZURE_ENDPOINTS,
+    S3_ENDPOINTS,
+    S3_REGIONS,
+    azure_value,
+    s3_value,
+    storage_options,
+)
 
 _STATUS = re.compile(r"\b([45][0-9]{2}) [A-Z]")
 
@@ -24,8 +31,9 @@ def delta_options() -> dict[str, str]:
         options = {name: value for name, value in options.items() if name not in S3_ENDPOINTS}
         # Without a region, deltalake would ask the metadata service of the host.
         options |= {"aws_endpoint_url": endpoint, "aws_region": region or "us-east-1"}
-        if endpoint.startswith("http://"):
-            options.setdefault("allow_http", "true")
+    endpoints = endpoint, azure_value(AZURE_ENDPOINTS, options, os.environ)
+    if any(each and each.startswith("http://") for each in endpoints):
+        options.setdefault("allow_http", "true")
     return options
 
 

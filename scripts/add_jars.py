@@ -1,4 +1,5 @@
-"""Adds jars to the Spark of this environment, once: of Delta, Spark's Kafka source, S3, and Lakelog's own Java classes.
+"""Adds jars to the Spark of this environment, once: of Delta, Spark's Kafka source, S3, Azure, and Lakelog's own Java
+classes.
 
 Spark's setting `spark.jars.packages` could add the same jars, but this setting has three disadvantages. With the
 setting, each start of Spark resolves the jars again, which takes a second and prints eighty lines. If the cache is
@@ -65,6 +66,8 @@ PACKAGES = [
     Package("software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1"),
     Package(f"software.amazon.awssdk:s3-transfer-manager:{AWS_SDK}", IN_SPARK),
     Package(f"software.amazon.awssdk:sts:{AWS_SDK}", IN_SPARK),
+    # Azure Blob Storage. Spark contains the libraries that hadoop-azure needs.
+    Package("org.apache.hadoop:hadoop-azure:3.5.0"),
 ]
 CLASSES = Path(__file__).resolve().parent.parent / "pipeline" / "spark" / "jvm"
 ADDED = "io.*_*.jar", "org.*_*.jar", "software.*_*.jar", "lakelog_*.jar"

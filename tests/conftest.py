@@ -143,6 +143,15 @@ def s3() -> Iterator[ObjectServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def azure() -> Iterator[ObjectServer]:
+    """Only `make test-stores` installs Azurite."""
+    from tests.servers.azurite import azure_server
+
+    with azure_server() as server:
+        yield server
+
+
 @pytest.fixture
 def s3_bucket(s3: ObjectServer) -> str:
     """The name of an empty bucket."""

@@ -11,8 +11,8 @@ find the same root, because an environment variable contains the place of all ro
 
 A test that depends on local files has the marker `posix` with the reason: @pytest.mark.posix("reads the view"). `make
 test-stores` leaves out these tests. `make test-stores` also leaves out the tests that use neither `root_at` nor
-`storage_at`, because such tests do the same for each kind of storage. Spark has no file system for Azure here, so a run
-with roots in Azure also leaves out the tests with the fixture or the marker `spark`.
+`storage_at`, because such tests do the same for each kind of storage. A test with the fixture `stored_root`
+(tests.roots.stored_roots) runs on each store anyway.
 """
 
 from __future__ import annotations
@@ -120,6 +120,10 @@ class StoreFile:
     def __str__(self) -> str:
         return f"{self._storage.uri}/{self._key}"
 
+    @property
+    def name(self) -> str:
+        return self._key.rpartition("/")[2]
+
     def read_bytes(self) -> bytes:
         return self._storage.read(self._key)
 
@@ -185,8 +189,7 @@ def _object_server() -> AbstractContextManager[ObjectServer]:
 
 
 def choose_tests(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Skip the tests that need local files. Returns the tests that are independent of LAKELOG_TEST_STORE, or that cannot
-    run on this store."""
+    """Skip the tests that need local files. Returns the tests that are independent of LAKELOG_TEST_STORE."""
     if STORE == "posix":
         return []
     for item in items:
@@ -194,11 +197,7 @@ def choose_tests(items: list[pytest.Item]) -> list[pytest.Item]:
         if marker is not None:
             item.add_marker(pytest.mark.skip(reason=f"needs local files: {marker.args[0]}"))
     functions = [item for item in items if isinstance(item, pytest.Function)]
-    return [item for item in functions if not _uses_stores(item) or (STORE == "azure" and _needs_spark(item))]
-
-
-def _needs_spark(test: pytest.Function) -> bool:
-    return "spark" in test.fixturenames or test.get_closest_marker("spark") is not None
+    return [item for item in functions if "stored_root" in item.fixturenames or not _uses_stores(item)]
 
 
 def _uses_stores(test: pytest.Function) -> bool:

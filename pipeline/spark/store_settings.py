@@ -1,10 +1,11 @@
-"""Gives a Spark session access to object stores with S3's API, and gives Spark's Python workers the storage options.
+"""Gives a Spark session access to object stores, and gives Spark's Python workers the storage options.
 
-Spark's own readers and writers use Hadoop's S3A to open s3:// paths. S3A needs the same endpoint, region and
-credentials as the engine (storage_engine.storage.objects.object_store_access). `hadoop_settings` translates these
-options. `open_stores` puts the result into the session's Hadoop configuration, which Spark sends to the executors.
-Spark's configuration, UI, event log and plans do not contain the Hadoop configuration of a started session, so they
-contain no secret.
+Spark's own readers and writers open s3:// paths with Hadoop's S3A, and abfss:// paths with Hadoop's ABFS. S3A and ABFS
+need the same endpoint, region and credentials as the engine (storage_engine.storage.objects.object_store_access).
+`hadoop_settings` translates these options for S3A, and `abfs_settings` (azure_settings) translates them for ABFS.
+`open_stores` puts the result into the session's Hadoop configuration, which Spark sends to the executors. Spark's
+configuration, UI, event log and plans do not contain the Hadoop configuration of a started session, so they contain no
+secret.
 
 The engine's code in Python workers reads environment variables. A worker on another host does not have the environment
 of the driver. So `open_stores` also adds these variables to the environment that Spark gives to its Python workers.
@@ -22,8 +23,16 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from pipeline.spark.azure_settings import abfs_settings
 from storage_engine.errors import ConfigError
-from storage_engine.storage.storage_options import S3_ENDPOINTS, S3_REGIONS, VARIABLE, s3_value, storage_options
+from storage_engine.storage.storage_options import (
+    AZURE_ENDPOINTS,
+    S3_ENDPOINTS,
+    S3_REGIONS,
+    VARIABLE,
+    s3_value,
+    storage_options,
+)
 
 _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _SDK_CREDENTIALS = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
@@ -50,13 +59,13 @@ _FORWARDED = (
     "AZURE_STORAGE_ACCOUNT_NAME",
     "AZURE_STORAGE_ACCOUNT_KEY",
     "AZURE_STORAGE_SAS_TOKEN",
+    *(name.upper() for name in AZURE_ENDPOINTS),
 )
 """Variables that mean the same on each host. Others, such as the path of a file with a token, belong to one host."""
 _CONNECTORS = {
     "gs": "Give Spark Google's connector, com.google.cloud.bigdataoss:gcs-connector, with -- --packages.",
     "abfss": "Give Spark the connector of its Hadoop version, org.apache.hadoop:hadoop-azure, with -- --packages.",
-    "az": "Write the root as abfss://container@account.dfs.core.windows.net/prefix, and give Spark the connector"
-    " org.apache.hadoop:hadoop-azure with -- --packages.",
+    "az": "Write the root as abfss://container@account.dfs.core.windows.net/prefix.",
 }
 """What to do if Spark has no file system for a scheme."""
 
@@ -91,7 +100,8 @@ def hadoop_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> d
 
 
 def open_stores(context: SparkContext) -> None:
-    """Set S3A's settings and the workers' environment. Only files and functions that Spark opens later are affected.
+    """Set the settings of S3A and ABFS, and the workers' environment. Only files and functions that Spark opens later
+    are affected.
 
     Raises:
         ConfigError: the variable with the storage options contains no JSON object of texts.
@@ -99,7 +109,8 @@ def open_stores(context: SparkContext) -> None:
     assert context._jsc is not None, "the context was not stopped"  # noqa: SLF001 - PySpark has no other access
     hadoop = context._jsc.hadoopConfiguration()  # noqa: SLF001
     own = dict(context.getConf().getAll())
-    for key, value in hadoop_settings(storage_options(), os.environ).items():
+    options = storage_options()
+    for key, value in (hadoop_settings(options, os.environ) | abfs_settings(options, os.environ)).items():
         if f"spark.hadoop.{key}" not in own:
             hadoop.set(key, value)
     context.environment.update({name: os.environ[name] for name in _FORWARDED if os.environ.get(name)})

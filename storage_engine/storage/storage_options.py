@@ -19,6 +19,7 @@ from storage_engine.errors import ConfigError
 VARIABLE = "LAKELOG_STORAGE_OPTIONS"
 S3_ENDPOINTS = ("aws_endpoint_url_s3", "aws_endpoint_url", "aws_endpoint")
 S3_REGIONS = ("aws_region", "aws_default_region")
+AZURE_ENDPOINTS = ("azure_storage_endpoint", "azure_endpoint")
 
 
 def storage_options() -> dict[str, str]:
@@ -52,7 +53,16 @@ def s3_value(names: Sequence[str], options: Mapping[str, str], environ: Mapping[
         options: the storage options. They take precedence over the environment.
         environ: the environment variables, of which those that begin with AWS_ count.
     """
-    variables = {name.lower(): value for name, value in environ.items() if name.startswith("AWS_")}
+    return _value("AWS_", names, options, environ)
+
+
+def azure_value(names: Sequence[str], options: Mapping[str, str], environ: Mapping[str, str]) -> str | None:
+    """The value that Azure's clients use. Like `s3_value`, with the environment variables that begin with AZURE_."""
+    return _value("AZURE_", names, options, environ)
+
+
+def _value(prefix: str, names: Sequence[str], options: Mapping[str, str], environ: Mapping[str, str]) -> str | None:
+    variables = {name.lower(): value for name, value in environ.items() if name.startswith(prefix)}
     return next((given[name] for given in (options, variables) for name in names if given.get(name)), None)
 
 

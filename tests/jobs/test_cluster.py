@@ -32,6 +32,7 @@ from scripts.ship_options import SEARCH_PATH, with_archive
 from storage_engine.storage.storage_opening import open_storage
 from storage_engine.storage.storage_options import VARIABLE
 from tests.java_options import JAVA_OPTIONS
+from tests.servers.minicluster import HdfsCluster
 from tests.servers.object_server import ObjectServer
 
 HOME = Path(__file__).resolve().parents[2]
@@ -223,15 +224,20 @@ def test_jobs_and_a_program_run_where_only_the_archive_has_lakelog(cluster: Clus
 
 
 @pytest.mark.stores
+@pytest.mark.parametrize(
+    ("store_of", "secret_name"), [("s3", "aws_secret_access_key"), ("azure", "azure_storage_account_key")]
+)
 def test_executors_reach_a_store_with_options_that_no_log_contains(
-    cluster: Cluster, s3: ObjectServer, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, store_of: str, secret_name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = f"s3://{s3_bucket}/root"
-    ran = cluster.run_program(root, s3.config)
-    monkeypatch.setenv(VARIABLE, json.dumps(s3.config))
-    check_run(cluster, root, ran, {**s3.config, "allow_http": "true"})
+    server: ObjectServer = request.getfixturevalue(store_of)
+    server.create_bucket("of-executors")
+    root = f"{server.uri_of('of-executors')}/root"
+    ran = cluster.run_program(root, server.config)
+    monkeypatch.setenv(VARIABLE, json.dumps(server.config))
+    check_run(cluster, root, ran, {**server.config, "allow_http": "true"})
 
-    secret = s3.options["aws_secret_access_key"].encode()
+    secret = server.options[secret_name].encode()
     conf = cluster.folder / "conf.yaml"
     files = [path for path in cluster.folder.rglob("*") if path.is_file() and not path.is_symlink() and path != conf]
     assert next(cluster.events.rglob("*"), None) is not None
@@ -247,6 +253,12 @@ def test_executors_reach_a_store_with_options_that_no_log_contains(
     ]
     assert any(key.startswith("tables/orders/") for key in stored)
     assert [key for key in stored if secret in storage.read(key)] == []
+
+
+@pytest.mark.stores
+def test_executors_reach_a_root_in_hdfs(cluster: Cluster, hdfs_cluster: HdfsCluster) -> None:
+    root = f"{hdfs_cluster.uri}of-executors/root"
+    check_run(cluster, root, cluster.run_program(root, {}), {})
 
 
 def check_run(

@@ -19,13 +19,14 @@ from storage_engine.topic.clean.topic_compaction import compact_topic
 from storage_engine.topic.clean.topic_retention import delete_records
 from storage_engine.topic.readers.consumer_files import read_consumers
 from storage_engine.topic.topics import Topics
+from tests.stores import root_at
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> lakelog.Root:
-    return lakelog.open(tmp_path / "root", create=True)
+    return lakelog.open(root_at(tmp_path / "root"), create=True)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Starts Azurite, an emulator of Azure Blob Storage, for tests. scripts/install_azurite.py installs the program.
 
-The server has an account with a key of its own, and keeps the objects in memory.
+The server has an account with a key of its own, and keeps the objects in memory. azurite_start_from.js adds a parameter
+of listings that Azurite does not have.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
+from pathlib import Path
 
 from scripts.install_azurite import azurite
 from tests.servers.local_server import serving
@@ -21,26 +23,28 @@ from tests.servers.object_server import ObjectServer
 
 ACCOUNT = "lakelog"
 API_VERSION = "2024-11-04"
+START_FROM = Path(__file__).with_name("azurite_start_from.js")
 
 
 @contextmanager
 def azure_server() -> Iterator[ObjectServer]:
-    command = azurite()
+    node, program = azurite()
     key = base64.b64encode(secrets.token_bytes(64)).decode()
     with serving(
         lambda port: [
-            *command, "--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", "--silent",
-            "--disableTelemetry", "--skipApiVersionCheck",
+            node, "--require", START_FROM, program, "--blobHost", "127.0.0.1", "--blobPort", str(port),
+            "--inMemoryPersistence", "--silent", "--disableTelemetry", "--skipApiVersionCheck",
         ],
         {**os.environ, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{key}"}, f"/{ACCOUNT}",
     ) as port:  # fmt: skip
         options = {"azure_storage_account_name": ACCOUNT, "azure_storage_account_key": key}
         yield ObjectServer(
-            "az",
+            "abfss",
             f"http://127.0.0.1:{port}/{ACCOUNT}",
             "azure_storage_endpoint",
             options,
             lambda name: _create_container(port, key, name),
+            f"@{ACCOUNT}.dfs.core.windows.net",
         )
 
 

@@ -21,6 +21,7 @@ the reply for the client; None closes the connection without a reply.
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -155,6 +156,15 @@ class DelayReply:
 class IgnoreConditions:
     def __call__(self, request: Request, upstream: Upstream) -> Reply | None:
         return upstream.execute(upstream.signed_again(request.without("if-none-match", "if-match")))
+
+
+@dataclass(frozen=True)
+class IgnoreStartAfter:
+    """A listing then begins with the first name of the folder."""
+
+    def __call__(self, request: Request, upstream: Upstream) -> Reply | None:
+        path = re.sub(r"start-after=[^&]*&?", "", request.path).removesuffix("&")
+        return upstream.execute(upstream.signed_again(replace(request, path=path)))
 
 
 Plan = Callable[[Request], Fault | None]

@@ -16,6 +16,7 @@ class ObjectServer:
     endpoint_option: the name of the option with the endpoint.
     options: the other options, which have the names of obstore.
     create_bucket: create a bucket with this name; a container on Azure.
+    account: what the host of its URIs contains after the name of a bucket, for example "@account.dfs.core.windows.net".
     """
 
     scheme: str
@@ -23,6 +24,7 @@ class ObjectServer:
     endpoint_option: str
     options: Mapping[str, str]
     create_bucket: Callable[[str], None]
+    account: str = ""
 
     @property
     def config(self) -> dict[str, str]:
@@ -31,7 +33,7 @@ class ObjectServer:
 
     def uri_of(self, bucket: str) -> str:
         """The URI of a bucket, to which a path can be added."""
-        return f"{self.scheme}://{bucket}"
+        return f"{self.scheme}://{bucket}{self.account}"
 
     def behind(self, endpoint: str) -> Self:
         """The same server, for clients that connect to a proxy."""

@@ -25,8 +25,8 @@ def storage(store: ObjectServer | None, request: pytest.FixtureRequest, monkeypa
     bucket = new_bucket(server)
     for name, value in environment(server, bucket).items():
         monkeypatch.setenv(name, value)
-    open_storage(f"{server.scheme}://{bucket}/some/root2").put_new("of/another/root", b"")
-    return open_storage(f"{server.scheme}://{bucket}/some/root")
+    open_storage(f"{server.uri_of(bucket)}/some/root2").put_new("of/another/root", b"")
+    return open_storage(f"{server.uri_of(bucket)}/some/root")
 
 
 def test_one_of_many_creators_of_a_file_wins(storage: Storage) -> None:
@@ -65,3 +65,11 @@ def test_a_listing_of_several_pages_is_complete(storage: Storage) -> None:
 def test_a_root_in_a_store_opens_in_every_process(s3_root: str) -> None:
     open_storage(s3_root).put_new("a", b"1")
     assert open_storage(s3_root).read("a") == b"1"
+
+
+def test_both_spellings_of_a_uri_open_the_same_root(storage: Storage) -> None:
+    storage.put_new("a", b"1")
+    scheme, rest = storage.uri.split("://")
+    bucket, _, path = rest.partition("/")
+    other = f"s3a://{rest}" if scheme == "s3" else f"az://{bucket.partition('@')[0]}/{path}"
+    assert open_storage(other).read("a") == b"1"

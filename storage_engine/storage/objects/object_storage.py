@@ -246,8 +246,10 @@ class ObjectStorage:
                         pauses = iter(PAUSES)
                         for found in chunk:
                             key = found["path"]
-                            is_new, last = key > last, key
-                            if is_new and not key.rpartition("/")[2].startswith(TEMPORARY):
+                            if key <= last:  # a store that ignores the offset lists these keys again
+                                continue
+                            last = key
+                            if not key.rpartition("/")[2].startswith(TEMPORARY):
                                 yield StoredFile(key, found["size"], int(found["last_modified"].timestamp() * 1000))
                     return
                 except BaseError as error:

@@ -51,6 +51,7 @@ class Source:
     def __init__(self, folder: Path, rows: int, files: int = 2, padding: int = 0, segment_bytes: int = 100_000) -> None:
         self.rows = rows
         self.files = files
+        self.padding = padding
         self._folder = folder / "source"
         self._folder.mkdir()
         self.written = 0

@@ -19,12 +19,12 @@ from tests.lakelog.ui.browsing import PagesRoot
 PATIENCE_SECONDS = 30
 
 
-def command(root: Path, *options: str) -> list[str]:
+def command(root: Path | str, *options: str) -> list[str]:
     return [sys.executable, "-m", "lakelog.cli", "ui", "--root", str(root), *options]
 
 
 @contextmanager
-def serving(root: Path, *options: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(root: Path | str, *options: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The process, and the address that it has printed."""
     arguments = command(root, *(options or ("--listen", "127.0.0.1:0")))
     environment = {name: value for name, value in os.environ.items() if name != "LAKELOG_UI_TOKEN"} | variables

@@ -1,4 +1,4 @@
-"""The settings of S3A that follow from the storage options and the environment."""
+"""The settings of S3A and ABFS that follow from the storage options and the environment."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.spark.azure_settings import abfs_settings
 from pipeline.spark.store_settings import hadoop_settings, require_file_system
 from storage_engine.errors import ConfigError
 
@@ -45,9 +46,45 @@ def test_options_and_variables_become_settings_of_s3a(
     assert hadoop_settings(options, environ) == ALWAYS | expected
 
 
+SAS = {"fs.azure.account.auth.type": "SAS", "fs.azure.sas.fixed.token": "sv=1&sig=2"}
+EMULATOR = {
+    "fs.azure.abfs.endpoint": "127.0.0.1:10000",
+    "fs.azure.account.hns.enabled": "false",
+    "fs.azure.fns.account.service.type": "BLOB",
+}
+WITHOUT_TLS = {
+    "fs.abfss.impl": "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem",
+    "fs.azure.always.use.https": "false",
+    "fs.azure.networking.library": "JDK_HTTP_URL_CONNECTION",
+}
+
+
+@pytest.mark.parametrize(("options", "environ", "expected"), [
+    ({}, {}, {}),
+    ({"azure_storage_account_key": "key"}, {}, {"fs.azure.account.key": "key"}),
+    ({}, {"AZURE_STORAGE_ACCOUNT_KEY": "key"}, {"fs.azure.account.key": "key"}),
+    ({"azure_storage_sas_token": "?sv=1&sig=2"}, {"AZURE_STORAGE_ACCOUNT_KEY": "of another"}, SAS),
+    ({}, {"AZURE_STORAGE_SAS_TOKEN": "sv=1&sig=2"}, SAS),
+    ({"azure_storage_endpoint": "http://127.0.0.1:10000/name"}, {}, EMULATOR | WITHOUT_TLS),
+    ({}, {"AZURE_STORAGE_ENDPOINT": "https://127.0.0.1:10000/name"}, EMULATOR),
+    ({"azure_storage_endpoint": "https://name.blob.core.windows.net"}, {}, {}),
+    ({"aws_secret_access_key": "secret"}, {"AWS_REGION": "r"}, {}),
+])  # fmt: skip
+def test_options_and_variables_become_settings_of_abfs(
+    options: dict[str, str], environ: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert abfs_settings(options, environ) == expected
+
+
 @pytest.mark.spark
 def test_spark_opens_these_roots_and_names_the_connector_for_others(spark: SparkSession, tmp_path: Path) -> None:
-    for root in (str(tmp_path), f"file://{tmp_path}", "s3://bucket/root", "hdfs://host:8020/root"):
+    for root in (
+        str(tmp_path),
+        f"file://{tmp_path}",
+        "s3://bucket/root",
+        "abfss://c@a.dfs.core.windows.net/root",
+        "hdfs://host:8020/r",
+    ):
         require_file_system(spark, root)
     for root, connector in (("gs://bucket", "gcs-connector"), ("az://container", "abfss://")):
         with pytest.raises(ConfigError, match=rf"^root {root}: Spark has no file system for .*{connector}"):

@@ -38,6 +38,7 @@ from tests.servers.faults import (
     Fault,
     Hold,
     IgnoreConditions,
+    IgnoreStartAfter,
     Repeat,
     Rule,
 )
@@ -227,6 +228,15 @@ def test_listings_deletions_and_reads_continue_after_replies_that_end_early(
     proxy.add(always(CutReply(), "GET", "list-type=2"))
     with pytest.raises(StorageUnavailableError, match="the store did not answer"):
         keys(behind, "folder/")
+
+
+def test_a_listing_begins_after_a_key_although_the_store_ignores_the_key(proxy: FaultyProxy, behind: Storage) -> None:
+    wanted = [f"folder/{number:04}" for number in range(6)]
+    for key in wanted:
+        behind.put_new(key, b"")
+    proxy.add(always(IgnoreStartAfter(), "GET", "start-after"))
+    assert keys(behind, "folder/", wanted[3]) == wanted[4:]
+    assert any(isinstance(each.fault, IgnoreStartAfter) for each in proxy.exchanges)
 
 
 @pytest.mark.parametrize("cut", ["?uploads", "?uploadId="])

@@ -12,6 +12,7 @@ from jobs.ingest import add_ingest_options, ingest
 from pipeline.job import run_job
 from tests.kafka_broker import PASSWORD, PATIENCE_SECONDS, STORE_PASSWORD, USER, KafkaBroker
 from tests.pipeline.ingest.ingest_runs import records_of
+from tests.stores import files_below, root_at, storage_at
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("spark")]
 WRONG = "wrong-pass-word"
@@ -34,7 +35,7 @@ def ingest_from(broker: KafkaBroker, folder: Path, name: str, password: str = PA
         **changed,
     }
     settings = {
-        "root": str(folder / name),
+        "root": root_at(folder / name),
         "topics": {"copy": {"partitions": 1}},
         "ingest": {
             "topic": "copy",
@@ -76,6 +77,10 @@ def test_records_arrive_over_tls_and_errors_hide_the_passwords(
 
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".yaml"]
     written = [path.read_bytes().decode(errors="replace") for path in files]
+    right = storage_at(tmp_path / "right")
+    stored = [key for folder in ("data/", "meta/", "checkpoints/") for key in files_below(right, folder)]
+    assert stored != []
+    written += [right.read(key).decode(errors="replace") for key in stored]
     everything = "".join([*output, *refused, *unopened, *written])
     for secret in (PASSWORD, STORE_PASSWORD, WRONG):
         assert secret not in everything

@@ -14,7 +14,7 @@ from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import AmbiguousPutError, CorruptionError
 from storage_engine.kafka_dir.log_directory import LogDirectory
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage
 from storage_engine.topic.append.staged_list import StagedBatch, pending_lists, put_list
 from storage_engine.topic.append.topic_writer import BatchIdentity
 from storage_engine.topic.append.transaction_writer import TransactionWriter
@@ -25,27 +25,28 @@ from storage_engine.topic.readers.consumer_files import put_positions, read_cons
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.root.damaged_documents import damaged_documents
 from tests.storage_engine.record_tables import Row, to_table
+from tests.stores import storage_at
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 CLOCK = ManualClock(1_700_000_000_000)
 RECORD = "meta/@root/format.json"
 
 
-def without_digest(storage: PosixStorage, key: str) -> None:
+def without_digest(storage: Storage, key: str) -> None:
     """What a document of format 1 with these fields is."""
     document = json.loads(storage.read(key)) | {"format": 1}
     del document["digest"]
     storage.replace(key, json.dumps(document, separators=(",", ":")).encode())
 
 
-def consumers(storage: PosixStorage, topics: Topics) -> object:
+def consumers(storage: Storage, topics: Topics) -> object:
     found = read_consumers(storage, topics.chain("t").newest())
     for error in found.damaged:
         raise error
     return found.known
 
 
-READS: dict[str, Callable[[PosixStorage, Topics], object]] = {
+READS: dict[str, Callable[[Storage, Topics], object]] = {
     "meta/t/00000000000000000000.json": lambda storage, topics: topics.chain("t").at(0),
     "meta/t/00000000000000000001.json": lambda storage, topics: topics.state("t"),
     "meta/t/groups/": consumers,
@@ -56,7 +57,7 @@ READS: dict[str, Callable[[PosixStorage, Topics], object]] = {
 }
 
 
-def transaction_of(storage: PosixStorage) -> int:
+def transaction_of(storage: Storage) -> int:
     return int(next(storage.list("meta/@transactions/")).key.split("/")[2].split(".")[0])
 
 
@@ -64,7 +65,7 @@ def transaction_of(storage: PosixStorage) -> int:
 def test_a_document_without_its_digest_is_damage_in_a_root_of_today_and_none_in_an_old_one(
     tmp_path: Path, part: str
 ) -> None:
-    storage = PosixStorage(tmp_path / "root")
+    storage = storage_at(tmp_path / "root")
     topics = Topics(storage, BrokerConfig(), CLOCK)
     topics.create("t", 1, {})
     transaction = TransactionWriter(topics)
@@ -90,7 +91,7 @@ def test_a_document_without_its_digest_is_damage_in_a_root_of_today_and_none_in_
 
 
 def test_a_root_is_told_to_be_of_today_by_whoever_puts_its_first_document(tmp_path: Path) -> None:
-    made = [PosixStorage(tmp_path / name) for name in ("created", "imported", "altered")]
+    made = [storage_at(tmp_path / name) for name in ("created", "imported", "altered")]
     Topics(made[0], BrokerConfig(), CLOCK).create("t", 1, {})
     import_topic(Topics(made[1], BrokerConfig(), CLOCK), LogDirectory(GOLDEN / "idem" / "data"), "idem")
     put_broker_settings(made[2], {"log.retention.hours": "9"})
@@ -100,9 +101,10 @@ def test_a_root_is_told_to_be_of_today_by_whoever_puts_its_first_document(tmp_pa
 
 
 def test_a_put_that_nobody_can_tell_of_is_reported_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unclear(_storage: PosixStorage, key: str, _data: bytes) -> None:
+    def unclear(_storage: Storage, key: str, _data: bytes) -> None:
         raise AmbiguousPutError(key, "no reply", "Try again.")
 
-    monkeypatch.setattr(PosixStorage, "put_new", unclear)
+    storage = storage_at(tmp_path / "root")
+    monkeypatch.setattr(type(storage), "put_new", unclear)
     with pytest.raises(AmbiguousPutError, match="no reply"):
-        put_broker_settings(PosixStorage(tmp_path / "root"), {"log.retention.hours": "9"})
+        put_broker_settings(storage, {"log.retention.hours": "9"})

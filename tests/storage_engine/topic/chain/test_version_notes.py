@@ -11,7 +11,7 @@ import pytest
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import CorruptionError
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage
 from storage_engine.topic.chain.history_reader import HistoryReader
 from storage_engine.topic.chain.pruning import prune
 from storage_engine.topic.chain.state_chain import StateChain
@@ -19,16 +19,17 @@ from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.chain.version_files import version_key
 from storage_engine.topic.chain.version_notes import VersionNote, note_of, notes_before
 from storage_engine.topic.topics import Topics
+from tests.stores import storage_at
 
 NOW_MS = 1_700_000_000_000
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> PosixStorage:
-    return PosixStorage(tmp_path)
+def storage(tmp_path: Path) -> Storage:
+    return storage_at(tmp_path / "root")
 
 
-def committed(storage: PosixStorage, versions: int) -> tuple[StateChain, TopicState]:
+def committed(storage: Storage, versions: int) -> tuple[StateChain, TopicState]:
     """A topic with this many versions after its creation, a second apart."""
     clock = ManualClock(NOW_MS)
     topics = Topics(storage, BrokerConfig(), clock)
@@ -45,7 +46,7 @@ def expected(chain: StateChain, first: int, last: int) -> list[VersionNote]:
     return [VersionNote(each.version, each.parent, each.written_ms, each.change, each.topic_id) for each in changes]
 
 
-def test_notes_go_back_from_a_version(storage: PosixStorage) -> None:
+def test_notes_go_back_from_a_version(storage: Storage) -> None:
     chain, newest = committed(storage, 5)
     assert note_of(newest) == VersionNote(5, newest.parent, NOW_MS + 5000, "change 5", newest.topic_id)
     notes = list(notes_before(storage, newest, 3))
@@ -56,7 +57,7 @@ def test_notes_go_back_from_a_version(storage: PosixStorage) -> None:
     assert list(notes_before(storage, first, 99)) == []
 
 
-def test_notes_of_pruned_versions_come_from_history(storage: PosixStorage) -> None:
+def test_notes_of_pruned_versions_come_from_history(storage: Storage) -> None:
     chain, newest = committed(storage, 250)
     assert prune(storage, chain, keep=20).versions == 198
     notes = list(notes_before(storage, newest, 2000))
@@ -64,13 +65,13 @@ def test_notes_of_pruned_versions_come_from_history(storage: PosixStorage) -> No
     assert notes == expected(chain, 0, 249)[::-1]
 
 
-def test_notes_end_where_versions_were_deleted_by_hand(storage: PosixStorage) -> None:
+def test_notes_end_where_versions_were_deleted_by_hand(storage: Storage) -> None:
     _, newest = committed(storage, 5)
     storage.delete(version_key("t", 2))
     assert [note.version for note in notes_before(storage, newest, 99)] == [4, 3]
 
 
-def test_a_damaged_version_is_named_after_the_notes_before_it(storage: PosixStorage) -> None:
+def test_a_damaged_version_is_named_after_the_notes_before_it(storage: Storage) -> None:
     _, newest = committed(storage, 5)
     storage.replace(version_key("t", 3), b'{"id":"x"}')
     notes = notes_before(storage, newest, 99)
@@ -79,11 +80,11 @@ def test_a_damaged_version_is_named_after_the_notes_before_it(storage: PosixStor
         next(notes)
 
 
-def test_a_version_of_another_chain_is_named(storage: PosixStorage, tmp_path: Path) -> None:
+def test_a_version_of_another_chain_is_named(storage: Storage, tmp_path: Path) -> None:
     _, newest = committed(storage, 3)
-    _, other = committed(PosixStorage(tmp_path / "other"), 3)
+    _, other = committed(storage_at(tmp_path / "other"), 3)
     key = version_key("t", 2)
-    storage.replace(key, PosixStorage(tmp_path / "other").read(key))
+    storage.replace(key, storage_at(tmp_path / "other").read(key))
     with pytest.raises(CorruptionError, match=f"expected id {newest.parent}, which version 3 names, found id "):
         list(notes_before(storage, newest, 99))
     assert other.version == newest.version

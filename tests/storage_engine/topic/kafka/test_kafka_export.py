@@ -33,6 +33,7 @@ from storage_engine.verify.findings import problems
 from storage_engine.verify.segment_check import Options
 from tests.storage_engine.topic.kafka.test_kafka_import import CONFIG, GOLDEN, Root
 from tests.storage_engine.topic.wrapped_storage import PlainStorage
+from tests.stores import file_in
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_leader_epochs_are_kept_where_that_is_asked_for(root: Root, tmp_path: Pa
     assert epochs == [(0, 0), (1, 300), (2, 600), (3, 900)]
     state = root.topics.state("t")
     for segment in state.partitions[0].segments:
-        stored = root.path / data_key(state.topic_id, 0, segment.name)
+        stored = file_in(root.storage, data_key(state.topic_id, 0, segment.name))
         assert (folder / f"{segment.base_offset:020d}.log").read_bytes() == stored.read_bytes()
 
 
@@ -104,6 +105,7 @@ def test_an_exported_directory_verifies(root: Root, tmp_path: Path) -> None:
         assert problems(checked.all_findings()) == []
 
 
+@pytest.mark.posix("an export copies the snapshots of the view")
 def test_transactions_that_were_open_at_a_roll_are_known_there_behind_a_compaction_too(
     root: Root, tmp_path: Path
 ) -> None:
@@ -139,8 +141,8 @@ def test_what_a_broker_goes_by_is_written_for_transactions_that_are_decided(root
 def test_only_committed_bytes_go_out(root: Root, tmp_path: Path) -> None:
     state = root.topics.state("t")
     segment = state.partitions[0].segments[-1]
-    with (root.path / data_key(state.topic_id, 0, segment.name)).open("ab") as log:
-        log.write(b"published, not committed")
+    stored = file_in(root.storage, data_key(state.topic_id, 0, segment.name))
+    stored.write_bytes(stored.read_bytes() + b"published, not committed")
     exported = root.export(tmp_path / "exported")
     assert (exported / "t-0" / f"{segment.base_offset:020d}.log").stat().st_size == segment.size
 
@@ -148,29 +150,29 @@ def test_only_committed_bytes_go_out(root: Root, tmp_path: Path) -> None:
 def test_a_topic_that_is_not_there_leaves_no_directory(root: Root, tmp_path: Path) -> None:
     with pytest.raises(UnknownTopicError), new_directory(tmp_path / "exported") as folder:
         export_topics(root.topics, ["t", "absent"], folder)
-    assert {path.name for path in tmp_path.iterdir()} == {"root"}
+    assert {path.name for path in tmp_path.iterdir()} - {"root"} == set()
 
 
 def test_damage_is_not_handed_out(root: Root, tmp_path: Path) -> None:
     state = root.topics.state("t")
-    stored = root.path / data_key(state.topic_id, 0, state.partitions[0].segments[1].name)
+    stored = file_in(root.storage, data_key(state.topic_id, 0, state.partitions[0].segments[1].name))
     data = bytearray(stored.read_bytes())
     data[100] ^= 1
     stored.write_bytes(data)
     with pytest.raises(CorruptionError, match=stored.name):
         root.export(tmp_path / "exported")
-    assert {path.name for path in tmp_path.iterdir()} == {"root"}
+    assert {path.name for path in tmp_path.iterdir()} - {"root"} == set()
 
 
 def test_a_topic_whose_open_transaction_may_have_timed_out_is_not_handed_out(root: Root, tmp_path: Path) -> None:
     transaction = TransactionWriter(root.topics)
     transaction.append("t", root.records(3), 1)
-    record = root.path / f"meta/@transactions/{transaction.producer_id:020d}.begun.json"
+    record = file_in(root.storage, f"meta/@transactions/{transaction.producer_id:020d}.begun.json")
     whole = record.read_bytes()
     record.write_bytes(whole[:-9])
     with pytest.raises(CorruptionError, match=record.name):
         root.export(tmp_path / "exported")
-    assert {path.name for path in tmp_path.iterdir()} == {"root"}
+    assert {path.name for path in tmp_path.iterdir()} - {"root"} == set()
     record.write_bytes(whole)
     exported = LogDirectory(root.export(tmp_path / "exported"))
     assert exported.inspect(exported.partitions[1]).state.high_watermark == 3
@@ -199,7 +201,7 @@ def test_a_directory_that_is_filled_meanwhile_is_refused(root: Root, tmp_path: P
 
     with pytest.raises(AlreadyExistsError):
         export_too_late()
-    assert {path.name for path in tmp_path.iterdir()} == {"root", "exported"}
+    assert {path.name for path in tmp_path.iterdir()} - {"root"} == {"exported"}
     assert [path.name for path in (tmp_path / "exported").iterdir()] == ["somebody's"]
 
 
@@ -247,7 +249,7 @@ def test_what_compaction_takes_away_meanwhile_is_taken_from_the_newest_state(roo
 
 def test_a_file_that_is_lost_is_reported(root: Root, tmp_path: Path) -> None:
     state = root.topics.state("t")
-    (root.path / data_key(state.topic_id, 0, state.partitions[0].segments[1].name)).unlink()
+    file_in(root.storage, data_key(state.topic_id, 0, state.partitions[0].segments[1].name)).unlink()
     with pytest.raises(NotFoundError):
         root.export(tmp_path / "exported")
 
@@ -259,7 +261,7 @@ def test_a_full_disk_leaves_nothing(root: Root, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "pwritev", refuse)
     with pytest.raises(StorageError, match="No space left"):
         root.export(tmp_path / "exported")
-    assert {path.name for path in tmp_path.iterdir()} == {"root"}
+    assert {path.name for path in tmp_path.iterdir()} - {"root"} == set()
 
 
 def test_a_file_can_be_moved_into_a_storage_once(root: Root, tmp_path: Path) -> None:

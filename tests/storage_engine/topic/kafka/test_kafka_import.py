@@ -32,7 +32,6 @@ from storage_engine.kafka_dir.log_directory import LogDirectory
 from storage_engine.log.isolation import Isolation
 from storage_engine.record.batch import scan_batches
 from storage_engine.record.record_columns import TO_APPEND
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.storage.storage_opening import new_directory
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.append.topic_writer import take_over
@@ -48,6 +47,7 @@ from storage_engine.topic.topics import Topics
 from storage_engine.verify.root.root_check import check_root
 from storage_engine.verify.segment_check import Options
 from tests.storage_engine.topic.wrapped_storage import Interrupting, PlainStorage
+from tests.stores import storage_at
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 WITH_RECORDS = sorted(path.parent.name for path in GOLDEN.glob("*/records.read_uncommitted.jsonl"))
@@ -64,7 +64,7 @@ class Root:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.storage = PosixStorage(path)
+        self.storage = storage_at(path)
         self.topics = Topics(self.storage, BrokerConfig(), ManualClock(NOW_MS))
 
     def take(self, directory: Path, name: str, **options) -> ImportedTopic:
@@ -189,6 +189,7 @@ def test_log_start_first_dirty_offset_epochs_producers_and_times_come_along(root
     assert {json.loads(line)["leaderEpoch"] for line in root.read("ooo")[-3:]} == {7}
 
 
+@pytest.mark.posix("reads the view")
 def test_the_view_of_an_imported_topic_holds_the_same_logs(root: Root, left) -> None:
     source = left("multi")
     root.take(source, "multi", configs=CONFIG)
@@ -357,6 +358,7 @@ def test_a_directory_that_a_broker_uses_is_refused(root: Root, left) -> None:
     root.take(source, "ooo")
 
 
+@pytest.mark.posix("moves files, by links")
 def test_moving_takes_the_files_themselves(root: Root, left) -> None:
     source = left("multi")
     (source / "multi-1" / "00000000000000000267.100.corrupt").write_bytes(b"kept by a recovery")
@@ -431,6 +433,7 @@ def with_empty_end(left: Callable[[str], Path]) -> Path:
     return source
 
 
+@pytest.mark.posix("reads the view")
 def test_an_empty_active_segment_comes_along_and_all_full_ones_can_be_compacted(
     root: Root, with_empty_end: Path, tmp_path: Path
 ) -> None:
@@ -456,6 +459,7 @@ def test_an_empty_active_segment_comes_along_and_all_full_ones_can_be_compacted(
     assert check_root(root.topics, None, None, Options(deep=True), threads=1).findings == []
 
 
+@pytest.mark.posix("reads the view")
 def test_what_is_appended_takes_the_place_of_an_empty_active_segment(root: Root, with_empty_end: Path) -> None:
     root.take(with_empty_end, "compact", configs=CONFIG)
     settle(root.topics)

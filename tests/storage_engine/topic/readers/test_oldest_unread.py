@@ -13,13 +13,13 @@ import pytest
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import CorruptionError
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.clean.topic_compaction import compact_topic
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_table
+from tests.stores import storage_at
 
 NOW_MS = 1_700_000_000_000
 
@@ -29,7 +29,7 @@ class Log:
 
     def __init__(self, folder: Path, **configs: str) -> None:
         self.clock = ManualClock(NOW_MS)
-        self.topics = Topics(PosixStorage(folder), BrokerConfig(), self.clock)
+        self.topics = Topics(storage_at(folder), BrokerConfig(), self.clock)
         self.topic_id = self.topics.create("t", 1, configs).topic_id
         self.chain = self.topics.chain("t")
 
@@ -91,6 +91,7 @@ def test_the_last_record_of_a_batch_was_compacted(tmp_path: Path) -> None:
     assert (found.records, found.oldest_ms, reader.oldest_unread(1)) == (3, NOW_MS + 1, NOW_MS + 1)
 
 
+@pytest.mark.posix("damages a local file")
 def test_damage_after_the_first_record_is_not_read_and_damage_in_it_is_an_error(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.append(Row(b"k", b"v", timestamp=NOW_MS - 5))

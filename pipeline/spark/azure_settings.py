@@ -1,0 +1,60 @@
+"""Translates the storage options of Azure into settings of ABFS, Hadoop's file system for abfss://.
+
+    abfss://container@account.dfs.core.windows.net/prefix
+
+An account key or a SAS token comes from the storage options or from the environment, as for the engine
+(storage_engine.storage.objects.object_store_access). Other credentials, for example a managed identity, are settings of
+ABFS, which the user gives to spark-submit as spark.hadoop.NAME.
+
+An endpoint with the form http://host:port/account belongs to an emulator, for example Azurite. Azurite has only the API
+of Blob Storage. So for such an endpoint, ABFS uses this API, and does not ask whether the account has a hierarchical
+namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from storage_engine.storage.storage_options import AZURE_ENDPOINTS, azure_value
+
+_KEYS = ("azure_storage_account_key", "azure_storage_access_key")
+_TOKENS = ("azure_storage_sas_token", "azure_storage_sas_key")
+_WITHOUT_TLS = {
+    "fs.abfss.impl": "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem",
+    "fs.azure.always.use.https": "false",
+    "fs.azure.networking.library": "JDK_HTTP_URL_CONNECTION",
+}
+"""The class that Hadoop has for abfss:// always uses TLS. Without TLS, the other HTTP library does not start."""
+
+
+def abfs_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """ABFS's settings; empty if there are no options of Azure.
+
+    Args:
+        options: the storage options, with names in lower case. They override the environment.
+        environ: the environment variables.
+    """
+    settings = {}
+    # The key and the token come from one place.
+    given = options if any(options.get(name) for name in (*_KEYS, *_TOKENS)) else {}
+    places = {} if given else environ
+    if key := azure_value(_KEYS, given, places):
+        settings["fs.azure.account.key"] = key
+    elif token := azure_value(_TOKENS, given, places):
+        settings["fs.azure.account.auth.type"] = "SAS"
+        settings["fs.azure.sas.fixed.token"] = token.removeprefix("?")
+    return settings | _emulator(azure_value(AZURE_ENDPOINTS, options, environ) or "")
+
+
+def _emulator(endpoint: str) -> dict[str, str]:
+    """The settings for the endpoint of an emulator; empty for other endpoints, whose host is in the URI of the root."""
+    scheme, host, path, _, _ = urlsplit(endpoint)
+    if ":" not in host or not path.strip("/"):
+        return {}
+    settings = {
+        "fs.azure.abfs.endpoint": host,
+        "fs.azure.account.hns.enabled": "false",
+        "fs.azure.fns.account.service.type": "BLOB",
+    }
+    return settings | (_WITHOUT_TLS if scheme == "http" else {})
