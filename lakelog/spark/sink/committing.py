@@ -198,7 +198,9 @@ def _staged_topics(topics: Topics, staged: Iterable[StagedRows]) -> list[StagedT
 
 def _append(topics: Topics, topic: StagedTopic, batch: BatchIdentity | None, sink: SinkQuery | None) -> None:
     with _writer(topics, topic.topic, topic.topic_id, sink) as writer:
-        writer.append(by_partition(topic.runs), batch)
+        runs = by_partition(topic.runs)
+        writer.prepare(runs)
+        writer.append(runs, batch)
 
 
 def _note(topics: Topics, name: str, batch: BatchIdentity, sink: SinkQuery) -> None:

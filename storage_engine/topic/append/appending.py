@@ -166,6 +166,7 @@ class Append:
         self._chain = chain
         self._config = config
         self._clock = clock
+        self._state = state
         self._topic = state.topic
         self._partition = partition
         self._partitions = count
@@ -204,6 +205,7 @@ class Append:
         self._staging.close()
         if not self._staging.runs:
             return Committed(self._chain.newest(), 0)
+        self._writer.prepare(self.runs, self._state)
         return self._writer.append(self.runs)
 
     def offsets(self, committed: Committed) -> dict[int, range]:

@@ -367,6 +367,7 @@ def _end_on(topics: Topics, chain: StateChain, decision: Decision, writer: Topic
                     marker = TransactionMarker(kind, _COORDINATOR_EPOCH)
                     run = encode_end(entry.producer_id, entry.producer_epoch, marker, now_ms, append_time)
                     staging.stage(number, run)
+            used.prepare({number for number, _, _ in found}, state)
             used.append(by_partition(staging.runs))
         except TransactionError:
             continue  # another process has ended one of these transactions meanwhile
