@@ -111,7 +111,7 @@ def commit_batch(
     else:
         delete_rows(topics.storage, staged, but=listed.files)
     if listed is not None:
-        if listed is not own or listed.needs_list:  # else nothing can have changed since _staged_topics looked
+        if listed is not own or listed.needs_list:  # a single commit checks its topic itself
             check_list(listed, topics, [each.topic for each in listed.topics])
         for each in listed.topics:
             _append(topics, each, batch, sink)

@@ -359,7 +359,8 @@ def _end_on(topics: Topics, chain: StateChain, decision: Decision, writer: Topic
         used = writer or TopicWriter(storage, chain, config, clock, None, state.topic_id)
         now_ms = clock.now_ms()
         append_time = Encoding.of(config, now_ms).append_time
-        staging = StagingWriter(storage, staging_folder(state.topic_id, state.version))
+        folder = staging_folder(state.topic_id, state.version)
+        staging = StagingWriter(storage, folder, inline=storage.growing is None)
         try:
             with staging:
                 for number, entry, committed in found:

@@ -3,7 +3,6 @@ wrote, and copies no byte of it unchecked. Old files are deleted by later proces
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from storage_engine.record.header import (
 )
 from storage_engine.storage import Storage
 from storage_engine.topic.append import new_files_publisher
-from storage_engine.topic.append.appending import Encoding, append_records, stage_records
+from storage_engine.topic.append.appending import Append, Encoding, append_records, stage_records
 from storage_engine.topic.append.staged_run import StagingWriter, by_partition, staging_folder
 from storage_engine.topic.append.topic_writer import TopicWriter, take_over
 from storage_engine.topic.append.transaction_writer import TransactionWriter
@@ -36,7 +35,7 @@ from storage_engine.verify.findings import problems
 from storage_engine.verify.root.root_check import check_root
 from storage_engine.verify.segment_check import Options
 from tests.storage_engine.record_tables import Row, to_rows, to_table
-from tests.storage_engine.topic.wrapped_storage import BeforeEachCall, Interrupting, PlainStorage
+from tests.storage_engine.topic.wrapped_storage import Interrupting, PlainStorage
 from tests.stores import storage_at
 
 START_MS = 1_700_000_000_000
@@ -241,15 +240,13 @@ def test_two_processes_that_continue_the_same_segment_lose_nothing(root: Root) -
     assert root.findings() == []
 
 
-def test_an_append_between_the_first_look_and_the_plan_is_continued(root: Root) -> None:
+def test_an_append_during_the_staging_of_another_is_continued(root: Root) -> None:
     root.append(1)
-    acts = iter([lambda: root.append(2)])
-
-    def before(number: int, verb: str, key: str) -> None:
-        if verb == "new_file" and key.startswith("staging/") and threading.current_thread() is threading.main_thread():
-            next(acts, lambda: None)()
-
-    root.append(3, through=BeforeEachCall(root.storage, before))
+    chain = root.topics.chain("t")
+    with Append(root.storage, chain, root.topics.config(chain.newest()), root.clock, 0) as append:
+        append.stage(to_table([row(3)]))
+        root.append(2)
+        append.commit()
     assert root.read() == [row(value) for value in (1, 2, 3)]
     assert len(root.segments()) == 1
 
