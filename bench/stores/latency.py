@@ -1,6 +1,6 @@
 """Measures how long a micro-batch takes if each request to the object store takes 30 ms longer.
 
-    python -m bench.stores.latency [--batches 160] [--rounds 3] [--warm-up 1]
+    python -m bench.stores.latency [--batches 100] [--rounds 3] [--warm-up 1]
 
 An ingest commits micro-batches of 10,000 records to 8 partitions. It is compared with an empty foreachBatch over the
 same input files. The roots and the checkpoints are in an S3 server. A proxy in front of the server delays each request,
@@ -30,8 +30,10 @@ from tests.servers.faulty_proxy import Exchange, FaultyProxy
 from tests.servers.versitygw import s3_server
 from tests.stores import clear_root, environment, new_bucket
 
-BATCHES = 160
-LAST = 100
+BATCHES = 100
+FILES = 2
+"""The number of input files of a micro-batch. Spark stages each file in a task of its own, as the partitions of a source."""
+LAST = 60
 """The number of measured micro-batches of each run. The earlier micro-batches warm the stream up."""
 ROUNDS = 3
 WARM_UP = 1
@@ -76,9 +78,11 @@ def main() -> None:
         " The root and the checkpoint are in an S3 server (versitygw), which runs on the same cores. A proxy in front of"
         " the server delays each request, also the requests that Spark makes for its checkpoint. The proxy is a Python"
         " program on the same cores, and opens a connection to the server for each request. The ingest and the empty"
-        " foreachBatch run in separate Spark processes, which take turns, over the same local Parquet files."
-        f" {WARM_UP} round to warm up, then {ROUNDS} rounds of {BATCHES} micro-batches, of which the last {LAST} are"
-        " measured. The time of a micro-batch of the ingest contains all its work, also the pruning after the commit.",
+        " foreachBatch run in separate Spark processes, which take turns, over the same local Parquet files. A"
+        f" micro-batch has {FILES} files, which Spark stages in {FILES} tasks."
+        f" There is {WARM_UP} round to warm up, then there are {ROUNDS} rounds of {BATCHES} micro-batches, of which the"
+        f" last {LAST} are measured. The time of a micro-batch of the ingest contains all its work, also the pruning after"
+        " the commit.",
         ["", "median", "mean"],
         rows,
         ratios,
@@ -90,14 +94,17 @@ def all_milliseconds(batches: int, rounds: int, warm_up: int) -> dict[tuple[str,
     taken: dict[tuple[str, int], list[float]] = {}
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lakelog-bench-")))
-        write_input(work / "input", RECORDS, batches)
+        write_input(work / "input", RECORDS // FILES, FILES * batches)
         server = stack.enter_context(s3_server())
         proxy = stack.enter_context(FaultyProxy(server))
         bucket = new_bucket(server)
         with patch.dict(os.environ, environment(proxy.server, bucket)):
             peers = {name: stack.enter_context(Peer.module("bench.peers.micro_batches_on_s3", name)) for name in _PEERS}
         stack.enter_context(patch.dict(os.environ, environment(server, bucket)))
-        case = {"input": str(work / "input"), "folder": str(work), "batches": batches, "records": batches * RECORDS}
+        case = {
+            "input": str(work / "input"), "files": FILES, "folder": str(work), "batches": batches,
+            "records": batches * RECORDS,
+        }  # fmt: skip
         for number, (delay, peer) in itertools.product(range(warm_up + rounds), itertools.product(DELAYS_MS, peers)):
             place = f"{server.uri_of(bucket)}/{peer}-{delay}-{number}"
             proxy.latency_seconds = delay / 1000
