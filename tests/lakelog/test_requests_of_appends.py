@@ -91,9 +91,9 @@ def appends(s3: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Appen
 def test_reading_small_segments_makes_no_append_longer(
     appends: Appends, way: Callable[[Appends], Callable[[], object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as nothing_is_continued:
-        nothing_is_continued.setattr(new_files_publisher, "_MOST_CONTINUED", 0)
-        _, alone = appends.requests(way), appends.requests(way)
+    monkeypatch.setattr(new_files_publisher, "_MOST_READ", 0)
+    _, alone = appends.requests(way), appends.requests(way)
+    monkeypatch.setattr(new_files_publisher, "_MOST_READ", new_files_publisher._MOST_CONTINUED)
     later = [appends.requests(way) for _ in range(3)]
     for requests in later:
         read = [_shown(each) for each in requests if re.search(r"GET .*/data/.*\.log", _shown(each))]

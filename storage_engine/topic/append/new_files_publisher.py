@@ -40,6 +40,8 @@ from storage_engine.topic.chain.topic_state import TopicState
 _THREADS = 32
 _MOST_CONTINUED = 2 * 1024**2
 """The largest .log, in bytes, that is written again together with new batches."""
+_MOST_READ = _MOST_CONTINUED
+"""The largest .log of another process, in bytes, that is read so that it can be written again."""
 _MOST_KEPT = 64 * 1024**2
 """The bytes of active segments that one publisher keeps in memory."""
 _MOST_PREFETCHED = 8 * 1024**2
@@ -132,7 +134,7 @@ class NewFilesPublisher:
         room -= sum(each.active.size for each in self._reading.values())
         for partition in partitions:
             active = state.partitions[partition].active_segment
-            if active is None or not 0 < active.size <= min(_MOST_CONTINUED, room):
+            if active is None or not 0 < active.size <= min(_MOST_READ, room):
                 continue
             tail, reading = self._tails.get(partition), self._reading.get(partition)
             if (tail is not None and continues(tail.segment, active)) or (reading and reading.active == active):

@@ -100,6 +100,12 @@ def root_in(folder: Path, **configs: str) -> Root:
     return Root(storage, topics, clock)
 
 
+@pytest.fixture(autouse=True)
+def segments_of_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a run whose roots are in a store (tests.stores)."""
+    monkeypatch.setattr(new_files_publisher, "_MOST_READ", new_files_publisher._MOST_CONTINUED)
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Root:
     return root_in(tmp_path)
@@ -158,7 +164,7 @@ def test_the_markers_of_a_transaction_are_in_the_same_segment(root: Root) -> Non
 def test_a_segment_above_the_limit_is_not_written_again(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     root.append(*range(20))
     size = root.segments()[0].size
-    monkeypatch.setattr(new_files_publisher, "_MOST_CONTINUED", size)
+    monkeypatch.setattr(new_files_publisher, "_MOST_READ", size)
     root.append(20)
     root.append(21)
     assert [each.base_offset for each in root.segments()] == [0, 21]
