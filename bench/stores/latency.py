@@ -1,6 +1,6 @@
 """Measures how long a micro-batch takes if each request to the object store takes 30 ms longer.
 
-    python -m bench.stores.latency [--batches 100] [--rounds 3] [--warm-up 1]
+    python -m bench.stores.latency [--batches 70] [--rounds 1]
 
 An ingest commits micro-batches of 10,000 records to 8 partitions. It is compared with an empty foreachBatch over the
 same input files. The roots and the checkpoints are in an S3 server. A proxy in front of the server delays each request,
@@ -30,13 +30,12 @@ from tests.servers.faulty_proxy import Exchange, FaultyProxy
 from tests.servers.versitygw import s3_server
 from tests.stores import clear_root, environment, new_bucket
 
-BATCHES = 100
+BATCHES = 70
 FILES = 2
 """The number of input files of a micro-batch. Spark stages each file in a task of its own, as the partitions of a source."""
-LAST = 60
+LAST = 40
 """The number of measured micro-batches of each run. The earlier micro-batches warm the stream up."""
-ROUNDS = 3
-WARM_UP = 1
+ROUNDS = 1
 DELAYS_MS = (0, 30)
 MOST_MS = 350
 _COMMIT = re.compile(r"/checkpoints/ingest/values/commits/[0-9]+(\?|$)")
@@ -47,9 +46,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--batches", type=int, default=BATCHES)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--warm-up", type=int, default=WARM_UP)
     arguments = parser.parse_args(sys.argv[1:] if sys.argv[0] == __file__ else [])
-    taken = all_milliseconds(arguments.batches, arguments.rounds, arguments.warm_up)
+    taken = all_milliseconds(arguments.batches, arguments.rounds)
     rows = [
         [f"{delay} ms added: {_PEERS[peer]}", *(f"{figure(taken[peer, delay]):.0f}" for figure in (median, mean))]
         for delay in DELAYS_MS
@@ -79,17 +77,16 @@ def main() -> None:
         " the server delays each request, also the requests that Spark makes for its checkpoint. The proxy is a Python"
         " program on the same cores, and opens a connection to the server for each request. The ingest and the empty"
         " foreachBatch run in separate Spark processes, which take turns, over the same local Parquet files. A"
-        f" micro-batch has {FILES} files, which Spark stages in {FILES} tasks."
-        f" There is {WARM_UP} round to warm up, then there are {ROUNDS} rounds of {BATCHES} micro-batches, of which the"
-        f" last {LAST} are measured. The time of a micro-batch of the ingest contains all its work, also the pruning after"
-        " the commit.",
+        f" micro-batch has {FILES} files, which Spark stages in {FILES} tasks. A run has {BATCHES} micro-batches, of which"
+        f" the last {LAST} are measured. The time of a micro-batch of the ingest contains all its work, also the pruning"
+        " after the commit. Other work on the same cores makes the times longer: the page names the load at the end.",
         ["", "median", "mean"],
         rows,
         ratios,
     )
 
 
-def all_milliseconds(batches: int, rounds: int, warm_up: int) -> dict[tuple[str, int], list[float]]:
+def all_milliseconds(batches: int, rounds: int) -> dict[tuple[str, int], list[float]]:
     """The milliseconds of all measured micro-batches, by peer and delay."""
     taken: dict[tuple[str, int], list[float]] = {}
     with ExitStack() as stack:
@@ -105,14 +102,12 @@ def all_milliseconds(batches: int, rounds: int, warm_up: int) -> dict[tuple[str,
             "input": str(work / "input"), "files": FILES, "folder": str(work), "batches": batches,
             "records": batches * RECORDS,
         }  # fmt: skip
-        for number, (delay, peer) in itertools.product(range(warm_up + rounds), itertools.product(DELAYS_MS, peers)):
+        for number, (delay, peer) in itertools.product(range(rounds), itertools.product(DELAYS_MS, peers)):
             place = f"{server.uri_of(bucket)}/{peer}-{delay}-{number}"
             proxy.latency_seconds = delay / 1000
             proxy.forget()
             peers[peer].ask({**case, "place": place})
-            found = micro_batch_ms(proxy.forget())
-            if number >= warm_up:
-                taken.setdefault((peer, delay), []).extend(found)
+            taken.setdefault((peer, delay), []).extend(micro_batch_ms(proxy.forget()))
             proxy.latency_seconds = 0
             clear_root(open_storage(place))
     return taken
