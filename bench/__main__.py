@@ -17,6 +17,7 @@ bench/results/. To give options, run the module of the benchmark: `python -m ben
     exports            small exports, with and without Spark
     logs               verifying, recovering, opening and searching logs
     partitions         thousands of partitions
+    latency            micro-batches of an ingest if each request to an S3 server takes 30 ms longer
     small_files        the objects and the state of a topic that a stream feeds for a day, in an object store
     s3                 the ingest and the read of a root in an S3 server, compared with Spark's Parquet writer and reader
 """
@@ -38,7 +39,7 @@ from bench import (
     sink,
 )
 from bench.reading import consumer, filtered_reads, following, reads
-from bench.stores import s3, small_files
+from bench.stores import latency, s3, small_files
 
 BENCHMARKS = {
     "codec": codec.main,
@@ -55,6 +56,7 @@ BENCHMARKS = {
     "exports": exports.main,
     "logs": logs.main,
     "partitions": partitions.main,
+    "latency": latency.main,
     "small_files": small_files.main,
     "s3": s3.main,
 }

@@ -37,6 +37,7 @@ from storage_engine.storage import Storage, StoredFile
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.storage.storage_opening import open_storage
 from storage_engine.storage.storage_options import VARIABLE
+from storage_engine.topic.append import new_files_publisher
 from tests.servers.object_server import ObjectServer
 
 STORE = os.environ.get("LAKELOG_TEST_STORE", "posix")
@@ -149,14 +150,27 @@ def exists(storage: Storage, key: str) -> bool:
 
 
 @contextmanager
+def segments_as_on_a_file_system() -> Iterator[None]:
+    """If the roots are in a store, no append of this process continues a segment of another writer, as on a file system.
+    So tests of cleaning and reading find the same segments on each kind of storage. A test of continued segments sets
+    _MOST_READ itself.
+    """
+    most = new_files_publisher._MOST_READ if STORE == "posix" else 0
+    with patch.object(new_files_publisher, "_MOST_READ", most):
+        yield
+
+
+@contextmanager
 def serving_store() -> Iterator[ObjectServer | None]:
     """Start the server of LAKELOG_TEST_STORE, with an empty place for all roots, and set the environment of clients.
+
+    With a root in a store, too, each process that appends begins a segment (segments_as_on_a_file_system).
 
     The result is None if the store is no object store.
     """
     if STORE not in STORES:
         raise pytest.UsageError(f"LAKELOG_TEST_STORE is {STORE!r}, expected one of {', '.join(STORES)}")
-    with patch.dict(os.environ):
+    with patch.dict(os.environ), segments_as_on_a_file_system():
         os.environ.pop("LAKELOG_TEST_STORE", None)  # jobs refuse variables that begin like their settings
         if STORE == "posix":
             yield None

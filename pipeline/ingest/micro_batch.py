@@ -246,6 +246,8 @@ class MicroBatches:
             )
             for line in self._attempt(batch.batch_id, partial(look, batch.batch_id)):
                 self._report(line)
+        for each in self._ingest_topics.values():
+            each.writer.prepare()  # while Spark stages the rows
         ends = self._attempt(batch.batch_id, partial(self._ends, batch, states))
         task = StagingTask(
             root=self._storage.uri,

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pipeline.spark.failures import spark_failures
+from storage_engine.config import TopicConfig
 from storage_engine.errors import StorageError
 from storage_engine.phases import Phases
 from storage_engine.storage import Storage
@@ -25,6 +26,7 @@ from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.append.append_plan import AppendPlan, OpenSegment
 from storage_engine.topic.append.new_files_publisher import NewSegments, with_names
 from storage_engine.topic.append.publishing import COPY, Publisher
+from storage_engine.topic.chain.topic_state import TopicState
 
 
 def publisher_of(spark: SparkSession, storage: Storage, size: int, spark_bytes: int) -> Publisher | None:
@@ -44,6 +46,9 @@ class SparkPublisher:
     def __init__(self, spark: SparkSession, storage: Storage) -> None:
         self._spark = spark
         self._storage = storage
+
+    def prepare(self, state: TopicState, config: TopicConfig, partitions: Iterable[int]) -> None:
+        """Does nothing: no segment is continued."""
 
     def open_segments(self) -> Mapping[int, OpenSegment]:
         return {}

@@ -187,6 +187,7 @@ def _micro_batch(world: World, query: str, number: int, chain: StateChain, write
     if writer.is_done(state, identity):
         world.truth.acknowledged(TOPIC, offered, state.id)
         return
+    writer.prepare()
     with StagingWriter(world.storage, staging_folder(state.topic_id, state.version)) as staging:
         for partition, run in new.runs.items():
             staging.stage(partition, run)

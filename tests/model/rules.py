@@ -157,6 +157,9 @@ RULES: dict[str, Switch] = {
         append_plan, "new_segment_name", lambda base_offset, version, word="": offset_name(base_offset)
     ),
     "readers stop at the committed size": _whole_files,
+    "only the active segment is continued": lambda: replaced(
+        append_plan, "continues", lambda _open_segment, active: active is not None
+    ),
     "files are given up when a commit failed": lambda: replaced(AppendingPublisher, "abandon", _never),
     "a commit compares the high watermark": _commit_without_comparing,
     "commits of an older epoch are refused": lambda: replaced(topic_writer, "check_epoch", _never),

@@ -41,6 +41,7 @@ OFTEN_NOTICED = [
     "a version is durable before it is built upon",
     "bytes are durable before they are named",
     "no file name is used twice",
+    "only the active segment is continued",
     "readers stop at the committed size",
     "a commit compares the high watermark",
     "commits of an older epoch are refused",

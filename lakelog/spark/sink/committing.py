@@ -104,13 +104,15 @@ def commit_batch(
     batch = _identity(checkpoint, {rows.query for rows in staged}, batch_id)
     sink = SinkQuery(_began_ms(checkpoint), topics.broker.sink_expiration_ms)
     make_durable(checkpoint.storage, checkpoint.key, batch_id)
-    listed = read_list(topics.storage, batch)
+    listed, own = read_list(topics.storage, batch), None
     if listed is None:
-        listed = _listed(topics, batch, sink, StagedBatch(batch, tuple(_staged_topics(topics, staged))))
+        own = StagedBatch(batch, tuple(_staged_topics(topics, staged)))
+        listed = _listed(topics, batch, sink, own)
     else:
         delete_rows(topics.storage, staged, but=listed.files)
     if listed is not None:
-        check_list(listed, topics, [each.topic for each in listed.topics])
+        if listed is not own or listed.needs_list:  # a single commit checks its topic itself
+            check_list(listed, topics, [each.topic for each in listed.topics])
         for each in listed.topics:
             _append(topics, each, batch, sink)
         (delete_list if listed.needs_list else delete_files)(topics.storage, listed)
@@ -198,7 +200,9 @@ def _staged_topics(topics: Topics, staged: Iterable[StagedRows]) -> list[StagedT
 
 def _append(topics: Topics, topic: StagedTopic, batch: BatchIdentity | None, sink: SinkQuery | None) -> None:
     with _writer(topics, topic.topic, topic.topic_id, sink) as writer:
-        writer.append(by_partition(topic.runs), batch)
+        runs = by_partition(topic.runs)
+        writer.prepare(runs)
+        writer.append(runs, batch)
 
 
 def _note(topics: Topics, name: str, batch: BatchIdentity, sink: SinkQuery) -> None:

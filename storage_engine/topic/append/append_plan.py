@@ -61,7 +61,7 @@ class SegmentAppend:
     """The part of an append that is written to one segment.
 
     name: the name of the segment's files, without a suffix.
-    is_new: whether the segment is new. If not, this process continues a segment that it wrote.
+    is_new: whether the segment is new. If not, this process continues the active segment.
     before: the segment before the append.
     after: the segment after the append.
     slices: the batches to copy.
@@ -114,8 +114,8 @@ class AppendPlan:
 
 @dataclass(frozen=True)
 class OpenSegment:
-    """An active segment that this process can continue: it has the .log open for writing, or keeps the bytes of the
-    .log to write them again under a new name.
+    """An active segment that this process can continue: it has the .log open for writing, or has the bytes of the .log
+    to write them again under a new name.
 
     name: the name of the segment's files, without a suffix.
     growing: the segment's size, offsets and index entries so far.
@@ -256,13 +256,16 @@ def continues(open_segment: OpenSegment, active: Segment | None) -> bool:
     return active is not None and (active.name, active.size) == (open_segment.name, open_segment.growing.size)
 
 
+def jitter_of(config: TopicConfig, chance: random.Random) -> int:
+    """Draw the segment.jitter.ms of one segment."""
+    most = min(config.segment_jitter_ms, config.segment_ms)
+    return chance.randrange(most) if most else 0
+
+
 def _new_segment(
     state: TopicState, config: TopicConfig, base_offset: int, now_ms: int, jitter: random.Random
 ) -> SegmentAppend:
-    most = min(config.segment_jitter_ms, config.segment_ms)
-    growing = GrowingSegment(
-        base_offset, now_ms, config.index_interval_bytes, jitter_ms=jitter.randrange(most) if most else 0
-    )
+    growing = GrowingSegment(base_offset, now_ms, config.index_interval_bytes, jitter_of(config, jitter))
     return SegmentAppend(new_segment_name(base_offset, state.version), True, growing.copy(), growing)
 
 

@@ -130,8 +130,9 @@ class Append:
     use it.
 
     No record is visible before the commit, and all records are visible after it. Staged bytes are on storage, not in
-    memory. At the end of its `with` block an Append deletes its staged files. An Append does not take the topic over,
-    so the writer of the topic can continue.
+    memory; but on a storage whose files cannot grow, up to 1 MiB is in memory, and then nothing is staged on storage. At
+    the end of its `with` block an Append deletes its staged files. An Append does not take the topic over, so the writer
+    of the topic can continue.
     """
 
     def __init__(
@@ -166,13 +167,15 @@ class Append:
         self._chain = chain
         self._config = config
         self._clock = clock
+        self._state = state
         self._topic = state.topic
         self._partition = partition
         self._partitions = count
         self._sticky = secrets.randbelow(count)
         self._producer = producer
         self._writer = producer.writer if producer else TopicWriter(storage, chain, config, clock, None, state.topic_id)
-        self._staging = StagingWriter(storage, staging_folder(state.topic_id, state.version))
+        is_inline = storage.growing is None  # requests would take longer than a copy in memory
+        self._staging = StagingWriter(storage, staging_folder(state.topic_id, state.version), inline=is_inline)
         self._staged = 0
 
     def stage(self, records: pa.RecordBatch, name_row: Callable[[int], str] | None = None) -> None:
@@ -204,6 +207,7 @@ class Append:
         self._staging.close()
         if not self._staging.runs:
             return Committed(self._chain.newest(), 0)
+        self._writer.prepare(self.runs, self._state)
         return self._writer.append(self.runs)
 
     def offsets(self, committed: Committed) -> dict[int, range]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from storage_engine.config import TopicConfig
 from storage_engine.errors import NotFoundError
 from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, data_key
 from storage_engine.log.growing_segment import GrowingSegment
@@ -16,6 +17,7 @@ from storage_engine.storage import GrowingFiles, Storage
 from storage_engine.storage.open_files import OpenFileShare, threads_that_write
 from storage_engine.topic.append.append_plan import AppendPlan, BatchSlice, OpenSegment, PartitionAppend, SegmentAppend
 from storage_engine.topic.append.publishing import COPY, THREADS, delete_new, each_partition, stamped
+from storage_engine.topic.chain.topic_state import TopicState
 
 
 class AppendingPublisher:
@@ -33,6 +35,9 @@ class AppendingPublisher:
         self._open: dict[int, _OpenLog] = {}  # least recently used first
         self._share = OpenFileShare()
         self._threads = ThreadPoolExecutor(threads_that_write(THREADS))
+
+    def prepare(self, state: TopicState, config: TopicConfig, partitions: Iterable[int]) -> None:
+        """Does nothing: a file that another process wrote is never continued."""
 
     def open_segments(self) -> Mapping[int, OpenSegment]:
         return {partition: log.segment for partition, log in self._open.items()}

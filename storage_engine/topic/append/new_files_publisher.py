@@ -1,10 +1,13 @@
 """Publishes an append on a storage whose files cannot grow: writes only new files.
 
-If each micro-batch wrote new segments, a topic would soon have very many small files. So the publisher keeps the
-bytes of small active segments that it wrote. The next publish writes each of these segments again, under a new name,
-with the segment's old bytes and the new batches. The commit names the new file in place of the old file, and lists
-the old file as dropped. The publisher continues a segment as long as the segment's .log has at most 2 MiB. So at most
-2 MiB are written again for each partition and micro-batch (docs/decisions/0051 has the figures).
+If each commit wrote new segments, a topic would soon have very many small files. So a publish writes each small active
+segment again, under a new name, with the segment's old bytes and the new batches. The commit names the new file in
+place of the old file, and lists the old file as dropped. A segment is continued as long as its .log has at most 2 MiB.
+So at most 2 MiB are written again for each partition and commit (docs/decisions/0051 has the figures).
+
+The publisher keeps the bytes of the small active segments that it wrote. If another process wrote the active segment,
+`prepare` begins to read its bytes (topic.append.active_segments), while the caller does other requests. So these reads
+add no request to the longest sequence of requests before a commit.
 
 The files of all partitions are written in parallel, because a request to an object store takes long, and many parallel
 requests take hardly longer than one. For the same reason the staged files are read in as few requests as possible.
@@ -12,21 +15,33 @@ requests take hardly longer than one. For the same reason the staged files are r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
+from storage_engine.config import TopicConfig
 from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, data_folder, new_segment_name
+from storage_engine.log.partition_state import Segment
 from storage_engine.phases import Phases
 from storage_engine.storage import Storage
 from storage_engine.storage.open_files import threads_that_write
-from storage_engine.topic.append.append_plan import AppendPlan, OpenSegment, PartitionAppend, SegmentAppend
+from storage_engine.topic.append.active_segments import KeptSegment, read_active
+from storage_engine.topic.append.append_plan import (
+    AppendPlan,
+    OpenSegment,
+    PartitionAppend,
+    SegmentAppend,
+    continues,
+)
 from storage_engine.topic.append.publishing import COPY, StagedReads, delete_new, run_together, stamped
+from storage_engine.topic.chain.topic_state import TopicState
 
 _THREADS = 32
 _MOST_CONTINUED = 2 * 1024**2
 """The largest .log, in bytes, that is written again together with new batches."""
+_MOST_READ = _MOST_CONTINUED
+"""The largest .log of another process, in bytes, that is read so that it can be written again."""
 _MOST_KEPT = 64 * 1024**2
 """The bytes of active segments that one publisher keeps in memory."""
 _MOST_PREFETCHED = 8 * 1024**2
@@ -97,11 +112,11 @@ def with_names(part: PartitionAppend, names: tuple[str, ...]) -> PartitionAppend
 
 
 @dataclass(frozen=True)
-class _Tail:
-    """A small active segment that this publisher wrote, with the bytes of its .log."""
+class _Reading:
+    """An active segment that is being read."""
 
-    segment: OpenSegment
-    log: bytes
+    active: Segment
+    found: Future[KeptSegment | None]
 
 
 class NewFilesPublisher:
@@ -110,10 +125,30 @@ class NewFilesPublisher:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._threads = ThreadPoolExecutor(threads_that_write(_THREADS))
-        self._tails: dict[int, _Tail] = {}  # by partition, the longest unused first
+        self._tails: dict[int, KeptSegment] = {}  # by partition, the longest unused first
+        self._reading: dict[int, _Reading] = {}  # by partition
         self._written: dict[int, bytes] = {}  # by partition, the last .log of the publish that is not committed yet
 
+    def prepare(self, state: TopicState, config: TopicConfig, partitions: Iterable[int]) -> None:
+        room = _MOST_KEPT - sum(len(tail.log) for tail in self._tails.values())
+        room -= sum(each.active.size for each in self._reading.values())
+        for partition in partitions:
+            active = state.partitions[partition].active_segment
+            if active is None or not 0 < active.size <= min(_MOST_READ, room):
+                continue
+            tail, reading = self._tails.get(partition), self._reading.get(partition)
+            if (tail is not None and continues(tail.segment, active)) or (reading and reading.active == active):
+                continue
+            room -= active.size
+            found = self._threads.submit(read_active, self._storage, state, partition, config)
+            self._reading[partition] = _Reading(active, found)
+
     def open_segments(self) -> Mapping[int, OpenSegment]:
+        for partition, reading in self._reading.items():
+            if (tail := reading.found.result()) is not None:
+                self._tails.pop(partition, None)
+                self._tails[partition] = tail
+        self._reading.clear()
         return {partition: tail.segment for partition, tail in self._tails.items()}
 
     def publish(self, plan: AppendPlan, phases: Phases) -> AppendPlan:
@@ -196,7 +231,7 @@ class NewFilesPublisher:
             self._tails.pop(part.partition, None)
             last = part.appends[-1]
             if (log := self._written.pop(part.partition, None)) is not None:
-                self._tails[part.partition] = _Tail(OpenSegment(last.name, last.after), log)
+                self._tails[part.partition] = KeptSegment(OpenSegment(last.name, last.after), log)
         kept = sum(len(tail.log) for tail in self._tails.values())
         while kept > _MOST_KEPT:
             kept -= len(self._tails.pop(next(iter(self._tails))).log)

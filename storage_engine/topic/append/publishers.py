@@ -11,7 +11,7 @@ AppendingPublisher   Used if files of the storage can grow. Threads of this proc
                      permanently, as soon as they are durable. The next publish begins a new segment in the partitions
                      of the closed files.
 NewFilesPublisher    Used if files cannot grow. Threads of this process write only new files. A small active segment is
-                     written again together with the new batches.
+                     written again together with the new batches, whichever process wrote the segment.
 pipeline.ingest.spark_publisher
                      Used if one process is too slow. The tasks of a Spark job write only new files.
 

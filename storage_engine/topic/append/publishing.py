@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from storage_engine.config import TopicConfig
 from storage_engine.errors import CorruptionError, StorageError
 from storage_engine.phases import Phases, added_up
 from storage_engine.record.batch import Int64Array, scan_batches
@@ -18,6 +19,7 @@ from storage_engine.record.crc import check_crcs
 from storage_engine.record.stamping import stamped_starts
 from storage_engine.storage import Storage
 from storage_engine.topic.append.append_plan import AppendPlan, BatchSlice, OpenSegment, PartitionAppend
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.dropped_files import delete_segment
 
 _T = TypeVar("_T")
@@ -35,8 +37,13 @@ class Publisher(Protocol):
     abandon.
     """
 
+    def prepare(self, state: TopicState, config: TopicConfig, partitions: Iterable[int]) -> None:
+        """Begin to read what the next publish needs to continue the active segments of these partitions. Does not wait
+        for the storage.
+        """
+
     def open_segments(self) -> Mapping[int, OpenSegment]:
-        """The segments, by partition, to which the next publish can append."""
+        """The segments, by partition, to which the next publish can append. Waits for the reads that have begun."""
 
     def publish(self, plan: AppendPlan, phases: Phases) -> AppendPlan:
         """Write the batches and index entries of the plan. Every .log is durable on return.

@@ -2,13 +2,19 @@
 (topic.append.new_files_publisher).
 
 Readers can still use the old files. So the old files are deleted only after file.delete.delay.ms, like every dropped
-file. If only the scheduled maintenance deleted the old files, hundreds of them would remain until the next
-maintenance. So the writer itself deletes the files that it has replaced. The deletion runs in a thread after a
-commit, so no commit waits for the deletion. The next commit removes the deleted segments from the state's list of
-dropped files.
+file. If only the scheduled maintenance deleted the old files, thousands of them would remain until the next
+maintenance. So writers delete old files:
 
-If the process dies, or if a deletion fails, the segment remains in the list, and maintenance deletes its files. Deleting
-a file twice does no harm.
+    begin        before its first append, a writer begins to delete files that are listed as dropped, whoever dropped
+                 them. A process that appends only once does not live long enough to delete the files that it replaced
+                 itself, so it deletes files that earlier processes replaced.
+    committed    after each commit, a writer begins to delete the files that it has replaced itself.
+
+The deletions run in threads, so no commit waits for them. The next commit removes the segments whose deletion has ended
+from the state's list of dropped files.
+
+If the process dies, or if a deletion fails, the segment remains in the list, and a later writer or maintenance deletes
+its files. Deleting a file twice does no harm.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 
 from storage_engine.errors import StorageError
 from storage_engine.log.filenames import data_key
@@ -24,7 +31,10 @@ from storage_engine.topic.append.append_plan import AppendPlan
 from storage_engine.topic.chain.topic_state import DroppedFile
 from storage_engine.topic.dropped_files import delete_segment
 
-_THREADS = 4
+_THREADS = 16
+_LEFTOVERS = 8
+"""So many old segments are deleted before the first append, in addition to two for each partition. One append drops at
+most one segment of each partition, so the list of dropped files becomes shorter with each process."""
 
 
 class ReplacedFiles:
@@ -33,8 +43,26 @@ class ReplacedFiles:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._threads = ThreadPoolExecutor(_THREADS)
+        self._has_begun = False
         self._waiting: list[DroppedFile] = []
         self._deleted: set[DroppedFile] = set()  # the threads add to this set
+
+    def begin(self, dropped: Sequence[DroppedFile], now_ms: int, delay_ms: int, partitions: int) -> None:
+        """Begin to delete some of the segments that were dropped at least `delay_ms` ago, the oldest first. Only the
+        first call of a writer does this.
+
+        On a storage whose files can grow, this deletes nothing: appends drop no files there, and maintenance is enough.
+
+        Args:
+            dropped: the list of dropped files in a state of the topic.
+            partitions: the number of partitions to which the caller appends.
+        """
+        if self._has_begun or self._storage.growing is not None:
+            return
+        self._has_begun = True
+        due = (each for each in dropped if now_ms - each.dropped_ms >= delay_ms)
+        for each in islice(due, _LEFTOVERS + 2 * partitions):
+            self._threads.submit(self._delete, each)
 
     def committed(self, plan: AppendPlan, dropped: Sequence[DroppedFile], now_ms: int, delay_ms: int) -> None:
         """Begin to delete the segments that the writer replaced at least `delay_ms` ago. Call this after each commit.

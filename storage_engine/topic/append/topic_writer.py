@@ -22,7 +22,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from storage_engine.clock import Clock
@@ -51,6 +51,8 @@ from storage_engine.topic.chain.pruning import PruningShare
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import CommittedBatch, DroppedFile, TopicState, Writer
 
+_MOST_PREPARED = 256
+"""If a topic has more partitions, `prepare` reads only segments of partitions that the caller names."""
 _MOST_PLANS = 100
 """After this many plans of one append, the append fails because the topic changes too often."""
 
@@ -257,6 +259,22 @@ class TopicWriter:
         self._replaced = ReplacedFiles(storage)
         self.phases = Phases()
 
+    def prepare(self, partitions: Iterable[int] | None = None, state: TopicState | None = None) -> None:
+        """Begin the reads and deletions that the next append can use: reads of small active segments that other processes
+        wrote, and deletions of old files. The earlier the call before the append, the shorter the append has to wait.
+
+        Args:
+            partitions: the partitions of the append; by default all, unless the topic has very many.
+            state: a state of the topic; by default the state that the writer's chain has read last. It may be older than
+                the newest state.
+        """
+        state = state or self._chain.known()
+        if partitions is None:
+            partitions = range(len(state.partitions)) if len(state.partitions) <= _MOST_PREPARED else ()
+        chosen = [number for number in partitions if number < len(state.partitions)]
+        self._publisher.prepare(state, self.config, chosen)
+        self._replaced.begin(state.dropped, self._clock.now_ms(), self.config.file_delete_delay_ms, len(chosen))
+
     def append(
         self,
         runs: Mapping[int, Sequence[StagedRun]],
@@ -287,9 +305,12 @@ class TopicWriter:
         publisher = publisher or self._publisher
         for attempt in range(_MOST_PLANS):
             with self.phases.phase("plan"):
-                state = self._chain.known() if is_state_fresh and not attempt else self._chain.newest()
+                is_fresh = is_state_fresh and not attempt
+                state = self._chain.known() if is_fresh else self._chain.newest()
                 if self.is_done(state, batch):
                     return Committed(state, 0, skipped=True)
+                if not is_fresh:  # reads only what `prepare` has not read, because the state was older
+                    publisher.prepare(state, self.config, (number for number, found in runs.items() if found))
                 check_not_swept(self._storage, itertools.chain.from_iterable(runs.values()), state.sweep_floor)
                 now_ms = self._clock.now_ms()
                 plan = plan_append(state, self.config, runs, publisher.open_segments(), now_ms, self._jitter)
@@ -308,15 +329,19 @@ class TopicWriter:
                 publisher.abandon(plan)
                 raise
             publisher.keep(plan)
-            with self.phases.phase("prune"):
-                self._pruning.committed(committed.version)
-                delay_ms = self.config.file_delete_delay_ms
-                self._replaced.committed(plan, committed.dropped, self._clock.now_ms(), delay_ms)
+            self._clean_up(plan, committed)
             return Committed(committed, total_records(plan))
         raise ConflictError(
             f"topic {self._chain.topic}", f"changed {_MOST_PLANS} times while an append was being published",
             "Run fewer writers on this topic at the same time.",
         )  # fmt: skip
+
+    def _clean_up(self, plan: AppendPlan, committed: TopicState) -> None:
+        """Begin to delete what this commit has made needless."""
+        with self.phases.phase("prune"):
+            self._pruning.committed(committed.version)
+            delay_ms = self.config.file_delete_delay_ms
+            self._replaced.committed(plan, committed.dropped, self._clock.now_ms(), delay_ms)
 
     def close(self) -> None:
         """Close the files permanently."""

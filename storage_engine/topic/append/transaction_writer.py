@@ -359,7 +359,8 @@ def _end_on(topics: Topics, chain: StateChain, decision: Decision, writer: Topic
         used = writer or TopicWriter(storage, chain, config, clock, None, state.topic_id)
         now_ms = clock.now_ms()
         append_time = Encoding.of(config, now_ms).append_time
-        staging = StagingWriter(storage, staging_folder(state.topic_id, state.version))
+        folder = staging_folder(state.topic_id, state.version)
+        staging = StagingWriter(storage, folder, inline=storage.growing is None)
         try:
             with staging:
                 for number, entry, committed in found:
@@ -367,6 +368,7 @@ def _end_on(topics: Topics, chain: StateChain, decision: Decision, writer: Topic
                     marker = TransactionMarker(kind, _COORDINATOR_EPOCH)
                     run = encode_end(entry.producer_id, entry.producer_epoch, marker, now_ms, append_time)
                     staging.stage(number, run)
+            used.prepare({number for number, _, _ in found}, state)
             used.append(by_partition(staging.runs))
         except TransactionError:
             continue  # another process has ended one of these transactions meanwhile

@@ -34,6 +34,7 @@ After a crash, the next run continues the work. No decision depends on a clock.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
@@ -246,6 +247,9 @@ class PruningShare:
     most 300 more steps. The steps at the end matter if each append runs in a separate process. The cost per commit does
     not grow with the length of the chain. An error during pruning is ignored, so that no commit fails because of the
     error. Maintenance gets the same error and reports it. Only one thread may use a PruningShare.
+
+    In a storage in which each request takes long, the steps run in a thread, so the caller does not wait for them. Only
+    the next call of `committed` waits, if these steps are not done by then.
     """
 
     def __init__(self, storage: Storage, chain: StateChain, keep: int = KEPT_VERSIONS) -> None:
@@ -254,20 +258,37 @@ class PruningShare:
         self._keep = keep
         self._steps: Iterator[None] | None = None
         self._due: int | None = None
+        self._thread = ThreadPoolExecutor(1) if storage.reads_at_once > 1 else None
+        self._running: Future[None] | None = None
 
     def committed(self, version: int) -> None:
-        """Do a few steps. The writer calls this after each commit."""
+        """Do a few steps, or begin to do them. The writer calls this after each commit."""
         if self._due is None:
             self._due = -(-version // _EVERY) * _EVERY
+        self._wait()
         if self._steps is None and version >= self._due:
             self._due = (version // _EVERY + 1) * _EVERY
-            self._steps = pruning_steps(self._storage, self._chain, Pruned(), self._keep)
-        self._take(_STEPS_A_COMMIT)
+            # A chain belongs to one thread.
+            chain = StateChain(self._storage, self._chain.topic, self._chain.clock) if self._thread else self._chain
+            self._steps = pruning_steps(self._storage, chain, Pruned(), self._keep)
+        if self._thread is None:
+            self._take(_STEPS_A_COMMIT)
+        elif self._steps is not None:
+            self._running = self._thread.submit(self._take, _STEPS_A_COMMIT)
 
     def close(self) -> None:
         """Do more steps of the pruning that is in progress. The pruning may remain incomplete."""
+        self._wait()
         self._take(_STEPS_AT_THE_END)
         self._steps = None
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    def _wait(self) -> None:
+        """Wait for the steps that run in the thread. An error that is not a LogError is raised here."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.result()
 
     def _take(self, most: int) -> None:
         if self._steps is None:

@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import json
 import random
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -503,13 +504,21 @@ def test_a_lost_reply_to_the_put_of_history_is_no_error(storage: Storage, small_
     everything_holds(storage, ids)
 
 
-def test_a_writers_share_keeps_versions_few_from_the_beginning(storage: Storage) -> None:
+class DistantStorage(PlainStorage):
+    """A storage in which requests take long, so that a writer's share of the pruning runs in a thread."""
+
+    reads_at_once = 8
+
+
+@pytest.mark.parametrize("kind", [PlainStorage, DistantStorage])
+def test_a_writers_share_keeps_versions_few_from_the_beginning(storage: Storage, kind: type[PlainStorage]) -> None:
     chain = chain_of(storage)
-    share = PruningShare(storage, chain, keep=100)
+    share = PruningShare(kind(storage), chain, keep=100)
     most = 0
     for _ in range(420):
         share.committed(chain.commit(grow, "append of 1 records").version)
         most = max(most, len(versions(storage)))
+    share.close()
     assert most < 200
     assert [version for version, _ in told(storage)] == list(range(421))
 
@@ -541,7 +550,28 @@ def test_appends_prune(storage: Storage) -> None:
     assert chain_of(storage).newest().version == 1_152
 
 
-def test_a_writers_share_never_fails(storage: Storage) -> None:
+def test_a_writers_commit_does_not_wait_for_its_share_in_a_distant_store(storage: Storage) -> None:
+    commit_fast(storage, 1_149)
+    proceed = threading.Event()
+    calls: list[str] = []
+
+    class Held(BeforeEachCall):
+        reads_at_once = 8
+
+    def hold(number: int, verb: str, key: str) -> None:
+        assert proceed.wait(60)
+        calls.append(verb)
+
+    share = PruningShare(Held(storage, hold), chain_of(storage))
+    share.committed(1_150)
+    assert not calls
+    proceed.set()
+    share.close()
+    assert is_rolled_up(storage, "t", 99)
+
+
+@pytest.mark.parametrize("reads_at_once", [1, 8])
+def test_a_writers_share_never_fails(storage: Storage, reads_at_once: int) -> None:
     commit_fast(storage, 1_149)
     calls: list[str] = []
 
@@ -549,7 +579,8 @@ def test_a_writers_share_never_fails(storage: Storage) -> None:
         calls.append(verb)
         raise StorageError(key, f"{verb} failed")
 
-    share = PruningShare(BeforeEachCall(storage, fail), chain_of(BeforeEachCall(storage, fail)))
+    failing = type("Failing", (BeforeEachCall,), {"reads_at_once": reads_at_once})(storage, fail)
+    share = PruningShare(failing, chain_of(failing))
     for version in range(1_150, 1_250):
         share.committed(version)
     share.close()
