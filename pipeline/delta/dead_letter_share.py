@@ -12,8 +12,9 @@ zero.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from pipeline.delta.chain.stamp_chain import PartitionCounts
 from pipeline.delta.export_plan import ExportRefusedError
 from pipeline.delta.table_stamp import Recent
 
@@ -52,12 +53,14 @@ class Counts:
 
     reasons: by reason, the number of dead letters.
     null_values: the number of dead letters that are tombstones, which an append cannot export.
+    by_partition: the same counts, by partition of the topic. They are exact only if the rows have digests.
     """
 
     records: int
     tombstones: int
     reasons: Mapping[str, int]
     null_values: int
+    by_partition: Mapping[int, PartitionCounts] = field(default_factory=dict)
 
     @property
     def dead_letters(self) -> int:

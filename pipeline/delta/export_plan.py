@@ -79,6 +79,8 @@ class Export:
     """The section of the settings that declares the export, for messages."""
     headers: bool = False
     """Whether the rows contain the headers of the records; not in an upsert."""
+    digest: bool = False
+    """Whether the rows contain digests, and the stamps their sums (pipeline.delta.chain)."""
 
 
 Register = Callable[[Mapping[int, int]], None]

@@ -57,6 +57,7 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pipeline.delta.chain.stamp_chain import PartitionCounts
 from pipeline.delta.dead_letter_share import (
     Counts,
     Place,
@@ -79,10 +80,10 @@ from pipeline.delta.export_plan import (
 )
 from pipeline.delta.rows.export_rows import decode, reduced, with_counts
 from pipeline.delta.rows.row_columns import REASONS
-from pipeline.delta.table_history import Commit, check_committed
+from pipeline.delta.table_history import Commit, as_in_table, check_committed
 from pipeline.delta.table_position import look_at_table, stamp_of
 from pipeline.delta.table_schema import Notify, check_columns, fit_table
-from pipeline.delta.table_stamp import Stamp
+from pipeline.delta.table_stamp import NextLink, Stamp, TableHead
 from pipeline.delta.table_writing import (
     NOTHING_STALE,
     Stale,
@@ -134,6 +135,7 @@ def export_increment(
     register(plan.before)
     if not plan.waiting:
         return ExportResult(plan=plan, table_version=plan.table_version)
+    export = as_in_table(export, plan.head)
     check_columns(spark, export)
     rows = decoded_records(export, _read(read, plan)).persist()
     try:
@@ -144,7 +146,7 @@ def export_increment(
         with named_conflicts(export.table, "export"):
             head = fit_table(spark, export, plan, notify)
             stamp = stamp_of(spark, export, head, plan.positions, recent, plan.began)
-            stale = _write(spark, export, plan, rows, counts, stamp)
+            stale, stamp = _write(spark, export, plan, rows, counts, stamp, head)
     finally:
         rows.unpersist()
     commit = check_committed(export.table, head.version, stamp)
@@ -163,15 +165,22 @@ def decoded_records(export: Export, records: DataFrame) -> DataFrame:
 
 
 def _write(
-    spark: SparkSession, export: Export, plan: ExportPlan, rows: DataFrame, counts: Counts, stamp: Stamp
-) -> Stale:
-    """First write the dead letters. Then write the rows and the position, in one commit."""
+    spark: SparkSession,
+    export: Export,
+    plan: ExportPlan,
+    rows: DataFrame,
+    counts: Counts,
+    stamp: Stamp,
+    head: TableHead,
+) -> tuple[Stale, Stamp]:
+    """First write the dead letters. Then write the rows and the position, in one commit. Returns also the stamp with the
+    chain."""
     if counts.dead_letters:
         append_undecodable(spark, export, rows, stamp, plan.start)
+    link = NextLink(head, plan.to_read[0], counts.by_partition) if export.digest else None
     if export.mode is ExportMode.UPSERT:
-        return merge_rows(spark, export, rows, stamp, plan.rebuilt, with_undecodable=counts.dead_letters > 0)
-    append_rows(export, rows, stamp, plan.replaced_rows)
-    return NOTHING_STALE
+        return merge_rows(spark, export, rows, stamp, link, plan.rebuilt, with_undecodable=counts.dead_letters > 0)
+    return NOTHING_STALE, append_rows(spark, export, rows, stamp, link, plan.replaced_rows)
 
 
 def _result(plan: ExportPlan, counts: Counts, stale: Stale, commit: Commit) -> ExportResult:
@@ -194,15 +203,30 @@ def _result(plan: ExportPlan, counts: Counts, stale: Stale, commit: Commit) -> E
 
 def count_records(rows: DataFrame) -> Counts:
     """Count the decoded records."""
-    found = rows.agg(
-        F.coalesce(F.sum("_records"), F.lit(0)).alias("records"),
-        F.coalesce(F.sum("_nulls"), F.lit(0)).alias("tombstones"),
+    parts = rows
+    if "_parts" in rows.columns:  # a row has records of several partitions
+        others = [name for name in rows.columns if name not in ("_parts", "_partition", "_records", "_nulls")]
+        parts = rows.select(*others, F.inline("_parts"))
+    by_partition = parts.groupBy("_partition").agg(
+        F.sum("_records").alias("records"),
+        F.sum("_nulls").alias("tombstones"),
         F.count_if(F.col("_reason").isNotNull() & F.col("_tombstone")).alias("null_values"),
         *(F.count_if(F.col("_reason") == reason).alias(reason) for reason in REASONS),
-    ).first()
-    assert found is not None, "an aggregation without grouping has one row"
-    reasons = {reason: found[reason] for reason in REASONS if found[reason]}
-    return Counts(found["records"], found["tombstones"], reasons, found["null_values"])
+    )
+    found = by_partition.collect()
+    totals = {name: sum(each[name] for each in found) for name in ("records", "tombstones", "null_values", *REASONS)}
+    return Counts(
+        totals["records"],
+        totals["tombstones"],
+        {reason: totals[reason] for reason in REASONS if totals[reason]},
+        totals["null_values"],
+        {
+            each["_partition"]: PartitionCounts(
+                each["records"], each["tombstones"], sum(each[reason] for reason in REASONS)
+            )
+            for each in found
+        },
+    )
 
 
 def too_many(

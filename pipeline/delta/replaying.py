@@ -35,10 +35,10 @@ from pipeline.delta.export_plan import Export, ExportMode, ExportRefusedError, P
 from pipeline.delta.exporting import ReadRecords
 from pipeline.delta.rows.export_rows import deciding, decode, place, reduced, with_counts
 from pipeline.delta.rows.newer_sql import is_newer, of_place
-from pipeline.delta.table_history import check_committed
+from pipeline.delta.table_history import as_in_table, check_committed
 from pipeline.delta.table_position import look_at_table, stamp_of
 from pipeline.delta.table_schema import Notify, fit_table
-from pipeline.delta.table_stamp import Stamp, known_began
+from pipeline.delta.table_stamp import NextLink, Stamp, known_began
 from pipeline.delta.table_writing import append_rows, letters_of, merge_rows, rows_changed
 
 REPLAYED = "replayed"
@@ -85,6 +85,7 @@ def replay(
         raise ExportRefusedError(
             export.table, "is not a table, so nothing can be replayed into it", "Run an export first."
         )
+    export = as_in_table(export, head)
     plan = decide_export(export, head, before, ranges)
     table_id = head.table_id or read_table_id(spark, export.table)
     letters = open_letters(spark, export, table_id, before)
@@ -97,7 +98,7 @@ def replay(
     rows = _decoded(export, read(start, end, {}), letters).persist()
     try:
         with named_conflicts(export.table, "replay"):
-            _write(spark, export, rows, stamp)
+            stamp = _write(spark, export, rows, stamp, NextLink(head, start) if export.digest else None)
             commit = check_committed(export.table, head.version, stamp)
             counts = mark_letters(spark, export, table_id, letters, rows, log_starts())
     finally:
@@ -149,13 +150,14 @@ def _decoded(export: Export, records: DataFrame, letters: DataFrame) -> DataFram
     return with_counts(decode(records.join(F.broadcast(wanted), ["partition", "offset"], "left_semi"), export))
 
 
-def _write(spark: SparkSession, export: Export, rows: DataFrame, stamp: Stamp) -> None:
-    """Write the rows into the table. An append leaves out rows that a killed run has already written."""
+def _write(spark: SparkSession, export: Export, rows: DataFrame, stamp: Stamp, link: NextLink | None) -> Stamp:
+    """Write the rows into the table. An append leaves out rows that a killed run has already written. Returns the stamp
+    with the chain."""
     if export.mode is ExportMode.UPSERT:
-        merge_rows(spark, export, rows, stamp, {}, with_undecodable=True)
-    else:
-        there = spark.read.format("delta").load(export.table).select("_partition", "_offset")
-        append_rows(export, rows.join(there, ["_partition", "_offset"], "left_anti"), stamp)
+        return merge_rows(spark, export, rows, stamp, link, {}, with_undecodable=True)[1]
+    there = spark.read.format("delta").load(export.table).select("_partition", "_offset")
+    missing = rows.join(there, ["_partition", "_offset"], "left_anti")
+    return append_rows(spark, export, missing, stamp, link)
 
 
 def open_letters(spark: SparkSession, export: Export, table_id: str, positions: Mapping[int, int]) -> DataFrame | None:

@@ -29,7 +29,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
@@ -59,6 +59,7 @@ class Commit:
     user_metadata: the text that the writer added to the commit.
     table_id: Delta's id of the table, if the commit contains it.
     adds_files: whether the commit adds files with rows.
+    changes_rows: whether the commit adds or removes rows. A commit that only joins files changes no rows.
     columns: the names of the table's columns from this commit on, if the commit sets them.
     """
 
@@ -69,6 +70,7 @@ class Commit:
     user_metadata: str | None = None
     table_id: str | None = None
     adds_files: bool = False
+    changes_rows: bool = False
     columns: frozenset[str] | None = None
 
 
@@ -157,11 +159,12 @@ class DeltaLog:
 def _parsed(version: int, content: bytes) -> Commit:
     info: dict[str, Any] = {}
     table_id = None
-    adds_files = False
+    adds_files = changes_rows = False
     columns = None
     for line in content.splitlines():
         action = json.loads(line)
         adds_files = adds_files or "add" in action
+        changes_rows = changes_rows or _changes_rows(action)
         info = action.get("commitInfo", info)
         metadata = action.get("metaData", {})
         table_id = metadata.get("id", table_id)
@@ -175,8 +178,16 @@ def _parsed(version: int, content: bytes) -> Commit:
         info.get("userMetadata"),
         table_id,
         adds_files,
+        changes_rows,
         columns,
     )
+
+
+def _changes_rows(action: Mapping[str, Any]) -> bool:
+    file = action.get("add") or action.get("remove")
+    if file is None or not file.get("dataChange", True):
+        return False
+    return "remove" in action or json.loads(file.get("stats") or "{}").get("numRecords") != 0
 
 
 # --- The head of an exported table ----------------------------------------------------------------------------------
@@ -201,7 +212,8 @@ def read_head(table: str, table_id: str | None = None) -> TableHead | None:
 
 
 def find_head(commits: Iterable[Commit], oldest: Callable[[], int], counts: Callable[[Stamp], bool]) -> TableHead:
-    """Find the head in a history, newest commit first. Commits before the current stamp are not read.
+    """Find the head in a history, newest commit first. Commits before the current stamp are not read, or with a chain
+    commits before its base.
 
     A RESTORE to a timestamp does not record the restored version, so the position of the rows is then unknown.
 
@@ -209,7 +221,7 @@ def find_head(commits: Iterable[Commit], oldest: Callable[[], int], counts: Call
         oldest: returns the oldest version of the history. Called only if no stamp counts.
         counts: returns whether a stamp counts. Other stamps are ignored.
     """
-    newest = current = version = table_id = None
+    newest = current = version = table_id = foreign = None
     is_new = False
     counted_to: int | None = None  # the newest version whose stamp counts; None: not known
     guard = 0
@@ -219,19 +231,25 @@ def find_head(commits: Iterable[Commit], oldest: Callable[[], int], counts: Call
             is_new = version == 0 and not commit.adds_files
         table_id = table_id or commit.table_id
         stamp = _stamp_of(commit)
-        if stamp is not None and counts(stamp):
+        is_undone = counted_to is None or commit.version > counted_to
+        if stamp is None and commit.changes_rows and not is_undone and (current or commit.operation != "RESTORE"):
+            foreign = commit.version
+        if current is None and stamp is not None and counts(stamp):
             if newest is None:
                 newest, guard = stamp, commit.version + 1
-            if counted_to is not None and commit.version <= counted_to:
-                current = stamp
-                break
-        elif commit.operation == "RESTORE" and counted_to is not None and commit.version <= counted_to:
+            current = None if is_undone else stamp
+        elif current is None and commit.operation == "RESTORE" and not is_undone:
             restored = commit.parameters.get("version")
             counted_to = None if restored is None else int(restored)
+        # The commits between the base and the commit of the chain are read, too.
+        if current is not None and (current.chain is None or commit.version <= current.chain.base + 1):
+            break
     assert version is not None, "the history of a table has a commit"
     if newest is None and oldest() > 0:
         guard = version + 1  # old history was deleted, and an earlier guard may be as high as the table's version
-    return TableHead(version, current, newest, guard, table_id or (newest.table_id if newest else None), is_new)
+    table_id = table_id or (newest.table_id if newest else None)
+    has_chain = current is not None and current.chain is not None
+    return TableHead(version, current, newest, guard, table_id, is_new, foreign if has_chain else None)
 
 
 def _stamp_of(commit: Commit) -> Stamp | None:
@@ -257,9 +275,39 @@ def plan_from_history(
         ExportRefusedError: the table does not fit the topic, or the options do not fit. Each subclass has a remedy.
     """
     head = read_head(export.table)
+    check_foreign(export, head)
     # A killed export may have created the table only.
     before = {} if head is not None and head.is_new else known_positions(head)
     return None if before is None else decide_export(export, head, before, ranges, bounds)
+
+
+class ForeignCommitError(ExportRefusedError):
+    """Another writer changed rows of a table whose rows have digests."""
+
+
+def check_foreign(export: Export, head: TableHead | None) -> None:
+    """Check that no other writer changed rows since the last export, if the table has a chain.
+
+    Raises:
+        ForeignCommitError: another writer changed rows.
+    """
+    if export.digest and head is not None and head.foreign is not None:
+        raise ForeignCommitError(
+            export.table,
+            f"version {head.foreign} was committed by another writer and changed rows, so the digests in the stamps no"
+            " longer fit the rows",
+            f"Nothing was exported. Choose one: (1) RESTORE the table to version {head.foreign - 1}, and run the export"
+            " again; (2) make the table again from the log with --rebuild; (3) keep the changed rows, and end the chain of"
+            f" digests with {export.section}.digest: false.",
+        )
+
+
+def as_in_table(export: Export, head: TableHead | None) -> Export:
+    """The export with or without digests. A new table has digests if the settings ask for them. Any other table keeps them
+    only if its stamps have a chain."""
+    if head is None or head.is_new:
+        return export
+    return replace(export, digest=export.digest and head.current is not None and head.current.chain is not None)
 
 
 def head_as_before(export: Export, before: TableHead | None) -> TableHead:

@@ -14,13 +14,18 @@ from pyspark.sql import functions as F
 from pipeline.delta.delta_table import read_table_id
 from pipeline.delta.export_plan import Export, ExportMode, TableSchemaError, new_stamp
 from pipeline.delta.rows.row_columns import COORDINATES
-from pipeline.delta.table_history import read_head
+from pipeline.delta.table_history import check_foreign, read_head
 from pipeline.delta.table_stamp import Began, Recent, Stamp, TableHead, known_positions
 
 
 def look_at_table(spark: SparkSession, export: Export) -> tuple[TableHead | None, Mapping[int, int]]:
-    """The table's head and its positions. The head is None if there is no table yet."""
+    """The table's head and its positions. The head is None if there is no table yet.
+
+    Raises:
+        ForeignCommitError: the table has a chain, and another writer changed rows.
+    """
     head = read_head(export.table)
+    check_foreign(export, head)
     known = known_positions(head)
     return head, known if known is not None else _positions_of_rows(spark, export)
 

@@ -10,11 +10,14 @@ Each commit of an export has a stamp in Delta's user metadata, so rows and posit
 `positions` contains, for each partition, the next offset to read. The newest stamp contains the positions of the table,
 with one exception: RESTORE brings back older rows, so stamps after the restored version are ignored.
 
+If the rows of the table have digests, the stamp has another field, `chain` (`pipeline.delta.chain.stamp_chain`).
+
 `began` describes the first export of the table. A proof (`pipeline.delta.proof`) needs the field `began`.
 
 The release of Lakelog that introduced stale rows (decision 0037) also introduced `format` 2. Stamps of format 1 have
 none of the fields `format`, `recent` and `began`. If an older release finds a stamp with these fields, the older
-release stops with an error. So an older release cannot delete rows that a newer release wrote.
+release stops with an error. So an older release cannot delete rows that a newer release wrote. Stamps with a `chain`
+have format 3, so an older release cannot break the chain. All other stamps still have format 2.
 
 This module needs no Spark. `pipeline.delta.table_history` finds the stamps in the table's history.
 """
@@ -24,13 +27,16 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from dataclasses import fields as dataclass_fields
 from typing import Any
 
+from pipeline.delta.chain.stamp_chain import Chain, PartitionCounts, RowChangeSums, RowSums, next_chain, seal_of
 from storage_engine.errors import StateError
 
 STAMP_FORMAT = 2
-"""The format of the stamps. The number is increased if an older exporter could damage a newer table."""
+CHAIN_FORMAT = 3
+"""The formats of stamps without and with a chain. The number is increased if an older exporter could damage a newer table."""
 
 _KEY = "lakelog"
 
@@ -83,6 +89,8 @@ class Stamp:
     recent: Recent = Recent()
     began: Began | None = None
     """None: not known."""
+    chain: Chain | None = None
+    """The sums of the rows' digests; None: the rows have no digests, or the chain has ended."""
 
     @property
     def app_id(self) -> str:
@@ -90,9 +98,22 @@ class Stamp:
         one dead-letter table."""
         return f"{_KEY}:{self.topic_id}:{self.table_id}"
 
+    def with_chain(self, chain: Chain) -> Stamp:
+        """The same stamp with a sealed chain."""
+        open_stamp = replace(self, chain=chain, format=CHAIN_FORMAT)
+        return replace(open_stamp, chain=replace(chain, seal=seal_of(open_stamp.document())))
+
     def to_json(self) -> str:
+        return json.dumps({_KEY: self.document()})
+
+    def document(self) -> dict[str, Any]:
+        """The stamp as it is written, without the key `lakelog`."""
         began = self.began and {**asdict(self.began), "offsets": _with_text_keys(self.began.offsets)}
-        return json.dumps({_KEY: {**asdict(self), "positions": _with_text_keys(self.positions), "began": began}})
+        fields = {each.name: getattr(self, each.name) for each in dataclass_fields(self) if each.name != "chain"}
+        document = {
+            **fields, "positions": _with_text_keys(self.positions), "recent": asdict(self.recent), "began": began,
+        }  # fmt: skip
+        return document if self.chain is None else {**document, "chain": self.chain.to_document()}
 
     @classmethod
     def from_json(cls, user_metadata: str | None) -> Stamp | None:
@@ -102,29 +123,38 @@ class Stamp:
         Raises:
             NewerTableError: the stamp has a newer format.
         """
-        try:
-            document = json.loads(user_metadata or "null")
-        except ValueError:
+        fields = stamp_document(user_metadata)
+        if fields is None:
             return None
-        if not isinstance(document, dict) or _KEY not in document:
-            return None
-        fields: dict[str, Any] = document[_KEY]
         found = fields.get("format", 1)
-        if found > STAMP_FORMAT:
+        if found > CHAIN_FORMAT:
             raise NewerTableError(
                 f"the table of topic {fields.get('topic')}",
                 f"a newer Lakelog exported to this table (its stamp has format {found}; this Lakelog knows format"
-                f" {STAMP_FORMAT})",
+                f" {CHAIN_FORMAT})",
                 "Use the newer Lakelog. Nothing was changed.",
             )
-        began = fields.get("began")
+        began, chain = fields.get("began"), fields.get("chain")
         known = {
             "positions": _with_number_keys(fields["positions"]),
             "format": found,
             "recent": Recent(**fields.get("recent", {})),
             "began": began and Began(_with_number_keys(began["offsets"]), began["partitions"]),
+            "chain": chain and Chain.from_document(chain),
         }
         return cls(**{**fields, **known})
+
+
+def stamp_document(user_metadata: str | None) -> dict[str, Any] | None:
+    """The stamp in a commit's user metadata, as it was written; None if there is no stamp."""
+    try:
+        document = json.loads(user_metadata or "null")
+    except ValueError:
+        return None
+    if not isinstance(document, dict) or _KEY not in document:
+        return None
+    fields: dict[str, Any] = document[_KEY]
+    return fields
 
 
 def _with_text_keys(offsets: Mapping[int, int]) -> dict[str, int]:
@@ -150,6 +180,43 @@ class TableHead:
     """Delta's id of the table, if the commits that were read contain the id."""
     is_new: bool = False
     """Whether the table was only created, and has no rows."""
+    foreign: int | None = None
+    """The first commit of another writer that changed rows after the commit on which the chain of `current` rests; None if
+    there is no such commit, or no chain."""
+
+
+@dataclass(frozen=True)
+class NextLink:
+    """What the next commit needs to continue the chain.
+
+    head: the head of the table from which the rows that go are read.
+    first: by partition, the first offset that was read; only partitions that were read.
+    counts: by partition, the counts of the records.
+    """
+
+    head: TableHead
+    first: Mapping[int, int] = field(default_factory=dict)
+    counts: Mapping[int, PartitionCounts] = field(default_factory=dict)
+
+    def add_to(
+        self,
+        stamp: Stamp,
+        came: RowSums | None = None,
+        went: RowSums | None = None,
+        stale: Mapping[int, int] | None = None,
+    ) -> Stamp:
+        """The stamp with the chain.
+
+        Args:
+            came, went: by partition, the rows that the commit adds and removes.
+            stale: by partition, the number of rows that become stale.
+        """
+        counts = dict(self.counts)
+        for each, number in (stale or {}).items():
+            counts[each] = replace(counts.get(each, PartitionCounts()), stale=number)
+        before = self.head.current.chain if self.head.current is not None else None
+        changes = RowChangeSums(came or {}, went or {}, counts)
+        return stamp.with_chain(next_chain(before, self.head.version, stamp.positions, self.first, changes))
 
 
 def known_positions(head: TableHead | None) -> Mapping[int, int] | None:

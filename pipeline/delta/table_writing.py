@@ -9,12 +9,13 @@ exactly once, because Delta skips a commit with a guard that was committed befor
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pipeline.delta.chain.spark_sums import sums_of, sums_of_upsert
 from pipeline.delta.dead_letters import append_dead_letters
 from pipeline.delta.export_plan import Export
 from pipeline.delta.rows.export_rows import first_undecodable, place
@@ -22,7 +23,7 @@ from pipeline.delta.rows.newer_sql import is_newer, of_place
 from pipeline.delta.rows.row_columns import row_columns, table_columns
 from pipeline.delta.rows.upserted_rows import BECOMES_STALE, DECIDES, STALE_AFTER, WINS, upsert_source
 from pipeline.delta.table_history import Commit, read_head
-from pipeline.delta.table_stamp import Stamp, perhaps_written
+from pipeline.delta.table_stamp import NextLink, Stamp, perhaps_written
 
 
 def append_undecodable(
@@ -77,9 +78,24 @@ def letters_of(spark: SparkSession, export: Export, table_id: str) -> DataFrame:
     return letters.where(F.col("table_id").isNull() | (F.col("table_id") == table_id))
 
 
-def append_rows(export: Export, rows: DataFrame, stamp: Stamp, replaced: str | None = None) -> None:
-    """Append the rows. replaced: SQL that is true for the rows of the table that are replaced, and for all new rows."""
+def append_rows(
+    spark: SparkSession,
+    export: Export,
+    rows: DataFrame,
+    stamp: Stamp,
+    link: NextLink | None,
+    replaced: str | None = None,
+) -> Stamp:
+    """Append the rows. Returns the stamp with the chain.
+
+    Args:
+        link: continues the chain; None: the rows have no digests.
+        replaced: SQL that is true for the rows of the table that are replaced, and for all new rows.
+    """
     rows = rows.where("_reason IS NULL").select(table_columns(export).names)
+    if link is not None:
+        before = spark.read.format("delta").option("versionAsOf", link.head.version).load(export.table)
+        stamp = link.add_to(stamp, sums_of(rows), {} if replaced is None else sums_of(before.where(replaced)))
     writer = rows.write.format("delta").option("userMetadata", stamp.to_json())
     writer = writer.option("txnAppId", stamp.app_id).option("txnVersion", stamp.version)
     if replaced is not None:
@@ -87,6 +103,7 @@ def append_rows(export: Export, rows: DataFrame, stamp: Stamp, replaced: str | N
     else:
         writer = writer.mode("append")
     writer.save(export.table)
+    return stamp
 
 
 @dataclass(frozen=True)
@@ -96,11 +113,13 @@ class Stale:
     rows: number of rows in which only `_stale_since` changed.
     newly: number of these rows that were current before.
     without_row: number of keys that have a record that cannot be decoded, but no row.
+    by_partition: the number of rows that were current before, by partition of the row.
     """
 
     rows: int = 0
     newly: int = 0
     without_row: int = 0
+    by_partition: Mapping[int, int] = field(default_factory=dict)
 
 
 NOTHING_STALE = Stale()
@@ -111,18 +130,29 @@ def merge_rows(
     export: Export,
     rows: DataFrame,
     stamp: Stamp,
+    link: NextLink | None,
     began: Mapping[int, int],
     *,
     with_undecodable: bool,
-) -> Stale:
-    """Upsert the rows.
+) -> tuple[Stale, Stamp]:
+    """Upsert the rows. Returns also the stamp with the chain.
 
     Args:
         rows: reduced rows, which are cached.
+        link: continues the chain; None: the rows have no digests.
         began: by partition, the first offset that was read again. A row of the table at or above that offset is deleted
             if its key has no record.
         with_undecodable: whether some of the rows could not be decoded.
     """
+    stale, first = NOTHING_STALE, None
+    if with_undecodable:
+        now = spark.read.format("delta").load(export.table)
+        first = first_undecodable(rows, now)
+        stale = _stale(first, now)
+    source = upsert_source(export, rows, first)
+    if link is not None:
+        came, went = sums_of_upsert(spark, export.table, link.head.version, source, began)
+        stamp = link.add_to(stamp, came, went, stale.by_partition)
     # MERGE reads the guard and the metadata only from the settings of its session. Threads share a session, so this
     # MERGE has its own session.
     session = spark.newSession()
@@ -130,12 +160,6 @@ def merge_rows(
     session.conf.set("spark.databricks.delta.write.txnVersion", str(stamp.version))
     session.conf.set("spark.databricks.delta.commitInfo.userMetadata", stamp.to_json())
     table = DeltaTable.forPath(session, export.table)
-    stale, first = NOTHING_STALE, None
-    if with_undecodable:
-        now = spark.read.format("delta").load(export.table)
-        first = first_undecodable(rows, now)
-        stale = _stale(first, now)
-    source = upsert_source(export, rows, first)
     names = row_columns(export).names
     # A column that is no longer in the model becomes null.
     values = {f"`{name}`": f"s.`{name}`" if name in names else "NULL" for name in table.toDF().columns}
@@ -150,7 +174,7 @@ def merge_rows(
     for partition, start in began.items():
         merge = merge.whenNotMatchedBySourceDelete(f"t._partition = {partition} AND t._offset >= {start}")
     merge.execute()
-    return stale
+    return stale, stamp
 
 
 def _stale(first: DataFrame, table: DataFrame) -> Stale:
@@ -160,16 +184,23 @@ def _stale(first: DataFrame, table: DataFrame) -> Stale:
     keys = first.join(rows, "_key", "left").select(
         F.expr(loses).alias("undecided"),
         F.col("_there").isNotNull().alias("has_row"),
+        F.col("_there.partition").alias("partition"),
         F.col("_stale_since").isNull().alias("current"),
         F.expr(f"_stale_since IS NULL OR {is_newer(of_place('_stale_since'), of_place('_bad'))}").alias("changes"),
     )
-    found = keys.agg(
-        F.count_if(F.expr("undecided AND has_row AND changes")).alias("rows"),
-        F.count_if(F.expr("undecided AND has_row AND current")).alias("newly"),
-        F.count_if(F.expr("undecided AND NOT has_row")).alias("without_row"),
-    ).first()
-    assert found is not None, "an aggregation without grouping has one row"
-    return Stale(**found.asDict())
+    found = (
+        keys.groupBy("partition")
+        .agg(
+            F.count_if(F.expr("undecided AND has_row AND changes")).alias("rows"),
+            F.count_if(F.expr("undecided AND has_row AND current")).alias("newly"),
+            F.count_if(F.expr("undecided AND NOT has_row")).alias("without_row"),
+        )
+        .collect()
+    )
+    return Stale(
+        *(sum(each[name] for each in found) for name in ("rows", "newly", "without_row")),
+        {each["partition"]: each["newly"] for each in found if each["newly"]},
+    )
 
 
 def rows_changed(commit: Commit) -> tuple[int, int]:

@@ -113,6 +113,7 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
         asked_by=asked_by,
         section=context.settings.export_section,
         headers=wanted.headers,
+        digest=wanted.digest and wanted.jdbc is None,
     )
 
 

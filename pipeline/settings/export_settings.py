@@ -48,6 +48,12 @@ class ExportSettings(Section):
         description="Whether the table has a column _headers with the records' headers. Only the modes append and"
         " changelog allow this column. Rows that were exported without this column contain null there.",
     )
+    digest: Annotated[bool, Noun("true or false")] = Field(
+        default=True,
+        description="Whether a new Delta table has a column _digest with a hash of each row, and each commit the sums of"
+        " these hashes. The job prove uses them to check rows whose records are no longer in the log. A table that was"
+        " created without this column gets it with --rebuild. false ends the use of the hashes in a table that has them.",
+    )
     max_dead_letter_share: Annotated[float, Noun("a number"), by_key(MAX_DEAD_LETTER_SHARE)] = Field(
         default=DEFAULT_MAX_SHARE, alias="max.dead.letter.share", description=MAX_DEAD_LETTER_SHARE.doc
     )

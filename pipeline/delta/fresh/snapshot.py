@@ -30,7 +30,7 @@ from pipeline.delta.export_plan import (
     decide_export,
     offset_ranges,
 )
-from pipeline.delta.rows.row_columns import COORDINATES, HEADERS_COLUMN
+from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, HEADERS_COLUMN
 from pipeline.delta.table_history import DeltaLog, find_head
 from pipeline.delta.table_stamp import Stamp, TableHead
 from schemas.event_schema import EventSchema, writer_schemas
@@ -155,6 +155,7 @@ def snapshot_of(request: FreshRequest, exported: ExportedHead, columns: Sequence
         dead_letters="",
         asked_by="the table",
         headers=HEADERS_COLUMN in columns,
+        digest=DIGEST.name in columns and exported.stamp.chain is not None,
     )
     plan = decide_export(export, exported.head, exported.stamp.positions, offset_ranges(state))
     if plan.gaps:

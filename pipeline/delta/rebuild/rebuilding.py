@@ -31,6 +31,7 @@ from itertools import takewhile
 from pyspark.sql import DataFrame, SparkSession
 
 from lakelog.spark.types import nullable, spark_struct
+from pipeline.delta.chain.spark_sums import sums_of
 from pipeline.delta.dead_letter_share import Counts, recent_after
 from pipeline.delta.delta_table import named_conflicts
 from pipeline.delta.export_plan import (
@@ -54,7 +55,7 @@ from pipeline.delta.rows.upserted_rows import upserted_rows
 from pipeline.delta.table_history import DeltaLog, check_committed
 from pipeline.delta.table_position import check_coordinates, stamp_of
 from pipeline.delta.table_schema import check_rewritable
-from pipeline.delta.table_stamp import Began, Recent, Stamp, TableHead, known_began
+from pipeline.delta.table_stamp import Began, NextLink, Recent, Stamp, TableHead, known_began
 from pipeline.delta.table_writing import append_undecodable, rows_changed
 from pipeline.settings.job_keys import DEFAULT_MAX_SHARE
 from pipeline.spark.failures import SPARK_ERRORS, failure_reason
@@ -134,7 +135,7 @@ def rebuild_table(
         check_lost(export, before, lost, options.accepted_lost)
         stamp = stamp_of(spark, export, head, plan.positions, recent, plan.began)
         with named_conflicts(export.table, "rebuild"):
-            _write(spark, export, plan, rows, counts, stamp, partitions)
+            stamp = _write(spark, export, plan, rows, counts, stamp, partitions)
             result = _result(export, plan, counts, head.version, stamp)
         unfinished = _finish(spark, export, stamp, rows, log_starts)
     finally:
@@ -182,8 +183,8 @@ def _write(
     counts: Counts,
     stamp: Stamp,
     partitions: list[str],
-) -> None:
-    """Write the dead letters, and then all rows and the position, in one commit."""
+) -> Stamp:
+    """Write the dead letters, and then all rows and the position, in one commit. Returns the stamp with a new chain."""
     if counts.dead_letters:
         append_undecodable(spark, export, rows, stamp, plan.start)
     columns = nullable(spark_struct(table_columns(export)))
@@ -192,10 +193,14 @@ def _write(
         made = upserted_rows(export, rows, nothing, with_undecodable=counts.dead_letters > 0)
     else:
         made = rows.where("_reason IS NULL").select(columns.names)
+    if export.digest and plan.head is not None:
+        nothing_before = NextLink(replace(plan.head, current=None), plan.to_read[0], counts.by_partition)
+        stamp = nothing_before.add_to(stamp, sums_of(made))
     writer = made.write.format("delta").mode("overwrite").partitionBy(*partitions)
     writer = writer.option("overwriteSchema", "true").option("partitionOverwriteMode", "static")
     writer = writer.option("txnAppId", stamp.app_id).option("txnVersion", stamp.version)
     writer.option("userMetadata", stamp.to_json()).save(export.table)
+    return stamp
 
 
 def _result(export: Export, plan: ExportPlan, counts: Counts, planned_from: int, stamp: Stamp) -> ExportResult:

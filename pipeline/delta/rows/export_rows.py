@@ -22,14 +22,14 @@ from pyspark.sql import functions as F
 from lakelog.spark.types import nullable, spark_struct
 from pipeline.delta.export_plan import Export
 from pipeline.delta.rows.newer_sql import is_newer, of_place
-from pipeline.delta.rows.row_columns import CHANGE_TYPE, DELETED, NO_KEY, UPSERTED, carried_columns, row_columns
+from pipeline.delta.rows.row_columns import CHANGE_TYPE, DELETED, DIGEST, NO_KEY, UPSERTED, carried_columns, row_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 
 
 def decode(records: DataFrame, export: Export) -> DataFrame:
     """The records as rows of the table, with the additional columns of `row_columns.HANDLING`."""
     records = records.select("key", "value", "partition", "offset", "timestamp", "headers")
-    if export.schema is not None:
+    if export.schema is not None or export.digest:
         decoding = partial(decode_batches, export=export)
         return records.mapInArrow(decoding, nullable(spark_struct(decoded_columns(export))))
     lost = F.col("key").isNull() if export.mode.needs_key else F.lit(False)
@@ -56,7 +56,8 @@ def with_counts(decoded: DataFrame) -> DataFrame:
 
 def reduced(decoded: DataFrame) -> DataFrame:
     """The record that decides the row of each key, and all records that cannot be decoded. A row represents `_records`
-    records, of which `_nulls` are tombstones.
+    records, of which `_nulls` are tombstones. If the rows have digests, the column `_parts` has the same two numbers for
+    each partition.
     """
     lone = F.when(F.col("_reason").isNotNull(), F.struct("_partition", "_offset")).alias("_lone")
     others = [name for name in decoded.columns if name not in ("_key", "_partition")]
@@ -65,12 +66,16 @@ def reduced(decoded: DataFrame) -> DataFrame:
         F.sum("_records").alias("_records"),
         F.sum("_nulls").alias("_nulls"),
     )  # fmt: skip
+    has_digests = DIGEST.name in decoded.columns
+    part = F.struct("_partition", "_records", "_nulls")
+    parts = [F.collect_list(part).alias("_parts")] if has_digests else []
     across = in_partition.groupBy("_key", "_lone").agg(
         F.max_by(F.struct("_partition", "_latest.*"), F.struct("_latest._timestamp", "_partition")).alias("_latest"),
         F.sum("_records").alias("_records"),
         F.sum("_nulls").alias("_nulls"),
+        *parts,
     )
-    return across.select("_key", "_latest.*", "_records", "_nulls")
+    return across.select("_key", "_latest.*", "_records", "_nulls", *(["_parts"] if has_digests else []))
 
 
 def place() -> Column:

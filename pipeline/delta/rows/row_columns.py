@@ -28,6 +28,8 @@ _PLACE = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("timesta
 STALE_SINCE = pa.field("_stale_since", _PLACE)
 """In upsert mode: the place of the first newer record of the key that could not be decoded. Null: the row is
 current."""
+DIGEST = pa.field("_digest", pa.binary())
+"""The hash of the row (pipeline.delta.chain.row_digest)."""
 CHANGE_TYPE = pa.field("_change_type", pa.string())
 """In changelog mode: the kind of the change."""
 UPSERTED, DELETED = "upsert", "delete"
@@ -51,7 +53,8 @@ def row_columns(export: Export) -> pa.Schema:
     fields = export.schema.columns if export.schema is not None else _VALUE
     headers = [pa.field(HEADERS_COLUMN, _HEADERS)] if export.headers else []
     change = [CHANGE_TYPE] if export.mode is ExportMode.CHANGELOG else []
-    return pa.schema([*(each.with_nullable(True) for each in fields), *COORDINATES, *headers, *change])
+    digest = [DIGEST] if export.digest else []
+    return pa.schema([*(each.with_nullable(True) for each in fields), *COORDINATES, *headers, *change, *digest])
 
 
 def nullable_fields(export: Export) -> frozenset[str]:

@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.delta.chain.row_digest import row_digests
 from pipeline.delta.export_plan import Export
 from pipeline.delta.rows.row_columns import (
     CHANGE_TYPE,
     DELETED,
+    DIGEST,
     HANDLING,
     NO_KEY,
     NO_VALUE,
@@ -52,19 +54,24 @@ def decode_batches(batches: Iterable[pa.RecordBatch], export: Export) -> Iterato
         reason = pa.array(reasons, pa.string())
         bad = reason.is_valid()
         changes = [pc.if_else(values.is_null(), DELETED, UPSERTED)] if CHANGE_TYPE.name in columns.names else []
+        made = _with_types([*fields, *(batch.column(name) for name in carried_columns(columns)), *changes], columns)
+        digests = [row_digests(made)] if DIGEST.name in columns.names else []
         arrays = [
-            *fields,
-            *(batch.column(name) for name in carried_columns(columns)),
-            *changes,
+            *made.columns,
+            *digests,
             reason,
             pa.array(details, pa.string()),
             _where(bad, values),
             _where(bad, batch.column("headers")),
             values.is_null(),
         ]
-        yield pa.record_batch(
-            [array.cast(each.type) for array, each in zip(arrays, columns, strict=True)], schema=columns
-        )
+        yield _with_types(arrays, columns)
+
+
+def _with_types(arrays: list[pa.Array], columns: pa.Schema) -> pa.RecordBatch:
+    """The arrays as the first of these columns."""
+    columns = pa.schema(list(columns)[: len(arrays)])
+    return pa.record_batch([array.cast(each.type) for array, each in zip(arrays, columns, strict=True)], schema=columns)
 
 
 def _decoded(export: Export, values: pa.BinaryArray) -> tuple[list[pa.Array], list[DecodeError]]:

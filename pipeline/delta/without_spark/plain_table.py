@@ -22,7 +22,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from deltalake.exceptions import CommitFailedError
 
 from lakelog.delta_options import delta_options
-from pipeline.delta.rows.row_columns import COORDINATES, STALE_SINCE
+from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, STALE_SINCE
 from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES
 from pipeline.delta.table_stamp import Stamp
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
@@ -122,7 +122,8 @@ class PlainTable:
     def rows_of(self, keys: Collection[bytes]) -> dict[bytes, TableRow]:
         """By key, the place of the row's record; keys without a row are missing."""
         wanted = pa.array(keys, pa.binary())
-        found = self._rows([*COORDINATES.names, STALE_SINCE.name], lambda rows: pc.is_in(rows["_key"], wanted))
+        digest = [name for name in self._columns.names if name == DIGEST.name]
+        found = self._rows([*COORDINATES.names, STALE_SINCE.name, *digest], lambda rows: pc.is_in(rows["_key"], wanted))
         places = places_of(found["_partition"], found["_offset"], found["_timestamp"])
         stale = found[STALE_SINCE.name].combine_chunks()
         since: list[RecordPlace | None] = [None] * len(found)
@@ -132,9 +133,9 @@ class PlainTable:
             moments = parts[2].cast(pa.timestamp("us", tz="UTC"))
             whole = places_of(parts[0], parts[1], moments)
             since = [each if valid else None for each, valid in zip(whole, stale.is_valid().to_pylist(), strict=True)]
+        digests = found[DIGEST.name].to_pylist() if digest else [None] * len(found)
         return {
-            key: TableRow(place, stale_since)
-            for key, place, stale_since in zip(found["_key"].to_pylist(), places, since, strict=True)
+            key: TableRow(*row) for key, *row in zip(found["_key"].to_pylist(), places, since, digests, strict=True)
         }
 
     def letters_below(self, positions: Mapping[int, int], table_id: str) -> set[tuple[int, int]]:

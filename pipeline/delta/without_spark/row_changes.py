@@ -23,10 +23,12 @@ class RecordPlace(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """What decides whether a row changes. stale_since: as in the column `_stale_since`."""
+    """What decides whether a row changes. stale_since: as in the column `_stale_since`. digest: None if the table has no
+    digests."""
 
     place: RecordPlace
     stale_since: RecordPlace | None
+    digest: bytes | None = None
 
 
 @dataclass

@@ -38,9 +38,10 @@ from pipeline.delta.export_plan import (
 )
 from pipeline.delta.rows.row_columns import REASONS, row_columns, table_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
-from pipeline.delta.table_history import check_committed, head_as_before, read_head
+from pipeline.delta.table_history import as_in_table, check_committed, head_as_before, read_head
 from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES, PLAIN_TABLE_PROPERTIES
-from pipeline.delta.table_stamp import Recent, Stamp, TableHead, perhaps_written
+from pipeline.delta.table_stamp import NextLink, Recent, Stamp, TableHead, perhaps_written
+from pipeline.delta.without_spark.change_sums import counts_by_partition, removed_sums, stale_counts, sums_of_rows
 from pipeline.delta.without_spark.plain_table import PlainTable
 from pipeline.delta.without_spark.row_changes import IncrementRecords, RowChanges
 from pipeline.delta.without_spark.topic_records import ReadBatches
@@ -78,6 +79,7 @@ def export_without_spark(
     """
     if plan.rebuilt or spark_records == 0:
         return None
+    export = as_in_table(export, plan.head)
     head = plan.head
     table = PlainTable.open(export.table, head.version, table_columns(export)) if head is not None else None
     letters = read_head(export.dead_letters)
@@ -89,7 +91,7 @@ def export_without_spark(
     if batches is None:
         return None
     decoded = pa.Table.from_batches(decode_batches(batches, export), schema=decoded_columns(export))
-    counts = _count(decoded)
+    counts = _count(export, decoded)
     recent = recent_after(plan.recent, counts, max_share, accepted=accepted)
     if recent is None:
         raise _too_many(export, plan, decoded, counts, max_share)
@@ -108,7 +110,8 @@ def _write_increment(
     stamp = new_stamp(export, head, table_id, plan.positions, recent, plan.began)
     if counts.dead_letters:
         _append_letters(export, decoded, stamp, plan.start)
-    changes = _write(export, table, decoded, stamp)
+    link = NextLink(head, plan.to_read[0], counts.by_partition) if export.digest else None
+    changes, stamp = _write(export, table, decoded, stamp, link)
     commit = check_committed(export.table, head.version, stamp)
     return ExportResult(
         records=counts.records,
@@ -136,23 +139,35 @@ def _read(read: ReadBatches, plan: ExportPlan, spark_records: int) -> list[pa.Re
     return batches
 
 
-def _write(export: Export, table: PlainTable, decoded: pa.Table, stamp: Stamp) -> RowChanges:
-    """Write the rows and the position, in one commit."""
+def _write(
+    export: Export, table: PlainTable, decoded: pa.Table, stamp: Stamp, link: NextLink | None
+) -> tuple[RowChanges, Stamp]:
+    """Write the rows and the position, in one commit. Returns also the stamp with the chain.
+
+    Args:
+        link: continues the chain; None: the rows have no digests.
+    """
     if export.mode is not ExportMode.UPSERT:
         indices = pc.indices_nonzero(decoded["_reason"].is_null())
         rows = decoded.take(indices).select(row_columns(export).names)
+        if link is not None:
+            stamp = link.add_to(stamp, sums_of_rows(rows))
         table.append(rows, stamp, stamp.version)
-        return RowChanges(written=dict.fromkeys(indices.to_pylist()))
+        return RowChanges(written=dict.fromkeys(indices.to_pylist())), stamp
     records = IncrementRecords(decoded)
-    changes = records.decide(table.rows_of(records.by_key))
+    there = table.rows_of(records.by_key)
+    changes = records.decide(there)
+    if link is not None:
+        came = sums_of_rows(table.written_rows(changes, decoded))
+        stamp = link.add_to(stamp, came, removed_sums(changes, decoded, there), stale_counts(changes, there))
     table.change(changes, decoded, stamp)
-    return changes
+    return changes, stamp
 
 
 # --- Counts and dead letters ------------------------------------------------------------------------------------
 
 
-def _count(decoded: pa.Table) -> Counts:
+def _count(export: Export, decoded: pa.Table) -> Counts:
     reasons = Counter(decoded["_reason"].to_pylist())
     null_values = pc.sum(pc.and_(decoded["_reason"].is_valid(), decoded["_tombstone"])).as_py() or 0
     return Counts(
@@ -160,6 +175,7 @@ def _count(decoded: pa.Table) -> Counts:
         tombstones=pc.sum(decoded["_tombstone"]).as_py() or 0,
         reasons={reason: reasons[reason] for reason in REASONS if reasons[reason]},
         null_values=null_values,
+        by_partition=counts_by_partition(decoded) if export.digest else {},
     )
 
 

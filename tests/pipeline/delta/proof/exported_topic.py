@@ -32,14 +32,16 @@ KEYS = tuple(b"key-%d" % number for number in range(12))
 class ExportedTopic:
     """A compacted topic of orders, and the export of it. The clock moves on by a second with each append."""
 
-    def __init__(self, folder: Path, mode: ExportMode = ExportMode.UPSERT, partitions: int = 2) -> None:
+    def __init__(
+        self, folder: Path, mode: ExportMode = ExportMode.UPSERT, partitions: int = 2, *, digest: bool = False
+    ) -> None:
         self.root = root_at(folder / "root")
         self.clock = ManualClock(START_MS)
         configs = {"cleanup.policy": "compact", "delete.retention.ms": "60000", "segment.bytes": "1024"}
         self.topic = lakelog.open(self.root, create=True).create_topic("orders", partitions=partitions, config=configs)
         self.storage = open_storage(self.root)
         tables = f"{self.root}/tables/orders", f"{self.root}/tables/dead_letters/export/orders"
-        self.export = Export("orders", self.state().topic_id, mode, schema_of(Order), *tables)
+        self.export = Export("orders", self.state().topic_id, mode, schema_of(Order), *tables, digest=digest)
 
     @property
     def topics(self) -> Topics:

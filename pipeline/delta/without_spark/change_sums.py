@@ -1,0 +1,57 @@
+"""Sums the digests of the rows that an increment adds to a table, and of those that it removes. All functions are pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.delta.chain.digest_sums import sums_by_partition
+from pipeline.delta.chain.stamp_chain import PartitionCounts, RowSum
+from pipeline.delta.rows.row_columns import DIGEST
+from pipeline.delta.without_spark.row_changes import RowChanges, TableRow
+
+
+def sums_of_rows(rows: pa.Table) -> dict[int, RowSum]:
+    """The rows with these coordinates and digests, by partition."""
+    return sums_by_partition(rows["_partition"], rows[DIGEST.name])
+
+
+def removed_sums(changes: RowChanges, decoded: pa.Table, rows: Mapping[bytes, TableRow]) -> dict[int, RowSum]:
+    """The rows that are deleted or replaced, by partition.
+
+    Args:
+        decoded: the records to which the indices of `changes` refer.
+        rows: the rows that the table has for the increment's keys.
+    """
+    replaced = decoded["_key"].take(pa.array(list(changes.written), pa.int64())).to_pylist()
+    gone = [rows[key] for key in (*replaced, *changes.deleted) if key in rows]
+    return sums_by_partition(
+        pa.array([each.place.partition for each in gone], pa.int32()),
+        pa.array([each.digest for each in gone], pa.binary()),
+    )
+
+
+def stale_counts(changes: RowChanges, rows: Mapping[bytes, TableRow]) -> dict[int, int]:
+    """The number of rows that become stale, by partition."""
+    return dict(Counter(rows[key].place.partition for key in changes.stale if rows[key].stale_since is None))
+
+
+def counts_by_partition(decoded: pa.Table) -> dict[int, PartitionCounts]:
+    """The counts of decoded records, by partition."""
+    partitions = _numbers(decoded["_partition"])
+    is_tombstone, is_bad = (_numbers(each) for each in (decoded["_tombstone"], decoded["_reason"].is_valid()))
+    return {
+        int(number): PartitionCounts(*_totals(partitions == number, (is_tombstone, is_bad)))
+        for number in np.unique(partitions)
+    }
+
+
+def _totals(here: np.ndarray[tuple[int], np.dtype[np.bool_]], marks: Iterable[np.ndarray]) -> list[int]:  # type: ignore[type-arg]
+    return [int(here.sum()), *(int(each[here].sum()) for each in marks)]
+
+
+def _numbers(values: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array(values.to_numpy(), np.int64)
