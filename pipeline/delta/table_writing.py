@@ -198,8 +198,10 @@ def _stale(first: DataFrame, table: DataFrame) -> Stale:
         .collect()
     )
     return Stale(
-        *(sum(each[name] for each in found) for name in ("rows", "newly", "without_row")),
-        {each["partition"]: each["newly"] for each in found if each["newly"]},
+        rows=sum(each["rows"] for each in found),
+        newly=sum(each["newly"] for each in found),
+        without_row=sum(each["without_row"] for each in found),
+        by_partition={each["partition"]: each["newly"] for each in found if each["newly"]},
     )
 
 

@@ -32,6 +32,12 @@ def add_proof_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="prove this version of the table, instead of its newest version",
     )
+    parser.add_argument(
+        "--since",
+        metavar="N",
+        type=int,
+        help="prove only what changed after version N of the table; the table must have digests (export.digest)",
+    )
 
 
 @dataclass(frozen=True)
@@ -50,20 +56,13 @@ def prove_exports(context: JobContext) -> JobReport:
     Raises:
         LogError: the only proof could not be made, or the request is wrong.
     """
-    version = vars(context.arguments).get("table_version")
     exports = chosen_exports(context)
-    if version is not None and (version < 0 or len(exports) > 1):
-        problem = f"found {version}" if version < 0 else f"the settings have {len(exports)} exports"
-        raise UsageError(
-            "--table-version",
-            problem,
-            "Give a table version of 0 or higher. If there are several exports, choose one of them with --only.",
-        )
+    version, since = (_version(context, option, len(exports)) for option in ("--table-version", "--since"))
     results = []
     for each in exports:
         table = each.context.settings.required_export().shown_table
         try:
-            results.append(_Result(each.name, table, _prove(each.context, version)))
+            results.append(_Result(each.name, table, _prove(each.context, version, since)))
         except LogError as error:
             if len(exports) == 1:
                 raise
@@ -71,7 +70,20 @@ def prove_exports(context: JobContext) -> JobReport:
     return _report(results)
 
 
-def _prove(context: JobContext, version: int | None) -> Proof:
+def _version(context: JobContext, option: str, exports: int) -> int | None:
+    """The table version that an option of the command line gives."""
+    version: int | None = vars(context.arguments).get(option.strip("-").replace("-", "_"))
+    if version is not None and (version < 0 or exports > 1):
+        problem = f"found {version}" if version < 0 else f"the settings have {exports} exports"
+        raise UsageError(
+            option,
+            problem,
+            "Give a table version of 0 or higher. If there are several exports, choose one of them with --only.",
+        )
+    return version
+
+
+def _prove(context: JobContext, version: int | None, since: int | None) -> Proof:
     wanted = context.settings.required_export()
     if wanted.jdbc is not None:
         raise ConfigError(
@@ -92,6 +104,7 @@ def _prove(context: JobContext, version: int | None) -> Proof:
             offset_ranges(state),
             batch_reader(context.storage, chain, state, shown),
             lambda: offset_ranges(context.topics.state(topic)),
+            since,
         )
 
 
@@ -108,6 +121,7 @@ def _report(results: list[_Result]) -> JobReport:
         "different": sum(each.findings.differing for each in proofs),
         "no longer provable": reasons.total(),
         "reasons": dict(reasons),
+        "covered by stamps": sum(each.covered for each in proofs),
     }
     if len(results) == 1 and proofs:
         summary = {"table": results[0].table, "table version": proofs[0].version, **summary}
@@ -122,12 +136,29 @@ def _report(results: list[_Result]) -> JobReport:
         ],
         failures=[f"{each.name}: {each.error}" for each in results if each.error is not None],
         warnings=[warning for each in results for warning in _warnings(each)],
+        closing=[line for each in results for line in _closing(each)],
         is_wrong="different" in answers,
     )
 
 
 def _weight(answer: str) -> int:
     return ("equal", "equal as far as the log can tell", "different").index(answer)
+
+
+def _closing(result: _Result) -> list[str]:
+    """What the chain of digests shows."""
+    proof = result.proof
+    if proof is None or proof.chain is None or proof.chain.findings.differing:
+        return []
+    chain = proof.chain
+    checked = f"{counted(chain.stamps, 'stamp')} checked, back to version {chain.oldest}"
+    lines = [f"{result.name}: {counted(chain.rows, 'row')} compared with their digests; {checked}"]
+    if proof.covered:
+        lines.append(
+            f"{result.name}: no longer provable from the log for {counted(proof.covered, 'row')}; the chain of stamps"
+            " covers them"
+        )
+    return lines
 
 
 def _warnings(result: _Result) -> list[str]:

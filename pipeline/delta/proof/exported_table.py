@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from lakelog.delta_options import delta_options
+from pipeline.delta.chain.stamp_chain import Chain
 from pipeline.delta.export_plan import Export, ExportRefusedError
 from pipeline.delta.proof.compared_rows import AddedColumns
 from pipeline.delta.proof.slices import Slice
-from pipeline.delta.rows.row_columns import COORDINATES, table_columns
+from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, table_columns
 from pipeline.delta.table_history import Commit, DeltaLog, find_head
 from pipeline.delta.table_stamp import Began, Stamp, TableHead, known_began, known_positions
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
@@ -30,7 +32,9 @@ class ExportedTable:
     """A table at one version.
 
     columns: the columns that the table and the model have in common, with the types of the model.
+    all_columns: the names of all columns.
     others: columns of the table that the model does not have. No export writes them any more.
+    commits: the commits of the table's log up to this version, the newest first.
     added: which columns were added after the first export.
     open_letters: by partition, the offsets of the dead letters that are still open, sorted.
     """
@@ -39,7 +43,9 @@ class ExportedTable:
     head: TableHead
     table: DeltaTable
     columns: pa.Schema
+    all_columns: Sequence[str]
     others: Sequence[str]
+    commits: Sequence[Commit]
     added: AddedColumns
     open_letters: Mapping[int, npt.NDArray[np.int64]]
 
@@ -53,19 +59,37 @@ class ExportedTable:
         """How the first export began; None: the table's commits do not say it."""
         return known_began(self.head)
 
+    @property
+    def chain(self) -> Chain | None:
+        """The sums of the rows' digests; None if the table has no digests, or if the chain has ended."""
+        return self.head.current.chain if self.head.current is not None else None
+
     def count(self) -> int:
         """The number of rows, from the statistics of the files where they have any."""
         with deltalake_errors(self.path, _REMEDY, _FAILED):
             return int(self._dataset().count_rows())
 
-    def rows(self, part: Slice) -> pa.Table:
-        """The rows of a part of the table, with the types of the model."""
-        with deltalake_errors(self.path, _REMEDY, _FAILED):
-            found = [
-                batch.filter(part.contains(batch["_key"], batch["_offset"])).cast(self.columns)
-                for batch in self._dataset().scanner(columns=self.columns.names).to_batches()
-            ]
+    def rows(self, part: Slice, are_wanted: Callable[[pa.RecordBatch], pa.BooleanArray] | None = None) -> pa.Table:
+        """The rows of a part of the table, with the types of the model.
+
+        Args:
+            are_wanted: chooses rows of a batch; None: all rows.
+        """
+        found = []
+        for batch in self.batches(self.columns.names):
+            chosen = batch.filter(part.contains(batch["_key"], batch["_offset"]))
+            chosen = chosen if are_wanted is None else chosen.filter(are_wanted(chosen))
+            found.append(chosen.cast(self.columns))
         return pa.Table.from_batches(found, schema=self.columns)
+
+    def batches(self, names: Sequence[str], wanted: ds.Expression | None = None) -> Iterator[pa.RecordBatch]:
+        """Some columns of the rows, with the types of the table.
+
+        Args:
+            wanted: a filter; None: all rows.
+        """
+        with deltalake_errors(self.path, _REMEDY, _FAILED):
+            yield from self._dataset().scanner(columns=list(names), filter=wanted).to_batches()
 
     def _dataset(self) -> pa.dataset.Dataset:
         return self.table.to_pyarrow_dataset(parquet_read_options=READ_OPTIONS)
@@ -112,7 +136,8 @@ def open_exported_table(export: Export, version: int | None) -> ExportedTable:
     with deltalake_errors(export.table, _REMEDY, _FAILED):
         table = DeltaTable(export.table, version=wanted, storage_options=delta_options())
         there = pa.schema(table.schema().to_arrow()).names
-    columns = pa.schema([each for each in table_columns(export) if each.name in there])
+    columns = [each for each in table_columns(export) if each.name in there and each.name != DIGEST.name]
+    columns = pa.schema(columns)
     missing = [name for name in COORDINATES.names if name not in there]
     if missing:
         raise ExportRefusedError(
@@ -120,9 +145,9 @@ def open_exported_table(export: Export, version: int | None) -> ExportedTable:
             f"is not an exported table: it has no column {', '.join(missing)}",
             "Check the setting that names the table.",
         )
-    others = [name for name in there if name not in columns.names]
+    others = [name for name in there if name not in (*columns.names, DIGEST.name)]
     return ExportedTable(
-        export.table, head, table, columns, others, added_columns(commits), _open_letters(export, head)
+        export.table, head, table, columns, there, others, commits, added_columns(commits), _open_letters(export, head)
     )
 
 

@@ -15,18 +15,19 @@ COMPACTION = "compaction may have removed the record"
 OTHER_MODEL = "the record does not fit today's model"
 ADDED_COLUMN = "the row is older than one of its columns"
 UNKNOWN_START = "the table may begin after the record"
+NOT_READ = "the record is older than the version of --since"
 SEVERAL_PARTITIONS = "the key may have had records in several partitions"
 
 
 class Difference(NamedTuple):
     """A row of the table, or a record of the log without a row. No part of the record is in it.
 
-    partition, offset: the place of the record.
+    partition, offset: the place of the record; None if the difference belongs to no record, or to no partition.
     problem: how the table differs from the log.
     """
 
-    partition: int
-    offset: int
+    partition: int | None
+    offset: int | None
     problem: str
 
 
@@ -38,18 +39,21 @@ class Findings:
     differing: the number of differences.
     differences: the first of these differences, in the order in which they were found.
     unprovable: by reason, the number of rows or records about which the log no longer says anything.
+    unprovable_stale: the number of these rows for which only `_stale_since` cannot be proved.
     """
 
     equal: int = 0
     differing: int = 0
     differences: list[Difference] = field(default_factory=list)
     unprovable: Counter[str] = field(default_factory=Counter)
+    unprovable_stale: int = 0
 
-    def differs(self, partition: int, offset: int, problem: str) -> None:
+    def differs(self, partition: int | None, offset: int | None, problem: str) -> None:
         """Add a difference."""
         self.differing += 1
         if len(self.differences) < MOST_DIFFERENCES:
-            self.differences.append(Difference(int(partition), int(offset), problem))
+            at = None if partition is None else int(partition), None if offset is None else int(offset)
+            self.differences.append(Difference(*at, problem))
 
     def add(self, other: Findings) -> None:
         """Add the findings of another part of the table."""
@@ -57,6 +61,7 @@ class Findings:
         self.differing += other.differing
         self.differences += other.differences[: MOST_DIFFERENCES - len(self.differences)]
         self.unprovable += other.unprovable
+        self.unprovable_stale += other.unprovable_stale
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,7 @@ class PartitionEvidence:
     was_compacted_meanwhile: compaction has reached records that the proof did not read, so any older record may be
         gone because of them.
     began: the first offset that the first export read; None if the table's commits do not say so.
+    read_from: records below it were not read.
     """
 
     position: int
@@ -78,11 +84,14 @@ class PartitionEvidence:
     tombstones_end: int = 0
     was_compacted_meanwhile: bool = False
     began: int | None = 0
+    read_from: int = 0
 
     def why_gone(self, offset: int) -> str | None:
         """Why a record may have been in the log that is no longer there; None if it was never there."""
         if offset < self.log_start_offset:
             return RETENTION
+        if offset < self.read_from:
+            return NOT_READ
         return COMPACTION if offset < self.compacted_end else None
 
 

@@ -8,6 +8,9 @@ for a row:
     no longer provable      the log no longer has the record, because of compaction or retention; or today's model no
                             longer accepts the record; or the row is older than a column of the table
 
+If the table has digests, the proof also checks the chain of its stamps (`pipeline.delta.proof.chain_proof`), which
+covers rows that the log can no longer prove.
+
 The log may change during the proof. So the proof first reads the table's version and position, then the log. Last, it
 reads the offsets below which compaction and retention may have removed records.
 """
@@ -15,13 +18,15 @@ reads the offsets below which compaction and retention may have removed records.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.delta.export_plan import Export, ExportMode, PartitionOffsets, decide_export
 from pipeline.delta.proof.appended_rows import compare_appended
+from pipeline.delta.proof.chain_proof import ChainProof, Since, changed_since, prove_chain
 from pipeline.delta.proof.compared_rows import Places
 from pipeline.delta.proof.exported_table import ExportedTable
 from pipeline.delta.proof.findings import Findings, PartitionEvidence
@@ -43,6 +48,7 @@ class Proof:
     rows: the number of its rows.
     records: the number of records that were read from the log.
     not_compared: columns that the table and the model do not have in common.
+    chain: the proof of the chain of digests; None if the table has none.
     """
 
     version: int
@@ -50,6 +56,14 @@ class Proof:
     records: int = 0
     not_compared: tuple[str, ...] = ()
     findings: Findings = field(default_factory=Findings)
+    chain: ChainProof | None = None
+
+    @property
+    def covered(self) -> int:
+        """The number of rows and records that the log can no longer prove, but that the chain of stamps covers."""
+        if self.chain is None or self.chain.findings.differing:
+            return 0
+        return self.findings.unprovable.total() - self.findings.unprovable_stale
 
     @property
     def answer(self) -> str:
@@ -60,7 +74,12 @@ class Proof:
 
 
 def prove_table(
-    export: Export, table: ExportedTable, ranges: Offsets, read: ReadBatches, ranges_after: Callable[[], Offsets]
+    export: Export,
+    table: ExportedTable,
+    ranges: Offsets,
+    read: ReadBatches,
+    ranges_after: Callable[[], Offsets],
+    since: int | None = None,
 ) -> Proof:
     """Compare a table with the log.
 
@@ -68,6 +87,7 @@ def prove_table(
         ranges: read after the table was opened.
         read: reads records of the log. It is called once for each part of the table.
         ranges_after: called when the log was read.
+        since: a version of the table; only what changed after it is compared. None: the whole table.
 
     Raises:
         ExportRefusedError: the table belongs to another topic or mode, or is ahead of the log.
@@ -75,14 +95,16 @@ def prove_table(
         CorruptionError: committed bytes have changed.
     """
     decide_export(export, table.head, table.positions, ranges)  # checks the topic, the mode and the position
+    export = replace(export, digest=False)  # the chain compares the digests
+    changed = None if since is None else changed_since(table, since)
     absent = [name for name in table_columns(export).names if name not in table.columns.names]
     proof = Proof(table.head.version, not_compared=(*absent, *table.others))
     keyed = export.mode is ExportMode.UPSERT
     size = sum(each.last_stable_offset - each.log_start_offset for each in ranges.values())
     for part in slices_of(table.count() + size, by_key=keyed):
-        rows = table.rows(part)
-        records, later = _records(export, table, ranges, read, part)
-        evidence = _evidence(table, ranges, ranges_after())
+        records, later = _records(export, table, ranges, read, part, changed)
+        rows = table.rows(part, None if changed is None else _changed_rows(changed, records, keyed=keyed))
+        evidence = _evidence(table, ranges, ranges_after(), changed)
         places = Places(records)
         is_open = table.is_open_letter(places.partitions, places.offsets)
         if keyed:
@@ -93,15 +115,31 @@ def prove_table(
         proof.findings.add(found)
         proof.rows += len(rows)
         proof.records += len(records)
+    proof.chain = prove_chain(table, changed)
+    if proof.chain is not None:
+        proof.findings.add(proof.chain.findings)
     return proof
 
 
+def _changed_rows(since: Since, records: pa.Table, *, keyed: bool) -> Callable[[pa.RecordBatch], pa.BooleanArray]:
+    """Chooses the rows that changed, and in an upsert table also the rows that had to change."""
+    keys = records["_key"].filter(records["_reason"].is_null()).combine_chunks()
+
+    def are_changed(rows: pa.RecordBatch) -> pa.BooleanArray:
+        starts = _positions_of(since.first, rows["_partition"])
+        changed = pa.array(np.array(rows["_offset"].to_numpy(zero_copy_only=False), np.int64) >= starts)
+        return pc.or_(changed, pc.is_in(rows["_key"], keys)) if keyed else changed
+
+    return are_changed
+
+
 def _records(
-    export: Export, table: ExportedTable, ranges: Offsets, read: ReadBatches, part: Slice
+    export: Export, table: ExportedTable, ranges: Offsets, read: ReadBatches, part: Slice, since: Since | None
 ) -> tuple[pa.Table, pa.ChunkedArray]:
     """The records of a part below the table's positions, decoded, and the keys of its records above the positions."""
     keyed = export.mode is ExportMode.UPSERT
-    first = {number: each.log_start_offset for number, each in ranges.items()}
+    starts = {} if since is None else since.first
+    first = {number: max(each.log_start_offset, starts.get(number, 0)) for number, each in ranges.items()}
     end = {
         number: each.last_stable_offset if keyed else table.positions.get(number, 0) for number, each in ranges.items()
     }
@@ -127,7 +165,7 @@ def _positions_of(positions: Mapping[int, int], partitions: pa.Array) -> np.ndar
     return known[numbers]
 
 
-def _evidence(table: ExportedTable, read: Offsets, after: Offsets) -> dict[int, PartitionEvidence]:
+def _evidence(table: ExportedTable, read: Offsets, after: Offsets, since: Since | None) -> dict[int, PartitionEvidence]:
     began = table.began
     return {
         number: PartitionEvidence(
@@ -137,6 +175,7 @@ def _evidence(table: ExportedTable, read: Offsets, after: Offsets) -> dict[int, 
             each.tombstones_end,
             number not in read or each.compacted_end > read[number].last_stable_offset,
             None if began is None else began.offsets.get(number, 0),
+            0 if since is None else since.first.get(number, 0),
         )
         for number, each in after.items()
     }

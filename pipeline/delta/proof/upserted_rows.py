@@ -214,13 +214,16 @@ class _Comparison:
     def _explain_stale(self, key: int, row: int, first: int, place: tuple[int, int] | None) -> None:
         """The row is made from the right record, but is stale since another record than expected."""
         if self._falls[key]:
-            self._unprovable(SEVERAL_PARTITIONS)
+            reason = SEVERAL_PARTITIONS
         elif first >= 0 and not self._is_open[first]:
-            self._unprovable(OTHER_MODEL)  # today's model refuses a record that was no dead letter
+            reason = OTHER_MODEL  # today's model refuses a record that was no dead letter
         elif place is not None and self._evidence.get(place[0], NO_EVIDENCE).why_gone(place[1]) is not None:
-            self._unprovable(COMPACTION)
+            reason = COMPACTION
         else:
             self._differs_at_row(row, "another value in _stale_since")
+            return
+        self._unprovable(reason)
+        self.findings.unprovable_stale += 1
 
     # Other rows
 
@@ -297,7 +300,7 @@ class _Comparison:
         if all(int(partition_keys(chosen, count, 0)[0]) == partition for count in counts):
             return False
         others = [each for number, each in self._evidence.items() if number != partition]
-        if any(each.tombstones_end or each.log_start_offset for each in others):
+        if any(each.tombstones_end or each.log_start_offset or each.read_from for each in others):
             return True
         # A newer record of the key, which does not decide, may have superseded the tombstone.
         has_other = bool(self._has_later[key] or self._has_undecodable[key])

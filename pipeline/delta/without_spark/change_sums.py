@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -43,14 +43,11 @@ def counts_by_partition(decoded: pa.Table) -> dict[int, PartitionCounts]:
     """The counts of decoded records, by partition."""
     partitions = _numbers(decoded["_partition"])
     is_tombstone, is_bad = (_numbers(each) for each in (decoded["_tombstone"], decoded["_reason"].is_valid()))
-    return {
-        int(number): PartitionCounts(*_totals(partitions == number, (is_tombstone, is_bad)))
-        for number in np.unique(partitions)
-    }
-
-
-def _totals(here: np.ndarray[tuple[int], np.dtype[np.bool_]], marks: Iterable[np.ndarray]) -> list[int]:  # type: ignore[type-arg]
-    return [int(here.sum()), *(int(each[here].sum()) for each in marks)]
+    counts = {}
+    for number in np.unique(partitions):
+        here = partitions == number
+        counts[int(number)] = PartitionCounts(int(here.sum()), int(is_tombstone[here].sum()), int(is_bad[here].sum()))
+    return counts
 
 
 def _numbers(values: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
