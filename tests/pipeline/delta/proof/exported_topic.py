@@ -67,19 +67,19 @@ class ExportedTopic:
         plan = plan_from_history(self.export, self.ranges(), bounds)
         assert plan is not None
         if plan.waiting:
-            assert export_without_spark(self.export, plan, self._reader(), self._register, max_share=1) is not None
+            assert export_without_spark(self.export, plan, self.reader(), self._register, max_share=1) is not None
             self._register(plan.positions)
 
     def _register(self, positions: Mapping[int, int]) -> None:
         name = export_consumer("tables/orders")
         put_positions(self.storage, self.state(), name, EXPORT_KIND, positions, self.clock.now_ms(), holds_back=True)
 
-    def prove(self, export: Export | None = None, version: int | None = None) -> Proof:
+    def prove(self, export: Export | None = None, version: int | None = None, since: int | None = None) -> Proof:
         export = export or self.export
         table = open_exported_table(export, version)
-        return prove_table(export, table, self.ranges(), self._reader(), self.ranges)
+        return prove_table(export, table, self.ranges(), self.reader(), self.ranges, since)
 
-    def _reader(self) -> ReadBatches:
+    def reader(self) -> ReadBatches:
         return batch_reader(self.storage, self.topics.chain("orders"), self.state(), NO_PROGRESS)
 
     def compact(self) -> None:

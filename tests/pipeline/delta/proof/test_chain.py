@@ -1,0 +1,334 @@
+"""The chain of digests: exports continue it, a proof never calls a correct table different, and finds changes of rows whose
+records are no longer in the log."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, write_deltalake
+
+from pipeline.delta.chain.row_digest import row_digests
+from pipeline.delta.chain.stamp_chain import RowSum, seal_of
+from pipeline.delta.export_plan import NO_BOUNDS, ExportMode, ExportRefusedError
+from pipeline.delta.proof.findings import ADDED_COLUMN, COMPACTION, OTHER_MODEL, RETENTION
+from pipeline.delta.table_history import ForeignCommitError, plan_from_history, read_head
+from pipeline.delta.table_stamp import NewerTableError, Stamp, TableHead
+from pipeline.delta.without_spark.small_export import export_without_spark
+from tests.pipeline.delta.order_models import LargeOrder, schema_of
+from tests.pipeline.delta.proof.exported_topic import KEYS, ExportedTopic, some_orders, whole
+from tests.roots.delta_tables import commit_file, table_at
+
+MODES = pytest.mark.parametrize("mode", list(ExportMode))
+Row = dict[str, Any]
+
+
+def head_of(topic: ExportedTopic) -> TableHead:
+    head = read_head(topic.export.table)
+    assert head is not None
+    return head
+
+
+def chained(topic: ExportedTopic) -> Stamp:
+    stamp = head_of(topic).current
+    assert stamp is not None
+    assert stamp.chain is not None
+    return stamp
+
+
+def differences(topic: ExportedTopic, since: int | None = None) -> list[str]:
+    return [each.problem for each in topic.prove(since=since).findings.differences]
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> ExportedTopic:
+    """An upsert table of twelve rows, in two commits. The log has no record of the rows any more."""
+    topic = ExportedTopic(tmp_path, partitions=1, digest=True)
+    topic.append(*((key, number) for number, key in enumerate(KEYS)))
+    topic.run_export()
+    topic.append((KEYS[0], 100), (KEYS[1], None), (b"a new key", 101), (KEYS[2], b"{"))
+    topic.run_export()
+    topic.delete_records(0, 16)
+    return topic
+
+
+def test_a_stamp_counts_what_came_and_what_went(topic: ExportedTopic) -> None:
+    stamp = chained(topic)
+    assert stamp.chain is not None
+    (link,) = stamp.chain.partitions.values()
+    rows = {row["_offset"]: int.from_bytes(row["_digest"], "little") for row in rows_of(topic)}
+    before = {row["_offset"]: int.from_bytes(row["_digest"], "little") for row in rows_of(topic, version=1)}
+    assert (link.first, link.end, link.counts.records, link.counts.tombstones) == (12, 16, 4, 1)
+    assert (link.counts.dead_letters, link.counts.stale) == (1, 1)
+    assert link.came == RowSum(2, (rows[12] + rows[14]) % 2**128)
+    assert link.went == RowSum(2, (before[0] + before[1]) % 2**128)
+    assert link.after == RowSum(12, sum(rows.values()) % 2**128)
+    assert (stamp.format, stamp.chain.base) == (3, 1)
+    assert Stamp.from_json(stamp.to_json()) == stamp
+
+
+def test_the_chain_covers_rows_that_the_log_can_no_longer_prove(topic: ExportedTopic) -> None:
+    proof = topic.prove()
+    assert whole(proof) == {
+        "answer": "equal as far as the log can tell", "rows": 12, "equal": 0, "unprovable": {RETENTION: 12},
+        "differences": [],
+    }  # fmt: skip
+    assert proof.chain is not None
+    assert (proof.covered, proof.chain.rows, proof.chain.stamps, proof.chain.oldest) == (12, 12, 2, 1)
+    assert proof.not_compared == ()
+
+
+@MODES
+@pytest.mark.parametrize("seed", range(3))
+def test_an_honest_chain_is_never_called_different(tmp_path: Path, mode: ExportMode, seed: int) -> None:
+    """Rows also move to other files, earlier versions are restored, and only a part is proved."""
+    chance = random.Random(seed)
+    topic = ExportedTopic(tmp_path, mode, partitions=chance.choice([1, 2]), digest=True)
+    some_orders(topic, chance)
+    topic.run_export()
+    steps: list[Callable[[], object]] = [
+        topic.run_export, topic.run_export, topic.compact, lambda: topic.clock.advance(61_000),
+        lambda: join_files(topic), lambda: restore_some(topic, chance),
+        lambda: topic.topics.alter("orders", partitions=len(topic.state().partitions) + 1),
+        lambda: delete_exported(topic, chance),
+    ]  # fmt: skip
+    for _ in range(14):
+        some_orders(topic, chance, 6)
+        chance.choice(steps)()
+        proof = topic.prove()
+        assert whole(proof)["differences"] == []
+        assert proof.chain is not None
+        assert proof.covered == proof.findings.unprovable.total() - proof.findings.unprovable_stale
+        since = chance.randrange(1, head_of(topic).version + 1)
+        assert whole(topic.prove(since=since))["differences"] == []
+
+
+def join_files(topic: ExportedTopic) -> None:
+    table_at(topic.export.table).optimize.compact()
+    table_at(topic.export.table).vacuum(dry_run=False)
+
+
+def restore_some(topic: ExportedTopic, chance: random.Random) -> None:
+    topic.run_export()
+    if (version := head_of(topic).version) > 1:
+        table_at(topic.export.table).restore(chance.randrange(1, version))
+
+
+def delete_exported(topic: ExportedTopic, chance: random.Random) -> None:
+    topic.run_export()
+    number = chance.randrange(len(topic.state().partitions))
+    part = topic.state().partitions[number]
+    topic.delete_records(number, chance.randint(part.log_start_offset, part.high_watermark))
+
+
+def rows_of(topic: ExportedTopic, version: int | None = None) -> list[Row]:
+    rows: list[Row] = table_at(topic.export.table, version).to_pyarrow_table().sort_by("_offset").to_pylist()
+    return rows
+
+
+def rewrite(topic: ExportedTopic, change: Callable[[list[Row]], object], stamp: Stamp | None = None) -> None:
+    """Change rows in a commit that looks like the commit of an export."""
+    rows = rows_of(topic)
+    change(rows)
+    table = table_at(topic.export.table)
+    schema = pa.schema(table.schema().to_arrow())
+    forged = CommitProperties(custom_metadata={"userMetadata": (stamp or chained(topic)).to_json()})
+    write_deltalake(table, pa.Table.from_pylist(rows, schema=schema), mode="overwrite", commit_properties=forged)
+
+
+def with_right_digest(row: Row, schema: pa.Schema) -> None:
+    (row["_digest"],) = row_digests(pa.Table.from_pylist([row], schema=schema)).to_pylist()
+
+
+def test_a_changed_row_does_not_fit_its_digest(topic: ExportedTopic) -> None:
+    rewrite(topic, lambda rows: rows[3].update(number=7))
+    place = topic.prove().findings.differences
+    assert [tuple(each) for each in place] == [(0, 5, "the row does not fit its digest")]
+    rewrite(topic, lambda rows: rows[3].update(_digest=None))
+    assert differences(topic)[0] == "the row has no digest"
+
+
+def test_a_changed_row_with_a_new_digest_changes_the_sum(topic: ExportedTopic) -> None:
+    schema = pa.schema(table_at(topic.export.table).schema().to_arrow())
+
+    def change(rows: list[Row]) -> None:
+        rows[3]["number"] = 7
+        with_right_digest(rows[3], schema)
+
+    rewrite(topic, change)
+    assert differences(topic) == ["another sum of digests than in the stamp of version 3"]
+
+
+@pytest.mark.parametrize(
+    ("change", "rows"),
+    [
+        (lambda rows: rows.pop(4), 11),
+        (lambda rows: rows.append(rows[4]), 13),
+        (lambda rows: rows.extend([rows[4], rows[4], rows[5]]), 15),
+        (lambda rows: rows.clear(), 0),
+    ],
+    ids=["lost", "doubled", "doubled twice", "all lost"],
+)
+def test_lost_and_doubled_rows_change_the_number(
+    topic: ExportedTopic, change: Callable[[list[Row]], object], rows: int
+) -> None:
+    rewrite(topic, change)
+    assert f"{rows} rows, but 12 in the stamp of version 3" in differences(topic)
+
+
+def test_a_row_instead_of_another_changes_the_sum(topic: ExportedTopic) -> None:
+    deleted = rows_of(topic, version=1)[1]
+    rewrite(topic, lambda rows: rows.__setitem__(4, deleted))  # the tombstone of this row is not in the log any more
+    assert differences(topic) == ["another sum of digests than in the stamp of version 3"]
+
+
+def test_an_older_file_that_is_put_back_is_found(topic: ExportedTopic) -> None:
+    lines = [json.loads(line) for line in commit_file(topic.export.table, 2).read_text().splitlines()]
+    before = [json.loads(line) for line in commit_file(topic.export.table, 1).read_text().splitlines()]
+    older = [line for line in before if "add" in line]
+    kept = [line for line in lines if "add" not in line and "remove" not in line]
+    assert len(older) == 1
+    commit_file(topic.export.table, 2).write_text("".join(json.dumps(line) + "\n" for line in [*kept, *older]))
+    assert differences(topic) == ["another sum of digests than in the stamp of version 2"]
+
+
+def test_a_restored_table_is_right_and_the_chain_continues(topic: ExportedTopic) -> None:
+    table_at(topic.export.table).restore(1)
+    assert differences(topic) == []
+    topic.append((KEYS[5], 500), (b"another", 501))
+    topic.run_export()
+    proof = topic.prove()
+    assert whole(proof)["differences"] == []
+    assert proof.chain is not None
+    assert (proof.chain.stamps, head_of(topic).version) == (2, 4)  # the stamp of version 2 is not in the chain
+    assert differences(topic, since=1) == differences(topic, since=2) == []
+
+
+def forge(topic: ExportedTopic, version: int, change: Callable[[dict[str, Any]], object], *, seal: bool) -> None:
+    """Change the stamp of a commit."""
+    file = commit_file(topic.export.table, version)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    (info,) = (line["commitInfo"] for line in lines if "commitInfo" in line)
+    document = json.loads(info["userMetadata"])
+    change(document["lakelog"])
+    if seal:
+        document["lakelog"]["chain"]["seal"] = seal_of(document["lakelog"])
+    info["userMetadata"] = json.dumps(document)
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def set_sum(name: str, pair: list[Any]) -> Callable[[Mapping[str, Any]], object]:
+    return lambda document: document["chain"]["partitions"]["0"].update({name: pair})
+
+
+def test_a_forged_stamp_is_found(topic: ExportedTopic) -> None:
+    """A row is deleted, and the newest stamp has the sums of the other rows."""
+    rewrite(topic, lambda rows: rows.pop())
+    lost = sum(int.from_bytes(row["_digest"], "little") for row in rows_of(topic)) % 2**128
+    forge(topic, 3, set_sum("after", [11, f"{lost:032x}"]), seal=False)
+    assert differences(topic) == [
+        "the stamp of version 3 does not fit its seal", "the sums of version 3 do not follow from the stamp before it"
+    ]  # fmt: skip
+    forge(topic, 3, lambda _: None, seal=True)
+    assert differences(topic) == ["the sums of version 3 do not follow from the stamp before it"]
+
+
+def test_a_forged_older_stamp_is_found(topic: ExportedTopic) -> None:
+    forge(topic, 1, lambda document: document.update(positions={"0": 11}), seal=False)
+    assert differences(topic) == ["the stamp of version 1 does not fit its seal"]
+    forge(topic, 1, lambda _: None, seal=True)
+    assert differences(topic) == ["the stamp before that of version 2 is not in the table's log"]
+
+
+def test_a_stamp_of_a_newer_format_is_refused(topic: ExportedTopic) -> None:
+    forge(topic, 2, lambda document: document.update(format=4), seal=False)
+    with pytest.raises(NewerTableError, match="its stamp has format 4; this Lakelog knows format 3"):
+        topic.prove()
+
+
+def test_a_commit_of_another_writer_stops_the_export_until_it_is_undone(topic: ExportedTopic) -> None:
+    table_at(topic.export.table).update(predicate="_offset = 5", updates={"number": "8"})
+    topic.append((b"later", 1))
+    with pytest.raises(
+        ForeignCommitError,
+        match=r"version 3 was committed by another writer and changed rows.*RESTORE the table to version 2",
+    ):
+        topic.run_export()
+    assert differences(topic) == ["the row does not fit its digest"]
+    table_at(topic.export.table).restore(2)
+    topic.run_export()
+    assert differences(topic) == []
+    assert len(rows_of(topic)) == 13
+
+
+def test_a_commit_between_the_plan_and_the_export_stops_the_next_export(tmp_path: Path) -> None:
+    topic = ExportedTopic(tmp_path, ExportMode.APPEND, partitions=1, digest=True)
+    topic.append((b"a", 1))
+    topic.run_export()
+    topic.append((b"b", 2))
+    plan = plan_from_history(topic.export, topic.ranges(), NO_BOUNDS)
+    assert plan is not None
+    table = table_at(topic.export.table)
+    write_deltalake(table, table.to_pyarrow_table(), mode="append")
+    assert export_without_spark(topic.export, plan, topic.reader()) is not None
+    topic.append((b"c", 3))
+    with pytest.raises(ForeignCommitError, match=r"version 2 was committed by another writer"):
+        topic.run_export()
+    assert "3 rows, but 2 in the stamp of version 3; another writer committed version 2" in differences(topic)
+    table_at(topic.export.table).restore(1)
+    topic.run_export()
+    assert whole(topic.prove())["answer"] == "equal"
+
+
+def test_a_table_without_digests_is_exported_as_before(tmp_path: Path) -> None:
+    topic = ExportedTopic(tmp_path, partitions=1)
+    topic.append((b"a", 1))
+    topic.run_export()
+    table_at(topic.export.table).update(updates={"number": "8"})
+    topic.export = replace(topic.export, digest=True)
+    topic.append((b"b", 2))
+    topic.run_export()
+    head = head_of(topic)
+    assert head.current is not None
+    assert (head.current.chain, head.current.format, "chain" in head.current.document()) == (None, 2, False)
+    assert "_digest" not in rows_of(topic)[0]
+    assert topic.prove().chain is None
+    with pytest.raises(ExportRefusedError, match=r"has no chain of digests.*Run prove without --since"):
+        topic.prove(since=1)
+
+
+def test_only_changed_rows_are_compared_since_a_version(topic: ExportedTopic) -> None:
+    topic.append((KEYS[3], 300), (b"new", 301), (KEYS[4], None))
+    topic.run_export()
+    proof = topic.prove(since=2)
+    assert (whole(proof), proof.records) == (
+        {"answer": "equal", "rows": 2, "equal": 2, "unprovable": {}, "differences": []}, 3,
+    )  # fmt: skip
+    assert proof.chain is not None
+    assert (proof.chain.rows, proof.chain.stamps, proof.chain.oldest) == (2, 2, 2)
+    deleted = rows_of(topic, version=2)
+    rewrite(topic, lambda rows: rows.extend(row for row in deleted if row["_key"] == KEYS[4]))
+    assert differences(topic, since=2) == [
+        "the newer record 0:18 must delete the row", "13 rows, but 12 in the stamp of version 4",
+    ]  # fmt: skip
+    with pytest.raises(ExportRefusedError, match=r"has no commit of version 9 in its log.*from 0 to 4"):
+        topic.prove(since=9)
+
+
+def test_the_reasons_why_the_log_proves_nothing_are_covered(tmp_path: Path) -> None:
+    topic = ExportedTopic(tmp_path, partitions=1, digest=True)
+    topic.append(*((key, 1) for key in KEYS))
+    topic.run_export()
+    topic.append(*((key, 2) for key in KEYS[:8]))
+    topic.append(*((b"later", number) for number in range(40)))
+    topic.compact()
+    topic.delete_records(0, 10)
+    proof = topic.prove(replace(topic.export, schema=schema_of(LargeOrder)))
+    assert proof.findings.unprovable.keys() <= {RETENTION, COMPACTION, OTHER_MODEL, ADDED_COLUMN}
+    assert proof.covered == proof.findings.unprovable.total() == 12
