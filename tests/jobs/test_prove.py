@@ -53,15 +53,19 @@ def prove(tmp_path: Path, lakelog: Lakelog, capfd: pytest.CaptureFixture[str]) -
 def test_the_answer_is_in_the_output_and_in_the_exit_status(tmp_path: Path, prove: Prove, lakelog: Lakelog) -> None:
     both = {
         "job": "prove", "exit_status": 0, "answer": "equal", "tables": 2, "records": 4, "table rows": 4, "equal": 4,
-        "different": 0, "no longer provable": 0, "reasons": {}, "rows": [], "failures": [], "warnings": [],
+        "different": 0, "no longer provable": 0, "reasons": {}, "covered by stamps": 0, "rows": [], "failures": [], "warnings": [],
     }  # fmt: skip
     assert prove() == (0, both, "")
     table_at(root_at(tmp_path / "root" / "tables" / "raw")).delete("_offset = 1")
     status, found, told = prove()
     assert (status, told) == (1, "")
-    problem = {"table": "tables/raw", "partition": 0, "offset": 1, "problem": "the record has no row"}
+    changed = "1 rows, but 2 in the stamp of version 1; another writer committed version 2"
+    problems = [
+        {"table": "tables/raw", "partition": 0, "offset": 1, "problem": "the record has no row"},
+        {"table": "tables/raw", "partition": 0, "offset": None, "problem": changed},
+    ]
     assert found == {
-        **both, "exit_status": 1, "answer": "different", "table rows": 3, "equal": 3, "different": 1, "rows": [problem]
+        **both, "exit_status": 1, "answer": "different", "table rows": 3, "equal": 3, "different": 2, "rows": problems
     }  # fmt: skip
     assert prove("--only", "flights")[:2] == (0, {
         **{name: value for name, value in both.items() if name != "tables"},
@@ -72,7 +76,9 @@ def test_the_answer_is_in_the_output_and_in_the_exit_status(tmp_path: Path, prov
     assert lakelog("delete-records", "--topic", "t", "--partition", "0", "--offset", "1").status == 0
     status, found, _ = prove("--only", "flights")
     assert (status, found["answer"], found["no longer provable"]) == (0, "equal as far as the log can tell", 1)
-    assert found["reasons"] == {"retention has deleted the record": 1}
+    assert (found["reasons"], found["covered by stamps"]) == ({"retention has deleted the record": 1}, 1)
+    status, found, _ = prove("--only", "flights", "--since", "1")
+    assert (status, found["answer"], found["records"], found["no longer provable"]) == (0, "equal", 0, 0)
 
 
 def test_a_table_that_cannot_be_proved_stops_no_other_proof(tmp_path: Path, prove: Prove, lakelog: Lakelog) -> None:
@@ -83,5 +89,10 @@ def test_a_table_that_cannot_be_proved_stops_no_other_proof(tmp_path: Path, prov
     status, found, _ = prove("--only", "raw")
     assert status == 1
     assert "topic u" in found["error"]
-    for arguments in (["--table-version", "-1", "--only", "raw"], ["--table-version", "1"], ["--only", "nobody"]):
+    for arguments in (
+        ["--table-version", "-1", "--only", "raw"],
+        ["--table-version", "1"],
+        ["--since", "1"],
+        ["--only", "nobody"],
+    ):
         assert prove(*arguments)[0] == 2

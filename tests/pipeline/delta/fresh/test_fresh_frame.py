@@ -53,7 +53,7 @@ def exported_rows(topic: ExportedTopic) -> list[Row]:
 def test_a_view_is_the_table_after_an_export(spark: SparkSession, tmp_path: Path) -> None:
     """With tombstones, dead letters, compaction and a new partition."""
     chance = random.Random(7)
-    topic = ExportedTopic(tmp_path)
+    topic = ExportedTopic(tmp_path, digest=True)
     for compacted in (False, True):
         some_orders(topic, chance, count=20)
         topic.run_export()

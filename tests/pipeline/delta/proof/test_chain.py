@@ -189,12 +189,14 @@ def test_a_row_instead_of_another_changes_the_sum(topic: ExportedTopic) -> None:
 
 
 def test_an_older_file_that_is_put_back_is_found(topic: ExportedTopic) -> None:
-    lines = [json.loads(line) for line in commit_file(topic.export.table, 2).read_text().splitlines()]
-    before = [json.loads(line) for line in commit_file(topic.export.table, 1).read_text().splitlines()]
+    lines = [json.loads(line) for line in commit_file(topic.export.table, 2).read_bytes().splitlines()]
+    before = [json.loads(line) for line in commit_file(topic.export.table, 1).read_bytes().splitlines()]
     older = [line for line in before if "add" in line]
     kept = [line for line in lines if "add" not in line and "remove" not in line]
     assert len(older) == 1
-    commit_file(topic.export.table, 2).write_text("".join(json.dumps(line) + "\n" for line in [*kept, *older]))
+    commit_file(topic.export.table, 2).write_bytes(
+        "".join(json.dumps(line) + "\n" for line in [*kept, *older]).encode()
+    )
     assert differences(topic) == ["another sum of digests than in the stamp of version 2"]
 
 
@@ -213,14 +215,14 @@ def test_a_restored_table_is_right_and_the_chain_continues(topic: ExportedTopic)
 def forge(topic: ExportedTopic, version: int, change: Callable[[dict[str, Any]], object], *, seal: bool) -> None:
     """Change the stamp of a commit."""
     file = commit_file(topic.export.table, version)
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = [json.loads(line) for line in file.read_bytes().splitlines()]
     (info,) = (line["commitInfo"] for line in lines if "commitInfo" in line)
     document = json.loads(info["userMetadata"])
     change(document["lakelog"])
     if seal:
         document["lakelog"]["chain"]["seal"] = seal_of(document["lakelog"])
     info["userMetadata"] = json.dumps(document)
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    file.write_bytes("".join(json.dumps(line) + "\n" for line in lines).encode())
 
 
 def set_sum(name: str, pair: list[Any]) -> Callable[[Mapping[str, Any]], object]:

@@ -86,7 +86,7 @@ def table_id(topic: ExportedTopic) -> str:
 )
 def test_a_table_gets_another_mode(spark: SparkSession, tmp_path: Path, old: ExportMode, new: ExportMode) -> None:
     chance = random.Random(f"{old}{new}")
-    topic = ExportedTopic(tmp_path, old)
+    topic = ExportedTopic(tmp_path, old, digest=True)
     for _ in range(3):
         some_orders(topic, chance)
         topic.run_export()
