@@ -53,7 +53,8 @@ def prove(tmp_path: Path, lakelog: Lakelog, capfd: pytest.CaptureFixture[str]) -
 def test_the_answer_is_in_the_output_and_in_the_exit_status(tmp_path: Path, prove: Prove, lakelog: Lakelog) -> None:
     both = {
         "job": "prove", "exit_status": 0, "answer": "equal", "tables": 2, "records": 4, "table rows": 4, "equal": 4,
-        "different": 0, "no longer provable": 0, "reasons": {}, "covered by stamps": 0, "rows": [], "failures": [], "warnings": [],
+        "different": 0, "no longer provable": 0, "reasons": {}, "covered by stamps": 0, "rows": [],
+        "failures": [], "warnings": [],
     }  # fmt: skip
     assert prove() == (0, both, "")
     table_at(root_at(tmp_path / "root" / "tables" / "raw")).delete("_offset = 1")
