@@ -18,7 +18,15 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake import (
+    ColumnProperties,
+    CommitProperties,
+    DeltaTable,
+    Schema,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
 from deltalake.exceptions import CommitFailedError
 
 from lakelog.delta_options import delta_options
@@ -40,6 +48,11 @@ _KNOWN_PROPERTIES = {
 """Properties that do not change what a writer must do."""
 _HARMLESS = {"delta.enableDeletionVectors": "false", "delta.columnMapping.mode": "none"}
 """Properties that do not change what a writer must do if they have these values."""
+_DIGEST_WRITER = WriterProperties(
+    compression="SNAPPY",  # the default of deltalake without properties
+    column_properties={DIGEST.name: ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")},
+)
+"""Digests are all different, so a dictionary of them would only take time."""
 _ACTION = "_action"
 _DELETES, _WRITES, _BECOMES_STALE = range(3)
 
@@ -84,6 +97,7 @@ class PlainTable:
         self._path = path
         self._table = table
         self._columns = columns
+        self._writer = _DIGEST_WRITER if DIGEST.name in columns.names else None
 
     @classmethod
     def open(cls, path: str, version: int, columns: pa.Schema) -> PlainTable | None:
@@ -175,7 +189,10 @@ class PlainTable:
         """
         with _conflicts(self._path), deltalake_errors(self._path, "Nothing was exported."):
             properties = self._commit(stamp, guard)
-            write_deltalake(self._table, rows.cast(self._columns), mode="append", commit_properties=properties)
+            write_deltalake(
+                self._table, rows.cast(self._columns), mode="append", commit_properties=properties,
+                writer_properties=self._writer,
+            )  # fmt: skip
 
     def change(self, changes: RowChanges, decoded: pa.Table, stamp: Stamp) -> None:
         """Change the rows in one commit.
@@ -198,7 +215,7 @@ class PlainTable:
             (
                 self._table.merge(
                     self._source(changes, decoded), "s._key = t._key", source_alias="s", target_alias="t",
-                    commit_properties=properties,
+                    commit_properties=properties, writer_properties=self._writer,
                 )
                 .when_matched_delete(f"s.{_ACTION} = {_DELETES}")
                 .when_matched_update(values, f"s.{_ACTION} = {_WRITES}")

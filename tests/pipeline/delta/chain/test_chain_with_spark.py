@@ -54,14 +54,13 @@ def by_offset(export: Export) -> list[dict[str, Any]]:
     return sorted(rows(export.table), key=lambda row: (row["_partition"], row["_offset"]))
 
 
-@pytest.mark.parametrize("mode", list(ExportMode))
-@pytest.mark.parametrize("has_schema", [True, False], ids=["model", "bytes"])
+@pytest.mark.parametrize(("mode", "has_schema"), [*((mode, True) for mode in ExportMode), (ExportMode.UPSERT, False)])
 def test_spark_makes_the_same_chain(
     log: Log, upsert: Export, tmp_path: Path, mode: ExportMode, *, has_schema: bool
 ) -> None:
     export = replace(upsert, mode=mode, digest=True, schema=upsert.schema if has_schema else None)
     other = replace(export, table=root_at(tmp_path / "by Spark"), dead_letters=root_at(tmp_path / "their dead letters"))
-    for round_number in range(3):
+    for round_number in range(2):
         add_some(log, first=100 * round_number)
         for each, with_spark in ((export, False), (other, True)):
             log.with_spark = with_spark
@@ -71,10 +70,10 @@ def test_spark_makes_the_same_chain(
         assert by_spark is not None
         assert one.partitions == by_spark.partitions
     assert by_offset(export) == by_offset(other)
-    assert [proved(each).stamps for each in (export, other)] == [3, 3]
+    assert [proved(each).stamps for each in (export, other)] == [2, 2]
 
 
-@pytest.mark.parametrize("mode", list(ExportMode))
+@pytest.mark.parametrize("mode", [ExportMode.UPSERT, ExportMode.APPEND])
 def test_no_kind_of_commit_breaks_the_chain(spark: SparkSession, log: Log, upsert: Export, mode: ExportMode) -> None:
     export = replace(upsert, mode=mode, digest=True)
     add_some(log)
@@ -89,7 +88,7 @@ def test_no_kind_of_commit_breaks_the_chain(spark: SparkSession, log: Log, upser
     assert proved(wider).stamps == 3
     mended = replace(wider, schema=schema_of(MendedOrder))
     result = replay(spark, mended, log.ranges(), log.read, lambda: dict.fromkeys(log.records, 0))
-    assert result.replayed > 0
+    assert result.replayed + result.superseded > 0
     assert proved(wider).stamps == 4
     head = read_head(export.table)
     assert head is not None
