@@ -13,6 +13,8 @@ The form is recursive. H(seed, bytes) is MurmurHash3_x64_128, and all numbers ar
     a field of it, if it is not null        H(6, H(4, the name in lower case) and the hash of the value)
     list                                    H(7, int64 number of items, and the sum modulo 2^128 of its items)
     an item of it                           H(8, int64 position from 0, and the hash of the value; 16 zero bytes for null)
+    map                                     H(9, int64 number of entries, and the sum modulo 2^128 of its entries)
+    an entry of it                          H(10, the hash of the key, and the hash of the value; 16 zero bytes for null)
 
 The digest is the hash of the row. As a number, it is a little-endian integer of 128 bits. A row has all its columns as
 fields, except `_digest` itself and `_stale_since`. Nulls are left out, and the order of the columns does not matter. So a
@@ -39,7 +41,7 @@ Limbs = npt.NDArray[np.uint64]
 carry."""
 
 DIGEST_BYTES = 16
-_WHOLE, _DOUBLE, _DECIMAL, _BYTES, _STRUCT, _FIELD, _LIST, _ITEM = range(1, 9)
+_WHOLE, _DOUBLE, _DECIMAL, _BYTES, _STRUCT, _FIELD, _LIST, _ITEM, _MAP, _ENTRY = range(1, 11)
 _NOT_HASHED = frozenset({DIGEST.name, STALE_SINCE.name})
 _BEYOND_INT64 = 2.0**63
 _CARRY = np.uint64(32)
@@ -126,6 +128,8 @@ def _hashes(name: str, values: pa.Array) -> Hashes:
         return _structs(len(values), [(each.name, values.field(number)) for number, each in enumerate(kind)])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _lists(name, values)
+    if pa.types.is_map(kind):
+        return _maps(name, values)
     if pa.types.is_decimal128(kind):
         return _decimals(values)
     if pa.types.is_floating(kind):
@@ -180,15 +184,43 @@ def _binaries(values: pa.Array) -> Hashes:
 
 
 def _lists(name: str, values: pa.Array) -> Hashes:
+    lengths, items = _flat(values)
+    starts = np.cumsum(lengths) - lengths
+    words = np.empty((len(items), 3), np.uint64)
+    words[:, 0] = np.arange(len(items)) - np.repeat(starts, lengths)
+    words[:, 1:] = _hashes_or_zeros(name, items)
+    return _groups(lengths, _hash(words, _ITEM), _LIST)
+
+
+def _maps(name: str, values: pa.Array) -> Hashes:
+    """Maps have no order."""
+    kind = values.type
+    entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+    lengths, entries = _flat(values.cast(pa.list_(entry)))
+    words = np.empty((len(entries), 4), np.uint64)
+    words[:, :2] = _hashes_or_zeros(name, entries.field(0))
+    words[:, 2:] = _hashes_or_zeros(name, entries.field(1))
+    return _groups(lengths, _hash(words, _ENTRY), _MAP)
+
+
+def _flat(values: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Array]:
+    """The length of each list, 0 for null, and the items of all lists."""
     lengths = np.array(pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False), np.int64)
+    return lengths, pc.list_flatten(values)
+
+
+def _hashes_or_zeros(name: str, items: pa.Array) -> Hashes:
+    if items.null_count == len(items):
+        return np.zeros((len(items), 2), np.uint64)
+    hashes = _hashes(name, items)
+    hashes[_nulls(items)] = 0
+    return hashes
+
+
+def _groups(lengths: npt.NDArray[np.int64], hashes: Hashes, seed: int) -> Hashes:
+    """The hash of each list or map, from the hashes of all items."""
+    totals = np.zeros((len(hashes) + 1, 4), np.uint64)
+    np.cumsum(_as_limbs(hashes), axis=0, out=totals[1:])
     ends = np.cumsum(lengths)
-    items = pc.list_flatten(values)
-    words = np.zeros((len(items), 3), np.uint64)
-    words[:, 0] = np.arange(len(items)) - np.repeat(ends - lengths, lengths)
-    if items.null_count < len(items):
-        words[:, 1:] = _hashes(name, items)
-        words[_nulls(items), 1:] = 0
-    totals = np.zeros((len(items) + 1, 4), np.uint64)
-    np.cumsum(_as_limbs(_hash(words, _ITEM)), axis=0, out=totals[1:])
     sums = totals[ends] - totals[ends - lengths]
-    return _hash(np.column_stack([lengths.view(np.uint64), _carried(sums)]), _LIST)
+    return _hash(np.column_stack([lengths.view(np.uint64), _carried(sums)]), seed)
