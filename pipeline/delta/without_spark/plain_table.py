@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,8 +49,10 @@ _KNOWN_PROPERTIES = {
 """Properties that do not change what a writer must do."""
 _HARMLESS = {"delta.enableDeletionVectors": "false", "delta.columnMapping.mode": "none"}
 """Properties that do not change what a writer must do if they have these values."""
+_COMPRESSION: Final = "SNAPPY"  # the default of deltalake for writers without properties
+_WRITER = WriterProperties(compression=_COMPRESSION)
 _DIGEST_WRITER = WriterProperties(
-    compression="SNAPPY",  # the default of deltalake without properties
+    compression=_COMPRESSION,
     column_properties={DIGEST.name: ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")},
 )
 """Digests are all different, so a dictionary of them would only take time."""
@@ -97,7 +100,7 @@ class PlainTable:
         self._path = path
         self._table = table
         self._columns = columns
-        self._writer = _DIGEST_WRITER if DIGEST.name in columns.names else None
+        self._writer = _DIGEST_WRITER if DIGEST.name in columns.names else _WRITER
 
     @classmethod
     def open(cls, path: str, version: int, columns: pa.Schema) -> PlainTable | None:
