@@ -152,10 +152,10 @@ def _closing(result: _Result) -> list[str]:
         return []
     chain = proof.chain
     checked = f"{counted(chain.stamps, 'stamp')} checked, back to version {chain.oldest}"
-    lines = [f"{result.name}: {counted(chain.rows, 'row')} compared with their digests; {checked}"]
+    lines = [f"prove: {result.name}: {counted(chain.rows, 'row')} compared with their digests; {checked}"]
     if proof.covered:
         lines.append(
-            f"{result.name}: no longer provable from the log for {counted(proof.covered, 'row')}; the chain of stamps"
+            f"prove: {result.name}: no longer provable from the log for {counted(proof.covered, 'row')}; the chain of stamps"
             " covers them"
         )
     return lines

