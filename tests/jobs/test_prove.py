@@ -82,6 +82,19 @@ def test_the_answer_is_in_the_output_and_in_the_exit_status(tmp_path: Path, prov
     assert (status, found["answer"], found["records"], found["no longer provable"]) == (0, "equal", 0, 0)
 
 
+def test_the_text_says_what_the_chain_covers(
+    tmp_path: Path, prove: Prove, lakelog: Lakelog, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert lakelog("delete-records", "--topic", "t", "--partition", "0", "--offset", "1").status == 0
+    assert prove("--only", "flights")[0] == 0
+    argv = ["--root", root_at(tmp_path / "root"), "--conf", str(tmp_path / "several.yaml"), "--only", "flights"]
+    assert run_job("prove", "", prove_exports, add_proof_options, argv, {}) == 0
+    assert capfd.readouterr().out.splitlines()[-2:] == [
+        "prove: flights: 2 rows compared with their digests; 1 stamp checked, back to version 1",
+        "prove: flights: no longer provable from the log for 1 row; the chain of stamps covers them",
+    ]
+
+
 def test_a_table_that_cannot_be_proved_stops_no_other_proof(tmp_path: Path, prove: Prove, lakelog: Lakelog) -> None:
     assert lakelog("topics", "delete", "u").status == 0
     status, found, told = prove()
