@@ -4,7 +4,9 @@ import java.io.IOException;
 
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.UnsupportedFileSystemException;
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager;
+import org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager;
 import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager;
 
 /**
@@ -13,17 +15,29 @@ import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedChe
  * On S3 a rename is a copy and a deletion, and replaces a file that exists. So on S3 each file is one put, which is
  * conditional for the files that must not exist yet. A crash leaves the whole file or nothing. A second query with the
  * same checkpoint fails instead of replacing a file.
- * On other storages, this class works like its base class.
+ * On other storages, this class works like the class that Spark chooses by itself. Its renames replace a file where that
+ * is wanted. The renames of the base class do so only on a local disk.
  */
 public final class ConditionalCheckpointFiles extends FileSystemBasedCheckpointFileManager {
+    private final CheckpointFileManager chosenBySpark;
+
     public ConditionalCheckpointFiles(Path path, Configuration configuration) {
         super(path, configuration);
+        chosenBySpark = chosenBySpark(path, configuration);
+    }
+
+    private static CheckpointFileManager chosenBySpark(Path path, Configuration configuration) {
+        try {
+            return new FileContextBasedCheckpointFileManager(path, configuration);
+        } catch (UnsupportedFileSystemException unsupported) {
+            return new FileSystemBasedCheckpointFileManager(path, configuration);
+        }
     }
 
     public CheckpointFileManager.CancellableFSDataOutputStream createAtomic(Path path, boolean overwriteIfPossible) {
         try {
             if (!ConditionalPut.isPossible(fs(), path)) {
-                return super.createAtomic(path, overwriteIfPossible);
+                return chosenBySpark.createAtomic(path, overwriteIfPossible);
             }
         } catch (IOException failure) {
             throw new java.io.UncheckedIOException(failure);
