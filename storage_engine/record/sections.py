@@ -12,7 +12,7 @@ from storage_engine.record.batch import ByteArray, Int64Array
 from storage_engine.record.batch_limit import KEY, VARIABLE, most_batch_bytes
 from storage_engine.record.compression import MOST_BYTES, Codec, decompress_bound, decompress_into
 from storage_engine.record.kernels.columns import Sections
-from storage_engine.record.kernels.lz4_kernels import decompress_frames
+from storage_engine.record.kernels.lz4_kernels import BLOCK_BYTES, decompress_frames
 from storage_engine.record.record_columns import new_array
 
 GROUP_BYTES = 2 * 1024**2
@@ -112,7 +112,7 @@ def uncompressed(
         codec = int(codecs[section])
         if codec == Codec.LZ4:
             done = decompress_frames(
-                stored.data, stored.starts, stored.ends, codecs, codec, room.data, room.start, most,
+                stored.data, stored.starts, stored.ends, codecs, codec, room.data, room.start, most - BLOCK_BYTES,
                 2 * most if most_bytes is None else min(most_bytes, 2 * most), section, bounds,
             )  # fmt: skip
             if done > section:

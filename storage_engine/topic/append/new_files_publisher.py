@@ -144,11 +144,11 @@ class NewFilesPublisher:
             self._reading[partition] = _Reading(active, found)
 
     def open_segments(self) -> Mapping[int, OpenSegment]:
-        for partition, reading in self._reading.items():
+        while self._reading:
+            partition, reading = self._reading.popitem()
             if (tail := reading.found.result()) is not None:
                 self._tails.pop(partition, None)
                 self._tails[partition] = tail
-        self._reading.clear()
         return {partition: tail.segment for partition, tail in self._tails.items()}
 
     def publish(self, plan: AppendPlan, phases: Phases) -> AppendPlan:
@@ -243,7 +243,7 @@ class NewFilesPublisher:
 
     def close(self) -> None:
         self._tails.clear()
-        self._threads.shutdown()
+        self._threads.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ its files. Deleting a file twice does no harm.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
@@ -34,7 +34,8 @@ from storage_engine.topic.dropped_files import delete_segment
 _THREADS = 16
 _LEFTOVERS = 8
 """So many old segments are deleted before the first append, in addition to two for each partition. One append drops at
-most one segment of each partition, so the list of dropped files becomes shorter with each process."""
+most one segment of each partition. On a topic with many partitions, not all deletions end before the commit. Then
+maintenance removes the rest from the list."""
 
 
 class ReplacedFiles:
@@ -61,8 +62,7 @@ class ReplacedFiles:
             return
         self._has_begun = True
         due = (each for each in dropped if now_ms - each.dropped_ms >= delay_ms)
-        for each in islice(due, _LEFTOVERS + 2 * partitions):
-            self._threads.submit(self._delete, each)
+        self._begin_to_delete(islice(due, _LEFTOVERS + 2 * partitions))
 
     def committed(self, plan: AppendPlan, dropped: Sequence[DroppedFile], now_ms: int, delay_ms: int) -> None:
         """Begin to delete the segments that the writer replaced at least `delay_ms` ago. Call this after each commit.
@@ -79,8 +79,12 @@ class ReplacedFiles:
             self._deleted.discard(each)
         due = [each for each in self._waiting if now_ms - each.dropped_ms >= delay_ms]
         self._waiting = [each for each in self._waiting if now_ms - each.dropped_ms < delay_ms]
-        for each in due:
-            self._threads.submit(self._delete, each)
+        self._begin_to_delete(due)
+
+    def _begin_to_delete(self, due: Iterable[DroppedFile]) -> None:
+        with suppress(RuntimeError):  # no thread can be started; the segments remain in the list
+            for each in due:
+                self._threads.submit(self._delete, each)
 
     def _delete(self, dropped: DroppedFile) -> None:
         with suppress(StorageError):
@@ -93,5 +97,5 @@ class ReplacedFiles:
         return tuple(each for each in dropped if each not in deleted) if deleted else dropped
 
     def close(self) -> None:
-        """Wait for the deletions that have begun."""
-        self._threads.shutdown()
+        """Wait for the deletions that run. The others do not run any more, so their segments remain in the list."""
+        self._threads.shutdown(cancel_futures=True)

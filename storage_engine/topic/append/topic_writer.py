@@ -273,7 +273,9 @@ class TopicWriter:
             partitions = range(len(state.partitions)) if len(state.partitions) <= _MOST_PREPARED else ()
         chosen = [number for number in partitions if number < len(state.partitions)]
         self._publisher.prepare(state, self.config, chosen)
-        self._replaced.begin(state.dropped, self._clock.now_ms(), self.config.file_delete_delay_ms, len(chosen))
+        # The clock of one host may be ahead. So two clocks must agree: this one, and that of the last commit.
+        now_ms = min(self._clock.now_ms(), state.written_ms)
+        self._replaced.begin(state.dropped, now_ms, self.config.file_delete_delay_ms, len(chosen))
 
     def append(
         self,

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
@@ -274,7 +275,8 @@ class PruningShare:
         if self._thread is None:
             self._take(_STEPS_A_COMMIT)
         elif self._steps is not None:
-            self._running = self._thread.submit(self._take, _STEPS_A_COMMIT)
+            with suppress(RuntimeError):  # no thread can be started; a later call goes on
+                self._running = self._thread.submit(self._take, _STEPS_A_COMMIT)
 
     def close(self) -> None:
         """Do more steps of the pruning that is in progress. The pruning may remain incomplete."""

@@ -98,8 +98,8 @@ def test_every_command_works_on_a_root_in_a_store(run: Commands, stored_root: st
 def make_topics(run: Commands) -> None:
     """The topic orders has a segment for each record."""
     run("topics create orders --partitions 2 --config cleanup.policy=compact --config segment.ms=1")
-    for key in KEYS:
-        run("append --topic orders --partition 0", stdin=line(key.encode(), b"v", timestamp=5).encode())
+    for number, key in enumerate(KEYS):
+        run("append --topic orders --partition 0", stdin=line(key.encode(), b"v", timestamp=5 + 10 * number).encode())
     assert run("offsets --topic orders") == "orders:0:6\norders:1:0\n"
     run("topics alter orders --partitions 3")
     assert json.loads(run("topics describe orders --format json"))["partitions"][2]["partition"] == 2

@@ -422,7 +422,7 @@ def test_table_of_the_kind_before_is_gone_on_with(log: Log, upsert: Export, monk
 def test_exporters_of_another_time_refuse_what_they_do_not_know() -> None:
     stamp = Stamp("orders", "id", "table", "upsert", {0: 1}, 7)
     with pytest.raises(NewerTableError, match="a newer Lakelog exported to this table"):
-        Stamp.from_json(stamp.to_json().replace('"format": 2', '"format": 3'))
+        Stamp.from_json(stamp.to_json().replace('"format": 2', '"format": 4'))
     # The Lakelog before stamps had a format makes its own, with these fields, of what it finds, or ends with an error.
     known = {"topic", "topic_id", "table_id", "mode", "positions", "version", "id"}
     found = json.loads(stamp.to_json())["lakelog"]

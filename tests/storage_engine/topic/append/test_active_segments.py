@@ -268,13 +268,16 @@ def test_old_files_wait_for_their_delay_and_go_with_later_appends(root: Root) ->
     assert root.files() == root.named_files(*first, *second, *third), "readers may still use them"
     root.clock.advance(1)
     root.append(3)
-    assert root.files() == root.named_files(*second, *third, *root.segments())
-    assert [each.name for each in root.state.dropped][-2:] == [second[0].name, third[0].name]
-    root.clock.advance(DELAY_MS)
+    fourth = root.segments()
+    assert root.files() == root.named_files(*first, *second, *third, *fourth), "at the last commit it was too early"
     root.append(4)
+    assert root.files() == root.named_files(*second, *third, *fourth, *root.segments())
+    assert [each.name for each in root.state.dropped][-3:] == [second[0].name, third[0].name, fourth[0].name]
+    root.clock.advance(DELAY_MS)
     root.append(5)
+    root.append(6)
     assert len(root.files()) == 3 * 3
-    assert root.read() == [row(value) for value in range(6)]
+    assert root.read() == [row(value) for value in range(7)]
 
 
 def test_files_and_states_of_a_day_of_single_appends_stay_few(root: Root) -> None:
