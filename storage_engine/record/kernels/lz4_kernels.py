@@ -88,7 +88,7 @@ def _decompress_short_sequences(data: Any, position: Any, end: Any, out: Any, wr
     end -= 1 + _LONG + 2 + BLOCK
     limit = start + BLOCK_BYTES - _LONG - _LONG - _SHORTEST_MATCH - _LAST_MATCH
     while position < end and written < limit:
-        token = load_32(data, position) & 0xFF
+        token = np.int64(data[np.uint64(position)])  # unsigned, because numba then checks for no negative index
         length = token >> 4
         match = token & _LONG
         if length == _LONG or match == _LONG:
