@@ -238,6 +238,8 @@ def find_head(commits: Iterable[Commit], oldest: Callable[[], int], counts: Call
             if newest is None:
                 newest, guard = stamp, commit.version + 1
             current = None if is_undone else stamp
+            if current is not None and _makes_all_rows(commit, current):
+                break
         elif current is None and commit.operation == "RESTORE" and not is_undone:
             restored = commit.parameters.get("version")
             counted_to = None if restored is None else int(restored)
@@ -250,6 +252,13 @@ def find_head(commits: Iterable[Commit], oldest: Callable[[], int], counts: Call
     table_id = table_id or (newest.table_id if newest else None)
     has_chain = current is not None and current.chain is not None
     return TableHead(version, current, newest, guard, table_id, is_new, foreign if has_chain else None)
+
+
+def _makes_all_rows(commit: Commit, stamp: Stamp) -> bool:
+    """Whether the commit begins a chain and replaces all rows, so no earlier commit matters. A rebuild does so."""
+    begins = stamp.chain is not None and stamp.chain.previous is None
+    mode, predicate = (commit.parameters.get(name) for name in ("mode", "predicate"))
+    return begins and commit.operation == "WRITE" and mode == "Overwrite" and predicate in (None, "[]")
 
 
 def _stamp_of(commit: Commit) -> Stamp | None:
@@ -316,6 +325,7 @@ def head_as_before(export: Export, before: TableHead | None) -> TableHead:
     Raises:
         ConflictError: another export moved the positions meanwhile. With the guard of the new head, the records of the old
             plan would be written a second time.
+        ForeignCommitError: another writer changed rows meanwhile.
     """
     head = read_head(export.table)
     known = (before.current, before.newest) if before else (None, None)
@@ -325,6 +335,7 @@ def head_as_before(export: Export, before: TableHead | None) -> TableHead:
             "another export changed the table during this export",
             "Nothing is lost: start this job again.",
         )
+    check_foreign(export, head)
     return head
 
 

@@ -94,8 +94,11 @@ def append_rows(
     """
     rows = rows.where("_reason IS NULL").select(table_columns(export).names)
     if link is not None:
-        before = spark.read.format("delta").option("versionAsOf", link.head.version).load(export.table)
-        stamp = link.add_to(stamp, sums_of(rows), {} if replaced is None else sums_of(before.where(replaced)))
+        went = {}
+        if replaced is not None:
+            before = spark.read.format("delta").option("versionAsOf", link.head.version).load(export.table)
+            went = sums_of(before.where(replaced))
+        stamp = link.add_to(stamp, sums_of(rows), went)
     writer = rows.write.format("delta").option("userMetadata", stamp.to_json())
     writer = writer.option("txnAppId", stamp.app_id).option("txnVersion", stamp.version)
     if replaced is not None:

@@ -156,7 +156,7 @@ def _numbers(values: pa.Array) -> Hashes:
 def _doubles(values: pa.Array) -> Hashes:
     numbers = np.array(values.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False), np.float64)
     numbers[np.isnan(numbers)] = np.nan
-    is_whole = (np.trunc(numbers) == numbers) & (np.abs(numbers) < _BEYOND_INT64)
+    is_whole = (np.trunc(numbers) == numbers) & (numbers >= -_BEYOND_INT64) & (numbers < _BEYOND_INT64)
     is_whole &= (numbers != 0) | ~np.signbit(numbers)
     hashes = _hash(numbers.view(np.uint64).reshape(-1, 1), _DOUBLE)
     whole = numbers[is_whole].astype(np.int64)

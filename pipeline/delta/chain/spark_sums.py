@@ -39,6 +39,8 @@ def sums_of_upsert(
     """
     rows = spark.read.format("delta").option("versionAsOf", version).load(table)
     rows = rows.select(*COORDINATES.names, DIGEST.name)
+    if not began:  # Spark can broadcast a small source to this join, and then shuffles no row of the table
+        rows = rows.join(source.select(F.col("_key").alias("_wanted")), F.expr("_key = _wanted"), "left_semi")
     joined = source.alias("s").join(rows.alias("t"), F.expr("s._key = t._key"), "full_outer" if began else "left")
     has_row = F.col("t._key").isNotNull()
     wins = F.when(has_row, F.coalesce(F.expr(WINS), F.lit(False))).otherwise(F.expr(DECIDES))

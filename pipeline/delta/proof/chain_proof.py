@@ -119,7 +119,8 @@ def prove_chain(table: ExportedTable, since: Since | None) -> ChainProof | None:
     findings = Findings()
     sums: dict[int, RowSum] = {}
     rows = 0
-    names = [name for name in table.all_columns if name != STALE_SINCE.name]
+    left_out = {STALE_SINCE.name, *table.made_by_delta}
+    names = [name for name in table.all_columns if name not in left_out]
     if since is not None:
         for batch in table.batches(["_partition", DIGEST.name]):
             sums = added(sums, sums_by_partition(batch["_partition"], batch[DIGEST.name]))

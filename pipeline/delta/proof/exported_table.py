@@ -64,6 +64,14 @@ class ExportedTable:
         """The sums of the rows' digests; None if the table has no digests, or if the chain has ended."""
         return self.head.current.chain if self.head.current is not None else None
 
+    @property
+    def made_by_delta(self) -> frozenset[str]:
+        """The columns that Delta fills itself, for example generated columns. No export knows their values."""
+        keys = ("delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
+        fields = self.table.schema().fields
+        made = {each.name for each in fields if any(key in (each.metadata or {}) for key in keys)}
+        return frozenset(made.difference(self.columns.names))
+
     def count(self) -> int:
         """The number of rows, from the statistics of the files where they have any."""
         with deltalake_errors(self.path, _REMEDY, _FAILED):

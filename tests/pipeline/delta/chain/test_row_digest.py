@@ -67,7 +67,7 @@ def digest_of(value: Any) -> bytes:
         if (
             math.isfinite(value)
             and value == int(value)
-            and abs(value) < 2**63
+            and -(2**63) <= value < 2**63
             and math.copysign(1, value) + value != -1
         ):
             return digest_of(int(value))

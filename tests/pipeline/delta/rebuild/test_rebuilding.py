@@ -261,6 +261,11 @@ def test_of_a_rebuild_and_an_export_at_the_same_time_one_is_refused(
     monkeypatch.setattr(rebuilding, "check_lost", foreign)
     assert rebuild(spark, topic, topic.export).foreign == (3,)
     assert [row["number"] for row in rows(topic.export)] == [1, 2]
+    monkeypatch.undo()
+    topic.append((b"c", 3))
+    topic.run_export()
+    assert [row["number"] for row in rows(topic.export)] == [1, 2, 3]
+    assert whole(topic.prove())["answer"] == "equal"
 
 
 def test_tables_that_a_rebuild_refuses(spark: SparkSession, tmp_path: Path) -> None:
