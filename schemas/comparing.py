@@ -31,6 +31,9 @@ from schemas.model_columns import arrow_schema
 _INT_DIGITS = 19
 """The most digits of a 64-bit int."""
 
+_MORE_BITS = {("int32", "int64"), ("sint32", "sint64"), ("uint32", "uint64")}
+"""Protobuf's types, each with the type that reads the same bytes with the same sign."""
+
 
 @dataclass(frozen=True)
 class ModelField:
@@ -128,7 +131,7 @@ def is_widened(old: str, new: str) -> bool:
 
     int to float counts as widened, even though a float represents only ints up to 2^53 exactly.
     """
-    if old == "int" and new == "float":
+    if (old == "int" and new == "float") or _is_more_bits(old, new):
         return True
     if not new.startswith("Decimal("):
         return False
@@ -139,6 +142,12 @@ def is_widened(old: str, new: str) -> bool:
         return False
     old_digits, old_places = _digits(old)
     return places >= old_places and digits - places >= old_digits - old_places
+
+
+def _is_more_bits(old: str, new: str) -> bool:
+    """Whether an entry of Protobuf has the same number and a type of more bits, which is written in the same way."""
+    (old_number, _, old_kind), (new_number, _, new_kind) = old.rpartition(" "), new.rpartition(" ")
+    return old_number == new_number and (old_kind, new_kind) in _MORE_BITS
 
 
 def _outer(path: str) -> str:

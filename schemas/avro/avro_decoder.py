@@ -50,9 +50,12 @@ class AvroDecoder:
             MissingFormatError: fastavro is not installed.
         """
         self._reader = parse(text)
-        self._columns, conversions = columns_of(self._reader)
+        try:
+            self._columns, conversions = columns_of(self._reader)
+            check_finite(self._reader)
+        except (RecursionError, ArithmeticError, KeyError) as error:
+            raise AvroSchemaError(f"it cannot become columns: {type(error).__name__}") from None
         self._conversions = {name: each for name, each in conversions.items() if each is not None}
-        check_finite(self._reader)
         self._writers = writers
         self._known: dict[int, AvroSchema | _Unusable] = {}
         self._read: Callable[..., Any] = required_package("fastavro", "fastavro", "avro").schemaless_reader
@@ -99,6 +102,8 @@ class AvroDecoder:
         stream = io.BytesIO(value)
         try:
             record = self._read(stream, writer.root, reader, return_named_type=True)
+            if isinstance(record, tuple):  # the writer's outermost type is a union
+                _, record = record
             row = converted(record, self._conversions)
         except UndecodableError:
             raise
@@ -124,9 +129,15 @@ class AvroDecoder:
                 check_finite(known)
                 check_branches(known, self._reader)
             except AvroSchemaError as error:
-                known = _Unusable(f"unusable_schema: the schema with the id {number} cannot be used: {error}")
+                known = _unusable(number, str(error))
+            except (RecursionError, TypeError, KeyError, AttributeError) as error:
+                known = _unusable(number, f"{type(error).__name__}")
         self._known[number] = known
         return known
+
+
+def _unusable(number: int, why: str) -> _Unusable:
+    return _Unusable(f"unusable_schema: the schema with the id {number} cannot be used: {why}")
 
 
 _REASONS: Mapping[str, str] = {

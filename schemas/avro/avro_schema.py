@@ -11,6 +11,7 @@ aliases of fields, with defaults and promotions. fastavro has two gaps, which th
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ Node = Any
 """A part of a parsed schema: a name, a dict with the key `type`, or the list of the branches of a union."""
 
 _PRIMITIVE_BYTES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
+
+
+_MOST_PARTS = 10_000
+"""The most parts of a schema, if each named type counts wherever it is used."""
 
 
 class AvroSchemaError(ValueError):
@@ -64,24 +69,63 @@ def parse(text: str, references: Sequence[str] = ()) -> AvroSchema:
     named: dict[str, Node] = {}
     try:
         for each in references:
-            fastavro.parse_schema(json.loads(each), named_schemas=named)
-        root = fastavro.parse_schema(json.loads(text), named_schemas=named)
+            fastavro.parse_schema(_document(each), named_schemas=named)
+        schema = AvroSchema(fastavro.parse_schema(_document(text), named_schemas=named), named)
+        _check_size(schema)
+        _set_defaults(schema)
+    except AvroSchemaError:
+        raise
     except json.JSONDecodeError as error:
         raise AvroSchemaError(f"it is not JSON: {error}") from None
     except RecursionError:
         raise AvroSchemaError("it is nested too deeply") from None
     except Exception as error:  # noqa: BLE001 - fastavro also raises TypeError, KeyError and AttributeError for wrong schemas
         raise AvroSchemaError(f"it is not an Avro schema: {type(error).__name__}: {error}") from None
-    schema = AvroSchema(root, named)
-    _set_defaults(schema)
     return schema
 
 
+def _document(text: str) -> Any:
+    found = json.loads(text)
+    json.dumps(found, ensure_ascii=False).encode()  # a text that is not Unicode could not be written to a table
+    return found
+
+
+def _check_size(schema: AvroSchema) -> None:
+    sizes: dict[str, int] = {}
+
+    def size(node: Node) -> int:
+        node = schema.resolved(node)
+        if kind_of(node) != "record":
+            return 1 + sum(map(size, children(node)))
+        if node["name"] not in sizes:
+            sizes[node["name"]] = 0  # while it is counted: inside itself, a record has no parts
+            sizes[node["name"]] = 1 + sum(map(size, children(node)))
+        return sizes[node["name"]]
+
+    if (found := size(schema.root)) > _MOST_PARTS:
+        raise AvroSchemaError(f"it has {found} parts, but at most {_MOST_PARTS} are allowed")
+
+
 def canonical_form(schema: AvroSchema) -> str:
-    """A fingerprint of Avro's canonical form: two schemas with the same fingerprint write values in the same way."""
-    fastavro_schema = required_package("fastavro.schema", "fastavro", "avro")
-    form = fastavro_schema.to_parsing_canonical_form(schema.root)
-    return str(fastavro_schema.fingerprint(form, "CRC-64-AVRO"))
+    """A fingerprint: values of two schemas with the same fingerprint have the same bytes and the same meaning.
+
+    Avro's own canonical form leaves out the logical types, and so the scale of a decimal and the unit of a time.
+    """
+    seen = set[str]()
+
+    def form(node: Node) -> Any:
+        node = schema.resolved(node)
+        kind = kind_of(node)
+        more = [node.get(key) for key in ("logicalType", "precision", "scale")] if isinstance(node, dict) else []
+        if kind in ("record", "enum", "fixed"):
+            if node["name"] in seen:
+                return node["name"]
+            seen.add(node["name"])
+            more += [node["name"], node.get("symbols"), node.get("size")]
+            more += [field["name"] for field in node.get("fields", ())]
+        return [kind, [each for each in more if each is not None], *map(form, children(node))]
+
+    return hashlib.sha256(json.dumps(form(schema.root)).encode()).hexdigest()[:16]
 
 
 def kind_of(node: Node) -> str:
@@ -110,20 +154,23 @@ def check_finite(schema: AvroSchema) -> None:
     Raises:
         AvroSchemaError: a type contains itself, or an array has items without bytes.
     """
-    _least_bytes(schema, schema.root, ())
+    _least_bytes(schema, schema.root, (), {})
 
 
-def _least_bytes(schema: AvroSchema, node: Node, outer: tuple[str, ...]) -> int:
-    """The least number of bytes of a value, up to 1 for unions, arrays and maps."""
+def _least_bytes(schema: AvroSchema, node: Node, outer: tuple[str, ...], known: dict[str, int]) -> int:
+    """The least number of bytes of a value, up to 1 for unions, arrays and maps. known: by name of a record."""
     node = schema.resolved(node)
     kind = kind_of(node)
     if kind == "record":
         if node["name"] in outer:
             raise AvroSchemaError(f"the record {node['name']} contains itself")
-        return sum(_least_bytes(schema, each["type"], (*outer, node["name"])) for each in node["fields"])
+        if node["name"] not in known:
+            within = (*outer, node["name"])
+            known[node["name"]] = sum(_least_bytes(schema, each, within, known) for each in children(node))
+        return known[node["name"]]
     if kind == "fixed":
         return int(node["size"])
-    inner = [_least_bytes(schema, each, outer) for each in children(node)]
+    inner = [_least_bytes(schema, each, outer, known) for each in children(node)]
     if kind == "array" and not inner[0]:
         raise AvroSchemaError("an array has items that need no bytes")
     return _PRIMITIVE_BYTES.get(kind, 1)

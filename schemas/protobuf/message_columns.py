@@ -83,14 +83,24 @@ def _describe(message: Any, outer: str, required: set[str], numbers: dict[str, M
         path = f"{outer}{field.name}"
         if field.is_required:
             required.add(path)
-        kind = f"{field.number} {_BYTES.get(field.type, 'bytes')}"
-        numbers[f"(number of {path})"] = ModelField(kind, required=False, nullable=False)
+        numbers[f"(number of {path})"] = ModelField(f"{field.number} {_kind(field)}", required=False, nullable=False)
         inner, ending = field.message_type, "."
         if inner is not None and field.is_repeated:
             is_map = inner.GetOptions().map_entry
+            for part in ("key", "value") if is_map else ():
+                kind = _kind(inner.fields_by_name[part])
+                numbers[f"({part} of {path})"] = ModelField(kind, required=False, nullable=False)
             inner, ending = (inner.fields_by_name["value"].message_type, "{}.") if is_map else (inner, "[].")
         if inner is not None and not inner.full_name.startswith(_WELL_KNOWN):
             _describe(inner, f"{path}{ending}", required, numbers)
+
+
+def _kind(field: Any) -> str:
+    """How the values of a field are written: of a number, also its sign and its bits."""
+    inner = field.message_type
+    if inner is not None and inner.full_name.startswith(_WELL_KNOWN):
+        return str(inner.full_name)
+    return _BYTES.get(field.type, "bytes")
 
 
 # --- Types --------------------------------------------------------------------------------------------------------
@@ -104,10 +114,10 @@ _TYPES: Mapping[int, pa.DataType] = {
 bytes, uint32, sfixed32, sfixed64, sint32, sint64."""
 _ENUM = 14
 _BYTES: Mapping[int, str] = {
-    1: "double", 2: "float", 3: "varint", 4: "varint", 5: "varint", 6: "fixed64", 7: "fixed32", 8: "varint", 10: "group",
-    13: "varint", 14: "varint", 15: "fixed32", 16: "fixed64", 17: "zigzag", 18: "zigzag",
+    1: "double", 2: "float", 3: "int64", 4: "uint64", 5: "int32", 6: "fixed64", 7: "fixed32", 8: "bool", 10: "group",
+    13: "uint32", 14: "enum", 15: "sfixed32", 16: "sfixed64", 17: "sint32", 18: "sint64",
 }  # fmt: skip
-"""How the values of a type are written. Types with the same kind can replace each other, if the column allows it."""
+"""How the values of a type are written. `schemas.comparing` says which of them can replace each other."""
 
 
 def _fields(message: Any, place: str, outer: tuple[str, ...]) -> dict[str, MessageColumn]:

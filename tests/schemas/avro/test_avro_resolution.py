@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from schemas.avro.avro_decoder import AvroDecoder
+from schemas.avro.avro_schema import AvroSchemaError
 from schemas.comparing import compare
+from schemas.model_columns import UnsupportedFieldError
 from schemas.writers.writer_schemas import SchemaFolder
-from tests.schemas.avro.avro_values import Schema, decode, encoded, record, with_id
+from tests.schemas.avro.avro_values import Schema, decode, encoded, of_branch, record, with_id
 
 LEG = record(("distance", "int"), name="Leg")
 WRITTEN = record(
@@ -170,3 +172,75 @@ def test_a_plain_value_does_not_name_its_schema_so_every_other_schema_breaks_old
     assert breaking[0].startswith("(format) was Avro ")
     assert changes(before, record(("a", "int"), ("b", "int"), doc="an order"), None) == ((), ())
     assert changes(before, after, folder(tmp_path, before)) == ((), ())
+
+
+MICROS: Schema = {"type": "long", "logicalType": "timestamp-micros"}
+MEANINGS: list[tuple[Any, Any]] = [
+    (DECIMAL, {**DECIMAL, "precision": 9, "scale": 4}),  # type: ignore[dict-item]
+    (DECIMAL, "bytes"),
+    (MILLIS, MICROS),
+    (["null", MILLIS], ["null", MICROS]),
+    ({"type": "map", "values": MILLIS}, {"type": "map", "values": MICROS}),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), MEANINGS, ids=range(len(MEANINGS)))
+def test_the_meaning_of_the_same_bytes_does_not_change_in_plain_avro(before: Any, after: Any) -> None:
+    """19.99 with a scale of 2 has the bytes of 0.1999 with a scale of 4."""
+    breaking = changes(record(("a", before)), record(("a", after)), None)[1]
+    assert breaking[0].startswith("(format) was Avro ")
+
+
+BROKEN_DEFAULTS: list[tuple[Schema, str]] = [
+    (record(("a", {"type": "map", "values": record(("x", "int"), name="X")}, {"k": 5})), "it is not an Avro schema"),
+    (record(("a", "bytes", "\u20ac")), "it is not an Avro schema: UnicodeEncodeError"),
+    (record(("a", "int"), ("b", "string", "\ud800")), "it is not an Avro schema: UnicodeEncodeError"),
+    (record(("a", "int"), ("next", "shop.Order", {"a": 1})), "it is nested too deeply"),
+]
+
+
+@pytest.mark.parametrize(("schema", "problem"), BROKEN_DEFAULTS, ids=range(len(BROKEN_DEFAULTS)))
+def test_a_writers_schema_with_wrong_defaults_stops_only_its_own_values(
+    tmp_path: Path, schema: Schema, problem: str
+) -> None:
+    plain = record(("a", "int"))
+    writers = folder(tmp_path, schema, plain)
+    value = encoded(plain, {"a": 1})
+    found = decode(plain, with_id(1, value), with_id(2, value), writers=writers)
+    ((row, reason),) = [(error.row, error.reason) for error in found.errors]
+    assert row == 0
+    assert reason.startswith(f"unusable_schema: the schema with the id 1 cannot be used: {problem}")
+    assert found.columns.to_pylist() == [{"a": None}, {"a": 1}]
+    with pytest.raises((AvroSchemaError, UnsupportedFieldError)):
+        AvroDecoder(json.dumps(schema), None)
+
+
+def nested(levels: int) -> Schema:
+    """Records of which each has two fields of the record inside it."""
+    inner: Schema = record(("x", "int"), name="R0")
+    for level in range(1, levels):
+        inner = record(("a", inner), ("b", f"R{level - 1}"), name=f"R{level}")
+    return record(("a", inner))
+
+
+def test_a_schema_that_is_large_when_it_is_written_out_is_refused_quickly(tmp_path: Path) -> None:
+    parts = "it has 402653184 parts, but at most 10000 are allowed"
+    plain = record(("a", "int"))
+    found = decode(plain, with_id(1, b"x"), writers=folder(tmp_path, nested(28)))
+    assert [error.reason for error in found.errors] == [
+        f"unusable_schema: the schema with the id 1 cannot be used: {parts}"
+    ]
+    with pytest.raises(AvroSchemaError, match=parts):
+        AvroDecoder(json.dumps(nested(28)), None)
+    assert AvroDecoder(json.dumps(nested(8)), None).columns.names == ["a"]
+
+
+def test_a_value_of_a_writer_with_several_records_has_the_row_of_its_record(tmp_path: Path) -> None:
+    order, other = record(("a", "int")), record(("b", "string"), name="shop.Other")
+    both: Schema = [other, order]
+    values = [of_branch(1, order, {"a": 7}), of_branch(0, other, {"b": "x"})]
+    found = decode(order, *(with_id(1, value) for value in values), writers=folder(tmp_path, both))
+    assert found.columns.to_pylist() == [{"a": 7}, {"a": None}]
+    assert [(error.row, error.reason) for error in found.errors] == [
+        (1, "no_match: the writer's schema does not fit the schema of the settings")
+    ]

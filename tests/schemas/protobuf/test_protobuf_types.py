@@ -192,19 +192,49 @@ def message(*fields: tuple[str, int, str]) -> DescriptorProto:
 def test_a_change_is_compatible_if_older_values_and_readers_of_the_table_still_work() -> None:
     before = message(("a", 1, "int32"), ("b", 2, ".shop.Item"))
     assert changes(before, message(("b", 2, ".shop.Item"), ("a", 1, "int64"), ("c", 3, "string"))) == (
-        ("(number of c) is new", "c is new"),
+        ("(number of a) was 1 int32 and is now 1 int64", "(number of c) is new", "c is new"),
         (),
     )
     assert changes(before, message(("a", 3, "sint32"), ("b", 2, ".shop.Item")))[1] == (
-        "(number of a) was 1 varint and is now 3 zigzag",
+        "(number of a) was 1 int32 and is now 3 sint32",
     )
     assert changes(before, message(("a", 1, "string")))[1] == (
-        "(number of a) was 1 varint and is now 1 bytes",
+        "(number of a) was 1 int32 and is now 1 bytes",
         "(number of b) is removed",
         "(number of b.count) is removed",
         "(number of b.sku) is removed",
         "a was int and is now str",
         "b is removed",
+    )
+
+
+NUMBERS = ["int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32", "sfixed64"]
+
+
+def test_a_number_may_only_become_a_number_of_more_bits_and_of_the_same_sign() -> None:
+    accepted = {
+        (one, two)
+        for one in NUMBERS
+        for two in NUMBERS
+        if one != two and changes(message(("a", 1, one)), message(("a", 1, two)))[1] == ()
+    }
+    assert accepted == {("int32", "int64"), ("uint32", "uint64"), ("sint32", "sint64")}
+
+
+def test_the_numbers_of_a_map_and_of_wrappers_are_compared_too() -> None:
+    def of_map(key: str, value: str) -> DescriptorProto:
+        found = DescriptorProto(name="A")
+        add_map(found, "m", 1, key, value, "shop")
+        return found
+
+    assert changes(of_map("int64", "int64"), of_map("int32", "int32")) == (
+        (),
+        ("(key of m) was int64 and is now int32", "(value of m) was int64 and is now int32"),
+    )
+    wrapped = [message(("a", 1, f".google.protobuf.{name}Value")) for name in ("Int64", "Int32")]
+    assert changes(*wrapped) == (
+        (),
+        ("(number of a) was 1 google.protobuf.Int64Value and is now 1 google.protobuf.Int32Value",),
     )
 
 
