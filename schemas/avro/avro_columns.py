@@ -35,6 +35,7 @@ from typing import Any
 import pyarrow as pa
 
 from schemas.avro.avro_schema import AvroSchema, Node, kind_of
+from schemas.avro.logical_types import logical_type, meaning, python_type
 from schemas.comparing import ModelField, columns_fields
 from schemas.decoder import UndecodableError
 from schemas.model_columns import MAX_DECIMAL_DIGITS, UnsupportedFieldError, check_names
@@ -76,11 +77,13 @@ def columns_of(schema: AvroSchema) -> tuple[pa.Schema, Mapping[str, Convert | No
 def fields_of(schema: AvroSchema, columns: pa.Schema) -> dict[str, ModelField]:
     """The fields by path. A field without a default is required: a value whose writer does not have it is refused."""
     required = set[str]()
-    _add_required(schema, schema.root, "", required)
-    return columns_fields(columns, required)
+    branches: dict[str, ModelField] = {}
+    _describe(schema, schema.root, "", required, branches)
+    return columns_fields(columns, required) | branches
 
 
-def _add_required(schema: AvroSchema, node: Node, path: str, required: set[str]) -> None:
+def _describe(schema: AvroSchema, node: Node, path: str, required: set[str], branches: dict[str, ModelField]) -> None:
+    """Add the paths of the required fields, and for each member of a union the type that it belongs to."""
     node = schema.resolved(node)
     kind = kind_of(node)
     if kind == "record":
@@ -88,17 +91,22 @@ def _add_required(schema: AvroSchema, node: Node, path: str, required: set[str])
             inner = f"{path}.{field['name']}".removeprefix(".")
             if "default" not in field:
                 required.add(inner)
-            _add_required(schema, field["type"], inner, required)
+            _describe(schema, field["type"], inner, required, branches)
     elif kind == "array":
-        _add_required(schema, node["items"], f"{path}[]", required)
+        _describe(schema, node["items"], f"{path}[]", required, branches)
     elif kind == "map":
-        _add_required(schema, node["values"], f"{path}{{}}", required)
+        _describe(schema, node["values"], f"{path}{{}}", required, branches)
     elif kind == "union":
-        branches = [each for each in node if each != "null"]
-        if len(branches) == 1:
-            _add_required(schema, branches[0], path, required)
-        for number, each in enumerate(branches if len(branches) > 1 else ()):
-            _add_required(schema, each, f"{path}.member{number}", required)
+        several = [each for each in node if kind_of(schema.resolved(each)) != "null"]
+        if len(several) == 1:
+            _describe(schema, several[0], path, required, branches)
+            return
+        numbers: dict[str, int] = {}
+        for number, each in enumerate(several):
+            tag = _tag(schema, each)
+            if numbers.setdefault(tag, number) == number:
+                branches[f"(branch of {path}.member{number})"] = ModelField(tag, required=False, nullable=False)
+                _describe(schema, each, f"{path}.member{number}", required, branches)
 
 
 # --- Types --------------------------------------------------------------------------------------------------------
@@ -128,7 +136,7 @@ def _column(schema: AvroSchema, node: Node, place: str, outer: tuple[str, ...]) 
     if kind == "map":
         value = _column(schema, node["values"], f"{place}{{}}", outer)
         return AvroColumn(pa.map_(pa.string(), value.type), convert=_of_entries(value.convert))
-    found = _logical(node, kind, place) or _PLAIN.get(kind)
+    found = _logical(node, place) or _PLAIN.get(kind)
     if found is None:
         raise UnsupportedFieldError(place, f"{_shown(node)} has no column type")
     return found
@@ -152,21 +160,21 @@ _PLAIN: Mapping[str, AvroColumn] = {
 }
 
 
-def _logical(node: Node, kind: str, place: str) -> AvroColumn | None:
+def _logical(node: Node, place: str) -> AvroColumn | None:
     """The column of a logical type; None if the type has none, or one that is ignored."""
-    logical = str(node.get("logicalType", "")) if isinstance(node, dict) else ""
+    logical = logical_type(node)
     name, _, unit = logical.rpartition("-")
-    if logical == "decimal" and kind in ("bytes", "fixed"):
+    if logical == "decimal":
         return _decimal(node, place)
-    if logical == "date" and kind == "int":
+    if logical == "date":
         return AvroColumn(pa.date32(), convert=_day)
-    if logical == "uuid" and (kind == "string" or (kind == "fixed" and node["size"] == 16)):
+    if logical == "uuid":
         return AvroColumn(pa.string(), convert=_uuid)
-    if (logical, kind) in (("time-millis", "int"), ("time-micros", "long")):
+    if name == "time":
         return AvroColumn(pa.int64(), convert=_time_of(_MICROS_BY_UNIT[unit]))
-    if kind == "long" and unit in _MICROS_BY_UNIT and name == "timestamp":
+    if name == "timestamp":
         return AvroColumn(pa.timestamp("us", tz="UTC"), convert=_moment_of(_MICROS_BY_UNIT[unit]))
-    if kind == "long" and unit in _MICROS_BY_UNIT and name == "local-timestamp":
+    if name == "local-timestamp":
         return AvroColumn(pa.string(), convert=_local_of(_MICROS_BY_UNIT[unit]))
     return None
 
@@ -196,8 +204,13 @@ def _union(schema: AvroSchema, node: Sequence[Node], place: str, outer: tuple[st
         found = _column(schema, branches[0], place, outer)
         return AvroColumn(found.type, nullable, found.convert)
     members: dict[str, tuple[str, AvroColumn]] = {}
+    meanings: dict[str, str] = {}
     for number, each in enumerate(branches):
-        tag = _tag(schema, each)
+        tag, meant = _tag(schema, each), meaning(schema.resolved(each))
+        if meanings.setdefault(tag, meant) != meant:
+            raise UnsupportedFieldError(
+                place, f"the union has {meanings[tag] or tag} and {meant or tag}, which a value does not tell apart"
+            )
         if tag not in members:
             members[tag] = (f"member{number}", _column(schema, each, f"{place}.member{number}", outer))
     if len(members) == 1:  # int and long, or float and double
@@ -218,20 +231,7 @@ def _tag(schema: AvroSchema, node: Node, *, named: bool = True) -> str:
     kind = kind_of(node)
     if named and kind in ("record", "enum", "fixed"):
         return str(node["name"])
-    logical = str(node.get("logicalType", "")) if isinstance(node, dict) else ""
-    by_logical = {
-        "decimal": "Decimal", "date": "date", "uuid": "UUID", "time-millis": "time", "time-micros": "time",
-        "timestamp-millis": "datetime", "timestamp-micros": "datetime",
-        "local-timestamp-millis": "datetime", "local-timestamp-micros": "datetime",
-    }  # fmt: skip
-    by_kind = {
-        "boolean": "bool", "int": "int", "long": "int", "float": "float", "double": "float",
-        "string": "str", "bytes": "bytes", "array": "list", "map": "dict",
-        "record": "dict", "enum": "str", "fixed": "bytes",
-    }  # fmt: skip
-    if kind == "fixed" and logical == "uuid":
-        return "bytes"
-    return by_logical.get(logical) or by_kind.get(kind, kind)
+    return python_type(node)
 
 
 # --- Conversions --------------------------------------------------------------------------------------------------

@@ -1,21 +1,28 @@
-"""Checks one case of Avro's schema resolution that fastavro leaves open.
+"""Checks two cases of Avro's schema resolution that fastavro leaves open.
 
 If the reader's schema has a union of several types, fastavro returns the name of a named type only if the writer's
 schema has a union, too. If not, a record could be taken for a map, an enum for a string, and a fixed for bytes. So a
 writer's schema is refused if it has a named type where the reader has such a union, and the union has more than one
 branch of the same kind. The writer can then register its schema with a union instead.
+
+fastavro makes the object of the writer's logical type, whatever the reader's logical type is. So a writer's schema is
+refused if such an object has another meaning in the reader's column, or none (`schemas.avro.logical_types`).
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from schemas.avro.avro_schema import AvroSchema, AvroSchemaError, Node, kind_of
+from schemas.avro.logical_types import agrees, logical_type, python_type
 
 _KINDS = {"record": ("record", "map"), "enum": ("enum", "string"), "fixed": ("fixed", "bytes")}
 """By kind of a named type, the kinds of branches whose values fastavro returns as the same Python type."""
 
 
 def check_branches(writer: AvroSchema, reader: AvroSchema) -> None:
-    """Check that each value of the writer's schema says which branch of the reader's unions it has.
+    """Check that each value of the writer's schema says which branch of the reader's unions it has, and that it has the
+    meaning of the reader's logical types.
 
     Raises:
         AvroSchemaError: a value does not.
@@ -23,26 +30,32 @@ def check_branches(writer: AvroSchema, reader: AvroSchema) -> None:
     _check(writer, writer.root, reader, reader.root, set())
 
 
-def _check(writer: AvroSchema, written: Node, reader: AvroSchema, wanted: Node, seen: set[tuple[int, int]]) -> None:
+def _check(
+    writer: AvroSchema, written: Node, reader: AvroSchema, wanted: Node, seen: set[Any], *, in_union: bool = False
+) -> None:
+    """in_union: the writer has a union, so fastavro returns the name of a named type."""
     written, wanted = writer.resolved(written), reader.resolved(wanted)
-    if (id(written), id(wanted)) in seen:
+    if (id(written), id(wanted), in_union) in seen:
         return
-    seen.add((id(written), id(wanted)))
+    seen.add((id(written), id(wanted), in_union))
     kind, wanted_kind = kind_of(written), kind_of(wanted)
     if kind == "union":
         for branch in written:
-            if wanted_kind != "union":
-                _check(writer, branch, reader, wanted, seen)
-            for each in wanted if wanted_kind == "union" else ():
-                _check(writer, branch, reader, each, seen)
+            _check(writer, branch, reader, wanted, seen, in_union=True)
     elif wanted_kind == "union":
-        branches = [reader.resolved(each) for each in wanted]
+        branches = [each for each in map(reader.resolved, wanted) if kind_of(each) != "null"]
         alike = [each for each in branches if kind_of(each) in _KINDS.get(kind, ())]
-        if len([each for each in branches if kind_of(each) != "null"]) > 1 and len(alike) > 1:
+        if not in_union and len(branches) > 1 and len(alike) > 1:
             raise AvroSchemaError(f"it has {written['name']} where the schema of the settings has a union")
         for each in branches:
-            _check(writer, written, reader, each, seen)
-    elif kind == wanted_kind == "record":
+            # fastavro's object finds the branch by its type, so the branches of other objects do not matter.
+            if len(branches) == 1 or kind == "fixed" or python_type(written) == python_type(each):
+                _check(writer, written, reader, each, seen)
+    elif not agrees(written, wanted):
+        raise AvroSchemaError(
+            f"it has {logical_type(written)} where the schema of the settings has {logical_type(wanted) or wanted_kind}"
+        )
+    elif kind == wanted_kind == "record" and _is_same_name(written, wanted):
         by_name = {field["name"]: field["type"] for field in written["fields"]}
         for field in wanted["fields"]:
             for name in (field["name"], *field.get("aliases", ())):
@@ -52,3 +65,10 @@ def _check(writer: AvroSchema, written: Node, reader: AvroSchema, wanted: Node, 
         _check(writer, written["items"], reader, wanted["items"], seen)
     elif kind == wanted_kind == "map":
         _check(writer, written["values"], reader, wanted["values"], seen)
+
+
+def _is_same_name(written: Node, wanted: Node) -> bool:
+    """Whether fastavro takes one for the other."""
+    name = str(written["name"])
+    plain = name.rpartition(".")[2]
+    return plain == wanted["name"].rpartition(".")[2] or bool({name, plain} & set(wanted.get("aliases", ())))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -159,7 +159,7 @@ def test_a_change_is_compatible_if_older_values_and_readers_of_the_table_still_w
     )
     assert changes(before, record(("a", "long"), ("legs", {"type": "map", "values": LEG})), writers) == ((), ())
     assert changes(before, record(("a", ["int", "string"]), ("b", "string")), writers) == (
-        ("a.member0 is new", "a.member1 is new"),
+        ("(branch of a.member0) is new", "(branch of a.member1) is new", "a.member0 is new", "a.member1 is new"),
         ("a was int and is now object", "b is new and required", "legs is removed"),
     )
 
@@ -244,3 +244,109 @@ def test_a_value_of_a_writer_with_several_records_has_the_row_of_its_record(tmp_
     assert [(error.row, error.reason) for error in found.errors] == [
         (1, "no_match: the writer's schema does not fit the schema of the settings")
     ]
+
+
+def logical(underlying: str, kind: str, **more: Any) -> Schema:
+    return {"type": underlying, "logicalType": kind, **more}
+
+
+NANOS, LOCAL, DAY, TEXT_UUID = (
+    logical("long", "timestamp-nanos"),
+    logical("long", "local-timestamp-micros"),
+    logical("int", "date"),
+    logical("string", "uuid"),
+)
+DISAGREEING: list[tuple[Any, Any, Any, str]] = [
+    (NANOS, MICROS, 1, "timestamp-nanos where the schema of the settings has timestamp-micros"),
+    (MICROS, LOCAL, 1, "timestamp-micros where the schema of the settings has local-timestamp-micros"),
+    (LOCAL, ["null", MICROS], 1, "local-timestamp-micros where the schema of the settings has timestamp-micros"),
+    (["null", MICROS], ["string", LOCAL], 1, "timestamp-micros where the schema of the settings has local-timestamp-"),
+    (NANOS, ["string", "long"], 1, "timestamp-nanos where the schema of the settings has long"),
+    (MICROS, "long", 1, "timestamp-micros where the schema of the settings has long"),
+    (DAY, "double", 1, "date where the schema of the settings has double"),
+    (TEXT_UUID, "string", "7", "uuid where the schema of the settings has string"),
+    (DECIMAL, "bytes", b"1", "decimal where the schema of the settings has bytes"),
+    ({"type": "array", "items": MICROS}, {"type": "array", "items": "long"}, [], "timestamp-micros where the schema"),
+]
+
+
+@pytest.mark.parametrize(("written", "wanted", "value", "problem"), DISAGREEING, ids=[each[3] for each in DISAGREEING])
+def test_a_logical_type_that_the_reader_does_not_have_is_a_dead_letter(
+    tmp_path: Path, written: Any, wanted: Any, value: Any, problem: str
+) -> None:
+    found = decode(record(("a", wanted)), with_id(1, b"\2\2"), writers=folder(tmp_path, record(("a", written))))
+    assert found.columns.to_pylist() == [{"a": None}]
+    assert [error.reason.partition(problem)[0] for error in found.errors] == [
+        "unusable_schema: the schema with the id 1 cannot be used: it has "
+    ]
+
+
+AGREEING: list[tuple[Any, Any, Any, Any]] = [
+    (MICROS, NANOS, 1_000_000, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
+    (NANOS, NANOS, 1_000_000_000, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
+    ("long", NANOS, 1_000_000_000, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
+    (logical("int", "time-millis"), logical("long", "time-micros"), 1000, 1_000_000),
+    (DAY, ["long", DAY], 1, {"member0": None, "member1": date(1970, 1, 2)}),
+    (["null", DAY], ["long", DAY], 1, {"member0": None, "member1": date(1970, 1, 2)}),
+    (["null", "int"], ["null", DAY], 1, date(1970, 1, 2)),
+    (logical("string", "date"), "string", "x", "x"),
+]
+
+
+@pytest.mark.parametrize(("written", "wanted", "number", "decoded"), AGREEING, ids=range(len(AGREEING)))
+def test_a_logical_type_that_means_the_same_is_resolved(
+    tmp_path: Path, written: Any, wanted: Any, number: Any, decoded: Any
+) -> None:
+    of_union = b"\2" if isinstance(written, list) else b""
+    value = of_union + encoded("string" if isinstance(number, str) else "long", number)
+    found = decode(record(("a", wanted)), with_id(1, value), writers=folder(tmp_path, record(("a", written))))
+    assert found.errors == []
+    assert found.columns.to_pylist() == [{"a": decoded}]
+
+
+def test_the_fields_of_records_with_other_names_are_not_compared(tmp_path: Path) -> None:
+    one, two = record(("t", MICROS), name="shop.One"), record(("t", LOCAL), name="shop.Two")
+    schema = record(("a", [one, two]))
+    values = [of_branch(0, "long", 1), of_branch(1, "long", 1)]
+    found = decode(schema, *(with_id(1, value) for value in values), writers=folder(tmp_path, schema))
+    assert found.errors == []
+    assert found.columns.to_pylist() == [
+        {"a": {"member0": {"t": datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=UTC)}, "member1": None}},
+        {"a": {"member0": None, "member1": {"t": "1970-01-01T00:00:00.000001"}}},
+    ]
+
+
+MIXED: list[tuple[list[Any], str]] = [
+    ([MICROS, LOCAL], "the union has timestamp and local-timestamp, which a value does not tell apart"),
+    (["int", NANOS], "the union has int and timestamp-nanos, which a value does not tell apart"),
+]
+
+
+@pytest.mark.parametrize(("branches", "problem"), MIXED, ids=range(len(MIXED)))
+def test_a_union_whose_values_do_not_tell_their_branch_is_refused(branches: list[Any], problem: str) -> None:
+    with pytest.raises(UnsupportedFieldError) as refused:
+        AvroDecoder(json.dumps(record(("a", branches))), None)
+    assert str(refused.value) == f"shop.Order.a: {problem}"
+
+
+def test_a_logical_type_at_a_wrong_type_is_ignored_in_a_union(tmp_path: Path) -> None:
+    schema = record(("a", [logical("string", "date"), "long"]))
+    found = decode(schema, of_branch(0, "string", "x"), of_branch(1, "long", 1))
+    assert found.errors == []
+    assert found.columns.to_pylist() == [
+        {"a": {"member0": "x", "member1": None}},
+        {"a": {"member0": None, "member1": 1}},
+    ]
+
+
+def test_the_branches_of_a_union_keep_their_order(tmp_path: Path) -> None:
+    one, two = (record(("x", "int"), name=f"shop.{name}") for name in ("One", "Two"))
+    writers = folder(tmp_path, one)
+    assert changes(record(("a", [one, two])), record(("a", [two, one])), writers) == (
+        (),
+        (
+            "(branch of a.member0) was shop.One and is now shop.Two",
+            "(branch of a.member1) was shop.Two and is now shop.One",
+        ),
+    )
+    assert changes(record(("a", ["int", "string"])), record(("a", ["long", "string"])), writers) == ((), ())
