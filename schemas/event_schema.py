@@ -124,6 +124,12 @@ def writer_schemas(text: str, user: str, password: str) -> WriterSchemas:
         RegistryError: the registry does not answer, or refuses access.
     """
     if not is_url(text):
+        if "@" in text and not Path(text).expanduser().is_dir():
+            raise UnknownSchemaError(
+                "the text is neither a folder nor a URL such as https://host:port. It is not shown, because it may contain"
+                " a password",
+                "Correct the text. User and password are settings of their own.",
+            )
         return SchemaFolder.read(text)
     registry = SchemaRegistry.at(text, user, password)
     _check_once(registry)

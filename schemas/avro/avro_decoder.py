@@ -21,7 +21,7 @@ from schemas.comparing import ModelField
 from schemas.decoder import DecodedValues, Row, UndecodableError, decoded_values
 from schemas.schema_errors import required_package
 from schemas.writers.wire_format import after_id, schema_id
-from schemas.writers.writer_schemas import WriterSchemas
+from schemas.writers.writer_schemas import UnusableSchemaError, WriterSchemas
 
 _FORMAT = "(format)"
 """The path of the field that describes how values are written."""
@@ -115,7 +115,11 @@ class AvroDecoder:
 
     def _writer(self, writers: WriterSchemas, number: int, missing: dict[int, _Unusable]) -> AvroSchema | _Unusable:
         """The writer's schema with an id, from the folder or the registry."""
-        found = writers.find(number)
+        try:
+            found = writers.find(number)
+        except UnusableSchemaError as error:
+            missing[number] = _unusable(number, str(error))
+            return missing[number]
         if found is None:
             missing[number] = _Unusable(f"unknown_schema: {writers.shown} has no schema with the id {number}")
             return missing[number]

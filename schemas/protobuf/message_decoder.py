@@ -17,7 +17,7 @@ from schemas.protobuf.message_columns import columns_of, fields_of
 from schemas.protobuf.message_types import ProtobufSchemaError, message_class
 from schemas.protobuf.proto_names import ProtoFile
 from schemas.writers.wire_format import after_id, message_indexes, schema_id
-from schemas.writers.writer_schemas import WriterSchemas
+from schemas.writers.writer_schemas import UnusableSchemaError, WriterSchemas
 
 _FORMAT = "(format)"
 """The path of the field that describes how values are written."""
@@ -93,7 +93,10 @@ class MessageDecoder:
         written = self._known.get(number) or missing.get(number) or self._writer(writers, number, missing)
         if isinstance(written, str):
             raise UndecodableError(written)
-        name = written.name_at(place)
+        try:
+            name = written.name_at(place)
+        except ProtobufSchemaError as error:
+            raise UndecodableError(f"no_message_indexes: in the schema with the id {number}, {error}") from None
         if name is None:
             raise UndecodableError(
                 f"no_message_indexes: the schema with the id {number} has no message at the place in the value"
@@ -104,7 +107,11 @@ class MessageDecoder:
 
     def _writer(self, writers: WriterSchemas, number: int, missing: dict[int, str]) -> ProtoFile | str:
         """The writer's schema with an id, from the folder or the registry; or why it cannot be used."""
-        found = writers.find(number)
+        try:
+            found = writers.find(number)
+        except UnusableSchemaError as error:
+            missing[number] = f"unusable_schema: the schema with the id {number} cannot be used: {error}"
+            return missing[number]
         if found is None:
             missing[number] = f"unknown_schema: {writers.shown} has no schema with the id {number}"
             return missing[number]

@@ -20,8 +20,10 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass
 class _Message:
+    """inner: in the order of the file, the messages inside it, and None for each field that is a map."""
+
     name: str
-    inner: list[_Message] = field(default_factory=list)
+    inner: list[_Message | None] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class ProtoFile:
     """The messages of a .proto file."""
 
     package: str
-    messages: list[_Message]
+    messages: list[_Message | None]
 
     @classmethod
     def parse(cls, text: str) -> ProtoFile:
@@ -43,24 +45,36 @@ class ProtoFile:
     def name_at(self, place: Sequence[int]) -> str | None:
         """The full name of the message at a place; None if there is no message at this place.
 
+        For each map, protoc adds a message of its own. Some clients count these messages, and others do not.
+
         Args:
             place: (1, 0) is the first message inside the second message of the file.
+
+        Raises:
+            ProtobufSchemaError: the place is one message with maps, and another message without them.
         """
+        names = {self._name_at(place, with_maps=True), self._name_at(place, with_maps=False)} - {None}
+        if len(names) > 1:
+            raise ProtobufSchemaError("the place of the message is ambiguous, because clients count maps in two ways")
+        return names.pop() if names else None
+
+    def _name_at(self, place: Sequence[int], *, with_maps: bool) -> str | None:
         names, messages = [self.package] if self.package else [], self.messages
         for index in place:
-            if not 0 <= index < len(messages):
+            counted = messages if with_maps else [each for each in messages if each is not None]
+            if not 0 <= index < len(counted) or (found := counted[index]) is None:
                 return None
-            names.append(messages[index].name)
-            messages = messages[index].inner
+            names.append(found.name)
+            messages = found.inner
         return ".".join(names)
 
 
-def _parsed(text: str) -> tuple[str, list[_Message]]:
+def _parsed(text: str) -> tuple[str, list[_Message | None]]:
     """The package and the messages of a file."""
     found = [each for each in _TOKEN.findall(text) if not each.startswith(("//", "/*"))]
-    package, outermost = "", list[_Message]()
+    package, outermost = "", list[_Message | None]()
     # Each open brace: the messages inside it; None inside an enum, a service, a oneof or a value of an option.
-    open_braces: list[list[_Message] | None] = [outermost]
+    open_braces: list[list[_Message | None] | None] = [outermost]
     statement: list[str] = []
     for token in found:
         if token == "{":
@@ -74,6 +88,8 @@ def _parsed(text: str) -> tuple[str, list[_Message]]:
         elif token == ";":
             if len(open_braces) == 1 and statement[:1] == ["package"] and len(statement) == 2:
                 package = statement[1]
+            if statement[:2] == ["map", "<"] and (around := open_braces[-1]) is not None:
+                around.append(None)
             statement = []
         else:
             statement.append(token)
@@ -82,7 +98,9 @@ def _parsed(text: str) -> tuple[str, list[_Message]]:
     return package, outermost
 
 
-def _opened(statement: Sequence[str], open_braces: Sequence[list[_Message] | None]) -> list[_Message] | None:
+def _opened(
+    statement: Sequence[str], open_braces: Sequence[list[_Message | None] | None]
+) -> list[_Message | None] | None:
     """The messages inside a brace that a statement opens. A oneof belongs to the message around it."""
     around = open_braces[-1]
     if around is None:

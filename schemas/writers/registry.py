@@ -4,9 +4,14 @@
     GET /schemas/ids/ID                         {"schema": ..., "schemaType": ..., "references": [...]}
     GET /subjects/SUBJECT/versions/VERSION      the same, for a schema that another schema refers to
 
-A registry that does not answer within ten seconds, or answers with a status of 500 or more, is asked three times in
-all. The user and the password go only to the server of the URL, and not to a server to which it redirects. No message
-contains them.
+A registry that is silent for ten seconds, or has not given its whole answer after thirty, or answers with a status of
+500 or more, is asked three times in all. An id is missing only if the registry says so with its own error code, because
+a proxy also answers 404 if it does not reach the registry. A schema that the registry cannot give, or whose references
+are not complete, concerns only the values with its id.
+
+The user and the password go only to the server of the URL, and not to a server to which it redirects. No message
+contains them. Python uses the proxies of the environment variables http_proxy and https_proxy. A proxy for an http URL
+can read the password; use https.
 """
 
 from __future__ import annotations
@@ -14,25 +19,34 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import queue
 import re
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
 from schemas.schema_errors import RegistryError, UnknownSchemaError
-from schemas.writers.writer_schemas import WrittenSchema
+from schemas.writers.writer_schemas import UnusableSchemaError, WrittenSchema
 
 REGISTRY_USER = "LAKELOG_SCHEMAS_REGISTRY_USER"
 REGISTRY_PASSWORD = "LAKELOG_SCHEMAS_REGISTRY_PASSWORD"
 """The environment variables of the settings schemas.registry.user and schemas.registry.password."""
 _TIMEOUT_S = 10
+_DEADLINE_S = 30.0
 _PAUSES_S = (0.2, 1.0)
 _MOST_BYTES = 16 << 20
 _MOST_REFERENCES = 1000
+_DEEPEST_REFERENCE = 100
+_NO_ID = (40403,)
+_NO_SUBJECT = (40401, 40402)
+"""The registry's error codes in answers with the status 404."""
+_ONLY_THIS_SCHEMA = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 _ACCEPTED = "application/vnd.schemaregistry.v1+json, application/json"
 _URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:/[^?#@\s]*)?")
 _AGAIN = "Nothing is lost: start the job again when the registry answers."
@@ -84,8 +98,9 @@ class SchemaRegistry:
 
         Raises:
             RegistryError: the registry is unavailable, or gives an answer that cannot be used.
+            UnusableSchemaError: the registry does not give this schema, or not all schemas to which it refers.
         """
-        found = self._get(f"/schemas/ids/{number}")
+        found = self._get(f"/schemas/ids/{number}", _NO_ID)
         if found is None:
             return None
         if not isinstance(found, dict):
@@ -104,16 +119,16 @@ class SchemaRegistry:
                 raise self._odd_answer() from None
             if key in found:
                 continue
-            if key in outer or len(found) >= _MOST_REFERENCES:
-                raise self._odd_answer()
+            if key in outer:
+                raise UnusableSchemaError("a schema to which it refers refers to itself")
+            if len(found) >= _MOST_REFERENCES or len(outer) >= _DEEPEST_REFERENCE:
+                raise UnusableSchemaError("it refers to too many schemas")
             subject = urllib.parse.quote(key[0], safe="")
-            referred = self._get(f"/subjects/{subject}/versions/{key[1]}")
+            referred = self._get(f"/subjects/{subject}/versions/{key[1]}", _NO_SUBJECT)
+            if referred is None:
+                raise UnusableSchemaError("it refers to a schema that the registry does not have")
             if not isinstance(referred, dict):
-                raise RegistryError(
-                    self.shown,
-                    "a schema refers to a schema that the registry does not have",
-                    "Register the missing schema again.",
-                )
+                raise self._odd_answer()
             self._add_references(referred, found, (*outer, key))
             found[key] = self._text(referred)
 
@@ -123,8 +138,12 @@ class SchemaRegistry:
             raise self._odd_answer()
         return text
 
-    def _get(self, path: str) -> Any:
-        """The document at a path; None if the registry says that there is none."""
+    def _get(self, path: str, missing: Collection[int] = ()) -> Any:
+        """The document at a path; None if the registry says that there is none.
+
+        Args:
+            missing: the error codes with which it says so.
+        """
         request = urllib.request.Request(f"{self.url}{path}", headers={"Accept": _ACCEPTED})
         if self.user:
             login = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
@@ -132,33 +151,77 @@ class SchemaRegistry:
         problem = ""
         for pause in (*_PAUSES_S, None):
             try:
-                with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-                    body = answer.read(_MOST_BYTES)
-                return json.loads(body)
-            except urllib.error.HTTPError as error:
-                status = error.code
-                error.close()
-                if status == HTTPStatus.NOT_FOUND:
-                    return None
-                if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-                    raise RegistryError(
-                        self.shown,
-                        f"refused access: status {status}",
-                        f"Check {REGISTRY_USER} and {REGISTRY_PASSWORD}.",
-                    ) from None
-                problem = f"answered with status {status}"
-                if status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.TOO_MANY_REQUESTS:
-                    raise RegistryError(self.shown, problem, "Check the URL.") from None
-            except json.JSONDecodeError:
-                raise self._odd_answer() from None
+                status, body = _answer_in_time(request)
             except (OSError, http.client.HTTPException) as error:
                 reason = error.reason if isinstance(error, urllib.error.URLError) else error
                 problem = f"does not answer: {type(reason).__name__}"
+            else:
+                if status < HTTPStatus.BAD_REQUEST:
+                    return self._document(body)
+                problem = f"answered with status {status}"
+                if status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.TOO_MANY_REQUESTS:
+                    return self._none(status, body, missing)
             if pause is not None:
                 time.sleep(pause)
         raise RegistryError(self.shown, problem, _AGAIN)
+
+    def _document(self, body: bytes) -> Any:
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            raise self._odd_answer() from None
+
+    def _none(self, status: int, body: bytes, missing: Collection[int]) -> None:
+        """None if an answer says that there is no document. Any other answer is an error."""
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            raise RegistryError(
+                self.shown, f"refused access: status {status}", f"Check {REGISTRY_USER} and {REGISTRY_PASSWORD}."
+            )
+        if missing and status in _ONLY_THIS_SCHEMA:
+            raise UnusableSchemaError(f"the registry refuses it with status {status}")
+        if status != HTTPStatus.NOT_FOUND:
+            raise RegistryError(self.shown, f"answered with status {status}", "Check the URL.")
+        found = self._document(body)
+        if not isinstance(found, dict) or found.get("error_code") not in missing:
+            raise self._odd_answer()
 
     def _odd_answer(self) -> RegistryError:
         return RegistryError(
             self.shown, "gave an answer that is not in the form of a schema registry", "Check the URL."
         )
+
+
+def _answer_in_time(request: urllib.request.Request) -> tuple[int, bytes]:
+    """Status and body of the answer.
+
+    urllib limits only the time between two parts of an answer. So a thread of its own waits for the answer, and is left
+    alone if this takes too long.
+
+    Raises:
+        OSError, HTTPException: there is no answer, or not in time.
+    """
+    done = queue.SimpleQueue[tuple[int, bytes] | Exception]()
+
+    def ask() -> None:
+        try:
+            done.put(_answer(request))
+        except Exception as error:  # noqa: BLE001 - raised again below
+            done.put(error)
+
+    threading.Thread(target=ask, name="schema registry", daemon=True).start()
+    try:
+        found = done.get(timeout=_DEADLINE_S)
+    except queue.Empty:
+        raise TimeoutError from None
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def _answer(request: urllib.request.Request) -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+            return answer.status, answer.read(_MOST_BYTES)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read(_MOST_BYTES)

@@ -15,6 +15,7 @@ from schemas.decoder import UndecodableError
 
 _MAGIC = 0
 _LENGTH = 5
+_MOST_ID = 2**31 - 1
 _MOST_INDEXES = 64
 """A message that is nested more deeply than this does not exist."""
 
@@ -27,7 +28,10 @@ def schema_id(value: bytes) -> int:
     """
     if len(value) < _LENGTH or value[0] != _MAGIC:
         raise UndecodableError("no_schema_id: the value does not begin with the byte 0 and an id of 4 bytes")
-    return int.from_bytes(value[1:_LENGTH], "big")
+    number = int.from_bytes(value[1:_LENGTH], "big")
+    if number > _MOST_ID:
+        raise UndecodableError("no_schema_id: the 4 bytes after the byte 0 are no id, because ids are below 2^31")
+    return number
 
 
 def after_id(value: bytes) -> bytes:

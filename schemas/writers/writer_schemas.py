@@ -19,6 +19,10 @@ from schemas.schema_errors import UnknownSchemaError
 _FILE = re.compile(r"(0|[1-9][0-9]{0,9})\.(avsc|proto)")
 
 
+class UnusableSchemaError(Exception):
+    """One schema cannot be had, but others can. The text is without secrets."""
+
+
 @dataclass(frozen=True)
 class WrittenSchema:
     """A schema as its writer registered it.
@@ -48,6 +52,7 @@ class WriterSchemas(Protocol):
 
         Raises:
             RegistryError: the schemas cannot be read.
+            UnusableSchemaError: this schema cannot be read.
         """
 
     @property
