@@ -48,6 +48,34 @@ def test_the_name_of_a_message_is_found_by_its_place() -> None:
     ]  # fmt: skip
 
 
+MAPS = """
+syntax = "proto3";
+message Order { map<string, int32> counts = 1; message Item {} message Part {} message Box {} }
+message One { map<int32, string> names = 1; message Inner {} }
+"""
+
+
+def test_a_place_that_clients_count_in_two_ways_is_a_dead_letter(tmp_path: Path) -> None:
+    """protoc adds a message for each map, here before Item."""
+    (tmp_path / "1.proto").write_text(MAPS)
+    found = file(package="")
+    order = found.message_type.add(name="Order")
+    add_field(order.nested_type.add(name="Item"), "sku", 1, "string")
+    content = descriptors(found)
+    item = encoded(content, "Order.Item", sku="a")
+    writers = SchemaFolder.read(str(tmp_path))
+    values = [framed(1, [0, 0], item), framed(1, [0, 1], item), framed(1, [0, 2], item), framed(1, [0, 3], item)]
+    rows = decode(content, "Order.Item", *values, writers=writers)
+    ambiguous = "the place of the message is ambiguous, because clients count maps in two ways"
+    assert [(error.row, error.reason) for error in rows.errors] == [
+        (1, f"no_message_indexes: in the schema with the id 1, {ambiguous}"),
+        (2, f"no_message_indexes: in the schema with the id 1, {ambiguous}"),
+        (3, "other_message: the value is the message Order.Box, not Order.Item"),
+    ]
+    assert rows.columns.to_pylist() == [{"sku": "a"}, {"sku": None}, {"sku": None}, {"sku": None}]
+    assert [ProtoFile.parse(MAPS).name_at(place) for place in [(1, 0), (1, 1)]] == ["One.Inner"] * 2
+
+
 @pytest.mark.parametrize("text", ["", "{", "}", "message A {", 'syntax = "proto3";', '{"type": "record"}'])
 def test_what_is_no_proto_file_is_an_error(text: str) -> None:
     with pytest.raises(ProtobufSchemaError):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,12 +27,15 @@ class Registry:
 
     login: user and password that each request must have; None: every request is answered.
     failures: statuses of the next answers.
+    answers: by path, other bodies of the answer with their status. Each byte is sent after a pause of `drip_s`.
     requests: the paths of all requests.
     """
 
     url: str = ""
     login: tuple[str, str] | None = None
     failures: list[int] = field(default_factory=list)
+    answers: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    drip_s: float = 0.0
     requests: list[str] = field(default_factory=list)
     schemas: dict[int, dict[str, Any]] = field(default_factory=dict)
     subjects: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -79,11 +83,15 @@ def schema_registry(login: tuple[str, str] | None = None) -> Iterator[Registry]:
         def do_GET(self) -> None:
             status, document = registry.answer(self.path, self.headers.get("Authorization"))
             body = json.dumps(document).encode()
+            status, body = registry.answers.get(self.path, (status, body))
             self.send_response(status)
             self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            for byte in body if registry.drip_s else ():
+                time.sleep(registry.drip_s)
+                self.wfile.write(bytes([byte]))
+            self.wfile.write(b"" if registry.drip_s else body)
 
         def log_message(self, *_: object) -> None:
             """Print nothing."""

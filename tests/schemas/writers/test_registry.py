@@ -11,6 +11,7 @@ from threading import Thread
 
 import pytest
 
+from schemas.event_schema import writer_schemas
 from schemas.schema_errors import RegistryError, UnknownSchemaError
 from schemas.writers import registry as registry_module
 from schemas.writers.registry import SchemaRegistry
@@ -77,6 +78,85 @@ def test_a_registry_that_fails_for_a_moment_is_asked_again(server: Registry) -> 
     server.add(json.dumps(ITEM), "item")
     assert client(server).find(1) == WrittenSchema("AVRO", json.dumps(ITEM))
     assert server.requests == ["/schemas/ids/1"] * 3
+
+
+def reasons(server: Registry, *ids: int) -> list[str | None]:
+    """By id, why a value with it is no row; None if it is one. All values are items."""
+    registry = client(server)
+    found = decode(ITEM, *(with_id(number, encoded(ITEM, {"sku": "a"})) for number in ids), writers=registry)
+    errors = {error.row: error.reason for error in found.errors}
+    assert found.columns.to_pylist() == [{"sku": None if row in errors else "a"} for row in range(len(ids))]
+    return [errors.get(row) for row in range(len(ids))]
+
+
+def test_a_schema_that_the_registry_cannot_give_stops_only_its_own_values(server: Registry) -> None:
+    item = server.add(json.dumps(ITEM), "item")
+    missing = server.add(json.dumps(ORDER), "order", references=[("shop.Part", "nowhere")])
+    circle = server.add(json.dumps(PART), "part", references=[("shop.Part", "part")])
+    refused, invalid = 50, 51
+    server.answers = {
+        f"/schemas/ids/{refused}": (422, b'{"error_code": 42201}'),
+        f"/schemas/ids/{invalid}": (400, b"no"),
+    }
+    unusable = "unusable_schema: the schema with the id {} cannot be used: {}"
+    assert reasons(server, item, missing, circle, refused, invalid, item) == [
+        None,
+        unusable.format(missing, "it refers to a schema that the registry does not have"),
+        unusable.format(circle, "a schema to which it refers refers to itself"),
+        unusable.format(refused, "the registry refuses it with status 422"),
+        unusable.format(invalid, "the registry refuses it with status 400"),
+        None,
+    ]
+
+
+def test_a_number_that_is_no_id_is_not_asked_for(server: Registry) -> None:
+    server.add(json.dumps(ITEM), "item")
+    assert reasons(server, 2**31, 2**32 - 1, 1) == [
+        "no_schema_id: the 4 bytes after the byte 0 are no id, because ids are below 2^31"
+    ] * 2 + [None]
+    assert server.requests == ["/schemas/ids/1"]
+    assert reasons(server, 2**31 - 1) == [
+        f"unknown_schema: the registry {server.url} has no schema with the id 2147483647"
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>Not Found</html>", b"{}", b"[]", b'{"error_code": 404}', b"\xff", b"[" * 100_000],
+    ids=["empty", "page", "object", "list", "404", "bytes", "deep"],
+)
+@pytest.mark.parametrize("status", [404, 200])
+def test_an_answer_that_is_not_the_registrys_is_an_error_and_no_dead_letter(
+    server: Registry, body: bytes, status: int
+) -> None:
+    server.answers = {"/schemas/ids/1": (status, body)}
+    with pytest.raises(RegistryError) as caught:
+        reasons(server, 1)
+    odd = "gave an answer that is not in the form of a schema registry. Check the URL."
+    assert str(caught.value) == f"the registry {server.url}: {odd}"
+
+
+def test_an_answer_that_drips_ends_at_the_deadline(server: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.drip_s = 0.02
+    server.answers = {"/schemas/types": (200, b'["AVRO"]' + b" " * 50)}
+    client(server).check()
+    monkeypatch.setattr(registry_module, "_DEADLINE_S", 0.1)
+    with pytest.raises(RegistryError) as caught:
+        client(server).check()
+    again = "Nothing is lost: start the job again when the registry answers."
+    assert str(caught.value) == f"the registry {server.url}: does not answer: TimeoutError. {again}"
+
+
+def test_a_place_that_may_contain_a_password_is_refused_and_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(UnknownSchemaError) as refused:
+        writer_schemas("reader:sesame@registry:8081", "", "")
+    assert str(refused.value) == (
+        "the text is neither a folder nor a URL such as https://host:port. It is not shown, because it may contain a"
+        " password. Correct the text. User and password are settings of their own."
+    )
+    (tmp_path / "a@b").mkdir()
+    (tmp_path / "a@b/7.avsc").write_text(json.dumps(ITEM))
+    assert writer_schemas(f"{tmp_path}/a@b", "", "").find(7) == WrittenSchema("AVRO", json.dumps(ITEM))
 
 
 def failure(registry: SchemaRegistry) -> str:
