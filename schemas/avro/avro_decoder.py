@@ -19,6 +19,7 @@ from schemas.avro.avro_schema import AvroSchema, AvroSchemaError, canonical_form
 from schemas.avro.resolution import check_branches
 from schemas.comparing import ModelField
 from schemas.decoder import DecodedValues, Row, UndecodableError, decoded_values
+from schemas.model_columns import UnsupportedFieldError
 from schemas.schema_errors import required_package
 from schemas.writers.wire_format import after_id, schema_id
 from schemas.writers.writer_schemas import UnusableSchemaError, WriterSchemas
@@ -53,7 +54,9 @@ class AvroDecoder:
         try:
             self._columns, conversions = columns_of(self._reader)
             check_finite(self._reader)
-        except (RecursionError, ArithmeticError, KeyError) as error:
+        except (UnsupportedFieldError, AvroSchemaError):
+            raise
+        except Exception as error:  # noqa: BLE001 - fastavro does not check everything in a schema
             raise AvroSchemaError(f"it cannot become columns: {type(error).__name__}") from None
         self._conversions = {name: each for name, each in conversions.items() if each is not None}
         self._writers = writers
@@ -134,8 +137,8 @@ class AvroDecoder:
                 check_branches(known, self._reader)
             except AvroSchemaError as error:
                 known = _unusable(number, str(error))
-            except (RecursionError, TypeError, KeyError, AttributeError) as error:
-                known = _unusable(number, f"{type(error).__name__}")
+            except Exception as error:  # noqa: BLE001 - one schema must not stop the topic
+                known = _unusable(number, type(error).__name__)
         self._known[number] = known
         return known
 

@@ -196,6 +196,7 @@ BROKEN_DEFAULTS: list[tuple[Schema, str]] = [
     (record(("a", "bytes", "\u20ac")), "it is not an Avro schema: UnicodeEncodeError"),
     (record(("a", "int"), ("b", "string", "\ud800")), "it is not an Avro schema: UnicodeEncodeError"),
     (record(("a", "int"), ("next", "shop.Order", {"a": 1})), "it is nested too deeply"),
+    (record(("a", {"type": "fixed", "name": "F", "size": "two"})), ""),
 ]
 
 
