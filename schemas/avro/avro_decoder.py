@@ -15,7 +15,14 @@ from typing import Any
 import pyarrow as pa
 
 from schemas.avro.avro_columns import columns_of, converted, fields_of
-from schemas.avro.avro_schema import AvroSchema, AvroSchemaError, canonical_form, check_finite, parse
+from schemas.avro.avro_schema import (
+    AvroSchema,
+    AvroSchemaError,
+    canonical_form,
+    check_finite,
+    parse,
+    with_checked_indexes,
+)
 from schemas.avro.resolution import check_branches
 from schemas.comparing import ModelField
 from schemas.decoder import DecodedValues, Row, UndecodableError, decoded_values
@@ -59,6 +66,7 @@ class AvroDecoder:
         except Exception as error:  # noqa: BLE001 - fastavro does not check everything in a schema
             raise AvroSchemaError(f"it cannot become columns: {type(error).__name__}") from None
         self._conversions = {name: each for name, each in conversions.items() if each is not None}
+        self._plain = with_checked_indexes(parse(text))
         self._writers = writers
         self._known: dict[int, AvroSchema | _Unusable] = {}
         self._read: Callable[..., Any] = required_package("fastavro", "fastavro", "avro").schemaless_reader
@@ -94,7 +102,7 @@ class AvroDecoder:
 
     def _row(self, value: bytes, missing: dict[int, _Unusable]) -> Row:
         if self._writers is None:
-            return self._decoded(value, self._reader, None)
+            return self._decoded(value, self._plain, None)
         number = schema_id(value)
         writer = self._known.get(number) or missing.get(number) or self._writer(self._writers, number, missing)
         if isinstance(writer, _Unusable):
@@ -135,6 +143,7 @@ class AvroDecoder:
                 known = parse(found.text, found.references)
                 check_finite(known)
                 check_branches(known, self._reader)
+                known = with_checked_indexes(known)
             except AvroSchemaError as error:
                 known = _unusable(number, str(error))
             except Exception as error:  # noqa: BLE001 - one schema must not stop the topic

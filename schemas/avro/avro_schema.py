@@ -128,6 +128,18 @@ def canonical_form(schema: AvroSchema) -> str:
     return hashlib.sha256(json.dumps(form(schema.root)).encode()).hexdigest()[:16]
 
 
+def with_checked_indexes(schema: AvroSchema) -> AvroSchema:
+    """The schema, after its enums were changed so that fastavro refuses an index that is negative.
+
+    fastavro takes the index from the list of the symbols, and Python counts a negative index of a list from the end. So
+    a dict replaces the list. A schema that was changed can only be a writer's schema.
+    """
+    for node in _definitions(schema):
+        if kind_of(node) == "enum" and isinstance(node["symbols"], list):
+            node["symbols"] = dict(enumerate(node["symbols"]))
+    return schema
+
+
 def kind_of(node: Node) -> str:
     """The type of a resolved part: a primitive type, record, enum, fixed, array, map or union."""
     if isinstance(node, list):
@@ -193,7 +205,11 @@ def _set_defaults(schema: AvroSchema) -> None:
 
 
 def _records(schema: AvroSchema) -> Iterator[Node]:
-    """Each record, also if fastavro has copied it."""
+    return (node for node in _definitions(schema) if kind_of(node) == "record")
+
+
+def _definitions(schema: AvroSchema) -> Iterator[Node]:
+    """Each part that is not only a name, also if fastavro has copied it."""
     waiting = [schema.root, *schema.named.values()]
     seen = set[int]()
     while waiting:
@@ -201,8 +217,7 @@ def _records(schema: AvroSchema) -> Iterator[Node]:
         if not isinstance(node, (dict, list)) or id(node) in seen:
             continue
         seen.add(id(node))
-        if kind_of(node) == "record":
-            yield node
+        yield node
         waiting += [node["type"]] if isinstance(node, dict) and not isinstance(node["type"], str) else children(node)
 
 

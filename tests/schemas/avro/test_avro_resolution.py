@@ -317,6 +317,23 @@ def test_the_fields_of_records_with_other_names_are_not_compared(tmp_path: Path)
     ]
 
 
+def test_an_index_that_an_enum_does_not_have_is_malformed(tmp_path: Path) -> None:
+    colour: Schema = {"type": "enum", "name": "Colour", "symbols": ["RED", "BLUE"]}
+    schema = record(("a", colour), ("b", ["null", "Colour"]))
+    good = [b"\0\0", b"\2\2\2"]
+    bad = [b"\1\0", b"\0\2\1", b"\0\2\4"]
+    wanted = [{"a": "RED", "b": None}, {"a": "BLUE", "b": "BLUE"}, *[{"a": None, "b": None}] * len(bad)]
+    plain = decode(schema, *good, *bad)
+    framed = decode(schema, *(with_id(1, value) for value in (*good, *bad)), writers=folder(tmp_path, schema))
+    for found in (plain, framed):
+        assert found.columns.to_pylist() == wanted
+        assert [(error.row, error.reason) for error in found.errors] == [
+            (2, "malformed"),
+            (3, "malformed"),
+            (4, "malformed"),
+        ]
+
+
 MIXED: list[tuple[list[Any], str]] = [
     ([MICROS, LOCAL], "the union has timestamp and local-timestamp, which a value does not tell apart"),
     (["int", NANOS], "the union has int and timestamp-nanos, which a value does not tell apart"),
