@@ -251,7 +251,7 @@ class ProcessThreads:
             return Submitted(scheduler, scheduler.spawn(scheduler.current.process, lambda: work(*arguments)))
         return Submitted(scheduler, Task(Process("alone"), lambda: None, done=True, outcome=work(*arguments)))
 
-    def shutdown(self) -> None:
+    def shutdown(self, *, cancel_futures: bool = False) -> None:
         pass
 
 
