@@ -11,7 +11,7 @@ tables, but not the data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -85,6 +85,25 @@ class UndecodableError(Exception):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)
+
+
+def decode_each(columns: pa.Schema, values: pa.BinaryArray, decode: Callable[[bytes], Row]) -> DecodedValues:
+    """Decode values one by one. A null value gives neither a row nor an error.
+
+    Args:
+        decode: decodes one value, or raises an UndecodableError.
+    """
+    rows: list[Row | None] = []
+    reasons: dict[int, str] = {}
+    for number, value in enumerate(values.to_pylist()):
+        row = None
+        if value is not None:
+            try:
+                row = decode(value)
+            except UndecodableError as error:
+                reasons[number] = error.reason
+        rows.append(row)
+    return decoded_values(columns, rows, reasons)
 
 
 def decoded_values(

@@ -25,7 +25,7 @@ from schemas.avro.avro_schema import (
 )
 from schemas.avro.resolution import check_branches
 from schemas.comparing import ModelField
-from schemas.decoder import DecodedValues, Row, UndecodableError, decoded_values
+from schemas.decoder import DecodedValues, Row, UndecodableError, decode_each
 from schemas.model_columns import UnsupportedFieldError
 from schemas.schema_errors import required_package
 from schemas.writers.wire_format import after_id, schema_id
@@ -87,18 +87,8 @@ class AvroDecoder:
         return {**fields_of(self._reader, self._columns), _FORMAT: ModelField(form, required=True, nullable=False)}
 
     def decode(self, values: pa.BinaryArray) -> DecodedValues:
-        rows: list[Row | None] = []
-        reasons: dict[int, str] = {}
         missing: dict[int, _Unusable] = {}  # an id that is missing now may be there for the next batch
-        for number, value in enumerate(values.to_pylist()):
-            row = None
-            if value is not None:
-                try:
-                    row = self._row(value, missing)
-                except UndecodableError as error:
-                    reasons[number] = error.reason
-            rows.append(row)
-        return decoded_values(self._columns, rows, reasons)
+        return decode_each(self._columns, values, lambda value: self._row(value, missing))
 
     def _row(self, value: bytes, missing: dict[int, _Unusable]) -> Row:
         if self._writers is None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from schemas.comparing import ModelField
-from schemas.decoder import DecodedValues, Row, UndecodableError, decoded_values
+from schemas.decoder import DecodedValues, Row, UndecodableError, decode_each
 from schemas.protobuf.message_columns import columns_of, fields_of
 from schemas.protobuf.message_types import ProtobufSchemaError, message_class
 from schemas.protobuf.proto_names import ProtoFile
@@ -59,20 +59,12 @@ class MessageDecoder:
         return {**fields, _FORMAT: ModelField(form, required=True, nullable=False)}
 
     def decode(self, values: pa.BinaryArray) -> DecodedValues:
-        rows: list[Row | None] = []
-        reasons: dict[int, str] = {}
         missing: dict[int, str] = {}  # an id that is missing now may be there for the next batch
-        for number, value in enumerate(values.to_pylist()):
-            row = None
-            if value is not None:
-                try:
-                    row = self._row(value if self._writers is None else self._unframed(self._writers, value, missing))
-                except UndecodableError as error:
-                    reasons[number] = error.reason
-            rows.append(row)
-        return decoded_values(self._columns, rows, reasons)
+        return decode_each(self._columns, values, lambda value: self._row(value, missing))
 
-    def _row(self, value: bytes) -> Row:
+    def _row(self, value: bytes, missing: dict[int, str]) -> Row:
+        if self._writers is not None:
+            value = self._unframed(self._writers, value, missing)
         message = self._message()
         try:
             message.ParseFromString(value)

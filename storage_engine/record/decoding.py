@@ -170,7 +170,8 @@ def _decode_groups(
         if isinstance(records, Messages):
             part.add_messages(records, first_offset, end_offset)
         else:
-            part.add(records, group, first_offset, end_offset, file, file_position, check=in_one)
+            part.make_room_for(records, group, file, file_position)
+            part.decode(records, group, first_offset, end_offset, file, file_position, check=in_one)
         first += len(group)
     if part is not None:
         yield part.records()
@@ -216,7 +217,8 @@ def decode_until_damage(
             most = np.maximum(lengths // SMALLEST_RECORD, 0)
             table = replace(table, records_counts=np.minimum(table.records_counts, most))
             _check_rows(table, lengths, file, file_position)
-        part.add(sections, table, ANY_OFFSET, NO_END, file, file_position, check=False)
+        part.make_room_for(sections, table, file, file_position)
+        part.decode(sections, table, ANY_OFFSET, NO_END, file, file_position, check=False)
     except CorruptionError as damage:
         error = error or damage
     return part.records(), error
@@ -254,26 +256,14 @@ class _DecodedPart:
         self._buffers: list[ByteArray] = []
         self._headers: list[tuple[pa.Array, pa.Array]] = []
 
-    def add(
-        self,
-        sections: Sections,
-        table: BatchTable,
-        first_offset: int,
-        end_offset: int,
-        file: str,
-        file_position: int,
-        *,
-        check: bool,
-    ) -> None:
-        """Decode the batches of the table. If a batch is damaged, the records before the damage are added first.
+    def make_room_for(self, sections: Sections, table: BatchTable, file: str, file_position: int) -> None:
+        """Allocate space for all records of the batches, whose decompressed records are `sections`.
 
-        Args:
-            sections: the decompressed records of each batch.
-            check: whether the kernel checks the CRCs, too. Then the sections must be in the bytes of the file.
+        Raises:
+            CorruptionError, BatchTooLargeError: the records count of a batch is impossible.
         """
         _check_counts(table, sections.ends - sections.starts, file, file_position)
         self._make_room(sections.size, int(table.records_counts.sum()))
-        self.decode(sections, table, first_offset, end_offset, file, file_position, check=check)
 
     def decode(
         self,
@@ -286,7 +276,13 @@ class _DecodedPart:
         *,
         check: bool,
     ) -> None:
-        """Like `add`, for batches whose counts are possible, if there is space for all their records."""
+        """Decode the batches of the table. There must be space for all their records. If a batch is damaged, the records
+        before the damage are added first.
+
+        Args:
+            sections: the decompressed records of each batch.
+            check: whether the kernel checks the CRCs, too. Then the sections must be in the bytes of the file.
+        """
         before = self._used
         fields = HeaderColumns(
             table.crcs if check else _CHECKED, table.records_counts, table.base_offsets, table.base_timestamps,

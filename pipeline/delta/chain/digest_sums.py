@@ -6,16 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.delta.chain.row_digest import DIGEST_BYTES, digest_limbs
-from pipeline.delta.chain.stamp_chain import RowSum
+from pipeline.delta.chain.row_digest import DIGEST_BYTES, digest_limbs, whole_array
+from pipeline.delta.chain.stamp_chain import NO_ROWS, RowSum
 
 
 def sums_by_partition(partitions: pa.Array | pa.ChunkedArray, digests: pa.Array | pa.ChunkedArray) -> dict[int, RowSum]:
     """By partition, the number of the rows and the sum of their digests. A row without a digest of 16 bytes counts as a
     row, but not in the sum."""
-    digests = digests.combine_chunks() if isinstance(digests, pa.ChunkedArray) else digests
+    partitions, digests = whole_array(partitions), whole_array(digests)
     is_whole = pc.fill_null(pc.equal(pc.binary_length(digests), DIGEST_BYTES), False)
-    partitions = partitions.combine_chunks() if isinstance(partitions, pa.ChunkedArray) else partitions
     numbers = np.array(partitions.to_numpy(zero_copy_only=False), np.int64)
     limbs = digest_limbs(digests.filter(is_whole))
     owners = numbers[np.array(is_whole.to_numpy(zero_copy_only=False), np.bool_)]
@@ -23,5 +22,5 @@ def sums_by_partition(partitions: pa.Array | pa.ChunkedArray, digests: pa.Array 
     for partition in np.unique(numbers):
         totals = limbs[owners == partition].sum(axis=0, dtype=np.uint64)
         digest = sum(int(total) << (32 * number) for number, total in enumerate(totals))
-        found[int(partition)] = RowSum(int((numbers == partition).sum()), 0) + RowSum(0, digest)
+        found[int(partition)] = NO_ROWS + RowSum(int((numbers == partition).sum()), digest)
     return found

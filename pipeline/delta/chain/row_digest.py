@@ -54,7 +54,7 @@ def row_digests(rows: pa.RecordBatch | pa.Table) -> pa.BinaryArray:
         UnsupportedError: a column has a type that no export writes, and a value.
     """
     names = [name for name in rows.schema.names if name not in _NOT_HASHED]
-    hashes = _structs(rows.num_rows, [(name, _whole_array(rows[name])) for name in names])
+    hashes = _structs(rows.num_rows, [(name, whole_array(rows[name])) for name in names])
     offsets = np.arange(rows.num_rows + 1, dtype=np.int32) * DIGEST_BYTES
     return pa.Array.from_buffers(
         pa.binary(), rows.num_rows, [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(hashes))]
@@ -63,13 +63,14 @@ def row_digests(rows: pa.RecordBatch | pa.Table) -> pa.BinaryArray:
 
 def digest_limbs(digests: pa.Array) -> Limbs:
     """Digests as numbers. Each of them has 16 bytes."""
-    whole = _whole_array(digests)
+    whole = whole_array(digests)
     start = np.frombuffer(whole.buffers()[1], np.int32)[whole.offset] if len(whole) else 0
     data = np.frombuffer(whole.buffers()[2] or b"", np.uint8)[start : start + DIGEST_BYTES * len(whole)]
     return data.view("<u4").reshape(-1, 4).astype(np.uint64)
 
 
-def _whole_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+def whole_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The values as one array."""
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 

@@ -45,12 +45,11 @@ from storage_engine.record.kernels.compiled import (
     copy_block,
     inlined,
     kernel,
-    load_32,
     load_64,
     store_32,
     trailing_zeros,
 )
-from storage_engine.record.kernels.varint import copy_bytes, write_big_endian
+from storage_engine.record.kernels.varint import copy_bytes, four_bytes, write_big_endian
 
 HEAD = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
 """The head of a stream: the magic bytes, the version, and the oldest compatible version."""
@@ -75,19 +74,9 @@ _TABLE = types.Array(types.uint16, 1, "C")
 
 
 @inlined
-def _four(data: Any, position: Any) -> Any:
-    if BOUNDS_CHECKED:
-        value = np.int64(0)
-        for i in range(4):
-            value |= np.int64(data[position + i]) << (8 * i)
-        return value
-    return load_32(data, position)
-
-
-@inlined
 def _eight(data: Any, position: Any) -> Any:
     if BOUNDS_CHECKED:
-        return _four(data, position) | _four(data, position + 4) << 32
+        return four_bytes(data, position) | four_bytes(data, position + 4) << 32
     return load_64(data, position)
 
 
@@ -160,20 +149,20 @@ def _next_match(data: Any, block: Any, literal: Any, limit: Any, table: Any, mas
     -1 if there is no match up to `limit`.
     """
     place = literal + 1
-    word = _four(data, place)
+    word = four_bytes(data, place)
     skip = 1 << _SKIP_SHIFT
     if limit - place >= _CLOSE:
         for i in range(_CLOSE):
             slot = _slot(word, mask)
             earlier = block + np.int64(table[slot])
             table[slot] = np.uint16(place + i - block)
-            if _four(data, earlier) == word:
+            if four_bytes(data, earlier) == word:
                 if BOUNDS_CHECKED:
                     return place + i, earlier, _write_literal(data, literal, place + i, out, position)
                 _write_four(out, position, i << 2)
                 copy_block(out, position + 1, data, literal)
                 return place + i, earlier, position + i + 2
-            word = _four(data, place + i + 1)
+            word = four_bytes(data, place + i + 1)
         place += _CLOSE
         skip += _CLOSE
     while True:
@@ -185,10 +174,10 @@ def _next_match(data: Any, block: Any, literal: Any, limit: Any, table: Any, mas
             return np.int64(-1), np.int64(0), position
         earlier = block + np.int64(table[slot])
         table[slot] = np.uint16(place - block)
-        if _four(data, earlier) == word:
+        if four_bytes(data, earlier) == word:
             return place, earlier, _write_literal(data, literal, place, out, position)
         place = following
-        word = _four(data, place)
+        word = four_bytes(data, place)
 
 
 @inlined
@@ -216,7 +205,7 @@ def _extend(data: Any, earlier: Any, place: Any, end: Any, out: Any, position: A
         difference = _eight(data, old) ^ _eight(data, new)
         if difference != 0:
             new += trailing_zeros(difference) >> 3
-            return new, _write_copy(out, position, distance, new - place), _four(data, new)
+            return new, _write_copy(out, position, distance, new - place), four_bytes(data, new)
         old += 8
         new += 8
     ended = False
@@ -228,7 +217,7 @@ def _extend(data: Any, earlier: Any, place: Any, end: Any, out: Any, position: A
     while not ended and new < end and data[old] == data[new]:
         old += 1
         new += 1
-    word = _four(data, new) if new < end - _REST else np.int64(0)
+    word = four_bytes(data, new) if new < end - _REST else np.int64(0)
     return new, _write_long_copy(out, position, distance, new - place), word
 
 
@@ -258,12 +247,12 @@ def _compress_block(data: Any, block: Any, end: Any, table: Any, out: Any, posit
             literal, position, word = _extend(data, earlier, place, end, out, position)
             if literal >= limit:
                 break
-            table[_slot(_four(data, literal - 1), mask)] = np.uint16(literal - 1 - block)
+            table[_slot(four_bytes(data, literal - 1), mask)] = np.uint16(literal - 1 - block)
             slot = _slot(word, mask)
             place = literal
             earlier = block + np.int64(table[slot])
             table[slot] = np.uint16(place - block)
-            if _four(data, earlier) != word:
+            if four_bytes(data, earlier) != word:
                 break
     return _write_literal(data, literal, end, out, position) if literal < end else position
 

@@ -96,7 +96,7 @@ def write_view(views: Any, row: Any, data: Any, start: Any, length: Any, buffer:
     buffer number and the position.
     """
     if length > INLINE_BYTES:
-        views[2 * row] = length | _four_bytes(data, start) << 32
+        views[2 * row] = length | four_bytes(data, start) << 32
         views[2 * row + 1] = buffer | start << 32
         return
     if BOUNDS_CHECKED or start + INLINE_BYTES > len(data):
@@ -120,7 +120,8 @@ def write_view(views: Any, row: Any, data: Any, start: Any, length: Any, buffer:
 
 
 @inlined
-def _four_bytes(data: Any, start: Any) -> Any:
+def four_bytes(data: Any, start: Any) -> Any:
+    """Return data[start : start + 4] as an unsigned little-endian integer."""
     if BOUNDS_CHECKED:
         value = np.int64(0)
         for i in range(4):
