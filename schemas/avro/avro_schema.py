@@ -3,7 +3,7 @@
 fastavro parses the schema, and resolves the writer's schema to the reader's schema as Avro prescribes: by the names and
 aliases of fields, with defaults and promotions. fastavro has two gaps, which this module closes:
 
-- fastavro returns the default of a field as it stands in the schema's JSON. So the defaults are replaced here by the
+- fastavro returns the default of a field as the JSON of the schema. This module replaces the defaults by the
   objects that a decoded value would have: bytes instead of text, and records with the defaults of their own fields.
 - A value of an array can claim 2^60 items that need no bytes, and a value of a recursive record can be nested more
   deeply than a thread's stack allows. Schemas for which this is possible are refused.
