@@ -32,6 +32,7 @@ from pathlib import Path
 
 import pyspark
 from py4j.java_gateway import JavaGateway
+from py4j.protocol import Py4JJavaError
 from pyspark.java_gateway import launch_gateway
 
 
@@ -78,7 +79,7 @@ not."""
 def main() -> None:
     jars = Path(pyspark.__file__).parent / "jars"
     asked = jars / "added-by-set-up.txt"
-    sources = sorted(CLASSES.glob("*.java"))
+    sources = sorted(path for path in CLASSES.rglob("*") if path.is_file())
     own = jars / f"lakelog_{_digest(sources)}.jar"
     wanted = "".join(f"{package.coordinate}\n" for package in PACKAGES) + f"{own.name}\n"
     if asked.exists() and asked.read_text() == wanted:
@@ -130,7 +131,7 @@ def _digest(files: Sequence[Path]) -> str:
 
 
 def _compile(gateway: JavaGateway, sources: Sequence[Path], jars: Path, own: Path) -> None:
-    """Compile Java sources against the jars in a folder, and write the classes into a new jar."""
+    """Compile Java sources against the jars in a folder, and write the classes and the other files into a new jar."""
 
     def java_files(paths: Iterable[Path]) -> object:
         given = list(paths)
@@ -143,11 +144,20 @@ def _compile(gateway: JavaGateway, sources: Sequence[Path], jars: Path, own: Pat
         compiler = gateway.jvm.org.codehaus.janino.Compiler()
         compiler.setClassPath(java_files(jars.glob("*.jar")))
         compiler.setDestinationDirectory(gateway.jvm.java.io.File(folder), False)
-        compiler.compile(java_files(sources))
+        try:
+            compiler.compile(java_files(source for source in sources if source.suffix == ".java"))
+        except Py4JJavaError as failure:  # its text comes from the JVM, so it is asked for while the JVM runs
+            reason = failure.java_exception
+            while reason.getCause() is not None:
+                reason = reason.getCause()
+            raise SystemExit(f"{failure.java_exception.getMessage()}: {reason.toString()}") from None
         partial = own.with_suffix(".partial")
         with zipfile.ZipFile(partial, "w") as archive:
             for compiled in sorted(Path(folder).rglob("*.class")):
                 archive.write(compiled, compiled.relative_to(folder))
+            for resource in sources:
+                if resource.suffix != ".java":
+                    archive.write(resource, resource.relative_to(CLASSES))
         partial.rename(own)
     print(own.name, file=sys.stderr)
 

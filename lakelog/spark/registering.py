@@ -5,7 +5,9 @@ from __future__ import annotations
 from importlib.util import find_spec
 from weakref import WeakKeyDictionary
 
+from py4j.java_gateway import JavaClass
 from pyspark.sql import SparkSession
+from pyspark.sql.udf import _wrap_function
 
 from lakelog.spark.data_source import LakelogSource
 from lakelog.spark.options.source_options import SESSION_ROOT, worker_environment
@@ -34,5 +36,21 @@ def register(spark: SparkSession) -> None:
     # Spark itself finds the source of an installed wheel, and warns if a second source is registered. But Spark does
     # not pass session_root to the source that it has found.
     if find_spec("pyspark_lakelog") is None or session_root:
-        spark.dataSource.register(LakelogSource)
+        _register_source(spark)
     _registered[spark] = variables
+
+
+def _register_source(spark: SparkSession) -> None:
+    """Register the Python source, also if the JVM already has a class for format("lakelog").
+
+    This class (pipeline/spark/jvm/ColumnarSource.java) reads the Python source in columns. Spark's own function refuses
+    a Python source with the name of a class of the JVM.
+    """
+    jvm = spark._jvm  # noqa: SLF001 - nothing else shows the classes of the JVM
+    if jvm is None or not isinstance(jvm.lakelog.ColumnarSource, JavaClass):
+        spark.dataSource.register(LakelogSource)
+        return
+    sources = jvm.org.apache.spark.sql.execution.datasources.v2.python
+    wrapped = _wrap_function(spark.sparkContext, LakelogSource)
+    manager = spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001
+    manager.registerDataSource(LakelogSource.name(), sources.UserDefinedPythonDataSource(wrapped))
