@@ -8,9 +8,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from lakelog.spark.options.source_options import common_options
 from lakelog.spark.read_topics import ReadTopics
@@ -18,10 +20,12 @@ from pipeline.ingest.ingesting import IngestError
 from pipeline.ingest.micro_batch import IngestResult
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import ConfigError, CorruptionError
+from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.clean.topic_compaction import compact_topic
 from storage_engine.topic.clean.topic_retention import retain_topic
 from storage_engine.topic.kafka.view import settle
 from tests.pipeline.ingest.ingest_runs import append_values, records_of, run_ingest, topics_of
+from tests.storage_engine.record_tables import Row, to_table
 from tests.stores import root_at
 
 DAY_MS = 24 * 3_600_000
@@ -69,6 +73,30 @@ def rows_of(spark: SparkSession, root: Path, **options: str) -> list[dict[str, A
     return [row.asDict(recursive=True) for row in rows.collect()]
 
 
+def append(root: Path, topic: str, records: pa.RecordBatch) -> None:
+    topics = topics_of(root)
+    append_records(topics.storage, topics.chain(topic), topics.config(topics.state(topic)), topics.clock, records, 0)
+
+
+def read_rows(rows: DataFrame) -> list[Row]:
+    """The rows of a DataFrame of the source, which must be those of partition 0 of topic `one`, from offset 0."""
+    found = [row.asDict(recursive=True) for row in rows.collect()]
+    assert [(row["topic"], row["partition"], row["offset"]) for row in found] == [
+        ("one", 0, offset) for offset in range(len(found))
+    ]
+    return [
+        Row(
+            None if row["key"] is None else bytes(row["key"]),
+            None if row["value"] is None else bytes(row["value"]),
+            tuple(
+                (each["key"], None if each["value"] is None else bytes(each["value"])) for each in row["headers"] or ()
+            ),
+            round(row["timestamp"].timestamp() * 1000),
+        )
+        for row in found
+    ]
+
+
 def test_a_batch_has_the_rows_of_sparks_kafka_source(spark: SparkSession, copying: Copying) -> None:
     append_values(copying.root, "one", "a1", "b1", partition=1)
     append_values(copying.root, "one", "c1", partition=0)
@@ -81,6 +109,40 @@ def test_a_batch_has_the_rows_of_sparks_kafka_source(spark: SparkSession, copyin
     (record,) = [record for record in records_of(copying.root, "one") if record["partition"] == 0]
     assert rows[0]["timestamp"].timestamp() * 1000 == pytest.approx(record["timestamp"])
     assert (bytes(rows[0]["key"]), rows[0]["timestampType"], "headers" in rows[0]) == (b"c", 0, False)
+
+
+def test_a_read_in_columns_has_every_value(spark: SparkSession, copying: Copying) -> None:
+    """Nulls at every position of a byte of Arrow's validity bitmap, empty values, headers; by columns and by rows."""
+    written = [
+        Row(
+            None if number % 3 == 0 else b"k%d" % (number % 7),
+            None if number % 11 == 0 else b"v" * (number % 5),
+            () if number % 4 else (("a", None), ("\u00e9", b"%d" % number)),
+            1_700_000_000_000 + number,
+        )
+        for number in range(100)
+    ]
+    append(copying.root, "one", to_table(written))
+    rows = (
+        spark.read.format("lakelog").options(root=root_at(copying.root), subscribe="one", includeHeaders="true").load()
+    )
+
+    assert "ColumnarToRow" in rows._jdf.queryExecution().executedPlan().toString()
+    compiling = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}
+    interpreting = {name: spark.conf.get(name) for name in compiling}
+    try:
+        for settings in (compiling, interpreting):
+            for name, value in settings.items():
+                spark.conf.set(name, value)
+            assert read_rows(rows.orderBy("offset")) == written
+            by_key = rows.groupBy("key").agg(F.count("value"), F.max("topic")).collect()
+            assert {(None if key is None else bytes(key), values, topic) for key, values, topic in by_key} == {
+                (key, sum(row.value is not None for row in written if row.key == key), "one")
+                for key in {row.key for row in written}
+            }
+    finally:
+        for name, value in interpreting.items():
+            spark.conf.set(name, value)
 
 
 def test_an_empty_topic_gives_an_empty_batch(spark: SparkSession, copying: Copying) -> None:
