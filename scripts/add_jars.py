@@ -71,6 +71,8 @@ PACKAGES = [
     Package("org.apache.hadoop:hadoop-azure:3.5.0"),
 ]
 CLASSES = Path(__file__).resolve().parent.parent / "pipeline" / "spark" / "jvm"
+SERVICE = "META-INF/services/org.apache.spark.sql.sources.DataSourceRegister", "lakelog.ColumnarSource\n"
+"""A file in Lakelog's jar, and its content: it tells Spark which class is format("lakelog")."""
 ADDED = "io.*_*.jar", "org.*_*.jar", "software.*_*.jar", "lakelog_*.jar"
 """Patterns for the names of the added jars. Ivy's names begin with the group of the jar. The names of Spark's own jars do
 not."""
@@ -79,7 +81,7 @@ not."""
 def main() -> None:
     jars = Path(pyspark.__file__).parent / "jars"
     asked = jars / "added-by-set-up.txt"
-    sources = sorted(path for path in CLASSES.rglob("*") if path.is_file())
+    sources = sorted(CLASSES.glob("*.java"))
     own = jars / f"lakelog_{_digest(sources)}.jar"
     wanted = "".join(f"{package.coordinate}\n" for package in PACKAGES) + f"{own.name}\n"
     if asked.exists() and asked.read_text() == wanted:
@@ -126,12 +128,12 @@ def _resolved(gateway: JavaGateway) -> list[Path]:
 
 
 def _digest(files: Sequence[Path]) -> str:
-    content = b"".join(file.name.encode() + b"\0" + file.read_bytes() for file in files)
+    content = b"".join(file.name.encode() + b"\0" + file.read_bytes() for file in files) + repr(SERVICE).encode()
     return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _compile(gateway: JavaGateway, sources: Sequence[Path], jars: Path, own: Path) -> None:
-    """Compile Java sources against the jars in a folder, and write the classes and the other files into a new jar."""
+    """Compile Java sources against the jars in a folder, and write the classes and SERVICE into a new jar."""
 
     def java_files(paths: Iterable[Path]) -> object:
         given = list(paths)
@@ -145,7 +147,7 @@ def _compile(gateway: JavaGateway, sources: Sequence[Path], jars: Path, own: Pat
         compiler.setClassPath(java_files(jars.glob("*.jar")))
         compiler.setDestinationDirectory(gateway.jvm.java.io.File(folder), False)
         try:
-            compiler.compile(java_files(source for source in sources if source.suffix == ".java"))
+            compiler.compile(java_files(sources))
         except Py4JJavaError as failure:  # its text comes from the JVM, so it is asked for while the JVM runs
             reason = failure.java_exception
             while reason.getCause() is not None:
@@ -155,9 +157,7 @@ def _compile(gateway: JavaGateway, sources: Sequence[Path], jars: Path, own: Pat
         with zipfile.ZipFile(partial, "w") as archive:
             for compiled in sorted(Path(folder).rglob("*.class")):
                 archive.write(compiled, compiled.relative_to(folder))
-            for resource in sources:
-                if resource.suffix != ".java":
-                    archive.write(resource, resource.relative_to(CLASSES))
+            archive.writestr(*SERVICE)
         partial.rename(own)
     print(own.name, file=sys.stderr)
 

@@ -96,7 +96,7 @@ find_python() {
 venv_ingredients() {
     echo "home $lakelog_home"
     (cd "$lakelog_home" && cksum requirements.lock pyproject.toml scripts/setup.sh scripts/add_jars.py \
-        pipeline/spark/jvm/*.java pipeline/spark/jvm/META-INF/services/*)
+        pipeline/spark/jvm/*.java)
 }
 
 # True if .venv is complete, and has the Python that PYTHON names. If PYTHON is not set, any suitable Python is

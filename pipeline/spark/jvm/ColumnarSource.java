@@ -29,8 +29,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  *
  * The Python source returns Arrow batches. Spark turns these batches into rows, and then copies each row once more,
  * because it takes a Python source for a source of rows. This class differs from Spark's own class for Python sources
- * only in its readers, which give Spark the Arrow batches as they are. Spark finds this class by the service file
- * beside it, before it looks for a Python source with the same name.
+ * only in its readers, which give Spark the Arrow batches as they are. A file in Lakelog's jar (scripts/add_jars.py)
+ * names this class, so Spark finds it before it looks for a Python source with the same name.
  *
  * The readers run on executors. If executors may lack this class, the source is read as Spark reads any Python source.
  */

@@ -129,7 +129,7 @@ def test_a_read_in_columns_has_every_value(spark: SparkSession, copying: Copying
 
     assert "ColumnarToRow" in rows._jdf.queryExecution().executedPlan().toString()
     compiling = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}
-    interpreting = {name: spark.conf.get(name) for name in compiling}
+    interpreting = {name: str(spark.conf.get(name)) for name in compiling}
     try:
         for settings in (compiling, interpreting):
             for name, value in settings.items():
