@@ -10,8 +10,11 @@ maintenance. So writers delete old files:
                  itself, so it deletes files that earlier processes replaced.
     committed    after each commit, a writer begins to delete the files that it has replaced itself.
 
-The deletions run in threads, so no commit waits for them. The next commit removes the segments whose deletion has ended
-from the state's list of dropped files.
+The deletions run in threads, so no commit waits for them. The next commit removes the segments whose files are all
+deleted from the state's list of dropped files. A process that appends only once has the time from `begin` to its commit.
+In this time, it writes as many segments as it drops. So there are as many deletions at once as puts. Then the append
+removes at least as many segments from the list as it adds, unless the storage deletes files more slowly than it writes
+files. In that case, maintenance removes the rest.
 
 If the process dies, or if a deletion fails, the segment remains in the list, and a later writer or maintenance deletes
 its files. Deleting a file twice does no harm.
@@ -25,17 +28,16 @@ from contextlib import suppress
 from itertools import islice
 
 from storage_engine.errors import StorageError
-from storage_engine.log.filenames import data_key
+from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_key
 from storage_engine.storage import Storage
 from storage_engine.topic.append.append_plan import AppendPlan
 from storage_engine.topic.chain.topic_state import DroppedFile
-from storage_engine.topic.dropped_files import delete_segment
 
-_THREADS = 16
+_THREADS = 32
+"""So many files are deleted at once. A NewFilesPublisher writes as many files at once."""
 _LEFTOVERS = 8
 """So many old segments are deleted before the first append, in addition to two for each partition. One append drops at
-most one segment of each partition. On a topic with many partitions, not all deletions end before the commit. Then
-maintenance removes the rest from the list."""
+most one segment of each partition."""
 
 
 class ReplacedFiles:
@@ -46,7 +48,7 @@ class ReplacedFiles:
         self._threads = ThreadPoolExecutor(_THREADS)
         self._has_begun = False
         self._waiting: list[DroppedFile] = []
-        self._deleted: set[DroppedFile] = set()  # the threads add to this set
+        self._deleted: set[tuple[DroppedFile, str]] = set()  # segments and suffixes; the threads add to this set
 
     def begin(self, dropped: Sequence[DroppedFile], now_ms: int, delay_ms: int, partitions: int) -> None:
         """Begin to delete some of the segments that were dropped at least `delay_ms` ago, the oldest first. Only the
@@ -75,8 +77,8 @@ class ReplacedFiles:
         if not (names or self._waiting or self._deleted):
             return
         self._waiting += (each for each in dropped if (each.partition, each.name) in names)
-        for each in self._deleted.difference(dropped):  # a thread may add to the set meanwhile
-            self._deleted.discard(each)
+        listed = set(dropped)
+        self._deleted.difference_update([file for file in self._deleted.copy() if file[0] not in listed])
         due = [each for each in self._waiting if now_ms - each.dropped_ms >= delay_ms]
         self._waiting = [each for each in self._waiting if now_ms - each.dropped_ms < delay_ms]
         self._begin_to_delete(due)
@@ -84,17 +86,18 @@ class ReplacedFiles:
     def _begin_to_delete(self, due: Iterable[DroppedFile]) -> None:
         with suppress(RuntimeError):  # no thread can be started; the segments remain in the list
             for each in due:
-                self._threads.submit(self._delete, each)
+                for suffix in SEGMENT_SUFFIXES:
+                    self._threads.submit(self._delete, each, suffix)
 
-    def _delete(self, dropped: DroppedFile) -> None:
+    def _delete(self, dropped: DroppedFile, suffix: str) -> None:
         with suppress(StorageError):
-            delete_segment(self._storage, data_key(dropped.topic_id, dropped.partition, dropped.name, ""))
-            self._deleted.add(dropped)
+            self._storage.delete(data_key(dropped.topic_id, dropped.partition, dropped.name, suffix))
+            self._deleted.add((dropped, suffix))
 
     def without_deleted(self, dropped: tuple[DroppedFile, ...]) -> tuple[DroppedFile, ...]:
-        """A state's list of dropped files, without the segments whose files are deleted."""
+        """A state's list of dropped files, without the segments whose files are all deleted."""
         deleted = self._deleted.copy()
-        return tuple(each for each in dropped if each not in deleted) if deleted else dropped
+        return tuple(each for each in dropped if not all((each, suffix) in deleted for suffix in SEGMENT_SUFFIXES))
 
     def close(self) -> None:
         """Wait for the deletions that run. The others do not run any more, so their segments remain in the list."""

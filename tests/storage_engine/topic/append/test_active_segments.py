@@ -3,6 +3,7 @@ wrote, and copies no byte of it unchecked. Old files are deleted by later proces
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from storage_engine.record.header import (
     LENGTH_POSITION,
     MAGIC_POSITION,
 )
-from storage_engine.storage import Storage
+from storage_engine.storage import NewFile, Storage
 from storage_engine.topic.append import new_files_publisher
 from storage_engine.topic.append.appending import Append, Encoding, append_records, stage_records
 from storage_engine.topic.append.staged_run import StagingWriter, by_partition, staging_folder
@@ -40,6 +41,8 @@ from tests.stores import storage_at
 
 START_MS = 1_700_000_000_000
 DELAY_MS = 60_000
+PARTITIONS = 40
+REQUEST_SECONDS = 0.01
 
 
 @dataclass
@@ -57,7 +60,7 @@ class Root:
     def segments(self, partition: int = 0) -> tuple[Segment, ...]:
         return self.state.partitions[partition].segments
 
-    def append(self, *values: int, partition: int = 0, through: Storage | None = None) -> TopicState:
+    def append(self, *values: int, partition: int | None = 0, through: Storage | None = None) -> TopicState:
         """Append in a new process: nothing of an earlier append is in memory."""
         topics = Topics(through or self.storage, self.topics.broker, self.clock)
         state = topics.state("t")
@@ -92,11 +95,11 @@ def row(value: int) -> Row:
     return Row(b"k%d" % value, b"v%d " % value * 20, (), START_MS + value)
 
 
-def root_in(folder: Path, **configs: str) -> Root:
+def root_in(folder: Path, partitions: int = 1, **configs: str) -> Root:
     storage, clock = PlainStorage(storage_at(folder)), ManualClock(START_MS)
     topics = Topics(storage, BrokerConfig(), clock)
     settings = {"index.interval.bytes": "100", **{key.replace("_", "."): value for key, value in configs.items()}}
-    topics.create("t", 1, settings)
+    topics.create("t", partitions, settings)
     return Root(storage, topics, clock)
 
 
@@ -173,7 +176,7 @@ def test_a_segment_above_the_limit_is_not_written_again(root: Root, monkeypatch:
 
 @pytest.mark.parametrize("configs", [{"segment_ms": "10"}, {"segment_bytes": "1100"}], ids=str)
 def test_a_segment_rolls_as_in_one_process(tmp_path: Path, configs: dict[str, str]) -> None:
-    root = root_in(tmp_path, **configs)
+    root = root_in(tmp_path, 1, **configs)
     for value in range(1, 16):
         root.append(value)
     assert 1 < len(root.segments()) < 10
@@ -290,6 +293,29 @@ def test_files_and_states_of_a_day_of_single_appends_stay_few(root: Root) -> Non
     assert most_dropped <= 10
     assert len(root.segments()) == 1
     assert root.read() == [row(value) for value in range(150)]
+
+
+class Slow(PlainStorage):
+    """A storage on which each put and each deletion of a file of a segment takes equally long."""
+
+    def new_file(self, key: str, *, durable: bool = True) -> NewFile:
+        time.sleep(REQUEST_SECONDS)
+        return super().new_file(key, durable=durable)
+
+    def delete(self, key: str) -> None:
+        time.sleep(REQUEST_SECONDS)
+        super().delete(key)
+
+
+def test_single_appends_to_many_partitions_leave_no_more_old_files_than_the_last_appends_replaced(
+    tmp_path: Path,
+) -> None:
+    root = root_in(tmp_path, partitions=PARTITIONS, file_delete_delay_ms="0")
+    slow = Slow(root.storage)
+    for _ in range(8):
+        state = root.append(*range(8 * PARTITIONS), partition=None, through=slow)
+        assert len(state.dropped) <= 2 * PARTITIONS
+    assert sum(len(part.segments) for part in state.partitions) == PARTITIONS
 
 
 @pytest.mark.posix("appends to a file")
