@@ -18,7 +18,7 @@
     ├── StateError                the state of the topic does not allow the change
     │   ├── FencedError             a writer with a newer epoch took over the topic (exit status 3)
     │   ├── WriterRefusedError      another query writes this topic, and --take-over was not given
-    │   ├── BatchRefusedError       the checkpoint was copied or rolled back
+    │   ├── BatchRefusedError       the checkpoint was copied or rolled back, or a staged file is missing
     │   ├── CheckpointError         the checkpoint is incomplete, or belongs to another query or topic
     │   ├── PositionsError          a source's positions cannot be stored, or are lower than before
     │   ├── ConflictError           a change no longer fits the newest state
@@ -175,7 +175,7 @@ class WriterRefusedError(StateError):
 
 
 class BatchRefusedError(StateError):
-    """The micro-batch contradicts what the state has recorded about this query."""
+    """The micro-batch contradicts what the state has recorded about this query, or one of its staged files is missing."""
 
 
 class CheckpointError(StateError):

@@ -70,6 +70,7 @@ def commit_rows(topics: Topics, staged: Sequence[StagedRows]) -> list[str]:
 
     Raises:
         UnknownTopicError: a topic was deleted, or created again, while the rows were staged.
+        BatchRefusedError: a staged file is missing.
         LogError: a topic could not be committed.
     """
     found = _staged_topics(topics, staged)
@@ -97,7 +98,8 @@ def commit_batch(
 
     Raises:
         ConfigError: the folder is not the query's checkpoint.
-        BatchRefusedError: the checkpoint was rolled back or copied, or the query was idle for too long.
+        BatchRefusedError: the checkpoint was rolled back or copied, the query was idle for too long, or a staged file is
+            missing.
         UnknownTopicError: a topic was deleted, or created again, while the rows were staged.
         LogError: a topic could not be committed. A repetition of the batch commits the rest.
     """
@@ -202,7 +204,15 @@ def _append(topics: Topics, topic: StagedTopic, batch: BatchIdentity | None, sin
     with _writer(topics, topic.topic, topic.topic_id, sink) as writer:
         runs = by_partition(topic.runs)
         writer.prepare(runs)
-        writer.append(runs, batch)
+        try:
+            writer.append(runs, batch)
+        except NotFoundError as error:
+            if not any(error.place.endswith(run.key) for run in topic.runs):
+                raise
+            raise BatchRefusedError(
+                f"topic {topic.topic}", f"needs the staged file {error.place}, which is missing ({error.problem})",
+                "Nothing was appended to this topic. Run the query again: it stages the rows again.",
+            ) from error  # fmt: skip
 
 
 def _note(topics: Topics, name: str, batch: BatchIdentity, sink: SinkQuery) -> None:
