@@ -108,7 +108,7 @@ class JobContext:
         from pipeline.spark.session import spark_session
 
         try:
-            return spark_session(f"lakelog {self.name}")
+            return spark_session(f"lakelog {self.name}", self.storage.uri)
         except SPARK_ERRORS as error:
             remedy = "Check JAVA_HOME, the options after -- and spark-defaults.conf. Spark's own log has more details."
             raise SparkFailedError("Spark", f"did not start: {planning_reason(error)}", remedy) from error

@@ -3,8 +3,10 @@
     abfss://container@account.dfs.core.windows.net/prefix
 
 An account key or a SAS token comes from the storage options or from the environment, as for the engine
-(storage_engine.storage.objects.object_store_access). Other credentials, for example a managed identity, are settings of
-ABFS, which the user gives to spark-submit as spark.hadoop.NAME.
+(storage_engine.storage.objects.object_store_access). If the root is in Azure, the key or the token is only for the
+account of the root: in requests to another account, the token would be known to the owner of that account. Other
+credentials, for example a managed identity, are settings of ABFS, which the user gives to spark-submit as
+spark.hadoop.NAME.
 
 An endpoint with the form http://host:port/account belongs to an emulator, for example Azurite. Azurite has only the API
 of Blob Storage. So for such an endpoint, ABFS uses this API, and does not ask whether the account has a hierarchical
@@ -18,6 +20,7 @@ from urllib.parse import urlsplit
 
 from storage_engine.storage.storage_options import AZURE_ENDPOINTS, azure_value
 
+_CREDENTIALS = ("fs.azure.account.key", "fs.azure.account.auth.type", "fs.azure.sas.fixed.token")
 _KEYS = ("azure_storage_account_key", "azure_storage_access_key")
 _TOKENS = ("azure_storage_sas_token", "azure_storage_sas_key")
 _WITHOUT_TLS = {
@@ -45,6 +48,14 @@ def abfs_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> dic
         settings["fs.azure.account.auth.type"] = "SAS"
         settings["fs.azure.sas.fixed.token"] = token.removeprefix("?")
     return settings | _emulator(azure_value(AZURE_ENDPOINTS, options, environ) or "")
+
+
+def of_account(setting: str, root: str) -> str:
+    """The name under which a setting applies only to the account of the root, if the setting is a credential and the root
+    is in Azure. Otherwise the name of the setting, which applies to all accounts."""
+    scheme, place, *_ = urlsplit(root)
+    account = place.rpartition("@")[2]
+    return f"{setting}.{account}" if setting in _CREDENTIALS and scheme == "abfss" else setting
 
 
 def _emulator(endpoint: str) -> dict[str, str]:

@@ -71,12 +71,15 @@ _CONTEXT_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """PySpark's loggers that print an error as kilobytes of JSON before PySpark raises it, if the error has a place in the code."""
 
 
-def spark_session(app_name: str) -> SparkSession:
+def spark_session(app_name: str, root: str = "") -> SparkSession:
     """The session of this process; it is created if there is none.
 
     Cluster managers and Spark's UI show `app_name`, unless the user's spark-submit options name the application. The
     settings come from the spark-submit options, then from conf/spark-defaults.conf or the user's SPARK_CONF_DIR. This
     function sets only what these sources leave open (`local_settings`, `umask_setting`).
+
+    Args:
+        root: the URI of the job's root, for the credentials of object stores (`open_stores`).
     """
     _prepare_environment()
     with TERMINATION.held_back():  # a JVM that starts prints an error if its Python ends meanwhile
@@ -89,7 +92,7 @@ def spark_session(app_name: str) -> SparkSession:
             for key, value in {**local_settings(given), **umask_setting(given)}.items():
                 builder = builder.config(key, value)
         session = builder.getOrCreate()
-    open_stores(session.sparkContext)
+    open_stores(session.sparkContext, root)
     if session not in _prepared:
         _prepared.add(session)
         register(session)

@@ -23,7 +23,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from pipeline.spark.azure_settings import abfs_settings
+from pipeline.spark.azure_settings import abfs_settings, of_account
 from storage_engine.errors import ConfigError
 from storage_engine.storage.storage_options import (
     AZURE_ENDPOINTS,
@@ -99,9 +99,12 @@ def hadoop_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> d
     return settings | {key: value for key, value in found.items() if value}
 
 
-def open_stores(context: SparkContext) -> None:
+def open_stores(context: SparkContext, root: str = "") -> None:
     """Set the settings of S3A and ABFS, and the workers' environment. Only files and functions that Spark opens later
     are affected.
+
+    Args:
+        root: the URI of the job's root. If it is in Azure, the credentials of Azure are only for its account.
 
     Raises:
         ConfigError: the variable with the storage options contains no JSON object of texts.
@@ -111,8 +114,9 @@ def open_stores(context: SparkContext) -> None:
     own = dict(context.getConf().getAll())
     options = storage_options()
     for key, value in (hadoop_settings(options, os.environ) | abfs_settings(options, os.environ)).items():
-        if f"spark.hadoop.{key}" not in own:
-            hadoop.set(key, value)
+        name = of_account(key, root)
+        if own.keys().isdisjoint({f"spark.hadoop.{key}", f"spark.hadoop.{name}"}):
+            hadoop.set(name, value)
     context.environment.update({name: os.environ[name] for name in _FORWARDED if os.environ.get(name)})
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.spark.azure_settings import abfs_settings
-from pipeline.spark.store_settings import hadoop_settings, require_file_system
+from pipeline.spark.store_settings import hadoop_settings, open_stores, require_file_system
 from storage_engine.errors import ConfigError
 
 ALWAYS = {
@@ -74,6 +75,33 @@ def test_options_and_variables_become_settings_of_abfs(
     options: dict[str, str], environ: dict[str, str], expected: dict[str, str]
 ) -> None:
     assert abfs_settings(options, environ) == expected
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("root", "account"), [
+    ("abfss://c@name.dfs.core.windows.net/root", ".name.dfs.core.windows.net"),
+    ("s3://bucket/root", ""),
+])  # fmt: skip
+def test_a_token_is_only_for_the_account_of_a_root_in_azure(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, root: str, account: str
+) -> None:
+    assert spark.sparkContext._jsc is not None
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    names = {f"{name}{of}" for name in SAS for of in ("", ".name.dfs.core.windows.net")}
+    before = {name: hadoop.get(name) for name in names}
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=1&sig=2")
+    try:
+        for name in names:
+            hadoop.unset(name)
+        with patch.dict(spark.sparkContext.environment):
+            open_stores(spark.sparkContext, root)
+        found = {name: hadoop.get(name) for name in names}
+    finally:
+        for name, value in before.items():
+            hadoop.unset(name) if value is None else hadoop.set(name, value)
+    assert {name: value for name, value in found.items() if value is not None} == {
+        f"{name}{account}": value for name, value in SAS.items()
+    }
 
 
 @pytest.mark.spark
