@@ -1,4 +1,5 @@
-"""Tests that Delta's commits and the files of checkpoints on Azure never replace a file of another writer.
+"""Tests that Delta's commits and the files of checkpoints on Azure never replace a file of another writer, and that a
+query can replace a file of its checkpoint on Azure, HDFS and a local disk.
 
 ABFS renames a file by a copy with the condition `If-None-Match: *`, so the store decides which writer was first. The
 store here is Azurite.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -23,6 +25,7 @@ from lakelog.delta_options import delta_options
 from pipeline.spark.store_settings import open_stores
 from tests.pipeline.spark.test_conditional_puts import Checkpoint, append_with_spark
 from tests.roots.delta_tables import table_at
+from tests.servers.minicluster import HdfsCluster
 from tests.servers.object_server import ObjectServer
 from tests.stores import environment, new_bucket
 
@@ -38,7 +41,7 @@ def place(spark: SparkSession, azure: ObjectServer, monkeypatch: pytest.MonkeyPa
     for name, value in environment(azure, bucket).items():
         monkeypatch.setenv(name, value)
     with patch.dict(spark.sparkContext.environment):
-        open_stores(spark.sparkContext)
+        open_stores(spark.sparkContext, azure.uri_of(bucket))
         yield azure.uri_of(bucket)
 
 
@@ -89,6 +92,20 @@ def test_of_two_queries_that_write_one_file_of_a_checkpoint_the_later_one_fails(
         paused.close()
     assert error.value.java_exception.getClass().getName() == "org.apache.spark.SparkFileAlreadyExistsException"
     assert checkpoint.read("7") == b"of the first query"
+
+
+def test_a_file_of_a_checkpoint_is_replaced_only_if_the_query_wants_this(
+    spark: SparkSession, place: str, hdfs_cluster: HdfsCluster, tmp_path: Path
+) -> None:
+    for folder in (f"{place}/states", f"{hdfs_cluster.uri}states", (tmp_path / "states").as_uri()):
+        checkpoint = Checkpoint(spark, folder)
+        checkpoint.files.mkdirs(checkpoint.path(""))
+        for content in (b"of a batch that failed", b"of the same batch, later"):
+            checkpoint.begin("3.delta", content, replaces=True).close()
+        with pytest.raises(Py4JJavaError) as error:
+            checkpoint.begin("3.delta", b"of another query").close()
+        assert error.value.java_exception.getClass().getName() == "org.apache.spark.SparkFileAlreadyExistsException"
+        assert (checkpoint.names(), checkpoint.read("3.delta")) == (["3.delta"], b"of the same batch, later"), folder
 
 
 def test_one_of_many_renames_to_a_name_wins(spark: SparkSession, place: str) -> None:

@@ -200,9 +200,13 @@ def test_a_lost_reply_to_a_file_of_a_checkpoint_is_no_failure(spark: SparkSessio
     assert (checkpoint.names(), checkpoint.read("3")) == (["3"], b"v1")
 
 
-def test_local_checkpoints_are_still_written_by_a_rename(spark: SparkSession, tmp_path: Path) -> None:
+def test_local_checkpoints_are_still_written_by_a_rename_and_can_be_replaced(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     checkpoint = Checkpoint(spark, f"file://{tmp_path}")
     begun = checkpoint.begin("0", b"v1")
     assert [name for name in checkpoint.names() if name.endswith(".tmp")] != []
     begun.close()
     assert (checkpoint.names(), checkpoint.read("0")) == (["0"], b"v1")
+    checkpoint.begin("0", b"v2", replaces=True).close()
+    assert (checkpoint.names(), checkpoint.read("0")) == (["0"], b"v2")
