@@ -85,6 +85,7 @@ class IngestTopic:
     Only the thread of the micro-batches may use `writer`, `newest` and `config`. Another thread may call `check_fenced`.
 
     epoch: the epoch of this ingest's commits.
+    was_published_by_spark: a Spark job has published the last micro-batch, so probably one publishes the next, too.
     """
 
     def __init__(self, topics: Topics, name: str, claim: Claim) -> None:
@@ -104,6 +105,7 @@ class IngestTopic:
         self.epoch = state.writer.epoch
         config = topics.config(state)
         self.writer = TopicWriter(topics.storage, self._chain, config, topics.clock, self.epoch, state.topic_id)
+        self.was_published_by_spark = False
 
     def newest(self) -> TopicState:
         """The topic's newest state.

@@ -247,7 +247,8 @@ class MicroBatches:
             for line in self._attempt(batch.batch_id, partial(look, batch.batch_id)):
                 self._report(line)
         for each in self._ingest_topics.values():
-            each.writer.prepare()  # while Spark stages the rows
+            if not each.was_published_by_spark:  # a Spark job continues no segment
+                each.writer.prepare()  # while Spark stages the rows
         ends = self._attempt(batch.batch_id, partial(self._ends, batch, states))
         task = StagingTask(
             root=self._storage.uri,
@@ -364,5 +365,9 @@ class MicroBatches:
     ) -> Committed:
         """Commit the staged runs of one topic."""
         publisher = publisher_of(spark, self._storage, size, self._settings.publish_spark_bytes)
+        if size:
+            if ingest_topic.was_published_by_spark and publisher is None:
+                ingest_topic.writer.prepare()
+            ingest_topic.was_published_by_spark = publisher is not None
         runs = by_partition(topic.runs)
         return ingest_topic.writer.append(runs, batch, topic.advance, publisher, is_state_fresh=True)

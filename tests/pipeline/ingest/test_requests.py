@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +20,7 @@ from pipeline.ingest.ingest_topic import take_over_all
 from pipeline.ingest.micro_batch import IngestResult, MicroBatches, TopicResult
 from pipeline.ingest.storage_retry import StorageRetry
 from pipeline.settings import load_settings
+from pipeline.spark.store_settings import open_stores
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.progress import Meter
@@ -43,12 +45,12 @@ LATENCY_SECONDS = 0.03
 class Stream:
     """The micro-batches of a query that feeds one topic on an S3 server, through a proxy that counts requests."""
 
-    def __init__(self, root: str, conf: Path, proxy: FaultyProxy) -> None:
+    def __init__(self, root: str, conf: Path, proxy: FaultyProxy, *overrides: str) -> None:
         self.proxy = proxy
         self.topics = Topics(open_storage(root), BrokerConfig(), SystemClock())
         self.topics.create("clicks", PARTITIONS, {})
         conf.write_text(SETTINGS)
-        self.settings = load_settings(conf, (), root).required_ingest()
+        self.settings = load_settings(conf, overrides, root).required_ingest()
         taken = take_over_all(self.topics, ("clicks",), Claim("query"))
         self.result = IngestResult("query", {"clicks": TopicResult(taken["clicks"].epoch)})
         retry = StorageRetry(60_000, lambda _: False, lambda _: None)
@@ -101,3 +103,22 @@ def test_a_micro_batch_needs_few_requests_and_few_one_after_another(spark: Spark
     assert longest_chain(empty) <= 3, [_shown(each) for each in empty]
     assert len(empty) <= 6, [_shown(each) for each in empty]
     assert len(stream.topics.state("clicks").partitions[0].segments) == 1, "a small segment is written again"
+
+
+def test_a_micro_batch_that_a_spark_job_publishes_reads_no_segments(
+    spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
+    root = f"{stream.topics.storage.uri}-by-spark"
+    by_spark = Stream(root, tmp_path / "by-spark.yaml", stream.proxy, f"ingest.publish.spark.bytes={RECORDS}")
+    rows = spark.range(RECORDS).selectExpr("binary(string(id)) AS key", "binary(repeat(id, 20)) AS value")
+    with patch.dict(spark.sparkContext.environment):
+        open_stores(spark.sparkContext)
+        by_spark.ingest(rows)
+        large, small = by_spark.ingest(rows), by_spark.ingest(rows.limit(1))
+    assert [_shown(each) for each in large if _reads_segment(each)] == []
+    assert len([each for each in small if _reads_segment(each)]) == PARTITIONS, "the driver continues these segments"
+    assert [len(part.segments) for part in by_spark.topics.state("clicks").partitions] == [2] * PARTITIONS
+
+
+def _reads_segment(exchange: Exchange) -> bool:
+    return re.search(r"GET .*/data/.*\.log", _shown(exchange)) is not None
