@@ -230,7 +230,7 @@ def find_head(commits: Iterable[Commit], oldest: Callable[[], int], counts: Call
             version = counted_to = commit.version
             is_new = version == 0 and not commit.adds_files
         table_id = table_id or commit.table_id
-        stamp = _stamp_of(commit)
+        stamp = stamp_in(commit)
         is_undone = counted_to is None or commit.version > counted_to
         if stamp is None and commit.changes_rows and not is_undone and (current or commit.operation != "RESTORE"):
             foreign = commit.version
@@ -238,7 +238,7 @@ def find_head(commits: Iterable[Commit], oldest: Callable[[], int], counts: Call
             if newest is None:
                 newest, guard = stamp, commit.version + 1
             current = None if is_undone else stamp
-            if current is not None and _makes_all_rows(commit, current):
+            if current is not None and replaces_all_rows(commit, current):
                 break
         elif current is None and commit.operation == "RESTORE" and not is_undone:
             restored = commit.parameters.get("version")
@@ -250,21 +250,26 @@ def find_head(commits: Iterable[Commit], oldest: Callable[[], int], counts: Call
     if newest is None and oldest() > 0:
         guard = version + 1  # old history was deleted, and an earlier guard may be as high as the table's version
     table_id = table_id or (newest.table_id if newest else None)
-    has_chain = current is not None and current.chain is not None
-    return TableHead(version, current, newest, guard, table_id, is_new, foreign if has_chain else None)
+    return TableHead(version, current, newest, guard, table_id, is_new, foreign)
 
 
-def _makes_all_rows(commit: Commit, stamp: Stamp) -> bool:
-    """Whether the commit begins a chain and replaces all rows, so no earlier commit matters. A rebuild does so."""
-    begins = stamp.chain is not None and stamp.chain.previous is None
+def replaces_all_rows(commit: Commit, stamp: Stamp) -> bool:
+    """Whether the commit replaces all rows and continues no chain, so no earlier commit matters. A rebuild does so."""
+    begins = stamp.chain is None or stamp.chain.previous is None
     mode, predicate = (commit.parameters.get(name) for name in ("mode", "predicate"))
     return begins and commit.operation == "WRITE" and mode == "Overwrite" and predicate in (None, "[]")
 
 
-def _stamp_of(commit: Commit) -> Stamp | None:
+def stamp_in(commit: Commit) -> Stamp | None:
+    """The stamp of a commit; None if it has none.
+
+    Raises:
+        ExportRefusedError: the stamp cannot be read.
+        NewerTableError: a newer Lakelog exported to the table.
+    """
     try:
         return Stamp.from_json(commit.user_metadata)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ExportRefusedError(
             f"commit {commit.version} of the table",
             "has a stamp of Lakelog that cannot be read",
@@ -300,7 +305,8 @@ def check_foreign(export: Export, head: TableHead | None) -> None:
     Raises:
         ForeignCommitError: another writer changed rows.
     """
-    if export.digest and head is not None and head.foreign is not None:
+    has_chain = head is not None and head.current is not None and head.current.chain is not None
+    if export.digest and has_chain and head is not None and head.foreign is not None:
         raise ForeignCommitError(
             export.table,
             f"version {head.foreign} was committed by another writer and changed rows, so the digests in the stamps no"
@@ -317,6 +323,22 @@ def as_in_table(export: Export, head: TableHead | None) -> Export:
     if head is None or head.is_new:
         return export
     return replace(export, digest=export.digest and head.current is not None and head.current.chain is not None)
+
+
+def why_chain_ends(export: Export, head: TableHead | None, has_digests: Callable[[], bool]) -> str | None:
+    """Why a commit after `head` ends the table's chain of digests, as a clause; None if the commit ends no chain.
+
+    Args:
+        has_digests: returns whether the table has digests. Called only if the log no longer says it.
+    """
+    if head is None or head.is_new:
+        return None
+    if head.current is not None:
+        return f"{export.section}.digest is false" if head.current.chain is not None and not export.digest else None
+    if head.newest is None:
+        return "the table's log no longer has the stamp of an export" if has_digests() else None
+    restored = "the table was restored, and its log does not have the stamp of the restored rows"
+    return restored if head.newest.chain is not None else None
 
 
 def head_as_before(export: Export, before: TableHead | None) -> TableHead:

@@ -16,7 +16,8 @@ rows with such bigints. If another writer adds such a row after this check, the 
 rows are written again with `overwriteSchema`. Delta reads and writes the rows in one transaction. If another writer
 commits meanwhile (INSERT, DELETE, UPDATE or OPTIMIZE), the rewrite either contains that commit, or fails with a
 conflict. Only the names and types of the columns are read earlier, before the transaction begins. So after the commit,
-the rewrite compares these names and types with the names and types in the version before the commit.
+the rewrite compares these names and types with the names and types in the version before the commit. If the rows have
+digests, and another writer changed rows just before the transaction, the export ends with an error after the rewrite.
 
 The rewrite commits the table's current positions again, with the same guard as an export
 (pipeline.delta.table_history). So if two exports run at the same time, only one of them can commit. If a run is killed
@@ -37,7 +38,7 @@ from lakelog.spark.types import nullable, quoted, spark_struct
 from pipeline.delta.delta_table import is_table
 from pipeline.delta.export_plan import Export, ExportPlan, TableSchemaError
 from pipeline.delta.rows.row_columns import table_columns
-from pipeline.delta.table_history import check_committed, head_as_before
+from pipeline.delta.table_history import check_committed, check_foreign, head_as_before, read_head
 from pipeline.delta.table_position import stamp_of
 from pipeline.delta.table_properties import PLAIN_TABLE_PROPERTIES
 from pipeline.delta.table_stamp import NextLink, Stamp, TableHead, known_began
@@ -174,6 +175,7 @@ def fit_table(
     Raises:
         TableSchemaError: a column has another type, or cannot be widened.
         ConflictError: another export, or another writer, changed the table meanwhile.
+        ForeignCommitError: the rows have digests, and another writer changed rows meanwhile.
     """
     head = plan.head
     found = _columns(spark, export) if is_table(spark, export.table) else StructType()
@@ -314,6 +316,7 @@ def _rewrite(
 
     Raises:
         ConflictError: another export committed, or another writer changed the columns.
+        ForeignCommitError: another writer changed rows just before the rewrite, and the table has a chain.
         TableSchemaError: another writer added numbers that would lose digits. Nothing was committed.
     """
     now = spark.read.format("delta").load(export.table)
@@ -334,6 +337,7 @@ def _rewrite(
     version: int = check_committed(export.table, head.version, stamp).version
     if version > last_known + 1:
         _check_version_before(spark, export, version, now.schema)
+        check_foreign(export, read_head(export.table))
     return version
 
 

@@ -136,6 +136,7 @@ class Stamp:
             )
         began, chain = fields.get("began"), fields.get("chain")
         known = {
+            "table_id": str(fields["table_id"]),
             "positions": _with_number_keys(fields["positions"]),
             "format": found,
             "recent": Recent(**fields.get("recent", {})),
@@ -162,7 +163,7 @@ def _with_text_keys(offsets: Mapping[int, int]) -> dict[str, int]:
 
 
 def _with_number_keys(offsets: Mapping[str, int]) -> dict[int, int]:
-    return {int(partition): offset for partition, offset in offsets.items()}
+    return {int(partition): int(offset) for partition, offset in offsets.items()}
 
 
 @dataclass(frozen=True)
@@ -181,8 +182,8 @@ class TableHead:
     is_new: bool = False
     """Whether the table was only created, and has no rows."""
     foreign: int | None = None
-    """The first commit of another writer that changed rows after the commit on which the chain of `current` rests; None if
-    there is no such commit, or no chain."""
+    """The first commit of another writer that changed rows after the `current` stamp, or after the commit on which its
+    chain rests; None if there is no such commit."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.delta.export_plan import Export, ExportMode, ExportPlan, ExportResult
+from pipeline.delta.rows.row_columns import DIGEST
+from pipeline.delta.table_history import why_chain_ends
+from pipeline.delta.table_stamp import TableHead
 from pipeline.job import JobReport, Value
 from storage_engine.quantities import counted
 
@@ -78,6 +81,7 @@ def rebuild_report(export: Export, table: str, result: RebuildResult, warnings: 
             "rows lost": result.lost.total,
             "dead letters": done.dead_letters,
             "dead letters by reason": done.reasons,
+            "digests": "a new chain begins" if export.digest else "none",
         },
         rows=[
             {"partition": number, "from offset": done.positions_before.get(number, 0), "to offset": offset}
@@ -112,6 +116,29 @@ def gap_warnings(plan: ExportPlan) -> list[str]:
         " from its start again"
         for number in plan.reread
     ]
+
+
+def chain_warnings(export: Export, head: TableHead | None, version: int | None) -> list[str]:
+    """The warning about a commit that ends the chain of digests.
+
+    Args:
+        head: the head of the table before the commit.
+        version: the version after the commit.
+
+    Raises:
+        StorageError: the table cannot be read.
+    """
+    from pipeline.delta.without_spark.table_opening import has_column
+
+    why = why_chain_ends(export, head, lambda: has_column(export.table, DIGEST.name))
+    if why is None:
+        return []
+    warning = (
+        f"the chain of digests of {export.table} ends with version {version}, because {why}: rows that are exported from now"
+        " on have no digest, and prove compares the table only with the log; an export with --rebuild and"
+        f" {export.section}.digest: true begins a new chain"
+    )
+    return [warning]
 
 
 def _letters_warning(export: Export, result: ExportResult, *, to_database: bool = False) -> str:

@@ -23,7 +23,14 @@ from pipeline.delta.export_plan import (
 )
 from pipeline.delta.table_history import plan_from_history, read_head
 from pipeline.delta.table_stamp import TableHead
-from pipeline.export.export_report import export_report, export_warnings, gap_warnings, rebuild_report, replay_report
+from pipeline.export.export_report import (
+    chain_warnings,
+    export_report,
+    export_warnings,
+    gap_warnings,
+    rebuild_report,
+    replay_report,
+)
 from pipeline.export.export_request import bounds_of, check_options, wanted_export
 from pipeline.export.export_to_database import export_topic_to_database
 from pipeline.job import JobContext, JobReport
@@ -86,6 +93,8 @@ def export_topic(context: JobContext) -> JobReport:
         if changed is not None:
             record_model(context.topics, state, changed)
         register(result.positions_after)
+        if wanted.jdbc is None:
+            warnings += chain_warnings(target, result.plan.head, result.table_version)
     except LogError as error:  # harmless: cleaning sees the older positions, and keeps more records than necessary
         warnings.append(
             f"the export is done, but its positions or the fields of its model could not be recorded: {error}"
@@ -187,10 +196,13 @@ def _replay(
     """Replay dead letters. accepted: the model to record, because the operator has accepted its changes; or None."""
     from pipeline.delta.replaying import replay
 
+    head = read_head(target.table)
     with _reading_with_spark(context, state, "replay") as read:
         result = replay(context.spark, target, ranges, read, _log_starts(context, state), context.lines.info)
     warnings = []
     try:
+        if head is not None and head.version != result.table_version:
+            warnings += chain_warnings(target, head, result.table_version)
         if accepted is not None:
             record_model(context.topics, state, accepted)
     except LogError as error:
@@ -226,6 +238,8 @@ def _rebuild(
         if changed is not None:
             record_model(context.topics, state, changed)
         register(result.exported.positions_after)
+        if not target.digest:
+            warnings += chain_warnings(target, head, result.exported.table_version)
     except LogError as error:
         warnings.append(
             f"the rebuild is done, but its positions or the fields of its model could not be recorded: {error}"

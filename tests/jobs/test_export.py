@@ -178,9 +178,20 @@ def test_a_rebuild_changes_the_mode_of_the_table(
     assert result == {
         "job": "export", "exit_status": 0, "topic": "t", "table": "tables/t", "table version": 2, "mode": "upsert",
         "records": 4, "rows before": 3, "rows now": 1, "rows lost": 0, "dead letters": 0, "dead letters by reason": {},
-        "rows": [{"partition": 0, "from offset": 0, "to offset": 4}], "failures": [], "warnings": [],
+        "digests": "a new chain begins", "rows": [{"partition": 0, "from offset": 0, "to offset": 4}], "failures": [],
+        "warnings": [],
     }  # fmt: skip
     assert open_table(storage, "tables/t").to_pyarrow_table()["_key"].to_pylist() == [b"k1"]
     append(lakelog, FLIGHT)
     status, result, _ = run_export(*upsert)
-    assert (status, result["rows upserted"]) == (0, 1)
+    assert (status, result["rows upserted"], result["warnings"]) == (0, 1, [])
+    append(lakelog, FLIGHT)
+    status, result, _ = run_export(*upsert, "--set", "export.digest=false")
+    ends = (
+        f"the chain of digests of {storage.uri}/tables/t ends with version 4, because export.digest is false: rows that are"
+        " exported from now on have no digest, and prove compares the table only with the log; an export with --rebuild"
+        " and export.digest: true begins a new chain"
+    )
+    assert (status, result["rows upserted"], result["warnings"]) == (0, 1, [ends])
+    append(lakelog, FLIGHT)
+    assert run_export(*upsert)[1]["warnings"] == []

@@ -20,6 +20,7 @@ from deltalake.exceptions import TableNotFoundError
 from pyarrow.dataset import ParquetReadOptions
 
 from lakelog.delta_options import delta_options
+from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from storage_engine.errors import AlreadyExistsError
 from storage_engine.storage.storage_opening import open_storage
 
@@ -39,6 +40,17 @@ def open_or_none(table: str) -> DeltaTable | None:
         return DeltaTable(table, storage_options=delta_options())
     except TableNotFoundError:
         return None
+
+
+def has_column(table: str, name: str) -> bool:
+    """Whether the newest version of a table has a column.
+
+    Raises:
+        StorageError: the table cannot be read.
+    """
+    with deltalake_errors(table, "Nothing was changed.", "cannot be read"):
+        opened = open_or_none(table)
+        return opened is not None and name in [each.name for each in opened.schema().fields]
 
 
 def create_table(table: str, columns: pa.Schema, properties: Mapping[str, str]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.delta import table_schema
 from pipeline.delta.export_plan import Export, ExportBounds, ExportMode
 from pipeline.delta.fresh.snapshot import exported_head
 from pipeline.delta.proof.chain_proof import ChainProof, prove_chain
@@ -121,6 +122,35 @@ def test_wider_numbers_change_no_digest(log: Log, append: Export) -> None:
     assert by_offset(wide)[0]["_digest"] == before
     assert table_at(export.table).version() == 4
     assert proved(wide).stamps == 3  # the rewrite has a stamp, too
+
+
+def test_a_commit_just_before_the_rewrite_stops_the_export(
+    log: Log, append: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export = replace(append, digest=True, schema=schema_of(Trip))
+    trip = b'{"number": %d, "count": 7, "price": "1.50", "marks": [1, null], "legs": [{"distance": 3}]}'
+    log.add(b"a", trip % 1)
+    log.add(b"b", trip % 2)
+    run(log, export)
+    log.add(b"c", trip % 3)
+    wide = replace(export, schema=schema_of(WideTrip))
+    rewrite = table_schema._rewrite
+
+    def after_another_writer(*arguments: Any, **named: Any) -> int:
+        monkeypatch.undo()
+        table_at(export.table).delete("_offset = 0")
+        return rewrite(*arguments, **named)
+
+    monkeypatch.setattr(table_schema, "_rewrite", after_another_writer)
+    with pytest.raises(
+        ForeignCommitError, match=r"version 3 was committed by another writer.*RESTORE the table to version 2"
+    ):
+        run(log, wide)
+    assert [row["_offset"] for row in by_offset(export)] == [1]  # the export itself was not made
+    table_at(export.table).restore(2)
+    run(log, wide)
+    assert [row["_offset"] for row in by_offset(export)] == [0, 1, 2]
+    assert proved(wide).stamps == 3
 
 
 CHANGES: list[Callable[[SparkSession, str], object]] = [
