@@ -166,6 +166,18 @@ def _warnings(result: _Result) -> list[str]:
         return []
     warnings = []
     found = result.proof.findings
+    if result.proof.foreign is not None:
+        warnings.append(f"{result.name}: another writer committed version {result.proof.foreign}, which changed rows")
+    if result.proof.was_restored:
+        warnings.append(
+            f"{result.name}: the table was restored to an older version, and nothing was exported since; only the records"
+            " up to the positions of the older version were compared"
+        )
+    if result.proof.has_digests and result.proof.chain is None:
+        warnings.append(
+            f"{result.name}: the chain of digests has ended, so only the log was compared; an export with --rebuild begins"
+            " a new chain"
+        )
     if columns := result.proof.not_compared:
         warnings.append(
             f"{result.name}: {counted(len(columns), 'column')} not compared, because the table or the model does not"

@@ -59,14 +59,15 @@ def test_the_answer_is_in_the_output_and_in_the_exit_status(tmp_path: Path, prov
     assert prove() == (0, both, "")
     table_at(root_at(tmp_path / "root" / "tables" / "raw")).delete("_offset = 1")
     status, found, told = prove()
-    assert (status, told) == (1, "")
+    assert (status, told) == (1, "prove: warning: raw: another writer committed version 2, which changed rows\n")
     changed = "1 rows, but 2 in the stamp of version 1; another writer committed version 2"
     problems = [
         {"table": "tables/raw", "partition": 0, "offset": 1, "problem": "the record has no row"},
         {"table": "tables/raw", "partition": 0, "offset": None, "problem": changed},
     ]
     assert found == {
-        **both, "exit_status": 1, "answer": "different", "table rows": 3, "equal": 3, "different": 2, "rows": problems
+        **both, "exit_status": 1, "answer": "different", "table rows": 3, "equal": 3, "different": 2, "rows": problems,
+        "warnings": ["raw: another writer committed version 2, which changed rows"],
     }  # fmt: skip
     assert prove("--only", "flights")[:2] == (0, {
         **{name: value for name, value in both.items() if name != "tables"},
@@ -93,6 +94,18 @@ def test_the_text_says_what_the_chain_covers(
         "prove: flights: 2 rows compared with their digests; 1 stamp checked, back to version 1",
         "prove: flights: no longer provable from the log for 1 row; the chain of stamps covers them",
     ]
+
+
+def test_a_restored_table_has_a_warning(tmp_path: Path, prove: Prove, lakelog: Lakelog) -> None:
+    append(lakelog, FLIGHT)
+    argv = ["--root", root_at(tmp_path / "root"), "--conf", str(tmp_path / "several.yaml")]
+    assert run_job("export", "", export, add_export_options, argv, {}) == 0
+    table_at(root_at(tmp_path / "root" / "tables" / "flights")).restore(1)
+    status, found, _ = prove("--only", "flights")
+    assert (status, found["answer"], found["table rows"]) == (0, "equal", 2)
+    restored = "the table was restored to an older version, and nothing was exported since"
+    compared = "only the records up to the positions of the older version were compared"
+    assert found["warnings"] == [f"flights: {restored}; {compared}"]
 
 
 def test_a_table_that_cannot_be_proved_stops_no_other_proof(tmp_path: Path, prove: Prove, lakelog: Lakelog) -> None:

@@ -9,13 +9,16 @@ import pyarrow.compute as pc
 from pipeline.delta.chain.row_digest import DIGEST_BYTES, digest_limbs, whole_array
 from pipeline.delta.chain.stamp_chain import NO_ROWS, RowSum
 
+NO_PARTITION = -1
+"""Counts for the rows without a partition, which no export writes."""
+
 
 def sums_by_partition(partitions: pa.Array | pa.ChunkedArray, digests: pa.Array | pa.ChunkedArray) -> dict[int, RowSum]:
     """By partition, the number of the rows and the sum of their digests. A row without a digest of 16 bytes counts as a
     row, but not in the sum."""
     partitions, digests = whole_array(partitions), whole_array(digests)
     is_whole = pc.fill_null(pc.equal(pc.binary_length(digests), DIGEST_BYTES), False)
-    numbers = np.array(partitions.to_numpy(zero_copy_only=False), np.int64)
+    numbers = np.array(partitions.fill_null(NO_PARTITION).to_numpy(zero_copy_only=False), np.int64)
     limbs = digest_limbs(digests.filter(is_whole))
     owners = numbers[np.array(is_whole.to_numpy(zero_copy_only=False), np.bool_)]
     found = {}

@@ -104,7 +104,7 @@ class PartitionLink:
         """The reverse of `to_document`."""
         counts = PartitionCounts(**{name: document.get(name, 0) for name in asdict(NO_COUNTS)})
         came, went, after = (RowSum.from_pair(document.get(name)) for name in ("came", "went", "after"))
-        return cls(document["from"], document["to"], counts, came, went, after)
+        return cls(int(document["from"]), int(document["to"]), counts, came, went, after)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Chain:
     def from_document(cls, document: Mapping[str, Any]) -> Chain:
         """The reverse of `to_document`."""
         partitions = {int(each): PartitionLink.from_document(link) for each, link in document["partitions"].items()}
-        return cls(document["base"], document["previous"], partitions, document["seal"])
+        return cls(int(document["base"]), document["previous"], partitions, document["seal"])
 
     def follows(self, before: Chain | None) -> bool:
         """Whether the sums of this chain follow from the sums of the stamp before it."""

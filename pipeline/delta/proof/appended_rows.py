@@ -47,6 +47,13 @@ def compare_appended(
         else:
             findings.differs(partition, offset, "the log has no such record")
     _missing(there, found[first], decodes & ~is_open, places, evidence, findings)
+    # A record that an earlier model could decode is a row, and any other record is an open dead letter.
+    is_lost = (reasons == UNDECODABLE) & ~is_open
+    is_lost[found[found >= 0]] = False
+    findings.unprovable[OTHER_MODEL] += sum(
+        (evidence.get(int(there.partitions[index]), NO_EVIDENCE).began or 0) <= there.offsets[index]
+        for index in np.flatnonzero(is_lost)
+    )
     return findings
 
 

@@ -6,12 +6,12 @@ chain:
 
 - Each row has the content of its digest.
 - For each partition, the number of rows and the sum of their digests are those of the newest stamp.
-- Each stamp follows from the stamp before it, as far as the table's log goes back.
+- Each stamp follows from the stamp before it (`pipeline.delta.proof.stamp_order`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,13 +21,13 @@ import pyarrow.dataset as ds
 
 from pipeline.delta.chain.digest_sums import sums_by_partition
 from pipeline.delta.chain.row_digest import row_digests
-from pipeline.delta.chain.stamp_chain import NO_ROWS, Chain, RowSum, added, seal_of
+from pipeline.delta.chain.stamp_chain import NO_ROWS, Chain, RowSum, added
 from pipeline.delta.export_plan import ExportRefusedError
 from pipeline.delta.proof.exported_table import ExportedTable
 from pipeline.delta.proof.findings import Findings
+from pipeline.delta.proof.stamp_order import compare_stamps
 from pipeline.delta.rows.row_columns import DIGEST, STALE_SINCE
-from pipeline.delta.table_history import Commit, find_head
-from pipeline.delta.table_stamp import Stamp, stamp_document
+from pipeline.delta.table_history import find_head, stamp_in
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def changed_since(table: ExportedTable, version: int) -> Since:
         )
     later = (each for each in table.commits if each.version > version)
     first = dict(before.positions)
-    for stamp in (Stamp.from_json(each.user_metadata) for each in later):
+    for stamp in map(stamp_in, later):
         if stamp is None:
             continue
         links = {} if stamp.chain is None else stamp.chain.partitions
@@ -113,11 +113,15 @@ def prove_chain(table: ExportedTable, since: Since | None) -> ChainProof | None:
         StorageError: the table cannot be read.
         UnsupportedError: a column has a type that no export writes.
     """
-    chain = table.chain
-    if chain is None:
+    current, chain = table.head.current, table.chain
+    if current is None or chain is None:
         return None
     findings = Findings()
     sums: dict[int, RowSum] = {}
+    stamps = compare_stamps(table.commits, current, None if since is None else since.version, findings)
+    if table.digest_type != DIGEST.type:
+        findings.differs(None, None, f"column {DIGEST.name} is {table.digest_type or 'missing'}")
+        return ChainProof(0, len(stamps), stamps[-1], findings)
     rows = 0
     left_out = {STALE_SINCE.name, *table.made_by_delta}
     names = [name for name in table.all_columns if name not in left_out]
@@ -129,9 +133,8 @@ def prove_chain(table: ExportedTable, since: Since | None) -> ChainProof | None:
         _compare_content(batch, findings)
         if since is None:
             sums = added(sums, sums_by_partition(batch["_partition"], batch[DIGEST.name]))
-    versions = list(_walk(table.commits, table.head.current, since, findings))
-    _compare_sums(table, chain, versions[0], sums, findings)
-    return ChainProof(rows, len(versions), versions[-1], findings)
+    _compare_sums(table, chain, stamps[0], sums, findings)
+    return ChainProof(rows, len(stamps), stamps[-1], findings)
 
 
 def _compare_content(batch: pa.RecordBatch, findings: Findings) -> None:
@@ -156,41 +159,3 @@ def _compare_sums(
             )
         elif there != stamped:
             findings.differs(partition, None, f"another sum of digests than in the stamp of version {version}{who}")
-
-
-def _walk(commits: Sequence[Commit], current: Stamp | None, since: Since | None, findings: Findings) -> Iterator[int]:
-    """The versions of the stamps, from the newest to the first of the chain or to the end of the log. Compares each with
-    the stamp before it."""
-    stamps = [(each, stamp) for each in commits if (stamp := Stamp.from_json(each.user_metadata)) is not None]
-    stamps = stamps[next(number for number, (_, stamp) in enumerate(stamps) if stamp == current) :]
-    while True:
-        commit, stamp = stamps[0]
-        yield commit.version
-        chain = stamp.chain
-        assert chain is not None, "the newest stamp has a chain, and so has each stamp before it"
-        document = stamp_document(commit.user_metadata) or {}
-        if seal_of(document) != chain.seal:
-            findings.differs(None, None, f"the stamp of version {commit.version} does not fit its seal")
-        if since is not None and commit.version <= since.version:
-            return
-        stamps = _from_seal(stamps[1:], chain.previous)
-        if chain.previous is not None and not stamps:
-            if commits[-1].version == 0:
-                findings.differs(
-                    None, None, f"the stamp before that of version {commit.version} is not in the table's log"
-                )
-            return
-        before = stamps[0][1].chain if stamps else None
-        if not chain.follows(before):
-            findings.differs(None, None, f"the sums of version {commit.version} do not follow from the stamp before it")
-        if before is None:
-            return
-
-
-def _from_seal(stamps: Iterable[tuple[Commit, Stamp]], seal: str | None) -> list[tuple[Commit, Stamp]]:
-    """The stamps from the one with this seal on; none if there is no such stamp."""
-    found = list(stamps)
-    for number, (_, stamp) in enumerate(found):
-        if seal is not None and stamp.chain is not None and stamp.chain.seal == seal:
-            return found[number:]
-    return []

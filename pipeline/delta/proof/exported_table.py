@@ -14,12 +14,12 @@ from deltalake import DeltaTable
 
 from lakelog.delta_options import delta_options
 from pipeline.delta.chain.stamp_chain import Chain
-from pipeline.delta.export_plan import Export, ExportRefusedError
+from pipeline.delta.export_plan import Export, ExportRefusedError, TableSchemaError
 from pipeline.delta.proof.compared_rows import AddedColumns
 from pipeline.delta.proof.slices import Slice
 from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, table_columns
-from pipeline.delta.table_history import Commit, DeltaLog, find_head
-from pipeline.delta.table_stamp import Began, Stamp, TableHead, known_began, known_positions
+from pipeline.delta.table_history import Commit, DeltaLog, find_head, stamp_in
+from pipeline.delta.table_stamp import Began, TableHead, known_began, known_positions
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.table_opening import READ_OPTIONS, open_or_none
 
@@ -65,6 +65,12 @@ class ExportedTable:
         return self.head.current.chain if self.head.current is not None else None
 
     @property
+    def digest_type(self) -> pa.DataType | None:
+        """The type of the column of digests; None if the table has no such column."""
+        columns = pa.schema(self.table.schema().to_arrow())
+        return columns.field(DIGEST.name).type if DIGEST.name in columns.names else None
+
+    @property
     def made_by_delta(self) -> frozenset[str]:
         """The columns that Delta fills itself, for example generated columns. No export knows their values."""
         keys = ("delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
@@ -82,13 +88,28 @@ class ExportedTable:
 
         Args:
             are_wanted: chooses rows of a batch; None: all rows.
+
+        Raises:
+            TableSchemaError: the values of a column do not fit the type in the model.
         """
         found = []
         for batch in self.batches(self.columns.names):
-            chosen = batch.filter(part.contains(batch["_key"], batch["_offset"]))
-            chosen = chosen if are_wanted is None else chosen.filter(are_wanted(chosen))
-            found.append(chosen.cast(self.columns))
+            try:
+                typed = batch.cast(self.columns)
+            except pa.ArrowException:
+                raise self._other_types(batch.schema) from None  # Arrow's message may contain a value
+            chosen = typed.filter(part.contains(typed["_key"], typed["_offset"]))
+            found.append(chosen if are_wanted is None else chosen.filter(are_wanted(chosen)))
         return pa.Table.from_batches(found, schema=self.columns)
+
+    def _other_types(self, there: pa.Schema) -> TableSchemaError:
+        differing = [each for each in self.columns if there.field(each.name).type != each.type]
+        named = ", ".join(f"{each.name} is {there.field(each.name).type} instead of {each.type}" for each in differing)
+        return TableSchemaError(
+            self.path,
+            f"has columns with other types than the model, and values that do not fit: {named}",
+            "Use the model with which the table was exported, or make the table again with --rebuild.",
+        )
 
     def batches(self, names: Sequence[str], wanted: ds.Expression | None = None) -> Iterator[pa.RecordBatch]:
         """Some columns of the rows, with the types of the table.
@@ -166,7 +187,7 @@ def added_columns(commits: Iterable[Commit]) -> AddedColumns:
         commits: the commits of the table, the newest first. The oldest may be missing.
     """
     oldest_first = list(commits)[::-1]
-    stamps = [Stamp.from_json(commit.user_metadata) for commit in oldest_first]
+    stamps = [stamp_in(commit) for commit in oldest_first]
     known: frozenset[str] = frozenset()
     is_whole = bool(oldest_first) and oldest_first[0].version == 0
     written: Mapping[int, int] | None = {} if is_whole else None
@@ -193,6 +214,12 @@ def _open_letters(export: Export, head: TableHead) -> dict[int, npt.NDArray[np.i
         dataset = letters.to_pyarrow_dataset(parquet_read_options=READ_OPTIONS)
         names = [name for name in ("partition", "offset", "table_id", "outcome") if name in dataset.schema.names]
         found = dataset.to_table(columns=names)
+    if not {"partition", "offset"}.issubset(names):
+        raise ExportRefusedError(
+            export.dead_letters,
+            "is not a table of dead letters: it has no columns partition and offset",
+            "Restore the table from a backup.",
+        )
     if "table_id" in names and head.table_id is not None:
         found = found.filter(pc.fill_null(pc.equal(found["table_id"], head.table_id), True))
     if "outcome" in names:

@@ -9,7 +9,7 @@ for a row:
                             longer accepts the record; or the row is older than a column of the table
 
 If the table has digests, the proof also checks the chain of its stamps (`pipeline.delta.proof.chain_proof`), which
-covers rows that the log can no longer prove.
+covers rows that the log can no longer prove. Without digests, it compares only the positions in the stamps.
 
 The log may change during the proof. So the proof first reads the table's version and position, then the log. Last, it
 reads the offsets below which compaction and retention may have removed records.
@@ -31,8 +31,9 @@ from pipeline.delta.proof.compared_rows import Places
 from pipeline.delta.proof.exported_table import ExportedTable
 from pipeline.delta.proof.findings import Findings, PartitionEvidence
 from pipeline.delta.proof.slices import Slice, slices_of
+from pipeline.delta.proof.stamp_order import compare_stamps
 from pipeline.delta.proof.upserted_rows import compare_upserted
-from pipeline.delta.rows.row_columns import table_columns
+from pipeline.delta.rows.row_columns import DIGEST, table_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 from pipeline.delta.without_spark.topic_records import ReadBatches
 
@@ -49,6 +50,9 @@ class Proof:
     records: the number of records that were read from the log.
     not_compared: columns that the table and the model do not have in common.
     chain: the proof of the chain of digests; None if the table has none.
+    has_digests: whether the table has the column of digests, perhaps without a chain.
+    foreign: a commit of another writer that changed rows after the last export; None if there is none.
+    was_restored: whether the table has the rows of an older version, because nothing was exported after a RESTORE.
     """
 
     version: int
@@ -57,6 +61,9 @@ class Proof:
     not_compared: tuple[str, ...] = ()
     findings: Findings = field(default_factory=Findings)
     chain: ChainProof | None = None
+    has_digests: bool = False
+    foreign: int | None = None
+    was_restored: bool = False
 
     @property
     def covered(self) -> int:
@@ -98,12 +105,20 @@ def prove_table(
     export = replace(export, digest=False)  # the chain compares the digests
     changed = None if since is None else changed_since(table, since)
     absent = [name for name in table_columns(export).names if name not in table.columns.names]
-    proof = Proof(table.head.version, not_compared=(*absent, *table.others))
+    proof = Proof(
+        table.head.version,
+        not_compared=(*absent, *table.others),
+        has_digests=DIGEST.name in table.all_columns,
+        foreign=table.head.foreign,
+        was_restored=table.head.newest != table.head.current,
+    )
     keyed = export.mode is ExportMode.UPSERT
     size = sum(each.last_stable_offset - each.log_start_offset for each in ranges.values())
     for part in slices_of(table.count() + size, by_key=keyed):
         records, later = _records(export, table, ranges, read, part, changed)
         rows = table.rows(part, None if changed is None else _changed_rows(changed, records, keyed=keyed))
+        proof.rows += len(rows)
+        rows = _with_place(rows, proof.findings)
         evidence = _evidence(table, ranges, ranges_after(), changed)
         places = Places(records)
         is_open = table.is_open_letter(places.partitions, places.offsets)
@@ -113,12 +128,24 @@ def prove_table(
         else:
             found = compare_appended(records, is_open, rows, evidence, table.added)
         proof.findings.add(found)
-        proof.rows += len(rows)
         proof.records += len(records)
     proof.chain = prove_chain(table, changed)
     if proof.chain is not None:
         proof.findings.add(proof.chain.findings)
+    elif table.head.current is not None:
+        compare_stamps(table.commits, table.head.current, None, proof.findings)
     return proof
+
+
+def _with_place(rows: pa.Table, findings: Findings) -> pa.Table:
+    """The rows that have a partition, an offset and a timestamp. Each other row is a difference."""
+    is_placed = pc.and_(
+        pc.and_(rows["_partition"].is_valid(), rows["_offset"].is_valid()), rows["_timestamp"].is_valid()
+    )
+    chosen = rows.filter(is_placed)
+    for _ in range(len(rows) - len(chosen)):
+        findings.differs(None, None, "the row has null in _partition, _offset or _timestamp")
+    return chosen
 
 
 def _changed_rows(since: Since, records: pa.Table, *, keyed: bool) -> Callable[[pa.RecordBatch], pa.BooleanArray]:
@@ -127,7 +154,7 @@ def _changed_rows(since: Since, records: pa.Table, *, keyed: bool) -> Callable[[
 
     def are_changed(rows: pa.RecordBatch) -> pa.BooleanArray:
         starts = _positions_of(since.first, rows["_partition"])
-        changed = pa.array(np.array(rows["_offset"].to_numpy(zero_copy_only=False), np.int64) >= starts)
+        changed = pa.array(np.array(rows["_offset"].fill_null(-1).to_numpy(zero_copy_only=False), np.int64) >= starts)
         return pc.or_(changed, pc.is_in(rows["_key"], keys)) if keyed else changed
 
     return are_changed
@@ -160,9 +187,8 @@ def _records(
 
 
 def _positions_of(positions: Mapping[int, int], partitions: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    numbers = np.array(partitions.to_numpy(zero_copy_only=False), np.int64)
-    known = np.array([positions.get(each, 0) for each in range(int(numbers.max(initial=-1)) + 1)], np.int64)
-    return known[numbers]
+    numbers, places = np.unique(partitions.fill_null(-1).to_numpy(zero_copy_only=False), return_inverse=True)
+    return np.array([positions.get(int(each), 0) for each in numbers], np.int64)[places]
 
 
 def _evidence(table: ExportedTable, read: Offsets, after: Offsets, since: Since | None) -> dict[int, PartitionEvidence]:

@@ -32,7 +32,7 @@ class Slice:
             return pa.array(np.ones(len(keys), np.bool_))
         if self.by_key:
             return pa.array(partition_keys(keys, self.slices, 0) == self.number)
-        groups = np.array(offsets.to_numpy(zero_copy_only=False), np.int64) // _OFFSETS_TOGETHER
+        groups = np.array(offsets.fill_null(0).to_numpy(zero_copy_only=False), np.int64) // _OFFSETS_TOGETHER
         return pa.array(groups % self.slices == self.number)
 
 

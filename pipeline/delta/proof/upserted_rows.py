@@ -165,7 +165,10 @@ class _Comparison:
                 self._explain_missing(int(key), int(self._deciding[key]))
 
     def _is_stale_as_expected(self, keys: Numbers, is_made: Mask) -> Mask:
-        """Compare `_stale_since` of the rows that are made from their deciding record."""
+        """Compare `_stale_since` of the rows that are made from their deciding record. If the table does not have this
+        column, nothing is compared."""
+        if STALE_SINCE.name not in self._rows.column_names:
+            return np.ones(len(keys), np.bool_)
         first, row = self._first_undecodable()[keys], self._row[keys]
         stale = self._rows[STALE_SINCE.name].combine_chunks()
         is_null = np.array(stale.is_null().to_numpy(zero_copy_only=False), np.bool_)

@@ -1,4 +1,4 @@
-"""Turns the errors of the deltalake library into Lakelog's own errors."""
+"""Turns the errors of the libraries deltalake and pyarrow into Lakelog's own errors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from lakelog.delta_options import answered
@@ -16,10 +17,13 @@ from storage_engine.storage.posix_errors import storage_error
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 """Finds the operating system's error number in deltalake's messages."""
 
+_FILE = re.compile(r"[\w.=-]+\.parquet")
+"""Finds the name of a file in Arrow's messages."""
+
 
 @contextmanager
 def deltalake_errors(path: str, remedy: str, failed: str = "cannot be written") -> Iterator[None]:
-    """Turn each error of deltalake, except a conflict between two commits, into a StorageError.
+    """Turn each error of deltalake and of Arrow, except a conflict between two commits, into a StorageError.
 
     Args:
         path: path or URI of the table.
@@ -37,6 +41,10 @@ def deltalake_errors(path: str, remedy: str, failed: str = "cannot be written") 
         reason = str(error).partition("\n")[0]  # some errors continue with the library's stack
         code = _OS_ERROR.search(reason)
         raise storage_error(path, f"{failed}: {reason}", int(code[1]) if code else None, remedy) from error
+    except pa.ArrowException as error:
+        # The cause is not kept, because Arrow's message may contain a value.
+        file = _FILE.search(str(error))
+        raise StorageError(path, f"{failed}: {file[0] if file else 'a file'} is damaged", remedy) from None
 
 
 def _store_error(path: str, error: Exception, remedy: str, failed: str) -> StorageError:

@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,20 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, write_deltalake
 
+from pipeline.delta.chain.digest_sums import sums_by_partition
 from pipeline.delta.chain.row_digest import row_digests
 from pipeline.delta.chain.stamp_chain import RowSum, seal_of
-from pipeline.delta.export_plan import NO_BOUNDS, ExportMode, ExportRefusedError
+from pipeline.delta.export_plan import NO_BOUNDS, ExportMode, ExportRefusedError, TableSchemaError
+from pipeline.delta.proof.exported_table import open_exported_table
 from pipeline.delta.proof.findings import ADDED_COLUMN, COMPACTION, OTHER_MODEL, RETENTION
-from pipeline.delta.table_history import ForeignCommitError, plan_from_history, read_head
-from pipeline.delta.table_stamp import NewerTableError, Stamp, TableHead
+from pipeline.delta.table_history import ForeignCommitError, plan_from_history, read_head, why_chain_ends
+from pipeline.delta.table_stamp import NewerTableError, NextLink, Stamp, TableHead
 from pipeline.delta.without_spark.small_export import export_without_spark
+from storage_engine.errors import StorageError
 from tests.pipeline.delta.order_models import LargeOrder, schema_of
 from tests.pipeline.delta.proof.exported_topic import KEYS, ExportedTopic, some_orders, whole
 from tests.roots.delta_tables import commit_file, table_at
+from tests.stores import file_in
 
 MODES = pytest.mark.parametrize("mode", list(ExportMode))
 Row = dict[str, Any]
@@ -127,18 +132,26 @@ def delete_exported(topic: ExportedTopic, chance: random.Random) -> None:
     topic.delete_records(number, chance.randint(part.log_start_offset, part.high_watermark))
 
 
+def stamp_at(topic: ExportedTopic, version: int) -> Stamp:
+    stamp = open_exported_table(topic.export, version).head.current
+    assert stamp is not None
+    return stamp
+
+
 def rows_of(topic: ExportedTopic, version: int | None = None) -> list[Row]:
     rows: list[Row] = table_at(topic.export.table, version).to_pyarrow_table().sort_by("_offset").to_pylist()
     return rows
 
 
-def rewrite(topic: ExportedTopic, change: Callable[[list[Row]], object], stamp: Stamp | None = None) -> None:
-    """Change rows in a commit that looks like the commit of an export."""
+def rewrite(topic: ExportedTopic, change: Callable[[list[Row]], object]) -> None:
+    """Change rows in a commit that looks like the commit of an export that changes no rows."""
     rows = rows_of(topic)
     change(rows)
     table = table_at(topic.export.table)
     schema = pa.schema(table.schema().to_arrow())
-    forged = CommitProperties(custom_metadata={"userMetadata": (stamp or chained(topic)).to_json()})
+    head = head_of(topic)
+    stamp = NextLink(head).add_to(replace(chained(topic), id="forged", version=head.next_guard))
+    forged = CommitProperties(custom_metadata={"userMetadata": stamp.to_json()})
     write_deltalake(table, pa.Table.from_pylist(rows, schema=schema), mode="overwrite", commit_properties=forged)
 
 
@@ -235,20 +248,29 @@ def test_a_forged_stamp_is_found(topic: ExportedTopic) -> None:
     lost = sum(int.from_bytes(row["_digest"], "little") for row in rows_of(topic)) % 2**128
     forge(topic, 3, set_sum("after", [11, f"{lost:032x}"]), seal=False)
     assert differences(topic) == [
-        "the stamp of version 3 does not fit its seal", "the sums of version 3 do not follow from the stamp before it"
-    ]  # fmt: skip
+        "the stamp of version 3 does not fit its seal",
+        "the stamp of version 3 has sums that do not follow from the stamp before it",
+    ]
     forge(topic, 3, lambda _: None, seal=True)
-    assert differences(topic) == ["the sums of version 3 do not follow from the stamp before it"]
+    assert differences(topic) == ["the stamp of version 3 has sums that do not follow from the stamp before it"]
 
 
 def test_a_forged_older_stamp_is_found(topic: ExportedTopic) -> None:
     forge(topic, 1, lambda document: document.update(positions={"0": 11}), seal=False)
     assert differences(topic) == ["the stamp of version 1 does not fit its seal"]
     forge(topic, 1, lambda _: None, seal=True)
-    assert differences(topic) == ["the stamp before that of version 2 is not in the table's log"]
+    assert differences(topic) == ["the stamp of version 2 does not continue the stamp before it"]
+    table_at(topic.export.table).create_checkpoint()
+    commit_file(topic.export.table, 0).unlink()  # as Delta's clean-up of its log does
+    assert differences(topic) == ["the stamp of version 2 does not continue the stamp before it"]
+    commit_file(topic.export.table, 1).unlink()
+    assert differences(topic) == []
 
 
 def test_a_stamp_of_a_newer_format_is_refused(topic: ExportedTopic) -> None:
+    forge(topic, 1, lambda document: document["chain"].update(base=[]), seal=False)
+    with pytest.raises(ExportRefusedError, match="commit 1 of the table: has a stamp of Lakelog that cannot be read"):
+        topic.prove()
     forge(topic, 2, lambda document: document.update(format=4), seal=False)
     with pytest.raises(NewerTableError, match="its stamp has format 4; this Lakelog knows format 3"):
         topic.prove()
@@ -334,3 +356,82 @@ def test_the_reasons_why_the_log_proves_nothing_are_covered(tmp_path: Path) -> N
     proof = topic.prove(replace(topic.export, schema=schema_of(LargeOrder)))
     assert proof.findings.unprovable.keys() <= {RETENTION, COMPACTION, OTHER_MODEL, ADDED_COLUMN}
     assert proof.covered == proof.findings.unprovable.total() == 12
+
+
+@MODES
+@pytest.mark.parametrize("digest", [False, True])
+def test_a_stamp_that_hides_lost_records_is_found(tmp_path: Path, mode: ExportMode, *, digest: bool) -> None:
+    """The rows of the last export are removed in a commit whose stamp fits the other rows."""
+    topic = ExportedTopic(tmp_path, mode, partitions=1, digest=digest)
+    for number in range(2):
+        topic.append((b"%d" % number, number))
+        topic.run_export()
+    before, head = stamp_at(topic, 1), head_of(topic)
+    last = sums_by_partition(*table_at(topic.export.table).to_pyarrow_table(filters=[("_offset", "=", 1)]).select(
+        ["_partition", "_digest"]).columns) if digest else {}  # fmt: skip
+    forged = replace(before, id="forged", version=head.next_guard)
+    forged = NextLink(head).add_to(forged, {}, last) if digest else forged
+    table_at(topic.export.table).delete(
+        "_offset = 1", commit_properties=CommitProperties(custom_metadata={"userMetadata": forged.to_json()})
+    )
+    assert differences(topic) == ["the stamp of version 3 has lower positions than the stamp before it"]
+
+
+@pytest.mark.parametrize("digest", [False, True])
+def test_a_stamp_that_begins_later_is_found(tmp_path: Path, *, digest: bool) -> None:
+    topic = ExportedTopic(tmp_path, ExportMode.APPEND, partitions=1, digest=digest)
+    for number in range(2):
+        topic.append((b"%d" % number, number))
+        topic.run_export()
+    topic.append((b"2", None), (b"3", b"{"))
+    forge(topic, 2, lambda document: document["began"].update(offsets={"0": 1}), seal=digest)
+    problem = "has a later first offset than the stamp before it"
+    assert differences(topic) == [f"the stamp of version 2 {problem}"]
+
+
+def test_the_end_of_a_chain_has_a_reason(topic: ExportedTopic) -> None:
+    def why(*, digest: bool = True, has_digests: bool = True) -> str | None:
+        return why_chain_ends(replace(topic.export, digest=digest), head_of(topic), lambda: has_digests)
+
+    assert (why(), why(digest=False)) == (None, "export.digest is false")
+    table = table_at(topic.export.table)
+    moment = datetime.fromtimestamp(table.history(limit=2)[1]["timestamp"] / 1000, UTC)
+    table.restore(moment)
+    assert why() == "the table was restored, and its log does not have the stamp of the restored rows"
+    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"})
+    table.create_checkpoint()
+    for version in range(table.version()):
+        commit_file(topic.export.table, version).unlink()
+    assert why() == "the table's log no longer has the stamp of an export"
+    assert why(has_digests=False) is None
+
+
+def test_changed_types_and_columns_are_named(topic: ExportedTopic) -> None:
+    rows = table_at(topic.export.table).to_pyarrow_table()
+
+    def overwrite(name: str, column: list[Any] | None, kind: pa.DataType) -> None:
+        others = rows.drop_columns([name])
+        changed = others if column is None else others.append_column(name, pa.array(column, kind))
+        write_deltalake(table_at(topic.export.table), changed, mode="overwrite", schema_mode="overwrite")
+
+    overwrite("_digest", None, pa.binary())
+    assert differences(topic) == ["column _digest is missing"]
+    overwrite("_stale_since", None, pa.null())
+    proof = topic.prove()
+    assert (proof.findings.differences, proof.not_compared, proof.foreign) == ([], ("_stale_since",), 3)
+    overwrite("_digest", ["a"] * 12, pa.string())
+    assert differences(topic) == ["column _digest is string"]
+    overwrite("_offset", [None, *range(11)], pa.int64())
+    assert differences(topic)[0] == "the row has null in _partition, _offset or _timestamp"
+    overwrite("number", ["a"] * 12, pa.string())
+    with pytest.raises(
+        TableSchemaError, match=r"values that do not fit: number is string instead of int64\. Use the model"
+    ):
+        topic.prove()
+
+
+def test_a_damaged_file_is_named(topic: ExportedTopic) -> None:
+    for file in [each.key for each in topic.storage.list("tables/orders/") if each.key.endswith(".parquet")]:
+        file_in(topic.storage, file).write_bytes(b"PAR1" * 100)
+    with pytest.raises(StorageError, match=r"cannot be read: [\w.-]+\.parquet is damaged. Nothing was changed"):
+        topic.prove()
