@@ -386,8 +386,8 @@ def damage_stamp(history: History) -> bool:
         ):
             place = place[chosen]
             chosen = history.chance.choice(sorted(place))
-        values: list[Any] = [each for each in (None, "x", [], {}, -1, 10**30, True) if each != place[chosen]]
-        place[chosen] = history.chance.choice(values)
+        values: list[Any] = [None, "x", [], {}, -1, 10**30, True]
+        place[chosen] = history.chance.choice([each for each in values if each != place[chosen]])
         info["userMetadata"] = json.dumps(document)
 
     edit_commit(history, history.chance.choice([each for each in _stamped(history) if each > 0]), change)
