@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, 
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from schemas.comparing import ModelField
@@ -73,6 +75,8 @@ CONVERSION_ERRORS = (ArithmeticError, ValueError, TypeError)
 """Arrow's errors for a value that does not fit the type of its column. They include pa.ArrowInvalid and
 pa.ArrowTypeError.
 """
+_NOT_UTF8 = "was not a utf8 string"
+"""The end of Arrow's error for bytes in a column of strings."""
 
 
 class UndecodableError(Exception):
@@ -87,23 +91,38 @@ class UndecodableError(Exception):
         super().__init__(reason)
 
 
-def decode_each(columns: pa.Schema, values: pa.BinaryArray, decode: Callable[[bytes], Row]) -> DecodedValues:
+def decode_each(
+    columns: pa.Schema,
+    values: pa.BinaryArray,
+    decode: Callable[[bytes], Row],
+    reasons: MutableMapping[int, str] | None = None,
+) -> DecodedValues:
     """Decode values one by one. A null value gives neither a row nor an error.
 
     Args:
         decode: decodes one value, or raises an UndecodableError.
+        reasons: by row, why a value cannot be decoded, if this is known already. These values are not decoded.
     """
     rows: list[Row | None] = []
-    reasons: dict[int, str] = {}
+    reasons = {} if reasons is None else reasons
     for number, value in enumerate(values.to_pylist()):
         row = None
-        if value is not None:
+        if value is not None and number not in reasons:
             try:
                 row = decode(value)
             except UndecodableError as error:
                 reasons[number] = error.reason
         rows.append(row)
     return decoded_values(columns, rows, reasons)
+
+
+def value_bytes(
+    values: pa.BinaryArray,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The bytes of all values, and the start and the end of each value in these bytes."""
+    _, offsets, data = values.buffers()
+    places = np.frombuffer(offsets or b"", np.int32)[values.offset :][: len(values) + 1].astype(np.int64)
+    return np.frombuffer(data or b"", np.uint8), places[:-1], places[1:]
 
 
 def decoded_values(
@@ -133,14 +152,16 @@ def _column(field: pa.Field, rows: Sequence[Row | None]) -> pa.Array:
 def _drop_rows_that_no_column_holds(
     schema: pa.Schema, rows: MutableSequence[Row | None], reasons: MutableMapping[int, str]
 ) -> None:
-    """Drop rows that fit the schema but not the columns, for example an int of more than 64 bits."""
+    """Drop rows that fit the schema but not the columns, for example an int of more than 64 bits. A string of proto2 may
+    have bytes that are not UTF-8."""
     for number, row in enumerate(rows):
         if row is None:
             continue
         for field in schema:
             try:
                 _column(field, [row])
-            except CONVERSION_ERRORS:
+            except CONVERSION_ERRORS as error:
                 rows[number] = None
-                reasons[number] = f"out_of_range at {field.name}"
+                kind = "not_utf8" if str(error).endswith(_NOT_UTF8) else "out_of_range"
+                reasons[number] = f"{kind} at {field.name}"
                 break

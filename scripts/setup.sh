@@ -225,7 +225,7 @@ mark_done() {
 # module.
 kernel_sources() {
     (cd "$lakelog_home" && cksum storage_engine/record/*.py storage_engine/record/kernels/*.py storage_engine/cleaner/*.py \
-        storage_engine/log/growing_segment.py pipeline/delta/chain/hash_kernels.py) && echo "in $NUMBA_CACHE_DIR"
+        storage_engine/log/growing_segment.py pipeline/delta/chain/hash_kernels.py schemas/avro/check_kernels.py) && echo "in $NUMBA_CACHE_DIR"
 }
 
 compile_kernels() {

@@ -12,23 +12,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from schemas.avro.avro_columns import columns_of, converted, fields_of
-from schemas.avro.avro_schema import (
-    AvroSchema,
-    AvroSchemaError,
-    canonical_form,
-    check_finite,
-    parse,
-    with_checked_indexes,
-)
+from schemas.avro.avro_schema import AvroSchemaError, Node, canonical_form, check_finite, parse
 from schemas.avro.resolution import check_branches
+from schemas.avro.value_check import ValueCheck
 from schemas.comparing import ModelField
 from schemas.decoder import DecodedValues, Row, UndecodableError, decode_each
 from schemas.model_columns import UnsupportedFieldError
 from schemas.schema_errors import required_package
-from schemas.writers.wire_format import after_id, schema_id
+from schemas.writers.wire_format import ID_LENGTH, after_id, rows_by_id, schema_id
 from schemas.writers.writer_schemas import UnusableSchemaError, WriterSchemas
 
 _FORMAT = "(format)"
@@ -66,9 +61,9 @@ class AvroDecoder:
         except Exception as error:  # noqa: BLE001 - fastavro does not check everything in a schema
             raise AvroSchemaError(f"it cannot become columns: {type(error).__name__}") from None
         self._conversions = {name: each for name, each in conversions.items() if each is not None}
-        self._plain = with_checked_indexes(parse(text))
+        self._plain = ValueCheck(self._reader)
         self._writers = writers
-        self._known: dict[int, AvroSchema | _Unusable] = {}
+        self._known: dict[int, ValueCheck | _Unusable] = {}
         self._read: Callable[..., Any] = required_package("fastavro", "fastavro", "avro").schemaless_reader
 
     @property
@@ -87,53 +82,60 @@ class AvroDecoder:
         return {**fields_of(self._reader, self._columns), _FORMAT: ModelField(form, required=True, nullable=False)}
 
     def decode(self, values: pa.BinaryArray) -> DecodedValues:
-        missing: dict[int, _Unusable] = {}  # an id that is missing now may be there for the next batch
-        return decode_each(self._columns, values, lambda value: self._row(value, missing))
-
-    def _row(self, value: bytes, missing: dict[int, _Unusable]) -> Row:
         if self._writers is None:
-            return self._decoded(value, self._plain, None)
-        number = schema_id(value)
-        writer = self._known.get(number) or missing.get(number) or self._writer(self._writers, number, missing)
-        if isinstance(writer, _Unusable):
-            raise UndecodableError(writer.reason)
-        return self._decoded(after_id(value), writer, self._reader.root)
+            rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
+            return decode_each(self._columns, values, self._plain_row, self._plain.reasons(values, rows))
+        return decode_each(self._columns, values, self._row, self._unfit(self._writers, values))
 
-    def _decoded(self, value: bytes, writer: AvroSchema, reader: Any) -> Row:
-        stream = io.BytesIO(value)
+    def _unfit(self, writers: WriterSchemas, values: pa.BinaryArray) -> dict[int, str]:
+        """By row, why a value that begins with an id cannot be decoded. The schemas of the other ids are known then."""
+        reasons: dict[int, str] = {}
+        for number, rows in rows_by_id(values).items():
+            writer = self._known.get(number) or self._writer(writers, number)
+            if isinstance(writer, ValueCheck):
+                reasons |= writer.reasons(values, rows, ID_LENGTH)
+            else:
+                reasons |= dict.fromkeys(rows.tolist(), writer.reason)
+        return reasons
+
+    def _plain_row(self, value: bytes) -> Row:
+        return self._decoded(value, self._reader.root, None)
+
+    def _row(self, value: bytes) -> Row:
+        writer = self._known[schema_id(value)]
+        assert isinstance(writer, ValueCheck), "a value of an unusable schema is not decoded"
+        return self._decoded(after_id(value), writer.schema.root, self._reader.root)
+
+    def _decoded(self, value: bytes, writer: Node, reader: Node) -> Row:
         try:
-            record = self._read(stream, writer.root, reader, return_named_type=True)
+            record = self._read(io.BytesIO(value), writer, reader, return_named_type=True)
             if isinstance(record, tuple):  # the writer's outermost type is a union
                 _, record = record
-            row = converted(record, self._conversions)
+            return converted(record, self._conversions)
         except UndecodableError:
             raise
         except Exception as error:  # noqa: BLE001 - fastavro raises many types; their texts may contain the value
             raise UndecodableError(_REASONS.get(type(error).__name__, "malformed")) from None
-        if stream.tell() < len(value):
-            raise UndecodableError("too_long: the value has more bytes than its schema describes")
-        return row
 
-    def _writer(self, writers: WriterSchemas, number: int, missing: dict[int, _Unusable]) -> AvroSchema | _Unusable:
-        """The writer's schema with an id, from the folder or the registry."""
+    def _writer(self, writers: WriterSchemas, number: int) -> ValueCheck | _Unusable:
+        """The writer's schema with an id, from the folder or the registry. An id that is missing now may be there for the
+        next batch."""
         try:
             found = writers.find(number)
         except UnusableSchemaError as error:
-            missing[number] = _unusable(number, str(error))
-            return missing[number]
+            return _unusable(number, str(error))
         if found is None:
-            missing[number] = _Unusable(f"unknown_schema: {writers.shown} has no schema with the id {number}")
-            return missing[number]
+            return _Unusable(f"unknown_schema: {writers.shown} has no schema with the id {number}")
         if found.kind != "AVRO":
-            known: AvroSchema | _Unusable = _Unusable(
+            known: ValueCheck | _Unusable = _Unusable(
                 f"other_format: the schema with the id {number} is {found.kind}, not AVRO"
             )
         else:
             try:
-                known = parse(found.text, found.references)
-                check_finite(known)
-                check_branches(known, self._reader)
-                known = with_checked_indexes(known)
+                schema = parse(found.text, found.references)
+                check_finite(schema)
+                check_branches(schema, self._reader)
+                known = ValueCheck(schema)
             except AvroSchemaError as error:
                 known = _unusable(number, str(error))
             except Exception as error:  # noqa: BLE001 - one schema must not stop the topic
@@ -147,7 +149,6 @@ def _unusable(number: int, why: str) -> _Unusable:
 
 
 _REASONS: Mapping[str, str] = {
-    "EOFError": "too_short: the value ends before all of its fields",
     "SchemaResolutionError": "no_match: the writer's schema does not fit the schema of the settings",
     "UnicodeDecodeError": "not_utf8: a string is not text in UTF-8",
     "OverflowError": "out_of_range: a date or time is outside of the years 1 to 9999",

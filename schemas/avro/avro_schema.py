@@ -128,18 +128,6 @@ def canonical_form(schema: AvroSchema) -> str:
     return hashlib.sha256(json.dumps(form(schema.root)).encode()).hexdigest()[:16]
 
 
-def with_checked_indexes(schema: AvroSchema) -> AvroSchema:
-    """The schema, after its enums were changed so that fastavro refuses an index that is negative.
-
-    fastavro takes the index from the list of the symbols, and Python counts a negative index of a list from the end. So
-    a dict replaces the list. A schema that was changed can only be a writer's schema.
-    """
-    for node in _definitions(schema):
-        if kind_of(node) == "enum" and isinstance(node["symbols"], list):
-            node["symbols"] = dict(enumerate(node["symbols"]))
-    return schema
-
-
 def kind_of(node: Node) -> str:
     """The type of a resolved part: a primitive type, record, enum, fixed, array, map or union."""
     if isinstance(node, list):

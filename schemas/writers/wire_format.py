@@ -11,10 +11,15 @@ any byte. So a setting, not the value, says which of the two formats a topic has
 
 from __future__ import annotations
 
-from schemas.decoder import UndecodableError
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from schemas.decoder import UndecodableError, value_bytes
 
 _MAGIC = 0
-_LENGTH = 5
+ID_LENGTH = 5
+"""The number of bytes of the magic byte and the id."""
 _MOST_ID = 2**31 - 1
 _MOST_INDEXES = 64
 """A message that is nested more deeply than this does not exist."""
@@ -26,17 +31,30 @@ def schema_id(value: bytes) -> int:
     Raises:
         UndecodableError: the value does not begin with the magic byte and an id.
     """
-    if len(value) < _LENGTH or value[0] != _MAGIC:
+    if len(value) < ID_LENGTH or value[0] != _MAGIC:
         raise UndecodableError("no_schema_id: the value does not begin with the byte 0 and an id of 4 bytes")
-    number = int.from_bytes(value[1:_LENGTH], "big")
+    number = int.from_bytes(value[1:ID_LENGTH], "big")
     if number > _MOST_ID:
         raise UndecodableError("no_schema_id: the 4 bytes after the byte 0 are no id, because ids are below 2^31")
     return number
 
 
+def rows_by_id(values: pa.BinaryArray) -> dict[int, npt.NDArray[np.int64]]:
+    """The rows of the values that begin with an id, by this id, in ascending order."""
+    data, starts, ends = value_bytes(values)
+    rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False) & (ends - starts >= ID_LENGTH))
+    first = data[starts[rows][:, None] + np.arange(ID_LENGTH)].astype(np.int64)
+    ids = first[:, 1:] @ (1 << np.arange(24, -1, -8))
+    has_id = (first[:, 0] == _MAGIC) & (ids <= _MOST_ID)
+    rows, ids = rows[has_id], ids[has_id]
+    order = np.argsort(ids, kind="stable")
+    found, places = np.unique(ids[order], return_index=True)
+    return dict(zip(found.tolist(), np.split(rows[order], places[1:]), strict=True)) if len(found) else {}
+
+
 def after_id(value: bytes) -> bytes:
     """The rest of a value that begins with an id."""
-    return value[_LENGTH:]
+    return value[ID_LENGTH:]
 
 
 def message_indexes(rest: bytes) -> tuple[tuple[int, ...], bytes]:
