@@ -1,9 +1,13 @@
-"""Checks two cases of Avro's schema resolution that fastavro leaves open.
+"""Checks three cases of Avro's schema resolution that fastavro leaves open.
 
 If the reader's schema has a union of several types, fastavro returns the name of a named type only if the writer's
 schema has a union, too. If not, a record could be taken for a map, an enum for a string, and a fixed for bytes. So a
 writer's schema is refused if it has a named type where the reader has such a union, and the union has more than one
 branch of the same kind. The writer can then register its schema with a union instead.
+
+If several branches of the reader's union have the same name in different namespaces, fastavro takes the first of them,
+although Avro prescribes the one with the same namespace. A writer's schema for which these are not the same branch is
+refused. If both schemas are equal, fastavro resolves nothing, and every value says its branch.
 
 fastavro makes the object of the writer's logical type, whatever the reader's logical type is. So a writer's schema is
 refused if such an object has another meaning in the reader's column, or none (`schemas.avro.logical_types`).
@@ -27,6 +31,8 @@ def check_branches(writer: AvroSchema, reader: AvroSchema) -> None:
     Raises:
         AvroSchemaError: a value does not.
     """
+    if writer.root == reader.root:
+        return
     _check(writer, writer.root, reader, reader.root, set())
 
 
@@ -47,6 +53,10 @@ def _check(
         alike = [each for each in branches if kind_of(each) in _KINDS.get(kind, ())]
         if not in_union and len(branches) > 1 and len(alike) > 1:
             raise AvroSchemaError(f"it has {written['name']} where the schema of the settings has a union")
+        named = [each for each in branches if kind in _KINDS and kind_of(each) in _KINDS]
+        names = [each["name"] for each in named if _is_same_name(written, each)]
+        if any(name == written["name"] != names[0] for name in names):
+            raise AvroSchemaError(f"the union of the settings has {names[0]} before {written['name']}")
         for each in branches:
             # fastavro's object finds the branch by its type, so the branches of other objects do not matter.
             if len(branches) == 1 or kind == "fixed" or python_type(written) == python_type(each):

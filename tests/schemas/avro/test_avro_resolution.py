@@ -371,3 +371,18 @@ def test_the_branches_of_a_union_keep_their_order(tmp_path: Path) -> None:
         ),
     )
     assert changes(record(("a", ["int", "string"])), record(("a", ["long", "string"])), writers) == ((), ())
+
+
+def test_types_of_one_name_in_two_namespaces_are_never_taken_for_each_other(tmp_path: Path) -> None:
+    """fastavro takes the first type of the name. If the schemas are equal, nothing is resolved."""
+    one, other = (record(("p", "int"), name=f"{namespace}.X") for namespace in "ab")
+    schema = record(("u", [one, other]))
+    newer = record(("u", [one, other]), ("new", "int", 7))
+    writers = folder(tmp_path, schema, newer, record(("u", [one])))
+    values = [with_id(1, b"\0\x0a"), with_id(1, b"\2\x0a"), with_id(2, b"\0\x0a\0"), with_id(3, b"\0\x0a")]
+    found = decode(schema, *values, writers=writers)
+    first, second = {"member0": {"p": 5}, "member1": None}, {"member0": None, "member1": {"p": 5}}
+    assert [row["u"] for row in found.columns.to_pylist()] == [first, second, None, first]
+    assert [(error.row, error.reason) for error in found.errors] == [
+        (2, "unusable_schema: the schema with the id 2 cannot be used: the union of the settings has a.X before b.X")
+    ]
