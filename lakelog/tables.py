@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from pipeline.delta.fresh.snapshot import FreshRequest
 
 
+SchemaTexts = tuple[str | None, str | None]
+"""The texts of a schema and of its registry, as in the settings."""
+
+
 class FreshTable(ArrowRows):
     """The rows of one version of an exported table, updated with the records that were not exported yet. Later appends
     and exports do not change the rows. Each iteration reads the rows of the table again. After VACUUM has deleted the
@@ -66,6 +70,8 @@ def table(
     table: str | None = None,
     schema: str | None = None,
     registry: str | None = None,
+    key_schema: str | None = None,
+    key_registry: str | None = None,
 ) -> DataFrame:
     """A DataFrame with the current rows of an exported Delta table: the rows that the table would have after an export
     of all committed records. The DataFrame combines the rows of the table with the records that are not exported yet.
@@ -85,12 +91,15 @@ def table(
             has no schema.
         registry: the registry of the topic's schemas, written as in the setting topics.NAME.schema.registry. The user and
             the password are in LAKELOG_SCHEMAS_REGISTRY_USER and LAKELOG_SCHEMAS_REGISTRY_PASSWORD.
+        key_schema: the schema of the topic's keys, written as in the setting topics.NAME.key.schema. Leave this argument
+            out if the topic has no such setting.
+        key_registry: the registry of the schemas of the keys, as in the setting topics.NAME.key.schema.registry.
 
     Raises:
         StateError: the table does not exist, the table belongs to another topic, the table's position in the topic is
             not known, or retention deleted records that no export had read. The error message says what to do.
         ConflictError: retention or compaction changed the log during each attempt to read it.
-        ConfigError: the table needs a schema, or `schema` or `registry` cannot be used.
+        ConfigError: the table needs a schema, or a schema or a registry cannot be used.
         MissingPackageError: this is not a checkout of Lakelog.
         UnknownTopicError: there is no such topic.
         NoRootError: there is no root.
@@ -100,33 +109,38 @@ def table(
     with _of_checkout():
         from pipeline.delta.fresh.fresh_frame import fresh_frame
 
-        return fresh_frame(spark, _request(topics, topic, topics.state(topic).topic_id, table, schema, registry))
+        request = _request(
+            topics, topic, topics.state(topic).topic_id, table, (schema, registry), (key_schema, key_registry)
+        )
+        return fresh_frame(spark, request)
 
 
 def fresh_table(
-    topics: Topics, topic: str, topic_id: str, table: str | None, schema: str | None, registry: str | None
+    topics: Topics, topic: str, topic_id: str, table: str | None, values: SchemaTexts, keys: SchemaTexts
 ) -> FreshTable:
     """The result of Topic.table.
 
     Args:
         topic_id: the id that the topic must still have.
-        table, schema, registry: as in Topic.table.
+        table: as in Topic.table.
+        values: the arguments `schema` and `registry` of Topic.table.
+        keys: the arguments `key_schema` and `key_registry` of Topic.table.
     """
     with _of_checkout():
         from pipeline.delta.fresh.fresh_rows import fresh_rows
 
-        return FreshTable(fresh_rows(_request(topics, topic, topic_id, table, schema, registry)))
+        return FreshTable(fresh_rows(_request(topics, topic, topic_id, table, values, keys)))
 
 
 def _request(
-    topics: Topics, topic: str, topic_id: str, table: str | None, schema: str | None, registry: str | None
+    topics: Topics, topic: str, topic_id: str, table: str | None, values: SchemaTexts, keys: SchemaTexts
 ) -> FreshRequest:
     from pipeline.delta.fresh.snapshot import FreshRequest
 
     path = table if table is not None else f"tables/{topic}"
     if "://" not in path and not Path(path).is_absolute():
         path = f"{topics.storage.uri}/{path}"
-    return FreshRequest(topics.storage, topics.chain(topic), topic, topic_id, path, schema, registry)
+    return FreshRequest(topics.storage, topics.chain(topic), topic, topic_id, path, *values, *keys)
 
 
 @contextmanager

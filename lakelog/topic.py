@@ -178,7 +178,15 @@ class Topic:
             }
         return Rows(storage, chain, state, ranges, level, where)
 
-    def table(self, table: str | None = None, *, schema: str | None = None, registry: str | None = None) -> FreshTable:
+    def table(
+        self,
+        table: str | None = None,
+        *,
+        schema: str | None = None,
+        registry: str | None = None,
+        key_schema: str | None = None,
+        key_registry: str | None = None,
+    ) -> FreshTable:
         """The current rows of an exported Delta table: the rows that the table would have after an export of all
         committed records. The result combines the rows of the table with the records that are not exported yet. Each
         committed record counts once, even if an export commits at the same time. Records that cannot be decoded are
@@ -193,12 +201,15 @@ class Topic:
                 topic has no schema.
             registry: the registry of the topic's schemas, written as in the setting topics.NAME.schema.registry. The
                 user and the password are in LAKELOG_SCHEMAS_REGISTRY_USER and LAKELOG_SCHEMAS_REGISTRY_PASSWORD.
+            key_schema: the schema of the topic's keys, written as in the setting topics.NAME.key.schema. Leave this
+                argument out if the topic has no such setting.
+            key_registry: the registry of the schemas of the keys, as in the setting topics.NAME.key.schema.registry.
 
         Raises:
             StateError: the table does not exist, the table belongs to another topic, the table's position in the topic
                 is not known, or retention deleted records that no export had read. The error message says what to do.
             ConflictError: retention or compaction changed the log during each attempt to read it.
-            ConfigError: the table needs a schema, or `schema` or `registry` cannot be used.
+            ConfigError: the table needs a schema, or a schema or a registry cannot be used.
             MissingPackageError: this is not a checkout of Lakelog, or deltalake is not installed.
             UnsupportedError: only Spark can read this table; use lakelog.table.
             UnknownTopicError: the topic was deleted.
@@ -206,7 +217,8 @@ class Topic:
         """
         from lakelog.tables import fresh_table
 
-        return fresh_table(self._topics, self.name, self.id, table, schema, registry)
+        texts = (schema, registry), (key_schema, key_registry)
+        return fresh_table(self._topics, self.name, self.id, table, *texts)
 
     def follow(self, group: str, **options: Unpack[FollowOptions]) -> Iterator[Record]:
         """The records of the topic, one by one: first the records that the group has not read yet, then the records

@@ -12,9 +12,12 @@ to read. If the model did not change, the run adds no version to the topic's sta
 
 from __future__ import annotations
 
-from pipeline.settings import Settings, TopicDefinition
+from dataclasses import dataclass
+
+from pipeline.settings import Settings
 from schemas.comparing import ModelField, compare, fingerprint
 from schemas.event_schema import EventSchema, writer_schemas
+from schemas.key_decoder import is_of_key
 from schemas.schema_errors import UnknownSchemaError
 from schemas.writers.writer_schemas import WriterSchemas
 from storage_engine.errors import ConfigError, ConflictError, StateError
@@ -26,18 +29,21 @@ class SchemaChangedError(StateError):
     """The change of a topic's model would break older records or their readers."""
 
 
-def event_schema(settings: Settings, setting: str, text: str, writers: WriterSchemas | None = None) -> EventSchema:
+def event_schema(
+    settings: Settings, setting: str, text: str, writers: WriterSchemas | None = None, *, of_key: bool = False
+) -> EventSchema:
     """The schema that the text of a setting names. This function imports the model of the schema, or reads its file.
 
     Args:
         writers: the schemas with which the values were written, if the values name them.
+        of_key: whether the schema decodes keys.
 
     Raises:
         ConfigError: the text names no schema, or a field has no column type. The error says what was searched for, and
             where.
     """
     try:
-        return EventSchema(text, settings.schemas.path, writers).loaded()
+        return EventSchema(text, settings.schemas.path, writers, of_key=of_key).loaded()
     except UnknownSchemaError as error:
         raise ConfigError(settings.place_of(setting), error.problem, error.remedy) from error
 
@@ -50,7 +56,7 @@ def check_schemas(settings: Settings) -> None:
         RegistryError: a schema registry does not answer, or refuses access.
     """
     for topic in settings.required_ingest().ingest_topics:
-        topic_schema(settings, topic)
+        topic_schemas(settings, topic)
     named = source_schema(settings)
     if named is not None and not EventSchema(named).is_ddl:
         event_schema(settings, settings.source_schema_setting, named)
@@ -75,56 +81,83 @@ def source_schema(settings: Settings) -> str | None:
     )
 
 
-def topic_schema(settings: Settings, topic: str) -> EventSchema | None:
-    """The schema that the settings name for a topic; None if the settings name no schema.
+@dataclass(frozen=True)
+class TopicSchemas:
+    """The schemas that the settings name for the values and the keys of a topic; None: the settings name none."""
+
+    values: EventSchema | None = None
+    keys: EventSchema | None = None
+
+    def fields(self) -> dict[str, ModelField]:
+        """The fields by path, also of the keys."""
+        named = [schema for schema in (self.values, self.keys) if schema is not None]
+        return {path: each for schema in named for path, each in schema.decoder.fields.items()}
+
+
+NO_SCHEMAS = TopicSchemas()
+
+
+def topic_schemas(settings: Settings, topic: str) -> TopicSchemas:
+    """The schemas that the settings name for a topic.
 
     Raises:
-        ConfigError: the setting names no schema that has columns.
-        RegistryError: the schema registry does not answer, or refuses access.
+        ConfigError: a setting names no schema that has columns.
+        RegistryError: a schema registry does not answer, or refuses access.
     """
-    definition = settings.topics.get(topic)
-    if definition is None:
-        return None
-    writers = _writers(settings, topic, definition)
-    if definition.schema is None:
-        return None
-    return event_schema(settings, f"topics.{topic}.schema", definition.schema, writers)
+    found = settings.topics.get(topic)
+    if found is None:
+        return NO_SCHEMAS
+    return TopicSchemas(
+        _schema(settings, f"topics.{topic}.schema", found.schema, found.registry),
+        _schema(settings, f"topics.{topic}.key.schema", found.key_schema, found.key_registry, of_key=True),
+    )
 
 
-def _writers(settings: Settings, topic: str, definition: TopicDefinition) -> WriterSchemas | None:
-    """The schemas with which a topic's values were written; None if the values are plain."""
-    if definition.registry is None:
-        return None
-    place = settings.place_of(f"topics.{topic}.schema.registry")
-    if definition.schema is None or not EventSchema(definition.schema).is_binary:
+def _schema(
+    settings: Settings, setting: str, text: str | None, registry: str | None, *, of_key: bool = False
+) -> EventSchema | None:
+    """The schema that a setting names.
+
+    Args:
+        registry: the text of the setting `<setting>.registry`.
+    """
+    writers = _writers(settings, setting, text, registry) if registry is not None else None
+    return event_schema(settings, setting, text, writers, of_key=of_key) if text is not None else None
+
+
+def _writers(settings: Settings, setting: str, text: str | None, registry: str) -> WriterSchemas:
+    """The schemas with which the values or the keys of a topic were written."""
+    place = settings.place_of(f"{setting}.registry")
+    if text is None or not EventSchema(text).is_binary:
         raise ConfigError(
             place,
-            "a registry is only for values in Avro or Protobuf, but the topic's schema is not in one of these formats",
-            f"Set topics.{topic}.schema to a file such as order.avsc, or remove this key.",
+            f"a registry is only for Avro and Protobuf, but {setting} is not in one of these formats",
+            f"Set {setting} to a file such as order.avsc, or remove this key.",
         )
     try:
-        return writer_schemas(definition.registry, settings.schemas.registry_user, settings.schemas.registry_password)
+        return writer_schemas(registry, settings.schemas.registry_user, settings.schemas.registry_password)
     except UnknownSchemaError as error:
         raise ConfigError(place, error.problem, error.remedy) from error
 
 
 def changed_model(
-    settings: Settings, topic: str, before: RecordedModel | None, schema: EventSchema | None, accepted: bool
+    settings: Settings, topic: str, before: RecordedModel | None, schemas: TopicSchemas, accepted: bool
 ) -> RecordedModel | None:
     """The model to record in a topic's state; None if the same model is recorded already.
 
     Args:
         before: the recorded model; None if there is none, or if the topic does not exist yet.
-        schema: the schema of the settings; None if the settings name no model. Then nothing is recorded.
+        schemas: the schemas of the settings. If the settings name no schema, nothing is recorded.
         accepted: the operator accepts every change of the model.
 
     Raises:
         SchemaChangedError: the change is not compatible. The message has the changes and the choices.
         UnknownSchemaError: the schema has no columns.
     """
-    if schema is None:
+    named = schemas.values or schemas.keys
+    if named is None:
         return None
-    name, fields = schema.decoder.name, schema.decoder.fields
+    name, fields = named.decoder.name, schemas.fields()
     wanted = RecordedModel(
         name=name,
         fingerprint=fingerprint(fields),
@@ -137,7 +170,10 @@ def changed_model(
         return None
     if before is not None and not accepted:
         known = {path: ModelField(each.type, each.required, each.nullable) for path, each in before.fields.items()}
-        if breaking := compare(known, fields).breaking:
+        # A key schema that is new breaks nothing: readers of the table get more columns.
+        is_new_key = not any(map(is_of_key, known))
+        compared = {path: each for path, each in fields.items() if not (is_new_key and is_of_key(path))}
+        if breaking := compare(known, compared).breaking:
             raise SchemaChangedError(
                 settings.place_of(f"topics.{topic}.schema"),
                 f"model {name} is not compatible with the model that is recorded in topic {topic}:"

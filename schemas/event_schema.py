@@ -38,6 +38,7 @@ from schemas import ddl
 from schemas.decoder import Decoder
 from schemas.event_decoding import ModelDecoder
 from schemas.event_model import EventModel
+from schemas.key_decoder import KeyDecoder
 from schemas.model_columns import UnsupportedFieldError, arrow_schema
 from schemas.schema_errors import UnknownSchemaError
 from schemas.writers.registry import SchemaRegistry, is_url
@@ -57,12 +58,14 @@ class EventSchema:
     folders: the absolute folders of the setting `schemas.path`.
     writers: the schemas with which values in Avro or Protobuf were written; None if the values are plain.
     content: the content of the file that the text names; None until `loaded` reads it.
+    of_key: whether the schema decodes the keys of records, and not the values (`schemas.key_decoder`).
     """
 
     text: str
     folders: tuple[str, ...] = ()
     writers: WriterSchemas | None = None
     content: bytes | None = field(default=None, repr=False)
+    of_key: bool = False
 
     @property
     def is_ddl(self) -> bool:
@@ -98,7 +101,7 @@ class EventSchema:
 
     @property
     def columns(self) -> pa.Schema:
-        """The columns that a value has, without those of its record.
+        """The columns that a value or a key has, without those of its record.
 
         Raises:
             UnknownSchemaError: as for `decoder`.
@@ -162,6 +165,11 @@ def _read(path: str) -> bytes:
 
 @lru_cache
 def _decoder(schema: EventSchema) -> Decoder:
+    decoder = _decoder_of_fields(schema)
+    return KeyDecoder(decoder) if schema.of_key else decoder
+
+
+def _decoder_of_fields(schema: EventSchema) -> Decoder:
     file = _file_of(schema.text)
     if file is None:
         return ModelDecoder(_model(schema.text, schema.folders))
@@ -173,7 +181,7 @@ def _decoder(schema: EventSchema) -> Decoder:
             return MessageDecoder(content, found["message"], schema.writers)
         from schemas.avro.avro_decoder import AvroDecoder
 
-        return AvroDecoder(content.decode(), schema.writers)
+        return AvroDecoder(content.decode(), schema.writers, may_be_single=schema.of_key)
     except UnsupportedFieldError as error:
         raise UnknownSchemaError(
             f"schema {schema.text!r} cannot become columns: {error}", "Change the type or the name of this field."

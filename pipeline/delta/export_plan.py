@@ -81,6 +81,8 @@ class Export:
     """Whether the rows contain the headers of the records; not in an upsert."""
     digest: bool = False
     """Whether the rows contain digests, and the stamps their sums (pipeline.delta.chain)."""
+    key_schema: EventSchema | None = None
+    """None: the rows have only the bytes of the key, in the column `_key`."""
 
 
 Register = Callable[[Mapping[int, int]], None]

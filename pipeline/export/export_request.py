@@ -11,7 +11,7 @@ from lakelog.dead_letter_tables import export_dead_letters_key
 from pipeline.delta.export_plan import Export, ExportBounds, ExportMode
 from pipeline.jdbc.target_tables import letters_table
 from pipeline.job import JobContext
-from pipeline.topic_model import topic_schema
+from pipeline.topic_model import topic_schemas
 from storage_engine.errors import ConfigError, UsageError
 from storage_engine.log.isolation import Isolation
 from storage_engine.quantities import parse_moment
@@ -103,11 +103,13 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
     if wanted.jdbc is not None:
         mode, asked_by = ExportMode.UPSERT, context.settings.place_of("export.jdbc")
         table, dead_letters = str(wanted.jdbc.target()), letters_table(wanted.jdbc.target())
+    schemas = topic_schemas(context.settings, state.topic)
     return Export(
         topic=state.topic,
         topic_id=state.topic_id,
         mode=mode,
-        schema=topic_schema(context.settings, state.topic),
+        schema=schemas.values,
+        key_schema=schemas.keys,
         table=table,
         dead_letters=dead_letters,
         asked_by=asked_by,

@@ -34,7 +34,7 @@ from pipeline.export.export_report import (
 from pipeline.export.export_request import bounds_of, check_options, wanted_export
 from pipeline.export.export_to_database import export_topic_to_database
 from pipeline.job import JobContext, JobReport
-from pipeline.topic_model import changed_model, record_model
+from pipeline.topic_model import TopicSchemas, changed_model, record_model
 from storage_engine.errors import LogError
 from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.readers.consumer_files import (
@@ -63,7 +63,8 @@ def export_topic(context: JobContext) -> JobReport:
     state = newest_decided(context.storage, context.topics.chain(wanted.topic))
     target = wanted_export(context, state)
     accepted = vars(context.arguments).get("accept_schema", False)
-    changed = changed_model(context.settings, state.topic, state.model, target.schema, accepted)
+    schemas = TopicSchemas(target.schema, target.key_schema)
+    changed = changed_model(context.settings, state.topic, state.model, schemas, accepted)
     ranges = offset_ranges(state)
 
     def register(positions: Mapping[int, int]) -> None:

@@ -38,8 +38,7 @@ from pipeline.settings import Settings
 from pipeline.spark.failures import SPARK_ERRORS, failure_reason, missing_python, stream_reason
 from pipeline.spark.session import start_python_daemon
 from pipeline.stop_request import StopRequest
-from pipeline.topic_model import changed_model, record_model, topic_schema
-from schemas.event_schema import EventSchema
+from pipeline.topic_model import NO_SCHEMAS, TopicSchemas, changed_model, record_model, topic_schemas
 from storage_engine.errors import ConfigError, LogError, StorageError, TopicExistsError
 from storage_engine.progress import Meter
 from storage_engine.quantities import counted
@@ -195,29 +194,29 @@ class Ingest:
     def _changed_model(self, topic: PlannedTopic) -> RecordedModel | None:
         """The model to record for a topic, or None."""
         before = topic.state.model if topic.state else None
-        found = topic_schema(self._settings, topic.name)
+        found = topic_schemas(self._settings, topic.name)
         return changed_model(self._settings, topic.name, before, found, self._accept_schema)
 
-    def _schemas_to_validate(self) -> Mapping[str, EventSchema]:
-        """By topic, the schema that checks each value; empty if the settings do not ask for checks.
+    def _schemas_to_validate(self) -> Mapping[str, TopicSchemas]:
+        """By topic, the schemas that check each value and each key; empty if the settings do not ask for checks.
 
         Raises:
             ConfigError: the settings ask for checks, and a topic has no schema.
         """
         if not self._ingest.validates:
             return {}
-        schemas = {}
+        found = {}
         for name in self._ingest.ingest_topics:
-            schema = topic_schema(self._settings, name)
-            if schema is None:
+            schemas = topic_schemas(self._settings, name)
+            if schemas == NO_SCHEMAS:
                 setting = f"topics.{name}.schema"
                 raise ConfigError(
                     self._settings.place_of("ingest.validate"),
                     f"validation of the values of topic {name} needs a schema, but {setting} is not given",
                     f"Set {setting} to a model, given as `module:Class`, or to columns such as `id BIGINT, name STRING`.",
                 )
-            schemas[name] = schema
-        return schemas
+            found[name] = schemas
+        return found
 
     def _claim(
         self, query_id: str, states: Sequence[TopicState], files: CheckpointFiles, source: PositionedSource | None

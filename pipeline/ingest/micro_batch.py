@@ -43,7 +43,7 @@ from pipeline.ingest.spark_publisher import publisher_of
 from pipeline.ingest.staging_task import StagingTask, StagingTopic
 from pipeline.ingest.storage_retry import StorageRetry
 from pipeline.settings import IngestSettings
-from schemas.event_schema import EventSchema
+from pipeline.topic_model import NO_SCHEMAS, TopicSchemas
 from storage_engine.phases import Phases, rounded
 from storage_engine.progress import Meter
 from storage_engine.quantities import shown_duration, shown_number
@@ -138,7 +138,7 @@ class MicroBatches:
         report: Callable[[str], None],
         meter: Meter,
         storage_retry: StorageRetry,
-        schemas: Mapping[str, EventSchema],
+        schemas: Mapping[str, TopicSchemas],
         schema_setting: str,
     ) -> None:
         """
@@ -308,7 +308,7 @@ class MicroBatches:
             config=config,
             encoding=Encoding.of(config, now_ms, size, codec),
             positions=ends.as_rows_say(positions_of(state, self._source.name)) if self._source else {},
-            schema=self._schemas.get(state.topic),
+            schemas=self._schemas.get(state.topic, NO_SCHEMAS),
         )
 
     def _write_dead_letters(self, staged: StagedBatch) -> int:

@@ -29,6 +29,7 @@ from lakelog.spark.sink.sink_staging import chosen_partitions, gathered
 from pipeline.delta.dead_letters import INGEST_DEAD_LETTERS, Refusal
 from pipeline.ingest.rows.record_rows import ROWS
 from pipeline.ingest.source_positions import RowPositions
+from pipeline.topic_model import NO_SCHEMAS, TopicSchemas
 from schemas.event_schema import EventSchema
 from storage_engine.config import TopicConfig
 from storage_engine.log.validator import Verdict, judge_records
@@ -78,7 +79,7 @@ class StagingTopic:
 
     folder: the folder for its staged files.
     positions: by source partition, the highest position that is committed to the topic.
-    schema: the schema that checks values, or None.
+    schemas: the schemas that check values and keys.
     """
 
     name: str
@@ -87,7 +88,7 @@ class StagingTopic:
     config: TopicConfig
     encoding: Encoding
     positions: Mapping[str, int]
-    schema: EventSchema | None = None
+    schemas: TopicSchemas = NO_SCHEMAS
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,8 @@ class StagingTask:
         partitions = chosen_partitions(rows["key"].cast(pa.binary()), rows["partition"], topic.partitions, sticky)
         verdicts[(partitions < 0) | (partitions >= topic.partitions)] = _BAD_PARTITION
         verdicts = _refused(rows, verdicts)
-        invalid = _invalid(records["value"], verdicts, topic.schema) if topic.schema is not None else {}
+        invalid = _invalid(records["key"], verdicts, topic.schemas.keys)
+        invalid |= _invalid(records["value"], verdicts, topic.schemas.values)
         verdicts[list(invalid)] = _INVALID
         admitted = verdicts == Verdict.ADMITTED
         stage_records(files.staging, records, np.where(admitted, partitions, np.int32(-1)), topic.encoding)
@@ -248,13 +250,15 @@ _REASONS = {
     int(Verdict.BAD_TIMESTAMP): ("bad_timestamp", "the timestamp is unreadable, negative or too far from the clock"),
     _UNKNOWN_TOPIC: ("unknown_topic", "ingest.topics does not name the topic of the row"),
     _BAD_PARTITION: ("bad_partition", "the topic has no partition with this number"),
-    _INVALID: ("invalid", "the value does not fit the topic's schema"),
+    _INVALID: ("invalid", "the value or the key does not fit its schema"),
     **{_REFUSED + refusal: (refusal.reason, refusal.detail) for refusal in Refusal},
 }
 
 
-def _invalid(values: pa.Array, verdicts: npt.NDArray[np.uint8], schema: EventSchema) -> dict[int, str]:
-    """By row, the reason why a value of an admitted record does not fit the schema."""
+def _invalid(values: pa.Array, verdicts: npt.NDArray[np.uint8], schema: EventSchema | None) -> dict[int, str]:
+    """By row, the reason why a value or a key of an admitted record does not fit its schema."""
+    if schema is None:
+        return {}
     admitted = np.flatnonzero(verdicts == Verdict.ADMITTED)
     decoded = schema.decoder.decode(values.take(pa.array(admitted)).cast(pa.binary()))
     return {int(admitted[error.row]): f"{error.reason}, by the schema {schema.text}" for error in decoded.errors}

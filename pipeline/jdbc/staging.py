@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.delta.export_plan import Export
-from pipeline.delta.rows.row_columns import row_columns
+from pipeline.delta.rows.row_columns import decoded_fields, row_columns
 from pipeline.delta.rows.row_decoding import decode_batches
 from pipeline.jdbc.connecting import connected
 from pipeline.jdbc.database import LONGEST_KEY, Database
@@ -90,7 +90,7 @@ def create_staging(database: Database, export: Export, staging: Staging) -> None
     database.lock_run(staging.lock)
     flag, key, moment = database.flag_type, database.key_type, database.moment_type
     place = f"_partition integer NOT NULL, _offset bigint NOT NULL, _timestamp {moment} NOT NULL"
-    fields = "".join(f"{database.name(each.name)} {database.type_of(each.type)}, " for each in fields_of(export))
+    fields = "".join(f"{database.name(each.name)} {database.type_of(each.type)}, " for each in decoded_fields(export))
     letters = (
         f"_task bigint NOT NULL, _reason {database.text_type}, _detail {database.text_type}, _key {key}, {place},"
         f" _whole_key {database.bytes_type}, _value {database.bytes_type}, _headers {database.text_type}"
@@ -109,11 +109,6 @@ def create_staging(database: Database, export: Export, staging: Staging) -> None
 def drop_staging(database: Database, staging: Staging) -> None:
     for name in staging.names:
         database.run(f"DROP TABLE IF EXISTS {database.table(name)}")
-
-
-def fields_of(export: Export) -> list[pa.Field]:
-    """The columns of the table that the model describes, or the column `value`."""
-    return [each for each in row_columns(export) if not each.name.startswith("_")]
 
 
 @dataclass

@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from lakelog.dead_letter_tables import DATABASE_DEAD_LETTERS_SUFFIX
 from pipeline.delta.export_plan import Export
-from pipeline.delta.rows.row_columns import COORDINATES, nullable_fields
+from pipeline.delta.rows.row_columns import COORDINATES, decoded_fields, nullable_fields
 from pipeline.jdbc.column_checks import WantedColumn, check_columns
 from pipeline.jdbc.database import ColumnTypeError, Database, DatabaseFailedError, NotExportedTableError
-from pipeline.jdbc.staging import fields_of
 from pipeline.settings.jdbc_settings import DatabaseTarget
 from storage_engine.errors import ConflictError
 
@@ -40,7 +39,7 @@ def wanted_columns(database: Database, export: Export) -> list[WantedColumn]:
     nullable = nullable_fields(export)
     columns = [
         WantedColumn(each.name, database.type_of(each.type), each.type, each.name in nullable, can_be_added=True)
-        for each in fields_of(export)
+        for each in decoded_fields(export)
     ]
     columns.append(WantedColumn("_key", database.key_type, None, gets_null=False))
     for each in (*COORDINATES, *STALE_COLUMNS):
@@ -81,7 +80,7 @@ def check_target(database: Database, export: Export, *, has_position: bool) -> N
             f"the database has the encoding {encoding}, which cannot store every text; the export needs UTF8",
             "Export into another database. Nothing was exported.",
         )
-    names = [each.name for each in fields_of(export)]
+    names = [each.name for each in decoded_fields(export)]
     for number, name in enumerate(names):
         if len(name.encode()) > 63:
             raise ColumnTypeError(

@@ -117,9 +117,9 @@ class IngestSettings(Section):
     validates: Annotated[bool, Noun("true or false")] = Field(
         default=False,
         alias="validate",
-        description="Whether each value is checked with the topic's schema. A row whose value does not"
-        " match becomes a dead letter, with the model's reason. A tombstone (NULL) is always accepted. On each core, Python"
-        " checks about 140,000 values of twenty fields per second.",
+        description="Whether each value and key is checked with the topic's `schema` and `key.schema`. A row that does not"
+        " match becomes a dead letter, with the schema's reason. A value that is NULL, a tombstone, is accepted. On each"
+        " core, Python checks about 140,000 values of twenty fields per second.",
     )
     position_columns: Annotated[tuple[Text, ...], Noun("a list of columns"), BeforeValidator(listed)] | None = Field(
         default=None,
@@ -262,6 +262,8 @@ class TopicDefinition:
         overrides: Kafka's topic keys in the canonical text that the topic's state stores.
         schema: names the schema that decodes the values, if any.
         registry: names the folder or the registry of the schemas with which the values were written, if any.
+        key_schema: names the schema that decodes the keys, if any.
+        key_registry: names the folder or the registry of the schemas with which the keys were written, if any.
     """
 
     partitions: int
@@ -269,6 +271,8 @@ class TopicDefinition:
     overrides: Mapping[str, str]
     schema: str | None
     registry: str | None = None
+    key_schema: str | None = None
+    key_registry: str | None = None
 
 
 class Settings(Section):
@@ -430,6 +434,10 @@ TOPIC_ENTRY: Final[Mapping[str, str]] = {
     " schema registry with the REST API of Confluent's Schema Registry, or a folder with files such as `7.avsc` or"
     " `7.proto`, named after the ids of the schemas. With this key, each value begins with the id of its schema, in"
     " Confluent's wire format. Without it, values are plain. Default: none.",
+    "key.schema": "The schema that decodes the keys of records, in the same forms as `schema`. Exported tables then have a"
+    " column for each field of the key: `_key_id` for the field `id`. An Avro schema may also be a single type such as"
+    " `string`, which becomes the column `_key_value`. Default: none.",
+    "key.schema.registry": "As `schema.registry`, but for the schemas with which the keys were written. Default: none.",
 }
 """The keys of a topic that are not Kafka's."""
 

@@ -125,17 +125,14 @@ def _topic(document: Document, name: str, broker: BrokerConfig) -> TopicDefiniti
         _topic_key(key, value, place).parse(value, place)
     topic_config(broker, overrides, document.place(path))
     partitions = entry.get("partitions")
-    schema = entry.get("schema")
-    if schema is not None and not (isinstance(schema, str) and schema.strip()):
-        raise ConfigError(
-            document.place((*path, "schema")),
-            f"expected the name of a model, or module:Class, or a file, or columns in Spark's DDL; found {shown(schema)}",
-        )
-    registry = entry.get("schema.registry")
-    if registry is not None and not (isinstance(registry, str) and registry.strip()):
-        raise ConfigError(
-            document.place((*path, "schema.registry")), "expected the URL of a schema registry, or a folder"
-        )
+    schema, key_schema = (
+        _text(document, (*path, key), "the name of a model, or module:Class, or a file, or columns in Spark's DDL")
+        for key in ("schema", "key.schema")
+    )
+    registry, key_registry = (
+        _text(document, (*path, key), "the URL of a schema registry, or a folder")
+        for key in ("schema.registry", "key.schema.registry")
+    )
     given = broker.num_partitions
     if partitions is not None:
         number = BROKER_KEYS["num.partitions"].parse(partitions, document.place((*path, "partitions")))
@@ -144,9 +141,23 @@ def _topic(document: Document, name: str, broker: BrokerConfig) -> TopicDefiniti
         partitions=given,
         partitions_given=partitions is not None,
         overrides=normalise_overrides(overrides, document.place(path)),
-        schema=schema.strip() if isinstance(schema, str) else None,
-        registry=registry.strip() if isinstance(registry, str) else None,
+        schema=schema,
+        registry=registry,
+        key_schema=key_schema,
+        key_registry=key_registry,
     )
+
+
+def _text(document: Document, path: KeyPath, expected: str) -> str | None:
+    """The text of a key of a topic; None if the key is not there."""
+    found = document.section(path[:-1]).get(path[-1])
+    if found is None:
+        return None
+    if isinstance(found, str) and (text := found.strip()):
+        return text
+    # A registry's URL may contain a password, so its text is not shown.
+    shown_value = "" if path[-1].endswith("registry") else f"; found {shown(found)}"
+    raise ConfigError(document.place(path), f"expected {expected}{shown_value}")
 
 
 def _topic_key(key: str, value: object, place: str) -> ConfigKey:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.avro.avro_columns import columns_of, converted, fields_of
-from schemas.avro.avro_schema import AvroSchemaError, Node, canonical_form, check_finite, parse
+from schemas.avro.avro_schema import AvroSchemaError, Node, canonical_form, check_finite, in_record, is_record, parse
 from schemas.avro.resolution import check_branches
 from schemas.avro.value_check import ValueCheck
 from schemas.comparing import ModelField
@@ -40,12 +40,13 @@ class _Unusable:
 class AvroDecoder:
     """Decodes Avro with a reader's schema. `schemas.decoder.Decoder` describes the methods."""
 
-    def __init__(self, text: str, writers: WriterSchemas | None) -> None:
+    def __init__(self, text: str, writers: WriterSchemas | None, *, may_be_single: bool = False) -> None:
         """Parse the reader's schema.
 
         Args:
             text: the schema in Avro's JSON.
             writers: the writers' schemas; None if values are plain.
+            may_be_single: whether the schema may be another type than a record. It becomes the column `value`.
 
         Raises:
             AvroSchemaError: the text is no Avro schema, or the schema cannot be used.
@@ -53,6 +54,9 @@ class AvroDecoder:
             MissingFormatError: fastavro is not installed.
         """
         self._reader = parse(text)
+        self._is_single = may_be_single and not is_record(self._reader)
+        if self._is_single:
+            self._reader = parse(in_record(text))
         try:
             self._columns, conversions = columns_of(self._reader)
             check_finite(self._reader)
@@ -132,7 +136,7 @@ class AvroDecoder:
             )
         else:
             try:
-                schema = parse(found.text, found.references)
+                schema = parse(in_record(found.text) if self._is_single else found.text, found.references)
                 check_finite(schema)
                 check_branches(schema, self._reader)
                 known = ValueCheck(schema)

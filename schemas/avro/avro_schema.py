@@ -84,6 +84,15 @@ def parse(text: str, references: Sequence[str] = ()) -> AvroSchema:
     return schema
 
 
+def is_record(schema: AvroSchema) -> bool:
+    return kind_of(schema.resolved(schema.root)) == "record"
+
+
+def in_record(text: str) -> str:
+    """The text of a record whose only field, `value`, has this schema. Avro writes both with the same bytes."""
+    return f'{{"type": "record", "name": "LakelogKey", "fields": [{{"name": "value", "type": {text}}}]}}'
+
+
 def _document(text: str) -> Any:
     found = json.loads(text)
     json.dumps(found, ensure_ascii=False).encode()  # a text that is not Unicode could not be written to a table

@@ -233,7 +233,7 @@ def test_what_is_wrong_with_a_schema_or_registry_ends_the_job_at_its_start(
     known = f"{place.folder}/order.avsc"
     folder = place.folder / "schemas"
     assert refused(known, folder).startswith(f"{conf}schema.registry: the folder of schemas {folder} cannot be read: ")
-    only = "a registry is only for values in Avro or Protobuf, but the topic's schema is not in one of these formats"
+    only = "a registry is only for Avro and Protobuf, but topics.orders.schema is not in one of these formats"
     assert refused("id STRING", server.url).startswith(f"{conf}schema.registry: {only}. Set topics.orders.schema")
     url = server.url.replace("//", f"//reader:{LOGIN[1]}@")
     assert refused(known, url).startswith(f"{conf}schema.registry: the URL of the schema registry is not of the form")

@@ -15,7 +15,7 @@ from pipeline.export.export_request import add_export_options
 from pipeline.ingest.ingesting import Ingest
 from pipeline.job import run_job
 from pipeline.settings import load_settings
-from pipeline.topic_model import SchemaChangedError, changed_model, record_model
+from pipeline.topic_model import SchemaChangedError, TopicSchemas, changed_model, record_model
 from schemas.comparing import fingerprint, model_fields
 from schemas.event_model import EventModel
 from schemas.flight import Flight
@@ -167,7 +167,7 @@ def test_a_topic_that_another_process_makes_meanwhile_is_checked(
 
     def make(others: Topics) -> None:
         state = others.create("t", 1, {})
-        wanted = changed_model(settings, "t", None, schema_of(Order), accepted=False)
+        wanted = changed_model(settings, "t", None, TopicSchemas(schema_of(Order)), accepted=False)
         assert wanted is not None
         record_model(others, state, wanted)
 
@@ -185,7 +185,11 @@ def test_a_change_that_was_accepted_is_recorded_where_nothing_waits(
     state = topics.create("t", 1, {})
     use(Order, conf)
     wanted = changed_model(
-        load_settings(conf, [], root_at(tmp_path / "root")), state.topic, state.model, schema_of(Order), accepted=False
+        load_settings(conf, [], root_at(tmp_path / "root")),
+        state.topic,
+        state.model,
+        TopicSchemas(schema_of(Order)),
+        accepted=False,
     )
     assert wanted is not None
     record_model(topics, state, wanted)
@@ -241,8 +245,8 @@ def test_a_model_does_not_replace_one_that_it_was_not_compared_with(
     topics = topics_of(tmp_path / "root")
     settings = load_settings(conf, [], root_at(tmp_path / "root"))
     compared = topics.create("t", 1, {})
-    grown = changed_model(settings, compared.topic, compared.model, schema_of(Grown), accepted=False)
-    renamed = changed_model(settings, compared.topic, compared.model, schema_of(Renamed), accepted=False)
+    grown = changed_model(settings, compared.topic, compared.model, TopicSchemas(schema_of(Grown)), accepted=False)
+    renamed = changed_model(settings, compared.topic, compared.model, TopicSchemas(schema_of(Renamed)), accepted=False)
     assert grown is not None
     assert renamed is not None
     there = record_model(topics, compared, grown)

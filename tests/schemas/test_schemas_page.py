@@ -36,7 +36,7 @@ ORDER = {
 
 
 def test_the_example_is_exported_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (settings,), (schema,), (view,) = (blocks(PAGE, language) for language in ("yaml", "json", "python"))
+    (settings, _), (schema,), (view, _) = (blocks(PAGE, language) for language in ("yaml", "json", "python"))
     (tmp_path / "shared/events").mkdir(parents=True)
     (tmp_path / "shared/events/order.avsc").write_text(schema.text)
     topic = lakelog.open(tmp_path / "shared/lakelog", create=True).create_topic("orders", partitions=1)
@@ -56,6 +56,25 @@ def test_the_example_is_exported_and_read(tmp_path: Path, monkeypatch: pytest.Mo
         exec(local(view.text), names)
     (row,) = names["fresh"].to_arrow().to_pylist()
     assert {name: row[name] for name in ORDER} == {**ORDER, "items": [("tea", 2)]}
+
+
+def test_the_example_of_keys_is_exported_and_read(tmp_path: Path) -> None:
+    (_, settings), (_, view) = (blocks(PAGE, language) for language in ("yaml", "python"))
+    topic = lakelog.open(tmp_path / "shared/lakelog", create=True).create_topic("stock", partitions=1)
+    topic.append([{"key": b'{"shop": 7, "sku": "tea"}', "value": b'{"pieces": 2}'}])
+
+    def local(text: str) -> str:
+        return text.replace("/mnt/shared", f"{tmp_path}/shared")
+
+    (tmp_path / "stock.yaml").write_text(local(settings.text))
+    argv = ["--conf", str(tmp_path / "stock.yaml"), "--set", "export.mode=upsert"]
+    assert run_job("export", "", export, add_export_options, argv, {}) == 0
+    names: dict[str, Any] = {}
+    exec(local(view.text), names)
+    (row,) = names["fresh"].to_arrow().to_pylist()
+    assert {name: row[name] for name in ("pieces", "_key_shop", "_key_sku")} == {
+        "pieces": 2, "_key_shop": 7, "_key_sku": "tea",
+    }  # fmt: skip
 
 
 def type_name(kind: pa.DataType) -> str:

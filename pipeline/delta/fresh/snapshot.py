@@ -34,6 +34,7 @@ from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, HEADERS_COLUMN
 from pipeline.delta.table_history import DeltaLog, find_head
 from pipeline.delta.table_stamp import Stamp, TableHead
 from schemas.event_schema import EventSchema, writer_schemas
+from schemas.key_decoder import KEY_PREFIX
 from schemas.schema_errors import UnknownSchemaError
 from schemas.writers.registry import REGISTRY_PASSWORD, REGISTRY_USER
 from storage_engine.errors import ConfigError, ConflictError, LogError, UnknownTopicError
@@ -59,6 +60,8 @@ class FreshRequest:
     schema: the text of the setting `topics.<topic>.schema`; None: the rows have the values as bytes.
     registry: the text of the setting `topics.<topic>.schema.registry`, if the topic has it. The user and the password of
         a schema registry are in the environment.
+    key_schema: the text of the setting `topics.<topic>.key.schema`; None: the rows have only the bytes of the key.
+    key_registry: the text of the setting `topics.<topic>.key.schema.registry`, if the topic has it.
     """
 
     storage: Storage
@@ -68,6 +71,8 @@ class FreshRequest:
     table: str
     schema: str | None
     registry: str | None = None
+    key_schema: str | None = None
+    key_registry: str | None = None
 
 
 @dataclass(frozen=True)
@@ -156,6 +161,7 @@ def snapshot_of(request: FreshRequest, exported: ExportedHead, columns: Sequence
         asked_by="the table",
         headers=HEADERS_COLUMN in columns,
         digest=DIGEST.name in columns and exported.stamp.chain is not None,
+        key_schema=_key_schema(request, columns),
     )
     plan = decide_export(export, exported.head, exported.stamp.positions, offset_ranges(state))
     if plan.gaps:
@@ -186,14 +192,30 @@ def _schema(request: FreshRequest, columns: Sequence[str]) -> EventSchema | None
             f"the export decodes the rows of {request.table} with a schema, but the argument schema names none",
             f"Give the text of the setting topics.{request.topic}.schema.",
         )
+    return _loaded("schema", request.schema, request.registry)
+
+
+def _key_schema(request: FreshRequest, columns: Sequence[str]) -> EventSchema | None:
+    if request.key_schema is not None:
+        return _loaded("key_schema", request.key_schema, request.key_registry, of_key=True)
+    if any(name.startswith(KEY_PREFIX) for name in columns):
+        raise ConfigError(
+            "key_schema",
+            f"{request.table} has columns of decoded keys, but the argument key_schema names no schema",
+            f"Give the text of the setting topics.{request.topic}.key.schema.",
+        )
+    return None
+
+
+def _loaded(argument: str, text: str, registry: str | None, *, of_key: bool = False) -> EventSchema:
     try:
         writers = None
-        if request.registry is not None:
+        if registry is not None:
             user, password = (os.environ.get(name, "") for name in (REGISTRY_USER, REGISTRY_PASSWORD))
-            writers = writer_schemas(request.registry, user, password)
-        return EventSchema(request.schema, writers=writers).loaded()
+            writers = writer_schemas(registry, user, password)
+        return EventSchema(text, writers=writers, of_key=of_key).loaded()
     except UnknownSchemaError as error:
-        raise ConfigError("schema", error.problem, error.remedy) from error
+        raise ConfigError(argument, error.problem, error.remedy) from error
 
 
 def read_whole(

@@ -29,7 +29,7 @@ from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 def decode(records: DataFrame, export: Export) -> DataFrame:
     """The records as rows of the table, with the additional columns of `row_columns.HANDLING`."""
     records = records.select("key", "value", "partition", "offset", "timestamp", "headers")
-    if export.schema is not None or export.digest:
+    if export.schema is not None or export.key_schema is not None or export.digest:
         decoding = partial(decode_batches, export=export)
         return records.mapInArrow(decoding, nullable(spark_struct(decoded_columns(export))))
     lost = F.col("key").isNull() if export.mode.needs_key else F.lit(False)

@@ -48,20 +48,27 @@ HANDLING = pa.schema(
 )
 
 
+def decoded_fields(export: Export) -> list[pa.Field]:
+    """The columns of the value and of the key. Without a schema, the value is one column with its bytes, and the key has
+    no column of its own."""
+    fields = [*(export.schema.columns if export.schema is not None else _VALUE)]
+    keys = export.key_schema.columns if export.key_schema is not None else ()
+    return [each.with_nullable(True) for each in (*fields, *keys)]
+
+
 def row_columns(export: Export) -> pa.Schema:
     """The columns that are computed from one record."""
-    fields = export.schema.columns if export.schema is not None else _VALUE
     headers = [pa.field(HEADERS_COLUMN, _HEADERS)] if export.headers else []
     change = [CHANGE_TYPE] if export.mode is ExportMode.CHANGELOG else []
     digest = [DIGEST] if export.digest else []
-    return pa.schema([*(each.with_nullable(True) for each in fields), *COORDINATES, *headers, *change, *digest])
+    return pa.schema([*decoded_fields(export), *COORDINATES, *headers, *change, *digest])
 
 
 def nullable_fields(export: Export) -> frozenset[str]:
-    """The fields of the model that may be null in a row. Without a model, the value of a row is never null, because a
+    """The fields of the models that may be null in a row. Without a model, the value of a row is never null, because a
     record without a value is a tombstone or a dead letter."""
-    fields = export.schema.columns if export.schema is not None else ()
-    return frozenset(each.name for each in fields if each.nullable)
+    schemas = (each for each in (export.schema, export.key_schema) if each is not None)
+    return frozenset(each.name for schema in schemas for each in schema.columns if each.nullable)
 
 
 def table_columns(export: Export) -> pa.Schema:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.delta.chain.row_digest import row_digests
-from pipeline.delta.export_plan import Export
+from pipeline.delta.export_plan import Export, ExportMode
 from pipeline.delta.rows.row_columns import (
     CHANGE_TYPE,
     DELETED,
@@ -42,9 +42,10 @@ def decode_batches(batches: Iterable[pa.RecordBatch], export: Export) -> Iterato
     for batch in batches:
         values = batch.column("value").cast(pa.binary())
         fields, errors = _decoded(export, values)
+        key_fields, key_errors = _decoded_keys(export, batch.column("key").cast(pa.binary()), values)
         reasons: list[str | None] = [None] * batch.num_rows
         details: list[str | None] = [None] * batch.num_rows
-        for error in errors:
+        for error in (*key_errors, *errors):
             reasons[error.row], details[error.row] = UNDECODABLE, error.reason
         missing = batch.column("key") if keyed else values
         if missing.null_count and (keyed or export.schema is not None):
@@ -54,7 +55,9 @@ def decode_batches(batches: Iterable[pa.RecordBatch], export: Export) -> Iterato
         reason = pa.array(reasons, pa.string())
         bad = reason.is_valid()
         changes = [pc.if_else(values.is_null(), DELETED, UPSERTED)] if CHANGE_TYPE.name in columns.names else []
-        made = _with_types([*fields, *(batch.column(name) for name in carried_columns(columns)), *changes], columns)
+        made = _with_types(
+            [*fields, *key_fields, *(batch.column(name) for name in carried_columns(columns)), *changes], columns
+        )
         digests = [row_digests(made)] if DIGEST.name in columns.names else []
         arrays = [
             *made.columns,
@@ -80,6 +83,19 @@ def _decoded(export: Export, values: pa.BinaryArray) -> tuple[list[pa.Array], li
         return [values], []
     decoded = export.schema.decoder.decode(values)
     return decoded.columns.columns, decoded.errors
+
+
+def _decoded_keys(
+    export: Export, keys: pa.BinaryArray, values: pa.BinaryArray
+) -> tuple[list[pa.Array], list[DecodeError]]:
+    """The columns of the keys, and the keys that do not fit their schema. In an upsert, a tombstone deletes the row of its
+    key whether or not the key can be decoded."""
+    if export.key_schema is None:
+        return [], []
+    decoded = export.key_schema.decoder.decode(keys)
+    if export.mode is not ExportMode.UPSERT:
+        return decoded.columns.columns, decoded.errors
+    return decoded.columns.columns, [each for each in decoded.errors if values[each.row].is_valid]
 
 
 def _where(mask: pa.BooleanArray, array: pa.Array) -> pa.Array:

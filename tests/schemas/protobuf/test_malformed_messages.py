@@ -89,7 +89,7 @@ def test_unusual_bytes_become_the_row_that_protobuf_prescribes(
 ) -> None:
     found = decode(descriptors(shop(syntax)), "shop.Order", *(value for _, value, _ in cases))
     reasons = {error.row: error.reason for error in found.errors}
-    empty = (None, 0, "", False, [], "RED")
+    empty: tuple[Any, ...] = (None, 0, "", False, [], "RED")
     rows = [{name: each for name, each in row.items() if each not in empty} for row in found.columns.to_pylist()]
     assert {what: reasons.get(number, rows[number]) for number, (what, _, _) in enumerate(cases)} == {
         what: wanted for what, _, wanted in cases
