@@ -24,7 +24,7 @@ from tests.stores import root_at, storage_at
 ORDER = record(("id", "string"), ("amounts", {"type": "map", "values": "int"}))
 CONF = """
 topics:
-  orders: {{partitions: 1, schema: FOLDER/order.avsc, schema.registry: "URL"}}
+  orders: {{partitions: 1, schema: FOLDER/order.avsc, schema.registry: "URL", key.schema: "k BIGINT NOT NULL"}}
 ingest:
   topic: orders
   source: {{format: lakelog, options: {{root: "{source}", subscribe: raw}}}}
@@ -45,19 +45,22 @@ def test_values_are_checked_copied_and_exported(spark: SparkSession, tmp_path: P
         number = server.add(json.dumps(ORDER), "orders-value")
         conf.write_text(CONF.format(source=source).replace("FOLDER", str(tmp_path)).replace("URL", server.url))
         value = with_id(number, encoded(ORDER, {"id": "a", "amounts": {"x": 1}}))
-        raw.append([{"key": b"k", "value": each} for each in (value, value[:-1], None, b"{}")])
+        key = b'{"k": 1}'
+        raw.append([{"key": key, "value": each} for each in (value, value[:-1], None, b"{}")])
+        raw.append([{"key": b"{}", "value": value}])
         result = run_ingest(spark, conf, root)
-        assert (result.records, dict(result.dead_letters)) == (2, {"invalid": 2})
+        assert (result.records, dict(result.dead_letters)) == (2, {"invalid": 3})
         letters = rows_of_table(storage_at(root), "tables/dead_letters/ingest/orders")
         by = f", by the schema {tmp_path}/order.avsc"
         assert sorted((row["value"], row["detail"]) for row in letters) == [
             (value[:-1], f"too_short: the value ends before all of its fields{by}"),
+            (value, "key: missing at k, by the schema k BIGINT NOT NULL"),
             (b"{}", f"no_schema_id: the value does not begin with the byte 0 and an id of 4 bytes{by}"),
         ]
         argv = ["--conf", str(conf), "--root", root_at(root), "--set", "export.max.dead.letter.share=1"]
         assert run_job("export", "", export, add_export_options, argv, {}) == 0
     rows = rows_of_table(storage_at(root), "tables/orders")
-    assert [(row["id"], row["amounts"], row["_offset"]) for row in rows] == [("a", [("x", 1)], 0)]
+    assert [(row["id"], row["amounts"], row["_key_k"], row["_offset"]) for row in rows] == [("a", [("x", 1)], 1, 0)]
     letters = rows_of_table(storage_at(root), "tables/dead_letters/export/orders")
     assert [(row["offset"], row["reason"]) for row in letters] == [(1, "no value")]
 

@@ -69,6 +69,12 @@ def avro(folder: Path, schema: Schema, writers: WriterSchemas | None = None) -> 
     return EventSchema(f"{folder}/order.avsc", writers=writers).loaded()
 
 
+def one_byte(folder: Path) -> EventSchema:
+    """The schema of keys of one byte."""
+    (folder / "key.avsc").write_text(json.dumps({"type": "fixed", "name": "Key", "size": 1}))
+    return EventSchema(f"{folder}/key.avsc", of_key=True).loaded()
+
+
 def by_offset(path: str) -> list[dict[str, Any]]:
     return sorted(rows(path), key=lambda row: (row["_partition"], row["_offset"]))
 
@@ -78,6 +84,8 @@ def compare_both_ways(log: Log, export: Export, folder: Path, good: list[bytes],
     for number, value in enumerate([*good, bad, *good, None]):
         log.add(b"%d" % (number % 3), value)
     log.add(None, good[0])
+    log.add(b"no key of one byte", good[0])
+    export = replace(export, key_schema=one_byte(folder))
     done = run_small(log, export)
     other = replace(export, table=root_at(folder / "by Spark"), dead_letters=root_at(folder / "their dead letters"))
     log.with_spark = True
@@ -91,7 +99,10 @@ def compare_both_ways(log: Log, export: Export, folder: Path, good: list[bytes],
         for each in (export, other)
     ]
     assert letters[0] == letters[1]
-    return by_offset(export.table)
+    assert letters[0][-1]["detail"] == "key: too_long: the value has more bytes than its schema describes"
+    found = by_offset(export.table)
+    assert [row["_key_value"] for row in found] == [row["_key"] for row in found]
+    return found
 
 
 @pytest.mark.spark
@@ -166,6 +177,9 @@ def test_a_table_grows_with_the_schema_also_inside_maps(log: Log, upsert: Export
     assert told == [f"table {export.table}: {widened}: 2 rows are rewritten, in one commit"]
     log.add(b"a", one)
     assert run_small(log, export) is not None, "the table is as an export without Spark would make it"
+    log.add(b"b", one)
+    run(log, replace(export, key_schema=one_byte(tmp_path)))
+    assert [(row["_key"], row["_key_value"]) for row in by_offset(export.table)] == [(b"a", None), (b"b", b"b")]
 
 
 @pytest.mark.spark
