@@ -113,7 +113,7 @@ def decode_each(
             except UndecodableError as error:
                 reasons[number] = error.reason
         rows.append(row)
-    return decoded_values(columns, rows, reasons)
+    return _decoded_values(columns, rows, reasons)
 
 
 def value_bytes(
@@ -125,7 +125,7 @@ def value_bytes(
     return np.frombuffer(data or b"", np.uint8), places[:-1], places[1:]
 
 
-def decoded_values(
+def _decoded_values(
     columns: pa.Schema, rows: MutableSequence[Row | None], reasons: MutableMapping[int, str]
 ) -> DecodedValues:
     """The columns of decoded values. A row that fits the schema but not the columns becomes an error.

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from schemas.comparing import ModelField, model_fields
-from schemas.decoder import DecodedValues, Row, decoded_values
+from schemas.decoder import DecodedValues, Row, UndecodableError, decode_each
 from schemas.model_columns import arrow_schema
 
 
@@ -53,21 +53,17 @@ def decode_values(model: type[BaseModel], values: pa.BinaryArray) -> DecodedValu
     schema = arrow_schema(model)
     nested = [field.name for field in schema if pa.types.is_nested(field.type)]
     validate = TypeAdapter(model).validate_json
-    reasons: dict[int, str] = {}
-    events: list[Row | None] = []
-    for row, value in enumerate(values.to_pylist()):
-        event: dict[str, Any] | None = None
-        if value is not None:
-            try:
-                event = validate(value).__dict__
-            except ValidationError as error:
-                reasons[row] = _reason(error)
-            except Exception as error:  # noqa: BLE001 - a validator is the user's own code; its text may contain the value
-                reasons[row] = f"{type(error).__name__} in the model"
-        if event is not None and nested:
-            event = event | {name: _plain(event[name]) for name in nested}
-        events.append(event)
-    return decoded_values(schema, events, reasons)
+
+    def decode(value: bytes) -> Row:
+        try:
+            event: dict[str, Any] = validate(value).__dict__
+        except ValidationError as error:
+            raise UndecodableError(_reason(error)) from None
+        except Exception as error:  # noqa: BLE001 - a validator is the user's own code; its text may contain the value
+            raise UndecodableError(f"{type(error).__name__} in the model") from None
+        return event | {name: _plain(event[name]) for name in nested} if nested else event
+
+    return decode_each(schema, values, decode)
 
 
 def _reason(error: ValidationError) -> str:
