@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,7 @@ topics:
 ingest:
   topic: orders
   source: {{format: lakelog, options: {{root: "{source}", subscribe: raw}}}}
-  key: key
+  key: "{key}"
   value: value
   validate: true
 export: {{topic: orders, mode: append, spark.records: 0}}
@@ -43,7 +45,9 @@ def test_values_are_checked_copied_and_exported(spark: SparkSession, tmp_path: P
     conf = tmp_path / "conf.yaml"
     with schema_registry() as server:
         number = server.add(json.dumps(ORDER), "orders-value")
-        conf.write_text(CONF.format(source=source).replace("FOLDER", str(tmp_path)).replace("URL", server.url))
+        conf.write_text(
+            CONF.format(source=source, key="key").replace("FOLDER", str(tmp_path)).replace("URL", server.url)
+        )
         value = with_id(number, encoded(ORDER, {"id": "a", "amounts": {"x": 1}}))
         key = b'{"k": 1}'
         raw.append([{"key": key, "value": each} for each in (value, value[:-1], None, b"{}")])
@@ -65,10 +69,52 @@ def test_values_are_checked_copied_and_exported(spark: SparkSession, tmp_path: P
     assert [(row["offset"], row["reason"]) for row in letters] == [(1, "no value")]
 
 
+EVERYTHING = record(
+    ("id", "string"),
+    ("at", {"type": "long", "logicalType": "timestamp-micros"}),
+    ("price", {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 4}),
+    ("legs", {"type": "array", "items": record(("distance", "int"), name="Leg")}),
+    ("stops", {"type": "map", "values": ["null", "Leg"]}),
+    ("either", ["null", "string", "Leg"]),
+)
+FULL = {
+    "id": "a",
+    "at": datetime(2026, 1, 31, 12, tzinfo=UTC),
+    "price": Decimal("7.9000"),
+    "legs": [{"distance": 1}],
+    "stops": {"x": {"distance": 3}, "y": None},
+    "either": ("shop.Leg", {"distance": 4}),
+}
+
+
+@pytest.mark.spark
+def test_expressions_of_an_ingest_see_the_fields_of_a_decoded_value(spark: SparkSession, tmp_path: Path) -> None:
+    source, root = root_at(tmp_path / "source"), tmp_path / "root"
+    raw = lakelog.open(source, create=True).create_topic("raw", partitions=1)
+    (tmp_path / "order.avsc").write_text(json.dumps(EVERYTHING))
+    value = encoded(EVERYTHING, FULL)
+    raw.append([{"key": b"k", "value": each} for each in (value, value[:-1], None)])
+    key = "concat_ws(' ', event.id, event.at, event.price, event.legs[0].distance, to_json(event.stops), to_json(event.either))"
+    text = CONF.format(source=source, key=key).replace("FOLDER", str(tmp_path)).replace(', schema.registry: "URL"', "")
+    text = text.replace("  validate: true\n", "").replace(', key.schema: "k BIGINT NOT NULL"', "")
+    (tmp_path / "conf.yaml").write_text(text)
+    result = run_ingest(spark, tmp_path / "conf.yaml", root)
+    assert (result.records, dict(result.dead_letters)) == (2, {"malformed": 1})
+    found = lakelog.open(root_at(root)).topic("orders").read().to_arrow()
+    fields = 'a 2026-01-31 12:00:00 7.9000 1 {"x":{"distance":3},"y":null} {"member1":{"distance":4}}'
+    assert found.select(["key", "value"]).to_pylist() == [
+        {"key": fields.encode(), "value": value}, {"key": b"", "value": None},
+    ]  # fmt: skip
+    (letter,) = rows_of_table(storage_at(root), "tables/dead_letters/ingest/orders")
+    assert (letter["reason"], letter["value"]) == ("malformed", value[:-1])
+
+
 def test_a_schema_of_values_is_no_schema_of_a_source(tmp_path: Path) -> None:
     (tmp_path / "order.avsc").write_text(json.dumps(ORDER))
     conf = tmp_path / "conf.yaml"
-    text = CONF.format(source=tmp_path).replace("FOLDER", str(tmp_path)).replace(', schema.registry: "URL"', "")
+    text = (
+        CONF.format(source=tmp_path, key="key").replace("FOLDER", str(tmp_path)).replace(', schema.registry: "URL"', "")
+    )
     conf.write_text(text)
     settings = load_settings(conf, (), root_at(tmp_path / "root"))
     check_schemas(settings)

@@ -7,8 +7,9 @@ things:
     lines of text     json and csv: the bytes are the line, unchanged. If a line does not fit the schema, Spark stores it in
                       a column that this module requests and that expressions do not see. If an expression names
                       `_line`, every line is read as text and then parsed by the same parser.
-    messages          kafka and lakelog: the schema describes the JSON in `value`. The parsed value is one more column,
-                      `event`. The bytes are the key, value and headers; the place is topic-partition@offset.
+    messages          kafka and lakelog: the schema describes `value`. The parsed value is one more column, `event`. In
+                      Avro and Protobuf, it exists only if an expression names it. The bytes are the key, value and
+                      headers; the place is topic-partition@offset.
     any other kind    a row has the source's own columns; the bytes are the row as JSON.
 """
 
@@ -25,10 +26,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from lakelog.spark.data_source import LAKELOG, may_read
 from lakelog.spark.types import nullable, quoted, spark_struct
+from pipeline.ingest.rows.event_decoding import DECODED, MALFORMED, event_decoder
 from pipeline.settings import Settings
 from pipeline.spark.failures import SPARK_ERRORS, planning_reason
 from pipeline.spark.kafka_login import JAAS, check_login
-from pipeline.topic_model import event_schema, source_schema
+from pipeline.topic_model import event_schema, source_schema, topic_schemas
 from schemas.event_schema import EventSchema
 from storage_engine.errors import ConfigError
 
@@ -66,6 +68,7 @@ quotation mark is a character that no line has. A line with the separator is mal
 whole."""
 EVENT = "event"
 """The column with the parsed value of a message."""
+_NAMES_EVENT = re.compile(rf"\b{EVENT}\b", re.IGNORECASE)
 HEADERS_DDL = "array<struct<key:string,value:binary>>"
 """The type of the column with the headers, before the rows become records."""
 
@@ -111,7 +114,7 @@ def source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool 
     if kind in _MESSAGES:
         latest = (source_option(settings, _STARTING) or "latest").strip().lower() == "latest"
         earliest = {_STARTING: "earliest"} if from_earliest and latest else {}
-        messages = _messages(_loaded(spark, settings, None, earliest), schema)
+        messages = _messages(_loaded(spark, settings, None, earliest), schema, _binary_schema(settings))
         return replace(messages, why_no_line="a message has no lines; its bytes are in the column `value`")
     if kind in _LINES and schema is not None and _keeps_malformed_lines(settings, schema):
         why_not = why_no_line(settings, schema)
@@ -130,9 +133,13 @@ def source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool 
 
 def names_line(settings: Settings) -> bool:
     """Whether an expression of the settings may name the column `_line`."""
+    return _names(settings, NAMES_LINE)
+
+
+def _names(settings: Settings, column: re.Pattern[str]) -> bool:
     ingest = settings.required_ingest()
     expressions = (ingest.key, ingest.value, ingest.headers, ingest.timestamp, ingest.partition, ingest.topic_column)
-    return any(NAMES_LINE.search(expression) for expression in expressions if expression is not None)
+    return any(column.search(expression) for expression in expressions if expression is not None)
 
 
 def why_no_line(settings: Settings, schema: StructType) -> str | None:
@@ -205,19 +212,30 @@ def _lines(spark: SparkSession, settings: Settings, schema: StructType) -> Sourc
     return SourceRows(rows, visible, line.isNotNull(), None, value, None, _file_of(rows))
 
 
-def _messages(rows: DataFrame, schema: StructType | None) -> SourceRows:
+def _messages(rows: DataFrame, schema: StructType | None, binary: EventSchema | None) -> SourceRows:
+    """Messages, and their values as events.
+
+    Args:
+        schema: the columns of values in JSON, or None.
+        binary: the schema of values in Avro or Protobuf, or None.
+    """
     headers = F.col("headers").cast(HEADERS_DDL) if "headers" in rows.columns else None
     place = F.concat("topic", F.lit("-"), "partition", F.lit("@"), "offset")
     key, value = F.col("key"), F.col("value")
-    if schema is None:
-        return SourceRows(rows, rows, None, key, value, headers, place)
-    corrupt = free_name("malformed", schema.names)
     parsed = free_name("parsed", rows.columns)
-    rows = rows.withColumn(parsed, F.from_json(value.cast("string"), _with_text(schema, corrupt), {_CORRUPT: corrupt}))
     whole = F.col(parsed)
-    event = F.when(whole.isNotNull(), F.struct(*(whole[name].alias(name) for name in schema.names)))
+    if binary is not None:
+        rows = rows.withColumn(parsed, event_decoder(binary)(value))
+        event, malformed = whole[DECODED], whole[MALFORMED]
+    elif schema is not None:
+        corrupt = free_name("malformed", schema.names)
+        of_json = _with_text(schema, corrupt)
+        rows = rows.withColumn(parsed, F.from_json(value.cast("string"), of_json, {_CORRUPT: corrupt}))
+        event = F.when(whole.isNotNull(), F.struct(*(whole[name].alias(name) for name in schema.names)))
+        malformed = value.isNotNull() & (whole.isNull() | whole[corrupt].isNotNull())
+    else:
+        return SourceRows(rows, rows, None, key, value, headers, place)
     rows = rows.withColumn(EVENT, event)
-    malformed = value.isNotNull() & (whole.isNull() | whole[corrupt].isNotNull())
     return SourceRows(rows, rows.drop(parsed), malformed, key, value, headers, place)
 
 
@@ -368,6 +386,15 @@ def _schema(settings: Settings, kind: str) -> StructType | None:
             "Give the name of a model in schemas/, module:Class, or columns such as `id BIGINT, name STRING`.",
         )
     return columns
+
+
+def _binary_schema(settings: Settings) -> EventSchema | None:
+    """The schema of the topic in Avro or Protobuf, if an expression needs the events of the source's messages."""
+    ingest = settings.required_ingest()
+    if ingest.topic is None or ingest.source.schema_ is not None or not _names(settings, _NAMES_EVENT):
+        return None
+    schema = topic_schemas(settings, ingest.topic).values
+    return schema if schema is not None and schema.is_binary else None
 
 
 def _ddl(text: str) -> StructType | None:
