@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 import lakelog
 from jobs.export import export
@@ -148,6 +149,17 @@ def test_a_view_has_the_columns_of_a_key_schema_that_was_added_later(place: Plac
         {"_key_shop": None, "_key_id": None, "amount": 1},
         {"_key_shop": 2, "_key_id": "a", "amount": 2},
     ]
+
+
+@pytest.mark.spark
+def test_a_rebuild_fills_the_columns_of_a_key_schema_that_was_added_later(spark: SparkSession, place: Place) -> None:
+    place.use()
+    place.append((encoded(KEY, {"shop": 1, "id": "a"}), 1))
+    assert place.run() == 0
+    place.use(key_schema=place.schema(KEY))
+    assert place.run("--rebuild") == 0
+    assert place.rows("_key_shop", "_key_id", "amount") == [(1, "a", 1)]
+    assert place.prove() == 0
 
 
 def test_a_change_of_a_key_schema_that_breaks_readers_is_refused(
