@@ -85,7 +85,7 @@ exec "$here/{PYTHON}" "$@"
 """
 WARM_UP = (
     "import pipeline.python_daemon, pipeline.job, pyspark.worker, pyspark.sql.worker.plan_data_source_read, delta,"
-    " boto3, obstore, hdfs_native; pipeline.python_daemon.load_kernels()"
+    " schemas.avro.check_kernels, boto3, obstore, hdfs_native; pipeline.python_daemon.load_kernels()"
 )
 _UNCHECKED = (1).to_bytes(4, "little")  # the flags of a .pyc, bytes 4 to 7: hash, not compared with the source
 
