@@ -361,6 +361,13 @@ def head_as_before(export: Export, before: TableHead | None) -> TableHead:
     return head
 
 
+def were_files_joined(table: str, since: int) -> bool:
+    """Whether writers made commits after a version, and all of them only joined files or changed no file (OPTIMIZE,
+    VACUUM). Then the rows and the positions are those of that version."""
+    commits = list(takewhile(lambda each: each.version > since, DeltaLog(table).commits()))
+    return bool(commits) and not any(each.changes_rows or stamp_in(each) is not None for each in commits)
+
+
 def check_committed(table: str, planned_from: int, stamp: Stamp) -> Commit:
     """The commit that contains `stamp`.
 

@@ -21,7 +21,7 @@ from pipeline.delta.export_plan import (
     Register,
     offset_ranges,
 )
-from pipeline.delta.table_history import plan_from_history, read_head
+from pipeline.delta.table_history import plan_from_history, read_head, were_files_joined
 from pipeline.delta.table_stamp import TableHead
 from pipeline.export.export_report import (
     chain_warnings,
@@ -35,7 +35,7 @@ from pipeline.export.export_request import bounds_of, check_options, wanted_expo
 from pipeline.export.export_to_database import export_topic_to_database
 from pipeline.job import JobContext, JobReport
 from pipeline.topic_model import TopicSchemas, changed_model, record_model
-from storage_engine.errors import LogError
+from storage_engine.errors import ConflictError, LogError
 from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.readers.consumer_files import (
     DATABASE_EXPORT_KIND,
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from storage_engine.topic.chain.topic_state import RecordedModel, TopicState
+
+_MOST_ATTEMPTS = 5
+"""How often an export is made if each time files of its table are joined meanwhile."""
 
 
 def export_topic(context: JobContext) -> JobReport:
@@ -111,13 +114,22 @@ def _to_delta(
     register: Register,
     bounds: ExportBounds,
 ) -> ExportResult:
-    """Export to a Delta table, without Spark if that is possible."""
-    plan = plan_from_history(target, ranges, bounds)
-    if plan is not None and not plan.waiting:
-        register(plan.before)
-        return ExportResult(plan=plan, table_version=plan.table_version)
-    small = None if plan is None else _without_spark(context, state, target, plan, register)
-    return _with_spark(context, state, target, ranges, register, bounds) if small is None else small
+    """Export to a Delta table. If maintenance joins files of the table meanwhile, Delta can refuse the commit of a
+    merge. Then the export begins again."""
+    attempts = 0
+    while True:
+        attempts += 1
+        plan = plan_from_history(target, ranges, bounds)
+        if plan is not None and not plan.waiting:
+            register(plan.before)
+            return ExportResult(plan=plan, table_version=plan.table_version)
+        try:
+            small = None if plan is None else _without_spark(context, state, target, plan, register)
+            return _with_spark(context, state, target, ranges, register, bounds) if small is None else small
+        except ConflictError:
+            version = None if plan is None else plan.table_version
+            if attempts == _MOST_ATTEMPTS or version is None or not were_files_joined(target.table, version):
+                raise
 
 
 def _without_spark(

@@ -9,7 +9,7 @@ After a crash, the table is whole: its rows and its newest version are those of 
 and other runs of this module may work at the same time. Only step 4 makes a commit (`pipeline.delta.upkeep.joining`).
 If another writer has removed one of the joined files meanwhile, Lakelog commits nothing, and decides step 4 again. If
 maintenance has joined a file, and an export merges rows of the same file at that time, Delta refuses the commit of the
-export.
+export, and the job makes the export again (`pipeline.export.one_export`).
 
 The commit of step 4 has no stamp and no guard (`pipeline.delta.table_stamp`), so the position of the next export does
 not change. The position of a table is in the commit with the stamp of the current rows. Delta can delete a commit that

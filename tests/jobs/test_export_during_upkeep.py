@@ -1,0 +1,145 @@
+"""Maintenance joins the files of a table while an export merges rows into the same files. The export must not fail, and
+no row may be lost or doubled.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import lakelog
+from jobs.export import export
+from pipeline.delta import table_writing
+from pipeline.delta.upkeep.small_files import SmallFileRule
+from pipeline.delta.upkeep.table_upkeep import keep_table
+from pipeline.delta.without_spark import small_export
+from pipeline.export.export_request import add_export_options
+from pipeline.export.proof_run import add_proof_options, prove_exports
+from pipeline.job import run_job
+from tests.roots.delta_tables import table_at
+from tests.roots.stored_roots import stored_root
+from tests.stores import root_at
+
+__all__ = ["stored_root"]
+
+ALL = SmallFileRule(1, 32 << 20)
+RunJob = Callable[..., dict[str, Any]]
+
+
+class Joining:
+    """Joins all files of the table at the moment when an export writes rows, once."""
+
+    def __init__(self, table: str, folder: Path) -> None:
+        self.table = table
+        self.started, self.joined = folder / "started", folder / "joined"
+
+    def join(self) -> None:
+        if not self.joined.exists():
+            done = keep_table(self.table, ALL)
+            assert done is not None
+            assert done.joined > 1
+            self.joined.touch()
+
+    def between_plan_and_commit(self, patch: pytest.MonkeyPatch) -> None:
+        """Join files after an export without Spark has opened the table."""
+        write = small_export._write
+
+        def late(*arguments: Any) -> Any:
+            self.join()
+            return write(*arguments)
+
+        patch.setattr(small_export, "_write", late)
+
+    def during_merge(self, patch: pytest.MonkeyPatch) -> None:
+        """Join files while Spark's MERGE runs: the MERGE has read the table, and waits for the rows of its source."""
+        started, joined = str(self.started), str(self.joined)
+        source = table_writing.upsert_source
+
+        def wait(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            Path(started).touch()
+            while not Path(joined).exists():
+                time.sleep(0.02)
+            yield from batches
+
+        def slow(*arguments: Any) -> DataFrame:
+            found = source(*arguments)
+            return found.mapInArrow(wait, found.schema)
+
+        def join() -> None:
+            while not self.started.exists():
+                time.sleep(0.02)
+            self.join()
+
+        patch.setattr(table_writing, "upsert_source", slow)
+        threading.Thread(target=join, daemon=True).start()
+
+
+def check_race(root: str, joining: Joining, race: Callable[[], None], run: RunJob, *settings: str) -> None:
+    topic = lakelog.open(root, create=True).create_topic("t", partitions=1, config={"cleanup.policy": "compact"})
+    for number in range(4):  # a new key is a new file
+        topic.append([{"key": b"%d" % number, "value": b'{"id": %d}' % number}])
+        run("export")
+    topic.append(
+        [{"key": b"1", "value": b'{"id": 100}'}, {"key": b"2", "value": None}, {"key": b"9", "value": b'{"id": 9}'}]
+    )
+    race()
+    report = run("export", *settings)
+    assert (report["exit_status"], report["warnings"]) == (0, [])
+    assert [each["operation"] for each in table_at(joining.table).history()][:2] == ["MERGE", "OPTIMIZE"]
+    rows = table_at(joining.table).to_pyarrow_table().select(["_key", "id"]).to_pylist()
+    assert sorted((row["_key"], row["id"]) for row in rows) == [(b"0", 0), (b"1", 100), (b"3", 3), (b"9", 9)]
+    assert run("prove")["answer"] == "equal"
+
+
+@pytest.fixture
+def run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[[str], RunJob]:
+    def of(root: str) -> RunJob:
+        def run(name: str, *settings: str) -> dict[str, Any]:
+            capfd.readouterr()
+            argv = ["--root", root, "--json", "--set", "topics.t.schema=id BIGINT", "--set", "export.topic=t"]
+            argv += ["--set", "export.digest=false", *settings]
+            jobs: dict[str, tuple[Any, Any]] = {
+                "export": (export, add_export_options), "prove": (prove_exports, add_proof_options)
+            }  # fmt: skip
+            run_job(name, "", *jobs[name], argv, {})
+            report: dict[str, Any] = json.loads(capfd.readouterr().out)
+            return report
+
+        return run
+
+    return of
+
+
+def test_files_are_joined_during_an_export_without_spark(
+    tmp_path: Path, run: Callable[[str], RunJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = root_at(tmp_path / "root")
+    joining = Joining(f"{root}/tables/t", tmp_path)
+    check_race(root, joining, lambda: joining.between_plan_and_commit(monkeypatch), run(root))
+
+
+@pytest.mark.spark
+def test_files_are_joined_during_a_merge_of_spark(
+    spark: SparkSession, tmp_path: Path, run: Callable[[str], RunJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = root_at(tmp_path / "root")
+    joining = Joining(f"{root}/tables/t", tmp_path)
+    race = lambda: joining.during_merge(monkeypatch)  # noqa: E731
+    check_race(root, joining, race, run(root), "--set", "export.spark.records=0")
+
+
+@pytest.mark.spark
+def test_files_are_joined_during_a_merge_of_spark_in_a_store(
+    spark: SparkSession, stored_root: str, tmp_path: Path, run: Callable[[str], RunJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joining = Joining(f"{stored_root}/tables/t", tmp_path)
+    race = lambda: joining.during_merge(monkeypatch)  # noqa: E731
+    check_race(stored_root, joining, race, run(stored_root), "--set", "export.spark.records=0")
