@@ -38,13 +38,14 @@ ABOVE = {
     "schemas": "",
     "lakelog.dead_letter_tables": "",
     "lakelog.delta_options": "",
+    "lakelog.delta": "",
     "lakelog.terminal": "",
     "lakelog.doctor": "",
     "lakelog.dump": "",
     "lakelog.optional": "",
     "lakelog.given_records": "",
     "lakelog.garbage_collection": "",
-    "lakelog.report": "lakelog.dead_letter_tables lakelog.delta_options lakelog.optional",
+    "lakelog.report": "lakelog.dead_letter_tables lakelog.delta_options lakelog.delta lakelog.optional",
     "lakelog.metrics": "lakelog.optional lakelog.report",
     "lakelog.rows": "lakelog.optional",
     "lakelog.opening": "",
@@ -70,7 +71,8 @@ ABOVE = {
     " pipeline.job_metrics",
     "pipeline.topic_model": "schemas pipeline.settings",
     "pipeline.stop_request": "",
-    "pipeline.delta": "schemas lakelog.dead_letter_tables lakelog.delta_options lakelog.rows lakelog.spark"
+    "pipeline.delta": "schemas lakelog.dead_letter_tables lakelog.delta_options lakelog.delta lakelog.rows"
+    " lakelog.spark"
     " pipeline.settings pipeline.spark pipeline.job",
     # The Python API stands above what reads exported tables.
     "lakelog": "lakelog.optional lakelog.rows lakelog.opening lakelog.given_records lakelog.inspection lakelog.spark"

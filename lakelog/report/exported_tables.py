@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from lakelog.delta.rows import open_rows
 from lakelog.delta_options import delta_options, shown_error
 from lakelog.optional import optional
 from storage_engine.errors import StorageError
@@ -51,11 +52,10 @@ def _count(storage: Storage, table: str) -> int:
 
     path = f"{storage.uri}/{table}"
     try:
-        rows = DeltaTable(path, storage_options=delta_options()).to_pyarrow_dataset()
-        if _COLUMN not in rows.schema.names:
+        opened = DeltaTable(path, storage_options=delta_options())
+        if _COLUMN not in opened.schema().to_arrow().names:
             return 0
-        batches = rows.to_batches(columns=[_COLUMN])
-        return sum(batch.num_rows - batch.column(0).null_count for batch in batches)
+        return sum(batch.num_rows - batch.column(0).null_count for batch in open_rows(opened, [_COLUMN]))
     except (DeltaError, pa.ArrowException, OSError) as error:
         problem = f"expected an exported Delta table; found {shown_error(path, error)}"
         raise StorageError(path, problem, "Restore the table, or export to another table.") from error

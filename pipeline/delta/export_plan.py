@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from pipeline.delta.table_properties import TableLayout
 from pipeline.delta.table_stamp import Began, Recent, Stamp, TableHead, known_began
 from schemas.event_schema import EventSchema
 from storage_engine.errors import StateError
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 
 
 class ExportMode(StrEnum):
-    """The meaning of a record: the new state of its key (upsert), one event of many (append), or one change of its key,
-    which may be a deletion (changelog)."""
+    """The meaning of a record: its key's new state (upsert), an event (append), or a change of its key (changelog)."""
 
     UPSERT = "upsert"
     APPEND = "append"
@@ -83,6 +83,7 @@ class Export:
     """Whether the rows contain digests, and the stamps their sums (pipeline.delta.chain)."""
     key_schema: EventSchema | None = None
     """None: the rows have only the bytes of the key, in the column `_key`."""
+    layout: TableLayout = field(default_factory=TableLayout)
 
 
 Register = Callable[[Mapping[int, int]], None]
@@ -159,8 +160,7 @@ class ExportPlan:
 
     @property
     def required(self) -> dict[int, int]:
-        """By partition, an offset. If retention deletes a record at or above this offset before the run has read the
-        record, the run fails."""
+        """By partition, an offset. If retention deletes an unread record at or above this offset, the run fails."""
         return {**self.before, **{partition: self.start[partition] for partition in self.replaced}}
 
     @property

@@ -81,6 +81,7 @@ from pipeline.delta.export_plan import (
 from pipeline.delta.rows.export_rows import decode, reduced, with_counts
 from pipeline.delta.rows.row_columns import REASONS
 from pipeline.delta.table_history import Commit, as_in_table, check_committed
+from pipeline.delta.table_layout import check_layout
 from pipeline.delta.table_position import look_at_table, stamp_of
 from pipeline.delta.table_schema import Notify, check_columns, fit_table
 from pipeline.delta.table_stamp import NextLink, Stamp, TableHead
@@ -136,6 +137,8 @@ def export_increment(
     if not plan.waiting:
         return ExportResult(plan=plan, table_version=plan.table_version)
     export = as_in_table(export, plan.head)
+    if plan.head is not None:
+        check_layout(spark, export)
     check_columns(spark, export)
     rows = decoded_records(export, _read(read, plan)).persist()
     try:

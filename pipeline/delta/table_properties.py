@@ -1,11 +1,18 @@
-"""The properties of the Delta tables that Lakelog creates. This module needs no Spark."""
+"""The properties of the Delta tables that Lakelog creates, and the layout for which an export asks. This module needs no
+Spark.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+DELETION_VECTORS_PROPERTY = "delta.enableDeletionVectors"
 
 PLAIN_TABLE_PROPERTIES = {
     # Readers other than Spark (deltalake, DuckDB, Polars) need version 1 of the protocol. These features would raise
     # the version.
-    "delta.enableDeletionVectors": "false",
+    DELETION_VECTORS_PROPERTY: "false",
     "delta.columnMapping.mode": "none",
     "delta.checkpointPolicy": "classic",
 }
@@ -17,3 +24,32 @@ DEAD_LETTER_PROPERTIES = {
     "delta.checkpointInterval": "100",
 }
 """The properties of a new dead-letter table. No query of Lakelog uses statistics to skip files of these tables."""
+
+_READ_DELETION_VECTORS = frozenset({"spark", "duckdb", "polars"})
+"""The readers in `export.readers` that read tables with deletion vectors. deltalake is not among them: only its method
+`scan` reads these tables."""
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """How Delta stores the rows of a table. The rows are the same with every layout.
+
+    deletion_vectors: whether files have deletion vectors; None: a new table has none, and another table stays as it is.
+    """
+
+    deletion_vectors: bool | None = None
+
+    @property
+    def needs_spark(self) -> bool:
+        """Whether only Spark can write a table with this layout."""
+        return bool(self.deletion_vectors)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties of a new table."""
+        return {**PLAIN_TABLE_PROPERTIES, DELETION_VECTORS_PROPERTY: "true" if self.deletion_vectors else "false"}
+
+
+def can_read_deletion_vectors(readers: Iterable[str]) -> bool:
+    """Whether all of these readers read tables with deletion vectors."""
+    return _READ_DELETION_VECTORS.issuperset(readers)

@@ -39,8 +39,8 @@ from pipeline.delta.delta_table import is_table
 from pipeline.delta.export_plan import Export, ExportPlan, TableSchemaError
 from pipeline.delta.rows.row_columns import table_columns
 from pipeline.delta.table_history import check_committed, check_foreign, head_as_before, read_head
+from pipeline.delta.table_layout import fit_layout
 from pipeline.delta.table_position import stamp_of
-from pipeline.delta.table_properties import PLAIN_TABLE_PROPERTIES
 from pipeline.delta.table_stamp import NextLink, Stamp, TableHead, known_began
 from pipeline.spark.failures import SPARK_ERRORS, raised_in_query
 from schemas.comparing import is_widened
@@ -188,7 +188,8 @@ def fit_table(
     if is_extended:
         empty = spark.createDataFrame([], changes.extended)
         writer = empty.write.format("delta").mode("append").option("mergeSchema", "true")
-        writer.options(**PLAIN_TABLE_PROPERTIES).save(export.table)
+        writer.options(**export.layout.properties).save(export.table)
+    is_extended = (bool(found) and fit_layout(spark, export)) or is_extended
     if is_extended or head is None:
         head = head_as_before(export, head)
     if rewrite is None:

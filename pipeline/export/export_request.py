@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lakelog.dead_letter_tables import export_dead_letters_key
 from pipeline.delta.export_plan import Export, ExportBounds, ExportMode
+from pipeline.delta.table_properties import TableLayout, can_read_deletion_vectors
 from pipeline.jdbc.target_tables import letters_table
 from pipeline.job import JobContext
 from pipeline.topic_model import topic_schemas
@@ -104,6 +105,9 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
         mode, asked_by = ExportMode.UPSERT, context.settings.place_of("export.jdbc")
         table, dead_letters = str(wanted.jdbc.target()), letters_table(wanted.jdbc.target())
     schemas = topic_schemas(context.settings, state.topic)
+    deletion_vectors = None
+    if wanted.readers is not None and mode is ExportMode.UPSERT:
+        deletion_vectors = can_read_deletion_vectors(wanted.readers)
     return Export(
         topic=state.topic,
         topic_id=state.topic_id,
@@ -116,6 +120,7 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
         section=context.settings.export_section,
         headers=wanted.headers,
         digest=wanted.digest and wanted.jdbc is None,
+        layout=TableLayout(deletion_vectors),
     )
 
 

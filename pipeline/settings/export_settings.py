@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from pipeline.settings.jdbc_settings import DatabaseKind, JdbcSettings
 from pipeline.settings.job_keys import (
@@ -17,8 +17,10 @@ from pipeline.settings.job_keys import (
     SPARK_RECORDS,
 )
 from pipeline.settings.section import Section
-from pipeline.settings.values import AVAILABLE_NOW, Noun, Table, TopicName, Trigger, by_key, mistake
+from pipeline.settings.values import AVAILABLE_NOW, Noun, Table, TopicName, Trigger, by_key, listed, mistake
 
+_Reader = Literal["spark", "duckdb", "polars", "deltalake"]
+_READERS: Final = "spark, duckdb, polars and deltalake"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
@@ -54,6 +56,13 @@ class ExportSettings(Section):
         " these hashes. The job prove uses them to check rows whose records are no longer in the log. A table that was"
         " created without this column gets it with --rebuild. false ends the use of the hashes in a table that has them.",
     )
+    readers: Annotated[tuple[_Reader, ...], Noun(f"a list of {_READERS}"), BeforeValidator(listed)] | None = Field(
+        default=None,
+        description="The programs that read a Delta table in mode upsert. If all of them can read deletion vectors, the"
+        " table has them: then an export does not write a whole file again because of a few changed rows, but each export"
+        " needs Spark. spark, polars, and duckdb with its extension delta can read them. deltalake cannot, and neither can"
+        " DuckDB and pandas through deltalake. Without this setting, a new table has no deletion vectors.",
+    )
     max_dead_letter_share: Annotated[float, Noun("a number"), by_key(MAX_DEAD_LETTER_SHARE)] = Field(
         default=DEFAULT_MAX_SHARE, alias="max.dead.letter.share", description=MAX_DEAD_LETTER_SHARE.doc
     )
@@ -82,6 +91,8 @@ class ExportSettings(Section):
                 f"found the mode {self.mode}, but an export into a database has one row per key",
                 "Remove mode, or export to a Delta table.",
             )
+        if self.readers is not None:
+            raise mistake("found readers, which are only for Delta tables", "Remove readers.")
         if self.headers:
             raise mistake("found headers: true, but an export into a database has no headers", "Remove headers.")
         if self.jdbc.schema_ is not None and self.jdbc.target().kind is not DatabaseKind.POSTGRESQL:

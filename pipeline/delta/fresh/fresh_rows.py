@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema
 
+from lakelog.delta.rows import open_rows
 from lakelog.delta_options import delta_options
 from pipeline.delta.export_plan import Export, ExportMode, TableSchemaError
 from pipeline.delta.fresh.snapshot import ExportedHead, FreshRequest, Snapshot, read_whole, snapshot_of
@@ -22,7 +23,6 @@ from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.plain_table import PlainTable, nullable_columns, why_not_readable
 from pipeline.delta.without_spark.row_changes import IncrementRecords, RecordPlace
-from pipeline.delta.without_spark.table_opening import READ_OPTIONS
 from pipeline.delta.without_spark.topic_records import batch_reader
 from storage_engine.errors import UnsupportedError
 from storage_engine.progress import NO_PROGRESS
@@ -71,7 +71,7 @@ class FreshRows:
             StorageError: the table cannot be read.
         """
         with deltalake_errors(self._path, _REMEDY, _FAILED):
-            for batch in self._table.to_pyarrow_dataset(parquet_read_options=READ_OPTIONS).to_batches():
+            for batch in open_rows(self._table):
                 kept = self._changed(batch)
                 if kept.num_rows:
                     yield _with_columns(kept, self.schema)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from lakelog.delta.rows import count_rows, open_rows
 from lakelog.delta_options import delta_options
 from pipeline.delta.chain.stamp_chain import Chain
 from pipeline.delta.export_plan import Export, ExportRefusedError, TableSchemaError
@@ -21,7 +22,7 @@ from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, table_columns
 from pipeline.delta.table_history import Commit, DeltaLog, find_head, stamp_in
 from pipeline.delta.table_stamp import Began, TableHead, known_began, known_positions
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
-from pipeline.delta.without_spark.table_opening import READ_OPTIONS, open_or_none
+from pipeline.delta.without_spark.table_opening import open_or_none
 
 _FAILED = "cannot be read"
 _REMEDY = "Nothing was changed."
@@ -81,7 +82,7 @@ class ExportedTable:
     def count(self) -> int:
         """The number of rows, from the statistics of the files where they have any."""
         with deltalake_errors(self.path, _REMEDY, _FAILED):
-            return int(self._dataset().count_rows())
+            return count_rows(self.table)
 
     def rows(self, part: Slice, are_wanted: Callable[[pa.RecordBatch], pa.BooleanArray] | None = None) -> pa.Table:
         """The rows of a part of the table, with the types of the model.
@@ -118,10 +119,7 @@ class ExportedTable:
             wanted: a filter; None: all rows.
         """
         with deltalake_errors(self.path, _REMEDY, _FAILED):
-            yield from self._dataset().scanner(columns=list(names), filter=wanted).to_batches()
-
-    def _dataset(self) -> pa.dataset.Dataset:
-        return self.table.to_pyarrow_dataset(parquet_read_options=READ_OPTIONS)
+            yield from open_rows(self.table, names, wanted)
 
     def is_open_letter(
         self, partitions: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]
@@ -211,9 +209,9 @@ def _open_letters(export: Export, head: TableHead) -> dict[int, npt.NDArray[np.i
         letters = open_or_none(export.dead_letters)
         if letters is None:
             return {}
-        dataset = letters.to_pyarrow_dataset(parquet_read_options=READ_OPTIONS)
-        names = [name for name in ("partition", "offset", "table_id", "outcome") if name in dataset.schema.names]
-        found = dataset.to_table(columns=names)
+        there = letters.schema().to_arrow().names
+        names = [name for name in ("partition", "offset", "table_id", "outcome") if name in there]
+        found = open_rows(letters, names).read_all()
     if not {"partition", "offset"}.issubset(names):
         raise ExportRefusedError(
             export.dead_letters,

@@ -53,6 +53,7 @@ from pipeline.delta.replaying import mark_letters, open_letters
 from pipeline.delta.rows.row_columns import table_columns
 from pipeline.delta.rows.upserted_rows import upserted_rows
 from pipeline.delta.table_history import DeltaLog, check_committed
+from pipeline.delta.table_layout import check_layout, fit_layout
 from pipeline.delta.table_position import check_coordinates, stamp_of
 from pipeline.delta.table_schema import check_rewritable
 from pipeline.delta.table_stamp import Began, NextLink, Recent, Stamp, TableHead, known_began
@@ -122,6 +123,7 @@ def rebuild_table(
     table = spark.read.format("delta").option("versionAsOf", head.version).load(export.table)
     check_coordinates(export, table.columns)
     partitions = _partitions(spark, export, table)
+    check_layout(spark, export)
     plan = decide_rebuild(export, head, ranges, options.bounds)
     register(plan.before)
     rows = decoded_records(export, read(*plan.to_read, plan.required)).persist()
@@ -135,6 +137,7 @@ def rebuild_table(
         check_lost(export, before, lost, options.accepted_lost)
         stamp = stamp_of(spark, export, head, plan.positions, recent, plan.began)
         with named_conflicts(export.table, "rebuild"):
+            fit_layout(spark, export)
             stamp = _write(spark, export, plan, rows, counts, stamp, partitions)
             result = _result(export, plan, counts, head.version, stamp)
         unfinished = _finish(spark, export, stamp, rows, log_starts)

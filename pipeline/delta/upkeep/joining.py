@@ -26,13 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from pyarrow.dataset import ParquetReadOptions
 
+from lakelog.delta.rows import READ_OPTIONS
 from storage_engine.clock import Clock, SystemClock
 from storage_engine.errors import AlreadyExistsError
 from storage_engine.storage import Storage
 
-_READ_OPTIONS = ParquetReadOptions(coerce_int96_timestamp_unit="us")
 _ROWS = 1 << 16
 
 
@@ -49,7 +48,7 @@ def join_files(
     clock = clock or SystemClock()
     joined = {name for names in joins for name in names}
     with_statistics = table.metadata().configuration.get("delta.dataSkippingNumIndexedCols") != "0"
-    dataset = table.to_pyarrow_dataset(parquet_read_options=_READ_OPTIONS)
+    dataset = table.to_pyarrow_dataset(parquet_read_options=READ_OPTIONS)
     fragments = {fragment.path: fragment for fragment in dataset.get_fragments()}
     adds = []
     for names in joins:

@@ -30,13 +30,14 @@ from deltalake import (
 )
 from deltalake.exceptions import CommitFailedError
 
+from lakelog.delta.rows import DELETION_VECTORS, open_rows
 from lakelog.delta_options import delta_options
 from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, STALE_SINCE
-from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES
+from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES, DELETION_VECTORS_PROPERTY
 from pipeline.delta.table_stamp import Stamp
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.row_changes import RecordPlace, RowChanges, TableRow, places_of
-from pipeline.delta.without_spark.table_opening import READ_OPTIONS, create_table
+from pipeline.delta.without_spark.table_opening import create_table
 from storage_engine.errors import ConflictError
 
 _READER_VERSION = 1
@@ -47,7 +48,7 @@ _KNOWN_PROPERTIES = {
     "delta.minReaderVersion", "delta.minWriterVersion",
 }  # fmt: skip
 """Properties that do not change what a writer must do."""
-_HARMLESS = {"delta.enableDeletionVectors": "false", "delta.columnMapping.mode": "none"}
+_HARMLESS = {DELETION_VECTORS_PROPERTY: "false", "delta.columnMapping.mode": "none"}
 """Properties that do not change what a writer must do if they have these values."""
 _COMPRESSION: Final = "SNAPPY"  # the default of deltalake for writers without properties
 _WRITER = WriterProperties(compression=_COMPRESSION)
@@ -79,8 +80,13 @@ def why_not_plain(table: DeltaTable) -> str | None:
 
 def why_not_readable(table: DeltaTable) -> str | None:
     """Why deltalake must not read the table, as the rest of a sentence; None if deltalake may read it."""
-    version = table.protocol().min_reader_version
-    return None if version == _READER_VERSION else f"needs reader version {version} of Delta's protocol"
+    protocol = table.protocol()
+    if protocol.min_reader_version == _READER_VERSION:
+        return None
+    if protocol.reader_features is not None:
+        others = sorted({*protocol.reader_features} - {DELETION_VECTORS})
+        return f"needs the feature {', '.join(others)} of Delta's protocol" if others else None
+    return f"needs reader version {protocol.min_reader_version} of Delta's protocol"
 
 
 def has_int96(table: DeltaTable) -> bool:
@@ -175,9 +181,9 @@ class PlainTable:
     def _rows(self, columns: list[str], are_wanted: Callable[[pa.RecordBatch], pa.BooleanArray]) -> pa.Table:
         """The rows for which a function is true. Arrow itself cannot filter by statistics of a binary column."""
         with deltalake_errors(self._path, "Nothing was exported."):
-            rows = self._table.to_pyarrow_dataset(parquet_read_options=READ_OPTIONS).scanner(columns=columns)
-            found = [batch.filter(are_wanted(batch)) for batch in rows.to_batches()]
-        return pa.Table.from_batches(found, schema=rows.projected_schema)
+            rows = open_rows(self._table, columns)
+            found = [batch.filter(are_wanted(batch)) for batch in rows]
+        return pa.Table.from_batches(found, schema=rows.schema)
 
     def append(self, rows: pa.Table, stamp: Stamp, guard: int) -> None:
         """Append rows with the columns of the table. An append without rows is a commit, too.

@@ -4,11 +4,12 @@ The result is the same as the result of `pipeline.delta.exporting`: the same row
 with a stamp of the same form. Exports with and without Spark may write to one table in any order, and at the same time.
 Both kinds of exports share the code for the plan, the guard, the limit of dead letters, and the check after the commit.
 
-In three cases, Spark must do the export. Then `export_without_spark` writes nothing and returns None:
+In four cases, Spark must do the export. Then `export_without_spark` writes nothing and returns None:
 
 - the increment has `spark_records` offsets or more, or its records need more than 64 MiB in memory
 - the table's columns must be changed, or the table is not plain (`pipeline.delta.without_spark.plain_table`)
 - the export computes existing rows again from the log (after a RESTORE, or with --from-offset)
+- the settings ask for a layout that deltalake cannot write
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def export_without_spark(
         ConflictError: another writer changed the table meanwhile. Nothing is lost.
         StorageError: a table cannot be read or written.
     """
-    if plan.rebuilt or spark_records == 0:
+    if plan.rebuilt or spark_records == 0 or export.layout.needs_spark:
         return None
     export = as_in_table(export, plan.head)
     head = plan.head

@@ -17,16 +17,12 @@ from collections.abc import Mapping
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import TableNotFoundError
-from pyarrow.dataset import ParquetReadOptions
 
 from lakelog.delta_options import delta_options
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from storage_engine.errors import AlreadyExistsError
 from storage_engine.storage.storage_opening import open_storage
 
-READ_OPTIONS = ParquetReadOptions(coerce_int96_timestamp_unit="us")
-"""Older tables have timestamps as INT96, which Arrow reads as nanoseconds by default. Nanoseconds end in the year
-2262."""
 _FIRST_COMMIT = "_delta_log/00000000000000000000.json"
 
 

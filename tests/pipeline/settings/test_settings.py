@@ -743,6 +743,7 @@ def test_the_password_of_a_database_comes_from_the_environment(tmp_path: Path) -
         ("jdbc:mysql://h/d", "}\n  mode: append #", "found the mode append"),
         ("jdbc:mysql://h/d", "}\n  table: tables/t #", "found both keys, table and jdbc"),
         ("jdbc:mysql://h/d", "}\n  headers: true #", "has no headers"),
+        ("jdbc:mysql://h/d", "}\n  readers: spark #", "found readers"),
     ],
 )
 def test_a_wrong_section_of_a_database_is_refused_without_its_secrets(

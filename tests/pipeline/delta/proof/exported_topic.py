@@ -67,10 +67,10 @@ class ExportedTopic:
         plan = plan_from_history(self.export, self.ranges(), bounds)
         assert plan is not None
         if plan.waiting:
-            assert export_without_spark(self.export, plan, self.reader(), self._register, max_share=1) is not None
-            self._register(plan.positions)
+            assert export_without_spark(self.export, plan, self.reader(), self.register, max_share=1) is not None
+            self.register(plan.positions)
 
-    def _register(self, positions: Mapping[int, int]) -> None:
+    def register(self, positions: Mapping[int, int]) -> None:
         name = export_consumer("tables/orders")
         put_positions(self.storage, self.state(), name, EXPORT_KIND, positions, self.clock.now_ms(), holds_back=True)
 

@@ -1,0 +1,1 @@
+"""Reads Delta tables without Spark."""
