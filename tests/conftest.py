@@ -125,8 +125,10 @@ def hdfs_cluster() -> Iterator[HdfsCluster]:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    """One browser for each module: it starts in a second, and a browser that waits until the end of all tests takes more
+    of the processor than the tests that use it."""
     program = find_chromium()
     if program is None:
         pytest.skip("no Chromium on PATH: the report was not looked at in a browser")

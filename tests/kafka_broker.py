@@ -57,6 +57,7 @@ transaction.state.log.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
+metadata.max.idle.interval.ms=0
 """
 
 USER, PASSWORD = "lakelog", "correct horse-battery$staple"
