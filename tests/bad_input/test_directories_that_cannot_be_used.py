@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -151,32 +152,37 @@ def test_a_root_that_may_not_be_written_is_named_by_writers_and_read_by_readers(
     for path in (filled, *filled.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
     readers = ("list", "describe", "read", "offsets", "settle")
-    for command, ended in zip(COMMANDS, as_nobody(filled, *COMMANDS), strict=True):
+    *of_commands, of_job = as_nobody(filled, *COMMANDS, ("job", str(filled)))
+    for command, ended in zip(COMMANDS, of_commands, strict=True):
         if any(word in readers for word in command):
             assert (ended.status, ended.err) == (0, ""), command
         else:
             assert "Permission denied" in said(ended, str(filled)), command
-    (ended,) = as_nobody(filled, ("job", str(filled)))
-    assert ended.status == 4, "one topic, which failed"
-    assert f"{filled}/meta/t/00000000000000000002.json: Permission denied" in ended.err
+    assert of_job.status == 4, "one topic, which failed"
+    assert f"{filled}/meta/t/00000000000000000002.json: Permission denied" in of_job.err
     assert contents(filled) == before
 
 
-@pytest.mark.parametrize(
-    ("pattern", "commands"),
-    [
-        ("meta/t/*1.json", COMMANDS[2:]),
-        ("data/*/0/*.log", [("read", "--topic", "t"), ("offsets", "--topic", "t", "--time", "5")]),
-        ("data/*/0/*.index", [("read", "--topic", "t", "--from", "2")]),
-        ("data/*/0/*.timeindex", [("offsets", "--topic", "t", "--time", "5")]),
-    ],
-    ids=["state", "log", "index", "time index"],
-)
-def test_a_file_that_may_not_be_read_is_named(filled: Path, pattern: str, commands: list[tuple[str, ...]]) -> None:
+UNREADABLE: dict[str, list[tuple[str, ...]]] = {
+    "meta/t/*1.json": COMMANDS[2:],
+    "data/*/0/*.log": [("read", "--topic", "t"), ("offsets", "--topic", "t", "--time", "5")],
+    "data/*/0/*.index": [("read", "--topic", "t", "--from", "2")],
+    "data/*/0/*.timeindex": [("offsets", "--topic", "t", "--time", "5")],
+}
+
+
+def test_a_file_that_may_not_be_read_is_named(filled: Path) -> None:
     before = contents(filled)
-    (path,) = filled.glob(pattern)
-    path.chmod(0o000)
-    for ended in as_nobody(filled, *commands):
-        assert "Permission denied" in said(ended, str(path))
-    path.chmod(0o644)
-    assert contents(filled) == before
+    expected = []
+    for number, (pattern, commands) in enumerate(UNREADABLE.items()):
+        root = filled.parent / f"root{number}"
+        shutil.copytree(filled, root, symlinks=True)
+        (path,) = root.glob(pattern)
+        path.chmod(0o000)
+        expected += [(path, (*command, "--root", str(root))) for command in commands]
+    for (path, command), ended in zip(expected, as_nobody(filled, *(each for _, each in expected)), strict=True):
+        assert "Permission denied" in said(ended, str(path)), command
+    for path, _ in expected:
+        path.chmod(0o644)
+    for number in range(len(UNREADABLE)):
+        assert contents(filled.parent / f"root{number}") == before

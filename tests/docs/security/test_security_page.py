@@ -329,10 +329,11 @@ _FILL = """
 import os, sys
 import lakelog
 
-os.umask(int(sys.argv[2], 8))
-topic = lakelog.open(sys.argv[1], create=True).create_topic("t")
-topic.append([{"key": b"k", "value": b"v"}])
-list(topic.follow(group="g", start="earliest", stop_at_end=True))
+for root, umask in zip(sys.argv[1::2], sys.argv[2::2]):
+    os.umask(int(umask, 8))
+    topic = lakelog.open(root, create=True).create_topic("t")
+    topic.append([{"key": b"k", "value": b"v"}])
+    list(topic.follow(group="g", start="earliest", stop_at_end=True))
 """
 
 
@@ -342,21 +343,25 @@ def modes_on_the_page() -> dict[str, tuple[int, int]]:
     return {umask: (int(files, 8), int(folders, 8)) for umask, files, folders in rows}
 
 
-@pytest.mark.parametrize("umask", ["022", "002", "007", "077"])
-def test_new_files_have_the_modes_of_the_umask_and_the_group_of_the_root(umask: str, tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
+def test_new_files_have_the_modes_of_the_umask_and_the_group_of_the_root(tmp_path: Path) -> None:
     group = 65534 if os.geteuid() == 0 else os.getgroups()[-1]
-    os.chown(root, -1, group)
-    root.chmod(0o2770)
-    subprocess.run([sys.executable, "-c", _FILL, root, umask], cwd=PROJECT, check=True)
+    modes = modes_on_the_page()
+    assert set(modes) == {"022", "002", "007", "077"}
+    roots = {umask: tmp_path / umask for umask in modes}
+    for root in roots.values():
+        root.mkdir()
+        os.chown(root, -1, group)
+        root.chmod(0o2770)
+    words = [word for umask, root in roots.items() for word in (root, umask)]
+    subprocess.run([sys.executable, "-c", _FILL, *words], cwd=PROJECT, check=True)
 
-    found = [path for path in root.rglob("*") if ".tmp-" not in path.name]
-    assert {path.name for path in root.iterdir()} == {"meta", "data", "staging", "log"}
-    assert {path.stat().st_gid for path in found} == {group}
-    files, folders = modes_on_the_page()[umask]
-    assert {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_file()} == {files}
-    assert {stat.S_IMODE(path.stat().st_mode) & 0o777 for path in found if path.is_dir()} == {folders}
+    for umask, root in roots.items():
+        found = [path for path in root.rglob("*") if ".tmp-" not in path.name]
+        assert {path.name for path in root.iterdir()} == {"meta", "data", "staging", "log"}, umask
+        assert {path.stat().st_gid for path in found} == {group}, umask
+        files, folders = modes[umask]
+        assert {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_file()} == {files}, umask
+        assert {stat.S_IMODE(path.stat().st_mode) & 0o777 for path in found if path.is_dir()} == {folders}, umask
 
 
 def test_files_of_spark_have_the_modes_of_the_umask(process: Restricted, tmp_path: Path) -> None:

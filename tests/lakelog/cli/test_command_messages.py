@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 from contextlib import chdir
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 from lakelog.cli.app import command
 from storage_engine.topic.readers.consumer_files import put_positions
 from storage_engine.topic.topics import Topics, is_root
+from tests.in_process import Ended
 from tests.lakelog.cli.conftest import Lakelog, line
 from tests.stores import storage_at
 
@@ -163,21 +165,36 @@ def topics_of(root: Path) -> Topics:
     return Topics(storage_at(root), BrokerConfig(), SystemClock())
 
 
+NO_FILES = [("fifo", file) for file in ("log", "index", "state", "group", "shown log", "shown index", "checkpoint")]
+NO_FILES += [("socket", "log"), ("socket", "state"), ("folder", "log"), ("folder", "state"), ("folder", "shown log")]
+_VERIFY_EACH = """
+import json, sys
+from lakelog.cli import main
+from tests.in_process import run_in_process
+
+for root in sys.argv[1:]:
+    print(json.dumps(run_in_process(main, ["lakelog", "verify", "--root", root])), flush=True)
+"""
+
+
 @pytest.mark.posix("names local folders")
-@pytest.mark.parametrize(
-    ("kind", "file"),
-    [("fifo", file) for file in ("log", "index", "state", "group", "shown log", "shown index", "checkpoint")]
-    + [("socket", "log"), ("socket", "state"), ("folder", "log"), ("folder", "state"), ("folder", "shown log")],
-)
-def test_no_command_waits_for_what_is_no_file(tmp_path: Path, kind: str, file: str) -> None:
-    root = tmp_path / "root"
-    lakelog = PROJECT / ".venv/bin/lakelog"
+def test_no_command_waits_for_what_is_no_file(tmp_path: Path) -> None:
+    """In one process, which is ended if a command waits."""
+    paths = [with_no_file(tmp_path / f"{kind} {file}", kind, file) for kind, file in NO_FILES]
+    roots = [tmp_path / f"{kind} {file}" for kind, file in NO_FILES]
+    done = subprocess.run(
+        [sys.executable, "-c", _VERIFY_EACH, *roots], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+        timeout=120, check=True, cwd=PROJECT,
+    )  # fmt: skip
+    for path, line_of_json in zip(paths, done.stdout.splitlines(), strict=True):
+        ended = Ended(*json.loads(line_of_json))
+        assert ended.status in (1, 4), (path, ended)
+        assert path.name in ended.out + ended.err
+        assert "Traceback" not in ended.err
 
-    def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [lakelog, *arguments, "--root", root], input=stdin, capture_output=True, text=True, timeout=60, check=False
-        )
 
+def with_no_file(root: Path, kind: str, file: str) -> Path:
+    """Make a root in which one of the files is replaced by something that is no file. Returns the path of this file."""
     topics = topics_of(root)
     state = topics.create("t", 1, {})
     with_record(topics)
@@ -202,10 +219,7 @@ def test_no_command_waits_for_what_is_no_file(tmp_path: Path, kind: str, file: s
             chdir(path.parent),
         ):  # a socket's path may have a hundred characters
             bound.bind(path.name)
-    ended = run("verify")
-    assert ended.returncode in (1, 4), ended.stdout + ended.stderr
-    assert path.name in ended.stdout + ended.stderr
-    assert "Traceback" not in ended.stderr
+    return path
 
 
 def with_record(topics: Topics) -> None:
