@@ -15,7 +15,7 @@ from storage_engine.topic.chain import documents
 from tests.faults.damages.trials import Damages, failures
 from tests.faults.trials import work_folder
 
-DAMAGES = 12
+DAMAGES = 6
 
 
 @pytest.fixture

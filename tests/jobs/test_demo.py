@@ -103,6 +103,7 @@ def test_the_table_is_what_pandas_computes_for_spark_duckdb_and_deltalake(
         pd.testing.assert_frame_equal(comparable(found), last_flights, obj=reader)
 
 
+@pytest.mark.stores
 def test_the_demo_in_an_s3_server_has_the_same_figures_and_the_same_table(
     s3: ObjectServer, s3_root: str, last_flights: pd.DataFrame
 ) -> None:

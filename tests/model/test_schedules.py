@@ -15,7 +15,7 @@ even a short pause outlasts a pruning.
 truth.py has a function for each invariant. The tested code is the project's own: topic_writer.py, state_chain.py,
 state_swap.py, pruning.py, sweeping.py and reader.py run unchanged, except for a few replaced names (schedules.run).
 
-`make soak` runs twenty times as many schedules, and can switch off each rule of the protocol in turn. The model does
+`make soak` runs fifty times as many schedules, and can switch off each rule of the protocol in turn. The model does
 not include power cuts, damaged bytes, the view, import and export, several topics, and transactions. But the model
 checks that everything that a version names is durable.
 """
@@ -35,7 +35,7 @@ from tests.model.rules import RULES
 from tests.model.schedules import run
 from tests.model.soak import run_all
 
-SCHEDULES = 1_000
+SCHEDULES = 400
 OFTEN_NOTICED = [
     "a put whose reply was lost is read back",
     "a version is durable before it is built upon",
@@ -85,9 +85,9 @@ def test_every_rule_is_known() -> None:
 
 
 def test_a_seed_is_a_schedule_in_any_process() -> None:
-    again = "from tests.model.schedules import run; print([run(f'7 {number}').digest for number in range(20)])"
-    here = [run(f"7 {number}").digest for number in range(20)]
-    for hash_seed in ("1", "2"):
-        environ = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        there = subprocess.run([sys.executable, "-c", again], capture_output=True, text=True, check=True, env=environ)
-        assert there.stdout.strip() == str(here)
+    again = "from tests.model.schedules import run; print([run(f'7 {number}').digest for number in range(10)])"
+    here = [run(f"7 {number}").digest for number in range(10)]
+    other_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    environ = {**os.environ, "PYTHONHASHSEED": other_seed}
+    there = subprocess.run([sys.executable, "-c", again], capture_output=True, text=True, check=True, env=environ)
+    assert there.stdout.strip() == str(here)

@@ -1,5 +1,6 @@
-"""An ingest whose disk becomes full: the ingest ends and damages no committed data. The next ingest continues when
-there is space.
+"""An ingest in a separate process whose disk becomes full: the ingest ends and damages no committed data. The next
+ingest continues when there is space. `make test` tests the same with the ingest in the process of the tests
+(tests/bad_input/test_full_disks.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MIB = 1024**2
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.soak
 def test_an_ingest_on_a_full_disk_ends_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     source = Source(tmp_path, rows=1000, padding=1000, segment_bytes=4 * MIB)
     source.reach(12)

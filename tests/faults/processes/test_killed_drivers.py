@@ -19,7 +19,7 @@ from tests.faults.processes.programs import World, at_work
 from tests.faults.processes.source import Source, ids_of_files
 
 SEED = int(os.environ.get("SEED", random.randrange(2**32)))
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "2"))
 BROKER = "BROKER" in os.environ
 """Whether a broker also checks the result. It is off by default, because the start of a broker takes longer than two
 kills."""

@@ -140,7 +140,8 @@ ingest:
 """
 
 
-def test_the_same_query_takes_over_and_another_one_has_to_ask(tmp_path: Path, running: list[Job]) -> None:
+def test_another_query_has_to_ask_before_it_takes_over(tmp_path: Path, running: list[Job]) -> None:
+    """That the same query takes over without asking: tests/faults/processes/test_stopped_drivers.py."""
     conf = tmp_path / "rate.yaml"
     conf.write_text("root: unused" + RATE.format(more=""))
     other_conf = tmp_path / "other.yaml"
@@ -151,30 +152,24 @@ def test_the_same_query_takes_over_and_another_one_has_to_ask(tmp_path: Path, ru
     first.wait_for("batch 1:")
     other = Job(tmp_path, other_conf)
     running.append(other)
-    second = Job(tmp_path, conf)
-    running.append(second)
-
-    status, result = first.result()
-    assert status == ExitStatus.FENCED
-    assert "took over with epoch 2" in result["error"]
-    writer = topics_of(tmp_path / "root").state("events").writer
-    where = f"query {writer.query} on {writer.host} (process {writer.pid}, since {shown_moment(writer.since_ms)})"
-    assert f"{where} took over with epoch 2" in result["error"]
     status, result = other.result()
     assert status == ExitStatus.ERROR
     assert "--take-over" in result["error"]
+    assert first.process.poll() is None, first.said
 
-    third = Job(tmp_path, other_conf, "--take-over")
-    running.append(third)
-    status, result = second.result()
+    second = Job(tmp_path, other_conf, "--take-over")
+    running.append(second)
+    status, result = first.result()
     assert status == ExitStatus.FENCED
-    assert "took over with epoch 3" in result["error"]
+    writer = topics_of(tmp_path / "root").state("events").writer
+    where = f"query {writer.query} on {writer.host} (process {writer.pid}, since {shown_moment(writer.since_ms)})"
+    assert f"{where} took over with epoch 2" in result["error"]
 
-    third.wait_for("batch 2:")
-    third.process.send_signal(signal.SIGTERM)
-    status, result = third.result()
-    assert status == ExitStatus.DONE, third.said
-    assert result["epoch"] == 3
+    second.wait_for("batch 2:")
+    second.process.send_signal(signal.SIGTERM)
+    status, result = second.result()
+    assert status == ExitStatus.DONE, second.said
+    assert result["epoch"] == 2
     assert result["records"] > 0
     assert len(list(records(tmp_path / "root", "events"))) >= result["records"]
 
@@ -192,7 +187,11 @@ ingest:
 """
 
 
-def test_several_topics_have_every_row_once_after_a_kill_and_after_ctrl_c(tmp_path: Path, running: list[Job]) -> None:
+@pytest.mark.parametrize("kills", [0, pytest.param(1, marks=pytest.mark.soak)])
+def test_several_topics_have_every_row_once_after_kills_and_after_ctrl_c(
+    tmp_path: Path, running: list[Job], kills: int
+) -> None:
+    """That every topic has every row once wherever a driver dies: tests/pipeline/ingest/test_several_topics.py."""
     source = tmp_path / "source"
     source.mkdir()
     for file in range(30):
@@ -203,11 +202,12 @@ def test_several_topics_have_every_row_once_after_a_kill_and_after_ctrl_c(tmp_pa
     random.seed(seed := random.randrange(2**32))
     print(f"seed {seed}", file=sys.stderr)
 
-    killed = Job(tmp_path, conf)
-    running.append(killed)
-    killed.wait_for("batch 3:")
-    time.sleep(random.uniform(0, 0.5))  # somewhere in the micro-batch after it
-    killed.kill()
+    for _ in range(kills):
+        killed = Job(tmp_path, conf)
+        running.append(killed)
+        killed.wait_for("batch 3:")
+        time.sleep(random.uniform(0, 0.5))  # somewhere in the micro-batch after it
+        killed.kill()
     stopped = Job(tmp_path, conf)
     running.append(stopped)
     stopped.wait_for("batch 6:")
@@ -226,7 +226,7 @@ def test_several_topics_have_every_row_once_after_a_kill_and_after_ctrl_c(tmp_pa
     running.append(last)
     status, result = last.result()
     assert status == ExitStatus.DONE, last.said
-    assert {row["topic"]: row["epoch"] for row in result["rows"]} == {"a": 3, "b": 3, "c": 3}
+    assert {row["topic"]: row["epoch"] for row in result["rows"]} == dict.fromkeys("abc", kills + 2)
     for remainder, name in enumerate("abc"):
         found = sorted(int(record["value"]) for record in records(tmp_path / "root", name))
         assert found == list(range(remainder, 6000, 3))

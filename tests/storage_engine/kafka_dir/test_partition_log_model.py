@@ -26,8 +26,8 @@ from storage_engine.record.encoding import encode_records
 from tests.storage_engine.kafka_dir.unreliable_directory import StoppedError, UnreliableDirectory
 from tests.storage_engine.record_tables import Row, to_table
 
-HISTORIES = int(os.environ.get("LAKELOG_HISTORIES", "2000"))
-PARTS = 8
+HISTORIES = int(os.environ.get("LAKELOG_HISTORIES", "1000"))
+PARTS = 4
 FOLDER = "t-0"
 NOW_MS = 1_700_000_000_000
 
