@@ -169,15 +169,16 @@ def test_a_dump_of_an_entry_with_many_records_takes_little_memory(tmp_path: Path
     count = 200_000
     batch = encode_records(to_table([Row(None, None)] * count), 64 * MIB, Codec.ZSTD).data.tobytes()
     gzipped_messages = gzip.compress(inner_messages(count), 1)
-    entries = {"batch": batch, "wrapper": legacy_wrapper(Codec.GZIP, gzipped_messages, 1)}
-    most = {"batch": BASE + BOUND, "wrapper": BASE}  # all lines of an entry at once would take more
-    for name, entry in entries.items():
+    wrapper = legacy_wrapper(Codec.GZIP, gzipped_messages, 1)
+    # All lines of an entry at once would take more than `most`. The wrapper has a heading, and a line for each gap.
+    for name, entry, form, most, gaps in (
+        ("batch", batch, ["--format", "jsonl"], BASE + BOUND, 0),
+        ("wrapper", wrapper, [], BASE, count),
+    ):
         log = log_directory(tmp_path / name, entry) / "t-0" / f"{0:020}.log"
-        for form in ([], ["--format", "jsonl"]):
-            ended, peak = lakelog(["dump", "--print-data-log", *form, log])
-            gaps = count if name == "wrapper" else 0  # a heading, and a line for each gap
-            assert [(status, len(said.splitlines())) for status, said in ended] == [(0, gaps)]
-            assert peak <= most[name], f"{name} {form}: {peak / MIB:.0f} MiB"
+        ended, peak = lakelog(["dump", "--print-data-log", *form, log])
+        assert [(status, len(said.splitlines())) for status, said in ended] == [(0, gaps)]
+        assert peak <= most, f"{name}: {peak / MIB:.0f} MiB"
 
 
 def test_a_compaction_refuses_it_and_unfolds_no_more_batches_at_once_than_one_may(tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ PATIENCE = 60
 @pytest.mark.parametrize(("module", "program"), [
     ("pipeline.python_daemon", "pyspark.worker"),  # of tasks
     ("pyspark.daemon", "pyspark.sql.worker.lookup_data_sources"),  # of the planner, under the name that Spark gives it
-    ("pyspark.daemon", "pyspark.sql.worker.create_data_source"),
     ("pyspark.daemon", "pyspark.sql.worker.plan_data_source_read"),
     ("pyspark.daemon", "pyspark.sql.streaming.python_streaming_source_runner"),
 ])  # fmt: skip

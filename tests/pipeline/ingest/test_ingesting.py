@@ -274,17 +274,17 @@ DEATHS: list[tuple[object, str, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("refused", "then_refused"), [(">= 9", ">= 8"), (">= 8", ">= 9")])
 @pytest.mark.parametrize(("place", "name", "before"), DEATHS)
 def test_a_row_is_a_record_or_a_dead_letter_also_where_a_replay_would_judge_it_otherwise(
-    root: Root, monkeypatch: pytest.MonkeyPatch, place: object, name: str, before: bool, refused: str, then_refused: str
+    root: Root, place: object, name: str, before: bool
 ) -> None:
+    """Rows 7 and 8 are refused at first, and row 9 by the replay."""
     root.write([row(n, k=f"{n}", p=None) for n in range(10)])
     with pytest.MonkeyPatch.context() as patched:
         cut(patched, place, name, 1, before=before)
         with pytest.raises(PowerCutError):
-            root.ingest(f"ingest.value=string(int(if(n {refused}, 'no number', '1')))")
-    root.ingest(f"ingest.value=string(int(if(n {then_refused}, 'no number', '1')))")
+            root.ingest("ingest.value=string(int(if(n in (7, 8), 'no number', '1')))")
+    root.ingest("ingest.value=string(int(if(n = 9, 'no number', '1')))")
 
     records = [int(record["key"]) for record in root.records()]
     assert sorted(records + [letter["row"] for letter in root.dead_letters()]) == list(range(10))

@@ -257,7 +257,7 @@ def test_a_killed_manager_loses_nothing_and_the_next_one_goes_on(tmp_path) -> No
     make_directory(data, {"a": rows(600, keys=5)}, known("a", {**COMPACT, "min.cleanable.dirty.ratio": "0"}))
     newest = dict(records(data))
     file = properties(tmp_path, data, text=FAST)
-    for words in ("a-0: loaded", "cleaner-offset-checkpoint", "recovery-point", "recovery-point"):
+    for words in ("a-0: loaded", "cleaner-offset-checkpoint", "recovery-point"):
         with running(file) as process:
             wait_for(process, words)
             os.kill(process.pid, signal.SIGKILL)
