@@ -15,6 +15,7 @@ bench/results/. To give options, run the module of the benchmark: `python -m ben
     filtered_reads     the bytes that Topic.read(where=...) reads for 1% of a topic
     following          the delay of Topic.follow after a commit
     exports            small exports, with and without Spark
+    whole_exports      exports of whole topics by Spark, compared with Spark's Kafka source and Delta
     logs               verifying, recovering, opening and searching logs
     partitions         thousands of partitions
     latency            micro-batches of an ingest if each request to an S3 server takes 30 ms longer
@@ -38,6 +39,7 @@ from bench import (
     partitions,
     sink,
 )
+from bench.exporting import whole_exports
 from bench.reading import consumer, filtered_reads, following, reads
 from bench.stores import latency, s3, small_files
 
@@ -54,6 +56,7 @@ BENCHMARKS = {
     "filtered_reads": filtered_reads.main,
     "following": following.main,
     "exports": exports.main,
+    "whole_exports": whole_exports.main,
     "logs": logs.main,
     "partitions": partitions.main,
     "latency": latency.main,

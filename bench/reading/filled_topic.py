@@ -6,7 +6,7 @@ the partition. The timestamps rise by one millisecond from record to record. The
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,24 +29,28 @@ _KEY_DIGITS = 10
 _ROWS = 100_000
 
 
-def fill_topic(root: Path | str, records: int, batch_bytes: int | None = None) -> None:
-    """Create the topic in a new root, and append all records as one commit.
+def fill_topic(
+    root: Path | str, records: int, batch_bytes: int | None = None, name: str = TOPIC, keys: int | None = None
+) -> None:
+    """Create the topic, and append all records as one commit. If there is no root, it is created.
 
     Args:
         batch_bytes: the largest size of a batch; by default 1 MB, as Lakelog writes batches.
+        name: the name of the topic.
+        keys: the number of different keys, which repeat in the same order; by default each record has its own key.
     """
     schema = pa.schema({"key": pa.binary(), "value": pa.binary(), "timestamp": pa.int64()})
     config = {} if batch_bytes is None else {"max.message.bytes": batch_bytes}
-    topic = lakelog.open(root, create=True).create_topic(TOPIC, PARTITIONS, config)
-    offsets = topic.append(pa.RecordBatchReader.from_batches(schema, _batches(schema, records)))
+    topic = lakelog.open(root, create=True).create_topic(name, PARTITIONS, config)
+    offsets = topic.append(pa.RecordBatchReader.from_batches(schema, _batches(schema, records, keys or records)))
     assert sum(map(len, offsets.values())) == records
 
 
-def _batches(schema: pa.Schema, records: int) -> Iterator[pa.RecordBatch]:
+def _batches(schema: pa.Schema, records: int, key_count: int) -> Iterator[pa.RecordBatch]:
     random = np.random.default_rng(1)
     for first in range(0, records, _ROWS):
         numbers = np.arange(first, min(first + _ROWS, records), dtype=np.int64)
-        digits = numbers[:, None] // 10 ** np.arange(_KEY_DIGITS - 1, -1, -1) % 10 + ord("0")
+        digits = numbers[:, None] % key_count // 10 ** np.arange(_KEY_DIGITS - 1, -1, -1) % 10 + ord("0")
         keys = _binary(digits.astype(np.uint8).tobytes(), _KEY_DIGITS)
         values = _binary(random.bytes(len(numbers) * VALUE_BYTES), VALUE_BYTES)
         yield pa.RecordBatch.from_arrays([keys, values, pa.array(START_MS + numbers)], schema=schema)
@@ -58,16 +62,17 @@ def _binary(data: bytes, length: int) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-def serve_topic(broker: KafkaBroker, root: Path, folder: Path) -> None:
-    """Export the topic, and let the broker serve the exported files.
+def serve_topic(broker: KafkaBroker, root: Path, folder: Path, names: Sequence[str] = (TOPIC,)) -> None:
+    """Export the topics, and let the broker serve the exported files.
 
     Args:
         folder: the directory for the export; it does not exist yet.
     """
     topics = Topics(open_storage(str(root)), BrokerConfig(), SystemClock())
     with new_directory(folder) as directory:
-        export_topics(topics, [TOPIC], directory)
-    broker.create_topic(TOPIC, PARTITIONS, {"retention.ms": "-1"})  # the timestamps are in the past
+        export_topics(topics, names, directory)
+    for name in names:
+        broker.create_topic(name, PARTITIONS, {"retention.ms": "-1"})  # the timestamps are in the past
     broker.stop()
     broker.put(folder, cleanly_closed=True)
     broker.start()

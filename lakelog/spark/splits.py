@@ -8,14 +8,14 @@ replaced the file. Offsets stay the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lakelog.rows import ROWS, as_rows
-from lakelog.spark.types import spark_struct
+from lakelog.spark.types import nullable, spark_struct
 from storage_engine.clock import SystemClock
 from storage_engine.config import LONG_MAX
 from storage_engine.errors import NotFoundError, UnknownTopicError
@@ -131,6 +131,25 @@ def read_split(
                 yield as_rows(records, split.topic, split.partition)
 
 
+Rows = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class RecordTask:
+    """What a Spark task does with records.
+
+    function: gets the records, with the columns of ROWS and in the order of the log, and returns the rows of the task.
+    columns: the columns of these rows.
+    """
+
+    function: Callable[[Rows], Rows]
+    columns: pa.Schema
+
+    def of(self, records: DataFrame) -> DataFrame:
+        """The rows of the tasks that get these records."""
+        return records.mapInArrow(self.function, nullable(spark_struct(self.columns)))
+
+
 @dataclass(frozen=True)
 class _ReadGroups:
     """The function of a Spark task: it receives the numbers of groups, and reads the splits of each group."""
@@ -139,8 +158,12 @@ class _ReadGroups:
     groups: tuple[tuple[Split, ...], ...]
     required: Mapping[int, int]
     progress: Progress
+    then: Callable[[Rows], Rows]
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Rows) -> Iterator[pa.RecordBatch]:
+        yield from self.then(self._records(batches))
+
+    def _records(self, batches: Rows) -> Iterator[pa.RecordBatch]:
         storage = open_storage(self.root)
         for batch in batches:
             for group in batch["id"].to_pylist():
@@ -161,6 +184,7 @@ def read_topic(
     end: Mapping[int, int],
     required: Mapping[int, int],
     progress: Progress,
+    then: RecordTask = RecordTask(iter, ROWS),
 ) -> DataFrame:
     """The committed records of some partitions, columns as in ROWS; a task's rows are in the order of the log.
 
@@ -170,6 +194,7 @@ def read_topic(
         required: by partition, an offset. If retention deletes records at or above this offset before they are read, this
             is an error. In a partition without an entry, deleted records are skipped.
         progress: is advanced by the records that are read, and by the bytes of the segments that they are read from.
+        then: what each task does with its records. The result has the columns of this work.
     """
     splits = [
         split
@@ -180,5 +205,5 @@ def read_topic(
     progress.expect(size=size)
     groups = grouped(splits, size / (spark.sparkContext.defaultParallelism * _SPLITS_PER_CORE))
     numbers = spark.range(0, len(groups), 1, max(1, len(groups)))
-    read = _ReadGroups(storage.uri, tuple(tuple(group) for group in groups), dict(required), progress)
-    return numbers.mapInArrow(read, spark_struct(ROWS))
+    read = _ReadGroups(storage.uri, tuple(tuple(group) for group in groups), dict(required), progress, then.function)
+    return numbers.mapInArrow(read, nullable(spark_struct(then.columns)))

@@ -26,10 +26,11 @@ table, the new table does not contain the row.
 **Exactly once.** The positions are in the table's own commits (`pipeline.delta.table_stamp`). One run has four steps:
 
     1. read the position from the table's history, and plan the run (`pipeline.delta.export_plan`); end if nothing is new
-    2. read, decode and reduce the records, and store the result on the executors; stop if there are too many dead letters
+    2. read and decode the records; for an upsert, reduce them to one for each key, and store the result on the executors;
+       for an append, write the rows into files of the table; stop if there are too many dead letters
     3. give the table the columns of the model (`pipeline.delta.table_schema`), and append the dead letters to their
        table; the commits of that table have positions, too
-    4. MERGE or append the rows, with the new position in the same commit
+    4. MERGE the rows, or commit the files, with the new position in the same commit
 
 A crash before step 4 does not change the position, so the next run exports the same records, perhaps together with
 newer records. The next run finds the dead letters that step 3 wrote, and does not write them again. After step 4 the
@@ -52,11 +53,13 @@ the two commits, and refuses the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakelog.spark.splits import RecordTask
 from pipeline.delta.chain.stamp_chain import PartitionCounts
 from pipeline.delta.dead_letter_share import (
     Counts,
@@ -78,7 +81,15 @@ from pipeline.delta.export_plan import (
     Register,
     decide_export,
 )
-from pipeline.delta.rows.export_rows import decode, reduced, with_counts
+from pipeline.delta.files.appending import (
+    appending,
+    can_append,
+    commit_files,
+    counts_of,
+    delete_files,
+    what_was_written,
+)
+from pipeline.delta.rows.export_rows import decoding, reduced
 from pipeline.delta.rows.row_columns import REASONS
 from pipeline.delta.table_history import Commit, as_in_table, check_committed
 from pipeline.delta.table_layout import check_layout
@@ -98,10 +109,20 @@ from pipeline.settings.job_keys import DEFAULT_MAX_SHARE
 _MOST = 50
 """The largest number of reasons that are collected for the error message."""
 
-ReadRecords = Callable[[dict[int, int], dict[int, int], dict[int, int]], DataFrame]
-"""Reads records, with the columns of Spark's Kafka source. The three arguments give, for each partition, the first
-offset, the offset after the last one, and the table's position. Retention may delete records meanwhile. Missing records
-below the table's position are skipped. Any other missing record is an error."""
+
+class ReadRecords(Protocol):
+    """Reads records, with the columns of Spark's Kafka source."""
+
+    def __call__(
+        self, first: dict[int, int], end: dict[int, int], required: dict[int, int], /, *then: RecordTask
+    ) -> DataFrame:
+        """
+        Args:
+            first, end: by partition, the first offset, and the offset after the last one.
+            required: by partition, the table's position. Retention may delete records meanwhile. Missing records below
+                the table's position are skipped. Any other missing record is an error.
+            then: what the tasks that read the records do with them: nothing, or one work.
+        """
 
 
 def export_increment(
@@ -137,10 +158,12 @@ def export_increment(
     if not plan.waiting:
         return ExportResult(plan=plan, table_version=plan.table_version)
     export = as_in_table(export, plan.head)
+    if can_append(export, plan):
+        return _append(spark, export, plan, read, max_share, accepted=bounds.up_to is not None)
     if plan.head is not None:
         check_layout(spark, export)
-    check_columns(spark, export)
-    rows = decoded_records(export, _read(read, plan)).persist()
+        check_columns(spark, export)
+    rows = decided(export, read(*plan.to_read, plan.required, decoding(export))).persist()
     try:
         counts = count_records(rows)
         recent = recent_after(plan.recent, counts, max_share, accepted=bounds.up_to is not None)
@@ -156,15 +179,35 @@ def export_increment(
     return _result(plan, counts, stale, commit)
 
 
-def _read(read: ReadRecords, plan: ExportPlan) -> DataFrame:
-    """The records of the partitions that have new records."""
-    return read(*plan.to_read, plan.required)
+def _append(
+    spark: SparkSession, export: Export, plan: ExportPlan, read: ReadRecords, max_share: float, *, accepted: bool
+) -> ExportResult:
+    """Append the new records. The tasks that read the records also write the files of the table."""
+    rows = read(*plan.to_read, plan.required, appending(export)).persist()
+    try:
+        written = what_was_written(rows)
+        counts = counts_of(written)
+        recent = recent_after(plan.recent, counts, max_share, accepted=accepted)
+        if recent is None:
+            error = too_many(export, plan, rows, counts, max_share)
+            delete_files(export, written)
+            raise error
+        with named_conflicts(export.table, "export"):
+            head = plan.head or fit_table(spark, export, plan)
+            stamp = stamp_of(spark, export, head, plan.positions, recent, plan.began)
+            if counts.dead_letters:
+                append_undecodable(spark, export, rows, stamp, plan.start)
+            if export.digest:
+                stamp = NextLink(head, plan.to_read[0], counts.by_partition).add_to(stamp, written.came)
+            commit_files(export, written, stamp)
+    finally:
+        rows.unpersist()
+    return _result(plan, counts, NOTHING_STALE, check_committed(export.table, head.version, stamp))
 
 
-def decoded_records(export: Export, records: DataFrame) -> DataFrame:
+def decided(export: Export, decoded: DataFrame) -> DataFrame:
     """The decoded records; for an upsert reduced to the record that decides each key."""
-    decoded = decode(records, export)
-    return reduced(decoded) if export.mode is ExportMode.UPSERT else with_counts(decoded)
+    return reduced(decoded) if export.mode is ExportMode.UPSERT else decoded
 
 
 def _write(
@@ -182,7 +225,8 @@ def _write(
         append_undecodable(spark, export, rows, stamp, plan.start)
     link = NextLink(head, plan.to_read[0], counts.by_partition) if export.digest else None
     if export.mode is ExportMode.UPSERT:
-        return merge_rows(spark, export, rows, stamp, link, plan.rebuilt, with_undecodable=counts.dead_letters > 0)
+        with_undecodable = counts.dead_letters > 0
+        return merge_rows(spark, export, rows, stamp, link, head, plan.rebuilt, with_undecodable=with_undecodable)
     return NOTHING_STALE, append_rows(spark, export, rows, stamp, link, plan.replaced_rows)
 
 

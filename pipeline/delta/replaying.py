@@ -33,12 +33,12 @@ from pipeline.delta.dead_letters import EXPORT_DEAD_LETTERS
 from pipeline.delta.delta_table import is_table, named_conflicts, read_table_id
 from pipeline.delta.export_plan import Export, ExportMode, ExportRefusedError, PartitionOffsets, decide_export
 from pipeline.delta.exporting import ReadRecords
-from pipeline.delta.rows.export_rows import deciding, decode, place, reduced, with_counts
+from pipeline.delta.rows.export_rows import deciding, decode, place, reduced
 from pipeline.delta.rows.newer_sql import is_newer, of_place
 from pipeline.delta.table_history import as_in_table, check_committed
 from pipeline.delta.table_position import look_at_table, stamp_of
 from pipeline.delta.table_schema import Notify, fit_table
-from pipeline.delta.table_stamp import NextLink, Stamp, known_began
+from pipeline.delta.table_stamp import NextLink, Stamp, TableHead, known_began
 from pipeline.delta.table_writing import append_rows, letters_of, merge_rows, rows_changed
 
 REPLAYED = "replayed"
@@ -98,7 +98,7 @@ def replay(
     rows = _decoded(export, read(start, end, {}), letters).persist()
     try:
         with named_conflicts(export.table, "replay"):
-            stamp = _write(spark, export, rows, stamp, NextLink(head, start) if export.digest else None)
+            stamp = _write(spark, export, rows, stamp, head, NextLink(head, start) if export.digest else None)
             commit = check_committed(export.table, head.version, stamp)
             counts = mark_letters(spark, export, table_id, letters, rows, log_starts())
     finally:
@@ -147,14 +147,16 @@ def _decoded(export: Export, records: DataFrame, letters: DataFrame) -> DataFram
         keys = letters.select("key").where("key IS NOT NULL").distinct()
         return reduced(decode(records.join(F.broadcast(keys), "key", "left_semi"), export))
     wanted = letters.select("partition", "offset")
-    return with_counts(decode(records.join(F.broadcast(wanted), ["partition", "offset"], "left_semi"), export))
+    return decode(records.join(F.broadcast(wanted), ["partition", "offset"], "left_semi"), export)
 
 
-def _write(spark: SparkSession, export: Export, rows: DataFrame, stamp: Stamp, link: NextLink | None) -> Stamp:
+def _write(
+    spark: SparkSession, export: Export, rows: DataFrame, stamp: Stamp, head: TableHead, link: NextLink | None
+) -> Stamp:
     """Write the rows into the table. An append leaves out rows that a killed run has already written. Returns the stamp
     with the chain."""
     if export.mode is ExportMode.UPSERT:
-        return merge_rows(spark, export, rows, stamp, link, {}, with_undecodable=True)[1]
+        return merge_rows(spark, export, rows, stamp, link, head, {}, with_undecodable=True)[1]
     there = spark.read.format("delta").load(export.table).select("_partition", "_offset")
     missing = rows.join(there, ["_partition", "_offset"], "left_anti")
     return append_rows(spark, export, missing, stamp, link)

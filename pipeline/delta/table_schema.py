@@ -37,11 +37,12 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, DoubleType, Long
 from lakelog.spark.types import nullable, quoted, spark_struct
 from pipeline.delta.delta_table import is_table
 from pipeline.delta.export_plan import Export, ExportPlan, TableSchemaError
-from pipeline.delta.rows.row_columns import table_columns
+from pipeline.delta.rows.row_columns import nullable_columns, table_columns
 from pipeline.delta.table_history import check_committed, check_foreign, head_as_before, read_head
 from pipeline.delta.table_layout import fit_layout
 from pipeline.delta.table_position import stamp_of
 from pipeline.delta.table_stamp import NextLink, Stamp, TableHead, known_began
+from pipeline.delta.without_spark.table_opening import create_table
 from pipeline.spark.failures import SPARK_ERRORS, raised_in_query
 from schemas.comparing import is_widened
 from storage_engine.errors import ConflictError
@@ -161,9 +162,9 @@ def fit_table(
     spark: SparkSession,
     export: Export,
     plan: ExportPlan,
-    notify: Notify,
+    notify: Notify = lambda _: None,
 ) -> TableHead:
-    """Give the table the columns of the model and of the mode.
+    """Give the table the columns of the model and of the mode. Create the table if there is none.
 
     Args:
         plan: the plan of the run. A rewrite does not change the positions.
@@ -178,6 +179,9 @@ def fit_table(
         ForeignCommitError: the rows have digests, and another writer changed rows meanwhile.
     """
     head = plan.head
+    columns = nullable_columns(table_columns(export))
+    if head is None and not export.layout.needs_spark and create_table(export.table, columns, export.layout.properties):
+        return head_as_before(export, None)
     found = _columns(spark, export) if is_table(spark, export.table) else StructType()
     changes = column_changes(export.table, found, _wanted(export))
     rewrite = None

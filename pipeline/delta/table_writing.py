@@ -18,12 +18,13 @@ from pyspark.sql import functions as F
 from pipeline.delta.chain.spark_sums import sums_of, sums_of_upsert
 from pipeline.delta.dead_letters import append_dead_letters
 from pipeline.delta.export_plan import Export
+from pipeline.delta.files.appending import commit_files, is_plain, write_source
 from pipeline.delta.rows.export_rows import first_undecodable, place
 from pipeline.delta.rows.newer_sql import is_newer, of_place
 from pipeline.delta.rows.row_columns import row_columns, table_columns
 from pipeline.delta.rows.upserted_rows import BECOMES_STALE, DECIDES, STALE_AFTER, WINS, upsert_source
 from pipeline.delta.table_history import Commit, read_head
-from pipeline.delta.table_stamp import NextLink, Stamp, perhaps_written
+from pipeline.delta.table_stamp import NextLink, Stamp, TableHead, perhaps_written
 
 
 def append_undecodable(
@@ -134,14 +135,17 @@ def merge_rows(
     rows: DataFrame,
     stamp: Stamp,
     link: NextLink | None,
+    head: TableHead,
     began: Mapping[int, int],
     *,
     with_undecodable: bool,
 ) -> tuple[Stale, Stamp]:
-    """Upsert the rows. Returns also the stamp with the chain.
+    """Upsert the rows. If the table is new and plain, nothing is merged, and the rows are only written. Returns also the
+    stamp with the chain.
 
     Args:
         rows: reduced rows, which are cached.
+        head: the head of the table from which the stamp was made.
         link: continues the chain; None: the rows have no digests.
         began: by partition, the first offset that was read again. A row of the table at or above that offset is deleted
             if its key has no record.
@@ -153,6 +157,12 @@ def merge_rows(
         first = first_undecodable(rows, now)
         stale = _stale(first, now)
     source = upsert_source(export, rows, first)
+    if head.is_new and is_plain(export, head.version):
+        written = write_source(export, source)
+        if link is not None:
+            stamp = link.add_to(stamp, written.came)
+        commit_files(export, written, stamp)
+        return stale, stamp
     if link is not None:
         came, went = sums_of_upsert(spark, export.table, link.head.version, source, began)
         stamp = link.add_to(stamp, came, went, stale.by_partition)

@@ -196,7 +196,9 @@ def _reading_with_spark(context: JobContext, state: TopicState, work: str) -> It
         context.display.work(f"{work} {state.topic}") as shown,
         progress_of_tasks(spark, shown) as progress,
     ):
-        yield lambda first, end, known: read_topic(spark, context.storage, state, first, end, known, progress)
+        yield lambda first, end, known, *then: read_topic(
+            spark, context.storage, state, first, end, known, progress, *then
+        )
 
 
 def _replay(

@@ -30,7 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.delta.chain.hash_kernels import hash_values, shorten_decimals
+from pipeline.delta.chain.hash_kernels import add_fields, hash_values, hash_words, shorten_decimals
 from pipeline.delta.rows.row_columns import DIGEST, STALE_SINCE
 from storage_engine.errors import UnsupportedError
 
@@ -45,6 +45,7 @@ _WHOLE, _DOUBLE, _DECIMAL, _BYTES, _STRUCT, _FIELD, _LIST, _ITEM, _MAP, _ENTRY =
 _NOT_HASHED = frozenset({DIGEST.name, STALE_SINCE.name})
 _BEYOND_INT64 = 2.0**63
 _CARRY = np.uint64(32)
+_NO_NULLS = np.empty(0, np.uint8)
 
 
 def row_digests(rows: pa.RecordBatch | pa.Table) -> pa.BinaryArray:
@@ -76,9 +77,9 @@ def whole_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def _hash(words: npt.NDArray[np.uint64], seed: int) -> Hashes:
     """The hash of each row of a two-dimensional array."""
-    data = np.ascontiguousarray(words).view(np.uint8).reshape(-1)
-    width = words.shape[1] * 8
-    return _hash_ranges(data, np.arange(len(words) + 1, dtype=np.int64) * width, seed)
+    out = np.empty(2 * len(words), np.uint64)
+    hash_words(np.ascontiguousarray(words).reshape(-1), words.shape[1], np.uint64(seed), out)
+    return out.reshape(-1, 2)
 
 
 def _hash_ranges(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], seed: int) -> Hashes:
@@ -108,13 +109,10 @@ def _structs(count: int, fields: list[tuple[str, pa.Array]]) -> Hashes:
         if values.null_count == count:
             continue
         encoded = np.frombuffer(name.lower().encode(), np.uint8)
-        words = np.empty((count, 4), np.uint64)
-        words[:, :2] = _hash_ranges(encoded, np.array([0, len(encoded)], np.int64), _BYTES)
-        words[:, 2:] = _hashes(name, values)
-        hashes = _as_limbs(_hash(words, _FIELD))
-        if values.null_count:
-            hashes[_nulls(values)] = 0
-        sums += hashes
+        (hash_of_name,) = _hash_ranges(encoded, np.array([0, len(encoded)], np.int64), _BYTES)
+        is_null = _nulls(values).view(np.uint8) if values.null_count else _NO_NULLS
+        hashes = np.ascontiguousarray(_hashes(name, values)).reshape(-1)
+        add_fields(*hash_of_name, hashes, is_null, np.uint64(_FIELD), sums.reshape(-1))
     return _hash(_carried(sums), _STRUCT)
 
 

@@ -16,8 +16,9 @@ from pyspark.sql import functions as F
 
 from lakelog.spark.splits import read_topic
 from pipeline.delta.export_plan import ExportMode
-from pipeline.delta.exporting import decoded_records
+from pipeline.delta.exporting import decided
 from pipeline.delta.fresh.snapshot import ExportedHead, FreshRequest, Snapshot, read_whole, snapshot_of
+from pipeline.delta.rows.export_rows import decoding
 from pipeline.delta.rows.row_columns import row_columns
 from pipeline.delta.rows.upserted_rows import upserted_rows
 from pipeline.delta.table_schema import as_exported
@@ -59,8 +60,8 @@ def _united(spark: SparkSession, request: FreshRequest, snapshot: Snapshot) -> D
         return table
     with spark_failures(f"reading of topic {request.topic}"):
         first, end = plan.to_read
-        records = read_topic(spark, request.storage, snapshot.state, first, end, first, NO_PROGRESS)
-        rows = decoded_records(export, records).localCheckpoint()
+        decoded = read_topic(spark, request.storage, snapshot.state, first, end, first, NO_PROGRESS, decoding(export))
+        rows = decided(export, decoded).localCheckpoint()
         if export.mode is not ExportMode.UPSERT:
             new = rows.where("_reason IS NULL").select(row_columns(export).names)
             return table.unionByName(new, allowMissingColumns=True)

@@ -18,10 +18,10 @@ from lakelog.delta.rows import open_rows
 from lakelog.delta_options import delta_options
 from pipeline.delta.export_plan import Export, ExportMode, TableSchemaError
 from pipeline.delta.fresh.snapshot import ExportedHead, FreshRequest, Snapshot, read_whole, snapshot_of
-from pipeline.delta.rows.row_columns import STALE_SINCE, table_columns
+from pipeline.delta.rows.row_columns import STALE_SINCE, nullable_columns, table_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
-from pipeline.delta.without_spark.plain_table import PlainTable, nullable_columns, why_not_readable
+from pipeline.delta.without_spark.plain_table import PlainTable, why_not_readable
 from pipeline.delta.without_spark.row_changes import IncrementRecords, RecordPlace
 from pipeline.delta.without_spark.topic_records import batch_reader
 from storage_engine.errors import UnsupportedError

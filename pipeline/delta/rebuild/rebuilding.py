@@ -47,9 +47,10 @@ from pipeline.delta.export_plan import (
     check_topic,
     check_up_to,
 )
-from pipeline.delta.exporting import ReadRecords, count_records, decoded_records, too_many
+from pipeline.delta.exporting import ReadRecords, count_records, decided, too_many
 from pipeline.delta.rebuild.lost_rows import LostRows, check_lost, lost_rows
 from pipeline.delta.replaying import mark_letters, open_letters
+from pipeline.delta.rows.export_rows import decoding
 from pipeline.delta.rows.row_columns import table_columns
 from pipeline.delta.rows.upserted_rows import upserted_rows
 from pipeline.delta.table_history import DeltaLog, check_committed
@@ -126,7 +127,7 @@ def rebuild_table(
     check_layout(spark, export)
     plan = decide_rebuild(export, head, ranges, options.bounds)
     register(plan.before)
-    rows = decoded_records(export, read(*plan.to_read, plan.required)).persist()
+    rows = decided(export, read(*plan.to_read, plan.required, decoding(export))).persist()
     try:
         counts = count_records(rows)
         recent = recent_after(Recent(), counts, options.max_share, accepted=options.bounds.up_to is not None)

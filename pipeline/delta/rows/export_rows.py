@@ -19,39 +19,25 @@ from functools import partial
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lakelog.spark.types import nullable, spark_struct
-from pipeline.delta.export_plan import Export
+from lakelog.spark.splits import RecordTask
+from pipeline.delta.export_plan import Export, ExportMode
 from pipeline.delta.rows.newer_sql import is_newer, of_place
-from pipeline.delta.rows.row_columns import CHANGE_TYPE, DELETED, DIGEST, NO_KEY, UPSERTED, carried_columns, row_columns
-from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
+from pipeline.delta.rows.row_columns import COUNTS, DIGEST
+from pipeline.delta.rows.row_decoding import counted, counted_columns, newest_of_keys
+
+
+def decoding(export: Export) -> RecordTask:
+    """Turns records into rows of the table, with the additional columns of `row_columns.HANDLING` and of
+    `row_columns.COUNTS`. For an upsert, most of the records that have a newer record of their key are left out
+    (`row_decoding.newest_of_keys`)."""
+    function = newest_of_keys if export.mode is ExportMode.UPSERT else counted
+    return RecordTask(partial(function, export=export), counted_columns(export))
 
 
 def decode(records: DataFrame, export: Export) -> DataFrame:
-    """The records as rows of the table, with the additional columns of `row_columns.HANDLING`."""
-    records = records.select("key", "value", "partition", "offset", "timestamp", "headers")
-    if export.schema is not None or export.key_schema is not None or export.digest:
-        decoding = partial(decode_batches, export=export)
-        return records.mapInArrow(decoding, nullable(spark_struct(decoded_columns(export))))
-    lost = F.col("key").isNull() if export.mode.needs_key else F.lit(False)
-    columns = row_columns(export)
-    coordinates = [F.col(name).alias(f"_{name}") for name in carried_columns(columns)]
-    if CHANGE_TYPE.name in columns.names:
-        deleted = F.when(F.col("value").isNull(), F.lit(DELETED))
-        coordinates.append(deleted.otherwise(F.lit(UPSERTED)).alias(CHANGE_TYPE.name))
-    return records.select(
-        "value",
-        *coordinates,
-        F.when(lost, F.lit(NO_KEY)).alias("_reason"),
-        F.lit(None).cast("string").alias("_detail"),
-        F.when(lost, F.col("value")).alias("_value"),
-        F.when(lost, F.col("headers")).alias("_bad_headers"),
-        F.col("value").isNull().alias("_tombstone"),
-    )
-
-
-def with_counts(decoded: DataFrame) -> DataFrame:
-    """The rows with the columns `_records` and `_nulls`; each row represents one record."""
-    return decoded.withColumn("_records", F.lit(1)).withColumn("_nulls", F.col("_tombstone").cast("int"))
+    """The records as rows of the table, with the additional columns of `row_columns.HANDLING` and `row_columns.COUNTS`.
+    The records may be in any order."""
+    return RecordTask(partial(counted, export=export), counted_columns(export)).of(records)
 
 
 def reduced(decoded: DataFrame) -> DataFrame:
@@ -60,22 +46,20 @@ def reduced(decoded: DataFrame) -> DataFrame:
     each partition.
     """
     lone = F.when(F.col("_reason").isNotNull(), F.struct("_partition", "_offset")).alias("_lone")
-    others = [name for name in decoded.columns if name not in ("_key", "_partition")]
-    in_partition = with_counts(decoded).groupBy("_key", lone, "_partition").agg(
-        F.max_by(F.struct(*others), "_offset").alias("_latest"),
-        F.sum("_records").alias("_records"),
-        F.sum("_nulls").alias("_nulls"),
-    )  # fmt: skip
+    sums = [F.sum(each).alias(each) for each in COUNTS.names]
+    others = [name for name in decoded.columns if name not in ("_key", "_partition", *COUNTS.names)]
+    latest = F.max_by(F.struct(*others), "_offset").alias("_latest")
+    # All records of a key are in one task, so nothing else is shuffled, and the rows are sorted once.
+    by_key = decoded.repartition("_key")
+    in_partition = by_key.groupBy("_key", lone, "_partition").agg(latest, *sums)
     has_digests = DIGEST.name in decoded.columns
-    part = F.struct("_partition", "_records", "_nulls")
-    parts = [F.collect_list(part).alias("_parts")] if has_digests else []
+    parts = [F.collect_list(F.struct("_partition", *COUNTS.names)).alias("_parts")] if has_digests else []
     across = in_partition.groupBy("_key", "_lone").agg(
         F.max_by(F.struct("_partition", "_latest.*"), F.struct("_latest._timestamp", "_partition")).alias("_latest"),
-        F.sum("_records").alias("_records"),
-        F.sum("_nulls").alias("_nulls"),
+        *sums,
         *parts,
     )
-    return across.select("_key", "_latest.*", "_records", "_nulls", *(["_parts"] if has_digests else []))
+    return across.select("_key", "_latest.*", *COUNTS.names, *(["_parts"] if has_digests else []))
 
 
 def place() -> Column:

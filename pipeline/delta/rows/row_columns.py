@@ -35,7 +35,9 @@ CHANGE_TYPE = pa.field("_change_type", pa.string())
 UPSERTED, DELETED = "upsert", "delete"
 HEADERS_COLUMN = "_headers"
 _HEADERS = EXPORT_DEAD_LETTERS.field("headers").type
-_VALUE = pa.schema([("value", pa.binary())])
+RAW_VALUE = "value"
+"""The column of a table without a model: the bytes of each record's value."""
+_VALUE = pa.schema([(RAW_VALUE, pa.binary())])
 # Internal columns of decoded records. No field of a pydantic model begins with an underscore.
 HANDLING = pa.schema(
     [
@@ -46,6 +48,8 @@ HANDLING = pa.schema(
         ("_tombstone", pa.bool_()),  # the value is null
     ]
 )
+COUNTS = pa.schema([("_records", pa.int64()), ("_nulls", pa.int64())])
+"""In reduced rows: how many records a row represents, and how many of these records are tombstones."""
 
 
 def decoded_fields(export: Export) -> list[pa.Field]:
@@ -80,3 +84,19 @@ def table_columns(export: Export) -> pa.Schema:
 def carried_columns(columns: pa.Schema) -> list[str]:
     """The columns of a record that are copied to the table unchanged."""
     return [name for name in ("key", "partition", "offset", "timestamp", "headers") if f"_{name}" in columns.names]
+
+
+def nullable_columns(columns: pa.Schema) -> pa.Schema:
+    """The same columns, each nullable down to the elements of lists and the values of maps, as Spark creates them
+    (lakelog.spark.types.nullable)."""
+    return pa.schema([pa.field(each.name, _nullable(each.type)) for each in columns])
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(each.name, _nullable(each.type)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _nullable(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _nullable(kind.item_type))
+    return kind

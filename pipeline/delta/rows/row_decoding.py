@@ -4,8 +4,10 @@ runs without Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,6 +15,7 @@ from pipeline.delta.chain.row_digest import row_digests
 from pipeline.delta.export_plan import Export, ExportMode
 from pipeline.delta.rows.row_columns import (
     CHANGE_TYPE,
+    COUNTS,
     DELETED,
     DIGEST,
     HANDLING,
@@ -25,10 +28,18 @@ from pipeline.delta.rows.row_columns import (
 )
 from schemas.decoder import DecodeError
 
+_GROUP_BYTES = 128 << 20
+"""About the largest size of the rows of which only the newest of each key are kept at once."""
+
 
 def decoded_columns(export: Export) -> pa.Schema:
     """The columns of decoded records."""
     return pa.schema([*row_columns(export), *HANDLING])
+
+
+def counted_columns(export: Export) -> pa.Schema:
+    """The columns of decoded records that are counted."""
+    return pa.schema([*decoded_columns(export), *COUNTS])
 
 
 def decode_batches(batches: Iterable[pa.RecordBatch], export: Export) -> Iterator[pa.RecordBatch]:
@@ -37,44 +48,100 @@ def decode_batches(batches: Iterable[pa.RecordBatch], export: Export) -> Iterato
     Args:
         batches: records with the columns of Spark's Kafka source.
     """
-    columns = decoded_columns(export)
-    keyed = export.mode.needs_key
     for batch in batches:
-        values = batch.column("value").cast(pa.binary())
-        fields, errors = _decoded(export, values)
-        key_fields, key_errors = _decoded_keys(export, batch.column("key").cast(pa.binary()), values)
-        reasons: list[str | None] = [None] * batch.num_rows
-        details: list[str | None] = [None] * batch.num_rows
-        for error in (*key_errors, *errors):
-            reasons[error.row], details[error.row] = UNDECODABLE, error.reason
-        missing = batch.column("key") if keyed else values
-        if missing.null_count and (keyed or export.schema is not None):
-            for row, is_missing in enumerate(missing.is_null().to_pylist()):
-                if is_missing:
-                    reasons[row], details[row] = (NO_KEY if keyed else NO_VALUE), None
-        reason = pa.array(reasons, pa.string())
-        bad = reason.is_valid()
-        changes = [pc.if_else(values.is_null(), DELETED, UPSERTED)] if CHANGE_TYPE.name in columns.names else []
-        made = _with_types(
-            [*fields, *key_fields, *(batch.column(name) for name in carried_columns(columns)), *changes], columns
-        )
-        digests = [row_digests(made)] if DIGEST.name in columns.names else []
-        arrays = [
-            *made.columns,
-            *digests,
-            reason,
-            pa.array(details, pa.string()),
-            _where(bad, values),
-            _where(bad, batch.column("headers")),
-            values.is_null(),
-        ]
-        yield _with_types(arrays, columns)
+        yield _with_digests(_decode(batch, export), decoded_columns(export))
 
 
-def _with_types(arrays: list[pa.Array], columns: pa.Schema) -> pa.RecordBatch:
-    """The arrays as the first of these columns."""
-    columns = pa.schema(list(columns)[: len(arrays)])
-    return pa.record_batch([array.cast(each.type) for array, each in zip(arrays, columns, strict=True)], schema=columns)
+def counted(batches: Iterable[pa.RecordBatch], export: Export) -> Iterator[pa.RecordBatch]:
+    """Decode records. Each row represents one record, also in the columns COUNTS.
+
+    Args:
+        batches: as for `decode_batches`.
+    """
+    for batch in decode_batches(batches, export):
+        yield _with_counts(batch, np.ones(batch.num_rows, np.int64), batch["_tombstone"])
+
+
+def newest_of_keys(batches: Iterable[pa.RecordBatch], export: Export) -> Iterator[pa.RecordBatch]:
+    """Decode records, and leave out most of the records that have a newer record of their key in the same partition. The
+    columns COUNTS of the newer record count them. Records that cannot be decoded are never left out.
+
+    Args:
+        batches: as for `decode_batches`; the records of each partition are in the order of the log.
+    """
+    group: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        group.append(_decode(batch, export))
+        size += group[-1].nbytes
+        if size >= _GROUP_BYTES:
+            yield from _newest(group, export)
+            group, size = [], 0
+    if group:
+        yield from _newest(group, export)
+
+
+def _newest(group: Sequence[pa.RecordBatch], export: Export) -> Iterator[pa.RecordBatch]:
+    for rows in pa.Table.from_batches(group).combine_chunks().to_batches():  # very large columns stay in several parts
+        yield _newest_rows(rows, export)
+
+
+def _newest_rows(rows: pa.RecordBatch, export: Export) -> pa.RecordBatch:
+    is_bad = rows["_reason"].is_valid()
+    good = pc.indices_nonzero(pc.invert(is_bad))
+    keys = pa.table({"row": good, **{name: rows[name].take(good) for name in ("_key", "_partition", "_tombstone")}})
+    by_key = keys.group_by(["_key", "_partition"], use_threads=False)
+    found = by_key.aggregate([("row", "max"), ("row", "count"), ("_tombstone", "sum")])
+    bad = pc.indices_nonzero(is_bad)
+    kept = rows.take(pa.concat_arrays([*found["row_max"].chunks, bad]))
+    records = np.concatenate([found["row_count"].to_numpy(), np.ones(len(bad), np.int64)])
+    nulls = np.concatenate([found["_tombstone_sum"].to_numpy(), rows["_tombstone"].take(bad).to_numpy(False)])
+    return _with_counts(_with_digests(kept, decoded_columns(export)), records, pa.array(nulls))
+
+
+def _with_counts(rows: pa.RecordBatch, records: npt.NDArray[np.int64], nulls: pa.Array) -> pa.RecordBatch:
+    arrays = [*rows.columns, pa.array(records), nulls.cast(pa.int64())]
+    return pa.record_batch(arrays, schema=pa.schema([*rows.schema, *COUNTS]))
+
+
+def _decode(batch: pa.RecordBatch, export: Export) -> pa.RecordBatch:
+    """The rows of records, without their digests."""
+    columns = pa.schema([each for each in decoded_columns(export) if each.name != DIGEST.name])
+    values = batch.column("value").cast(pa.binary())
+    fields, errors = _decoded(export, values)
+    key_fields, key_errors = _decoded_keys(export, batch.column("key").cast(pa.binary()), values)
+    reasons: dict[int, tuple[str, str | None]] = {
+        error.row: (UNDECODABLE, error.reason) for error in (*key_errors, *errors)
+    }
+    keyed = export.mode.needs_key
+    missing = batch.column("key") if keyed else values
+    if missing.null_count and (keyed or export.schema is not None):
+        for row in pc.indices_nonzero(missing.is_null()).to_pylist():
+            reasons[row] = NO_KEY if keyed else NO_VALUE, None
+    changes = [pc.if_else(values.is_null(), DELETED, UPSERTED)] if CHANGE_TYPE.name in columns.names else []
+    bad = pa.array(sorted(reasons), pa.int64())
+    arrays = [
+        *fields,
+        *key_fields,
+        *(batch.column(name) for name in carried_columns(columns)),
+        *changes,
+        *(_spread(bad, [reasons[row][part] for row in bad.to_pylist()], batch.num_rows) for part in range(2)),
+        _only(bad, values),
+        _only(bad, batch.column("headers")),
+        values.is_null(),
+    ]
+    arrays = [array.cast(each.type) for array, each in zip(arrays, columns, strict=True)]
+    return pa.record_batch(arrays, schema=columns)
+
+
+def _with_digests(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    """The rows with these columns: the digest is added, if it is one of them."""
+    if DIGEST.name not in columns.names:
+        return rows.cast(columns)
+    number = columns.get_field_index(DIGEST.name)
+    digests = row_digests(rows.select(columns.names[:number]))
+    arrays = [*rows.columns[:number], digests, *rows.columns[number:]]
+    return pa.record_batch(arrays, schema=columns)
 
 
 def _decoded(export: Export, values: pa.BinaryArray) -> tuple[list[pa.Array], list[DecodeError]]:
@@ -98,7 +165,26 @@ def _decoded_keys(
     return decoded.columns.columns, [each for each in decoded.errors if values[each.row].is_valid]
 
 
-def _where(mask: pa.BooleanArray, array: pa.Array) -> pa.Array:
-    """`array` with null in each row in which `mask` is false. The function uses indices, because if_else does not
-    support all nested types."""
-    return array.take(pa.array([row if kept else None for row, kept in enumerate(mask.to_pylist())], pa.int64()))
+def _spread(rows: pa.Array, texts: Sequence[str | None], count: int) -> pa.Array:
+    """A column of this length with the texts in these rows, and null in all other rows."""
+    return pa.array(texts, pa.string()).take(_numbers(rows, count))
+
+
+def _only(rows: pa.Array, array: pa.Array) -> pa.Array:
+    """`array` with null in all rows but these. The function uses indices, because if_else does not support all nested
+    types."""
+    if not len(rows):
+        return pa.nulls(len(array), array.type)
+    return array.take(rows).take(_numbers(rows, len(array)))
+
+
+def _numbers(rows: pa.Array, count: int) -> pa.Array:
+    """For each of so many rows, its place in `rows`; null if it is not there."""
+    if not len(rows):
+        return pa.nulls(count, pa.int64())
+    places = np.zeros(count, np.int64)
+    is_missing = np.ones(count, np.bool_)
+    wanted = rows.to_numpy()
+    places[wanted] = np.arange(len(wanted))
+    is_missing[wanted] = False
+    return pa.array(places, mask=is_missing)

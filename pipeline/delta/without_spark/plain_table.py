@@ -13,9 +13,9 @@ table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,10 +29,12 @@ from deltalake import (
     write_deltalake,
 )
 from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
 
 from lakelog.delta.rows import DELETION_VECTORS, open_rows
 from lakelog.delta_options import delta_options
-from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, STALE_SINCE
+from pipeline.delta.files.row_files import WrittenFile
+from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, STALE_SINCE, nullable_columns
 from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES, DELETION_VECTORS_PROPERTY
 from pipeline.delta.table_stamp import Stamp
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
@@ -109,8 +111,8 @@ class PlainTable:
         self._writer = _DIGEST_WRITER if DIGEST.name in columns.names else _WRITER
 
     @classmethod
-    def open(cls, path: str, version: int, columns: pa.Schema) -> PlainTable | None:
-        """The table at a version; None if it is not a plain table with these columns.
+    def open(cls, path: str, version: int | None, columns: pa.Schema) -> PlainTable | None:
+        """The table at a version, or at its newest version; None if it is not a plain table with these columns.
 
         Raises:
             StorageError: the table cannot be read.
@@ -203,6 +205,23 @@ class PlainTable:
                 writer_properties=self._writer,
             )  # fmt: skip
 
+    def append_files(self, files: Sequence[WrittenFile], stamp: Stamp) -> None:
+        """Commit files that were written into the folder of the table. Without files, this is a commit, too.
+
+        Raises:
+            ConflictError: as for `append`.
+            StorageError: the table cannot be written.
+        """
+        rows, size = sum(each.rows for each in files), sum(each.size for each in files)
+        metrics = {"numFiles": len(files), "numOutputRows": rows, "numOutputBytes": size}
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(each.name, each.size, {}, each.modified_ms, data_change=True, stats=each.stats) for each in files
+        ]
+        with _conflicts(self._path), deltalake_errors(self._path, "Nothing was exported."):
+            properties = self._commit(stamp, stamp.version, metrics)
+            columns = Schema.from_arrow(nullable_columns(self._columns))
+            self._table.create_write_transaction(actions, "append", columns, commit_properties=properties)
+
     def change(self, changes: RowChanges, decoded: pa.Table, stamp: Stamp) -> None:
         """Change the rows in one commit.
 
@@ -214,7 +233,7 @@ class PlainTable:
             ConflictError: as for `append`.
             StorageError: the table cannot be written.
         """
-        if changes.is_empty or self._has_no_rows:  # deltalake makes no commit for a merge without changes
+        if changes.is_empty or self.has_no_rows:  # deltalake makes no commit for a merge without changes
             self.append(self.written_rows(changes, decoded), stamp, stamp.version)
             return
         values = {f"`{name}`": f"s.`{name}`" for name in self._columns.names}
@@ -234,16 +253,17 @@ class PlainTable:
             )  # fmt: skip
 
     @property
-    def _has_no_rows(self) -> bool:
+    def has_no_rows(self) -> bool:
         return not self._table.file_uris()
 
-    def _commit(self, stamp: Stamp, guard: int) -> CommitProperties:
+    def _commit(self, stamp: Stamp, guard: int, metrics: Mapping[str, int] | None = None) -> CommitProperties:
         committed = self._table.transaction_version(stamp.app_id)
         if committed is not None and committed >= guard:
             raise _conflict(self._path)
-        return CommitProperties(
-            custom_metadata={"userMetadata": stamp.to_json()}, app_transactions=[Transaction(stamp.app_id, guard)]
-        )
+        about: dict[str, Any] = {"userMetadata": stamp.to_json()}
+        if metrics is not None:  # as Spark records them
+            about["operationMetrics"] = {name: str(value) for name, value in metrics.items()}
+        return CommitProperties(custom_metadata=about, app_transactions=[Transaction(stamp.app_id, guard)])
 
     def written_rows(self, changes: RowChanges, decoded: pa.Table) -> pa.Table:
         """The rows that are written, with the columns of the table."""
@@ -281,22 +301,6 @@ def _stale_array(places: Collection[RecordPlace | None]) -> pa.Array:
         fields=list(STALE_SINCE.type),
         mask=pa.array([each is None for each in places], pa.bool_()),
     )
-
-
-def nullable_columns(columns: pa.Schema) -> pa.Schema:
-    """The same columns, each nullable down to the elements of lists and the values of maps, as Spark creates them
-    (lakelog.spark.types.nullable)."""
-    return pa.schema([pa.field(each.name, _nullable(each.type)) for each in columns])
-
-
-def _nullable(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(each.name, _nullable(each.type)) for each in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(pa.field("element", _nullable(kind.value_type)))
-    if pa.types.is_map(kind):
-        return pa.map_(kind.key_type, _nullable(kind.item_type))
-    return kind
 
 
 @contextmanager

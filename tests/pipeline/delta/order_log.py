@@ -13,6 +13,7 @@ from pyarrow.dataset import ParquetReadOptions
 from pyspark.sql import DataFrame, SparkSession
 
 from lakelog.rows import ROWS
+from lakelog.spark.splits import RecordTask
 from pipeline.delta import exporting
 from pipeline.delta.export_plan import NO_BOUNDS, Export, ExportBounds, ExportResult, PartitionOffsets
 from pipeline.delta.exporting import export_increment
@@ -60,8 +61,15 @@ class Log:
     def ranges(self) -> dict[int, PartitionOffsets]:
         return {partition: PartitionOffsets(0, len(records)) for partition, records in self.records.items()}
 
-    def read(self, start: Mapping[int, int], end: Mapping[int, int], _known: Mapping[int, int]) -> DataFrame:
-        return self.spark.createDataFrame(self._between(start, end), KAFKA_ROWS).coalesce(1)  # few records: no shuffle
+    def read(
+        self,
+        start: Mapping[int, int],
+        end: Mapping[int, int],
+        _known: Mapping[int, int],
+        *then: RecordTask,
+    ) -> DataFrame:
+        records = self.spark.createDataFrame(self._between(start, end), KAFKA_ROWS).coalesce(1)  # few: no shuffle
+        return then[0].of(records) if then else records
 
     def read_batches(
         self, start: Mapping[int, int], end: Mapping[int, int], _known: Mapping[int, int]

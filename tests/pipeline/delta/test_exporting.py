@@ -22,6 +22,7 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 
+from lakelog.spark.splits import RecordTask
 from pipeline.delta import exporting, replaying, table_schema
 from pipeline.delta.dead_letter_share import TooManyDeadLettersError, followed_by, is_too_much
 from pipeline.delta.export_plan import (
@@ -522,9 +523,11 @@ def test_replay_appends_each_record_once_and_leaves_what_the_log_has_lost(
     mended = replace(append, schema=schema_of(MendedOrder))
     log.add(b"k", 9)  # not exported yet: a replay reads nothing new
 
-    def read(start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int]) -> DataFrame:
+    def read(
+        start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int], *then: RecordTask
+    ) -> DataFrame:
         assert max(end.values()) == 5
-        return log.read({0: max(start[0], 1)}, end, known)
+        return log.read({0: max(start[0], 1)}, end, known, *then)
 
     def replay_where_the_log_began_at(first: int) -> None:
         """By the time of reading, retention has taken it to 1."""
@@ -655,12 +658,12 @@ def test_write_that_delta_skips_in_silence_is_noticed(log: Log, upsert: Export, 
     log.add(b"b", 2)
 
     def read_while_another_export_commits(
-        start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int]
+        start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int], *then: RecordTask
     ) -> DataFrame:
         run(log, export)
-        return log.read(start, end, known)
+        return log.read(start, end, known, *then)
 
-    with pytest.raises(ConflictError, match="another export committed"):
+    with pytest.raises(ConflictError, match=r"another (export committed|writer changed the table)"):
         export_increment(log.spark, export, log.ranges(), read_while_another_export_commits)
     assert numbers(export) == {b"a": 1, b"b": 2}
 
@@ -675,7 +678,7 @@ def test_who_is_overtaken_before_reading_doubles_nothing(log: Log, append: Expor
     def let_another_export_commit(_positions: Mapping[int, int]) -> None:
         run(log, append)
 
-    with pytest.raises(ConflictError, match="another export"):
+    with pytest.raises(ConflictError, match=r"another (export|writer)"):
         export_increment(log.spark, overtaken, log.ranges(), log.read, let_another_export_commit)
     assert numbers(append) == {b"a": 1, b"b": 2}
 
@@ -720,7 +723,7 @@ def test_exports_that_another_writer_came_between_double_nothing(log: Log, appen
             changed.set()
             earlier.result()
 
-        with pytest.raises(ConflictError, match="another export committed"):
+        with pytest.raises(ConflictError, match=r"another (export committed|writer changed the table)"):
             export_increment(log.spark, append, log.ranges(), log.read, let_the_earlier_one_commit)
     assert sorted((row["_key"], row["number"]) for row in rows(append.table)) == [(b"a", 1), (b"b", 2)]
 
@@ -762,10 +765,12 @@ def test_positions_are_registered_before_reading_and_go_back_with_the_table(log:
     registered: list[Mapping[int, int]] = []
 
     def exported() -> ExportResult:
-        def read(start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int]) -> DataFrame:
+        def read(
+            start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int], *then: RecordTask
+        ) -> DataFrame:
             assert len(registered) == count + 1
             assert known == registered[-1]
-            return log.read(start, end, known)
+            return log.read(start, end, known, *then)
 
         count = len(registered)
         return export_increment(log.spark, upsert, log.ranges(), read, registered.append)
@@ -793,9 +798,11 @@ def test_keys_whose_tombstones_are_gone_after_a_restore_are_deleted_all_the_same
     log.add(b"d", 5)
     cleaned = [record for record in log.records[0] if record[0] != b"a"]
 
-    def read(start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int]) -> DataFrame:
+    def read(
+        start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int], *then: RecordTask
+    ) -> DataFrame:
         assert (start, end, known) == ({0: 0}, {0: 5}, {0: 3, 1: 1})
-        return log.spark.createDataFrame(cleaned, KAFKA_ROWS).coalesce(1)
+        return then[0].of(log.spark.createDataFrame(cleaned, KAFKA_ROWS).coalesce(1))
 
     ranges = {0: PartitionOffsets(0, 5, tombstones_end=4), 1: PartitionOffsets(1, 1, tombstones_end=1)}
     again = export_increment(log.spark, upsert, ranges, read)

@@ -93,7 +93,7 @@ def test_rows_whose_tombstones_are_gone_are_gone(spark: SparkSession, tmp_path: 
         spark,
         topic.export,
         topic.ranges(),
-        lambda first, end, known: read_topic(spark, topic.storage, state, first, end, known, NO_PROGRESS),
+        lambda first, end, known, *then: read_topic(spark, topic.storage, state, first, end, known, NO_PROGRESS, *then),
         max_share=1,
     )
     assert found == exported_rows(topic)

@@ -47,7 +47,7 @@ def rebuild(
         export,
         head,
         topic.ranges(),
-        lambda first, end, known: read_topic(spark, topic.storage, state, first, end, known, NO_PROGRESS),
+        lambda first, end, known, *then: read_topic(spark, topic.storage, state, first, end, known, NO_PROGRESS, *then),
         lambda: {number: part.log_start_offset for number, part in enumerate(topic.state().partitions)},
         options=RebuildOptions(accepted_lost, bounds, max_share),
     )

@@ -1,0 +1,1 @@
+"""Benchmarks of exports of whole topics."""

@@ -1,0 +1,266 @@
+"""Writes rows into new Parquet files of a Delta table. Each task of a Spark job writes its own files.
+
+The rows go from Arrow into the files, so Spark builds no row. A task returns only a description of its files, the sums of
+the digests, and the counts. No reader of the table sees the files until a commit names them. If a task fails, or Spark
+runs a task twice, files without a commit are left. VACUUM deletes them, as it deletes the files of Spark's own writer.
+
+    <table>/part-<id of the file>.snappy.parquet
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from typing_extensions import Buffer
+
+from pipeline.delta.chain.digest_sums import sums_by_partition
+from pipeline.delta.chain.stamp_chain import RowSum, added
+from pipeline.delta.export_plan import Export
+from pipeline.delta.files.file_statistics import delta_statistics
+from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, HANDLING, RAW_VALUE, nullable_columns, table_columns
+from pipeline.delta.rows.row_decoding import decode_batches
+from storage_engine.storage import NewFile, Storage
+from storage_engine.storage.storage_opening import open_storage
+
+_GROUP_BYTES = 32 << 20
+"""About the size of a row group, in memory."""
+_FILE_BYTES = 256 << 20
+"""About the largest size of a file."""
+_ALL_DIFFERENT = {"_offset", "_timestamp", DIGEST.name, RAW_VALUE}
+"""Columns of which a dictionary would only take time: nearly all their values are different."""
+RESULT = pa.schema([("_written", pa.string())])
+"""In the rows that a task returns: what the task wrote, as JSON. One row of each task has it."""
+LETTER_COLUMNS = pa.schema([*RESULT, *COORDINATES, *HANDLING])
+"""The columns of a task that decodes records: its other rows are the records that cannot be decoded."""
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A file of a table that no commit names yet. stats: as in Delta's log."""
+
+    name: str
+    size: int
+    rows: int
+    modified_ms: int
+    stats: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """What one or more tasks wrote.
+
+    came: by partition of the topic, the rows and the sum of their digests; empty if the rows have no digests.
+    counts: by partition, the numbers of records by the kinds of `Written.count`.
+    """
+
+    files: tuple[WrittenFile, ...] = ()
+    came: Mapping[int, RowSum] = field(default_factory=dict)
+    counts: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+
+    def __add__(self, other: Written) -> Written:
+        counts = {each: dict(found) for each, found in self.counts.items()}
+        for partition, found in other.counts.items():
+            total = counts.setdefault(partition, {})
+            for name, count in found.items():
+                total[name] = total.get(name, 0) + count
+        return Written((*self.files, *other.files), added(self.came, other.came), counts)
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "files": [asdict(each) for each in self.files],
+                "came": {each: total.to_pair() for each, total in self.came.items()},
+                "counts": self.counts,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Written:
+        document = json.loads(text)
+        return cls(
+            tuple(WrittenFile(**each) for each in document["files"]),
+            {int(each): RowSum.from_pair(pair) for each, pair in document["came"].items()},
+            {int(each): found for each, found in document["counts"].items()},
+        )
+
+
+@dataclass(frozen=True)
+class AppendRecords:
+    """The function of a task that decodes records and writes their rows. Its result has the columns LETTER_COLUMNS."""
+
+    export: Export
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        written = Written()
+        with RowFiles(self.export) as files:
+            for batch in decode_batches(batches, self.export):
+                is_bad = batch["_reason"].is_valid()
+                bad = batch.filter(is_bad)
+                written += Written(counts=_counts(batch, bad))
+                if bad.num_rows:
+                    letters = pa.Table.from_batches([bad.select(LETTER_COLUMNS.names[1:])])
+                    nothing = pa.nulls(len(letters), pa.string())
+                    yield from letters.add_column(0, RESULT[0], nothing).cast(LETTER_COLUMNS).to_batches()
+                files.write(batch.filter(pc.invert(is_bad)) if bad.num_rows else batch)
+        yield pa.RecordBatch.from_pylist([{"_written": (written + files.written).to_json()}], LETTER_COLUMNS)
+
+
+@dataclass(frozen=True)
+class WriteRows:
+    """The function of a task that writes rows with the columns of the table. Its result has the column of RESULT."""
+
+    export: Export
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with RowFiles(self.export) as files:
+            for batch in batches:
+                files.write(batch)
+        yield pa.record_batch([pa.array([files.written.to_json()])], schema=RESULT)
+
+
+def _counts(batch: pa.RecordBatch, bad: pa.RecordBatch) -> Mapping[int, Mapping[str, int]]:
+    """By partition: how many records there are, how many of them are tombstones, how many have each reason of a dead
+    letter, and how many have a reason and are tombstones."""
+    counts: dict[int, dict[str, int]] = {}
+
+    def add(name: str, partitions: pa.Array) -> None:
+        for found in pc.value_counts(partitions).to_pylist():
+            counts.setdefault(found["values"], {})[name] = found["counts"]
+
+    add("records", batch["_partition"])
+    add("tombstones", batch["_partition"].filter(batch["_tombstone"]))
+    if bad.num_rows:
+        add("null_values", bad["_partition"].filter(bad["_tombstone"]))
+        for reason in pc.unique(bad["_reason"]).to_pylist():
+            add(reason, bad["_partition"].filter(pc.equal(bad["_reason"], reason)))
+    return counts
+
+
+class RowFiles:
+    """The new files of one task. At the end of the `with` block, the files are complete; after an error, they are
+    deleted."""
+
+    def __init__(self, export: Export) -> None:
+        self.written = Written()
+        self._columns = nullable_columns(table_columns(export))
+        self._storage = open_storage(export.table)
+        self._file: _RowFile | None = None
+        self._waiting: list[pa.RecordBatch] = []
+        self._bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write rows. They have the columns of the table, and perhaps others."""
+        if not batch.num_rows:
+            return
+        rows = batch.select(self._columns.names).cast(self._columns)
+        if DIGEST.name in self._columns.names:
+            self.written += Written(came=sums_by_partition(rows["_partition"], rows[DIGEST.name]))
+        self._waiting.append(rows)
+        self._bytes += rows.nbytes
+        if self._bytes >= _GROUP_BYTES:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        if self._file is None:
+            self._file = _RowFile(self._storage, self._columns)
+        self._file.write(pa.Table.from_batches(self._waiting))
+        self._waiting, self._bytes = [], 0
+        if self._file.size >= _FILE_BYTES:
+            self._end_file()
+
+    def _end_file(self) -> None:
+        if self._file is not None:
+            self.written += Written(files=(self._file.close(),))
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            if self._waiting:
+                self._write_group()
+            self._end_file()
+            return
+        if self._file is not None:
+            self._file.abort()
+        for each in self.written.files:
+            self._storage.delete(each.name)
+
+
+class _RowFile:
+    """One file."""
+
+    def __init__(self, storage: Storage, columns: pa.Schema) -> None:
+        self._name = f"part-{uuid.uuid4()}.snappy.parquet"
+        self._columns = columns
+        self._file = storage.new_file(self._name)
+        self._sink = _Sink(self._file)
+        leaves = _leaves(columns)
+        self._writer = pq.ParquetWriter(
+            self._sink, columns,
+            compression={each: "none" if each == DIGEST.name else "snappy" for each in leaves},
+            use_dictionary=[each for each in leaves if each not in _ALL_DIFFERENT],
+        )  # fmt: skip
+        self._doubles = [each.name for each in columns if pa.types.is_floating(each.type)]
+        self._with_nan: set[str] = set()
+
+    @property
+    def size(self) -> int:
+        return self._sink.size
+
+    def write(self, rows: pa.Table) -> None:
+        """Write one row group."""
+        self._with_nan |= {name for name in self._doubles if pc.any(pc.is_nan(rows[name])).as_py()}
+        self._writer.write_table(rows, row_group_size=len(rows))
+
+    def close(self) -> WrittenFile:
+        self._writer.close()
+        self._file.close()
+        footer = self._writer.writer.metadata
+        stats = delta_statistics(self._columns, footer, self._with_nan)
+        return WrittenFile(self._name, self._sink.size, footer.num_rows, time.time_ns() // 1_000_000, stats)
+
+    def abort(self) -> None:
+        self._file.abort()
+
+
+def _leaves(columns: pa.Schema) -> list[str]:
+    """The names of all columns in a Parquet file, also of those inside other columns."""
+    footer = io.BytesIO()
+    pq.write_metadata(columns, footer)
+    schema = pq.read_metadata(footer).schema
+    return [schema.column(number).path for number in range(len(schema))]
+
+
+class _Sink(io.RawIOBase):
+    """A new file, as Arrow writes to it."""
+
+    def __init__(self, file: NewFile) -> None:
+        super().__init__()
+        self._file = file
+        self.size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Buffer) -> int:
+        length = memoryview(data).nbytes
+        self._file.write(data)
+        self.size += length
+        return length
+
+    def tell(self) -> int:
+        return self.size
