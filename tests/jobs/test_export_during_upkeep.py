@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 import lakelog
 from jobs.export import export
 from pipeline.delta import table_writing
+from pipeline.delta.rows.upserted_rows import upsert_source
 from pipeline.delta.upkeep.small_files import SmallFileRule
 from pipeline.delta.upkeep.table_upkeep import keep_table
 from pipeline.delta.without_spark import small_export
@@ -61,7 +62,6 @@ class Joining:
     def during_merge(self, patch: pytest.MonkeyPatch) -> None:
         """Join files while Spark's MERGE runs: the MERGE has read the table, and waits for the rows of its source."""
         started, joined = str(self.started), str(self.joined)
-        source = table_writing.upsert_source
 
         def wait(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             Path(started).touch()
@@ -70,7 +70,7 @@ class Joining:
             yield from batches
 
         def slow(*arguments: Any) -> DataFrame:
-            found = source(*arguments)
+            found = upsert_source(*arguments)
             return found.mapInArrow(wait, found.schema)
 
         def join() -> None:

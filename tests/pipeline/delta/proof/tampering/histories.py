@@ -16,11 +16,10 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from pipeline.delta.export_plan import NO_BOUNDS, ExportMode, new_stamp
-from pipeline.delta.rows.row_columns import table_columns
+from pipeline.delta.rows.row_columns import nullable_columns, table_columns
 from pipeline.delta.table_history import DeltaLog, plan_from_history, read_head, stamp_in
 from pipeline.delta.table_stamp import Began, NextLink, Recent, Stamp, TableHead
 from pipeline.delta.without_spark.change_sums import sums_of_rows
-from pipeline.delta.without_spark.plain_table import nullable_columns
 from tests.pipeline.delta.order_models import schema_of
 from tests.pipeline.delta.proof.exported_topic import ExportedTopic
 from tests.pipeline.delta.proof.tampering.models import Goods, WideGoods, goods, some_value
