@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib.util import find_spec
 from weakref import WeakKeyDictionary
 
 from py4j.java_gateway import JavaClass
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.udf import _wrap_function
 
@@ -19,6 +21,8 @@ next ones. With these values, the worker uses the same memory again. With the C 
 the memory to the operating system each time, and needs a fifth more processor time."""
 _registered: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
 """For each session that has the source, the environment variables with which the source was registered."""
+_variables: WeakKeyDictionary[SparkContext, Collection[str]] = WeakKeyDictionary()
+"""The names of the variables that the last registration put into the environment, which all sessions share."""
 
 
 def register(spark: SparkSession) -> None:
@@ -34,9 +38,10 @@ def register(spark: SparkSession) -> None:
     if _registered.get(spark) == variables:
         return
     environment = spark.sparkContext.environment  # of Spark's Python workers
-    for name in _registered.get(spark, {}):
-        del environment[name]
+    for name in _variables.get(spark.sparkContext, ()):
+        environment.pop(name, None)
     environment.update(variables)
+    _variables[spark.sparkContext] = variables.keys()
     for name, value in _ALLOCATOR.items():
         environment.setdefault(name, value)
     # Spark itself finds the source of an installed wheel, and warns if a second source is registered. But Spark does

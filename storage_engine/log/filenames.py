@@ -40,7 +40,9 @@ CORRUPT = ".corrupt"
 INDEX_SUFFIXES = (INDEX, TIME_INDEX, TRANSACTION_INDEX)
 """The suffixes of the files that are useless without their .log."""
 SEGMENT_SUFFIXES = (INDEX, TIME_INDEX, LOG)
-"""The suffixes of a segment's files in data/, in the order of deletion: the .log last, because the others need it."""
+"""The suffixes of a segment's files in data/, in the order in which a segment is deleted: the .log last, because the
+others need it. A writer that deletes files of replaced segments has no order: a segment stays in the list of dropped
+files until all its files are deleted."""
 _PLANNED = re.compile(r"[0-9]{20}\.([0-9]+)\.[0-9a-f]{8,}\.(?:log|index|timeindex)")
 
 

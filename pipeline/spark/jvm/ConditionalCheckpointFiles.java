@@ -46,7 +46,7 @@ public final class ConditionalCheckpointFiles extends FileSystemBasedCheckpointF
                 }
                 super.renameTempFile(temporary, path, overwriteIfPossible);
             }
-            isRenamed = true;
+            isRenamed = !exists(temporary); // of two local attempts at one file, Spark lets the later one end like this
         } catch (IOException failure) {
             Platform.throwException(failure); // Spark expects this exception, but its method declares none
         } finally {

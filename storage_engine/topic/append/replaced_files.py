@@ -12,9 +12,9 @@ maintenance. So writers delete old files:
 
 The deletions run in threads, so no commit waits for them. The next commit removes the segments whose files are all
 deleted from the state's list of dropped files. A process that appends only once has the time from `begin` to its commit.
-In this time, it writes as many segments as it drops. So there are as many deletions at once as puts. Then the append
-removes at least as many segments from the list as it adds, unless the storage deletes files more slowly than it writes
-files. In that case, maintenance removes the rest.
+Deletions have as many threads as puts, so normally all deletions end in this time. Then the append removes at least as
+many segments from the list as it adds. If the storage deletes files more slowly than it writes files, maintenance removes
+the rest.
 
 If the process dies, or if a deletion fails, the segment remains in the list, and a later writer or maintenance deletes
 its files. Deleting a file twice does no harm.

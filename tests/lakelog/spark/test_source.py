@@ -14,6 +14,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+import lakelog
 from lakelog.spark.options.source_options import common_options
 from lakelog.spark.read_topics import ReadTopics
 from pipeline.ingest.ingesting import IngestError
@@ -71,6 +72,10 @@ def copying(spark: SparkSession, tmp_path: Path) -> Copying:
 def rows_of(spark: SparkSession, root: Path, **options: str) -> list[dict[str, Any]]:
     rows = spark.read.format("lakelog").options(root=root_at(root), **options).load()
     return [row.asDict(recursive=True) for row in rows.collect()]
+
+
+def read(session: SparkSession) -> DataFrame:
+    return session.read.format("lakelog").option("subscribe", "one").load()
 
 
 def append(root: Path, topic: str, records: pa.RecordBatch) -> None:
@@ -143,6 +148,21 @@ def test_a_read_in_columns_has_every_value(spark: SparkSession, copying: Copying
     finally:
         for name, value in interpreting.items():
             spark.conf.set(name, value)
+
+
+def test_sessions_of_one_process_do_not_share_their_root(spark: SparkSession, copying: Copying) -> None:
+    append_values(copying.root, "one", "a1", partition=0)
+    with_root, without = spark.newSession(), spark.newSession()
+    with_root.conf.set("spark.lakelog.root", root_at(copying.root))
+    for session in (with_root, without, with_root):
+        lakelog.register(session)
+    try:
+        assert [bytes(row.value) for row in read(with_root).collect()] == [b"a1"]
+        with pytest.raises(AnalysisException, match="root: is missing"):
+            read(without)
+    finally:
+        lakelog.register(without)
+        lakelog.register(spark)
 
 
 def test_an_empty_topic_gives_an_empty_batch(spark: SparkSession, copying: Copying) -> None:
