@@ -442,8 +442,6 @@ def test_a_program_without_the_packages_of_a_checkout(tmp_path: Path, monkeypatc
 
 def test_a_table_that_only_spark_can_read(tmp_path: Path) -> None:
     topic = exported(tmp_path)
-    table_at(topic.export.table).alter.add_feature(
-        [TableFeatures.V2Checkpoint], allow_protocol_versions_increase=True
-    )
+    table_at(topic.export.table).alter.add_feature([TableFeatures.V2Checkpoint], allow_protocol_versions_increase=True)
     with pytest.raises(UnsupportedError, match=r"needs the feature v2Checkpoint .* lakelog.table\(spark"):
         view(topic)
