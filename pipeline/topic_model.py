@@ -64,7 +64,7 @@ def check_schemas(settings: Settings) -> None:
 
 def source_schema(settings: Settings) -> str | None:
     """The text of the schema of the rows of an ingest's source; None if the settings name no such schema. A topic's schema
-    in Avro or Protobuf describes only the values that the ingest writes.
+    in Avro or Protobuf describes no rows, but only the values of messages (`pipeline.ingest.rows.source_rows`).
 
     Raises:
         ConfigError: the setting of the source names a schema in Avro or Protobuf.
@@ -76,8 +76,8 @@ def source_schema(settings: Settings) -> str | None:
         return None
     raise ConfigError(
         settings.place_of(settings.source_schema_setting),
-        f"found {named!r}, which describes values in Avro or Protobuf, but rows of a source are not in these formats",
-        "Give a model, or columns such as `id BIGINT, name STRING`, or remove the key.",
+        f"found {named!r}, which is a schema in Avro or Protobuf, but this key takes only a model or columns",
+        "Give a model, or columns such as `id BIGINT, name STRING`, or remove the key: the topic's schema decodes messages.",
     )
 
 

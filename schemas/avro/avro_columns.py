@@ -45,6 +45,7 @@ Convert = Callable[[Any], Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCAL_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a time without a zone
 _FIRST_DAY = date(1970, 1, 1)
+_DAY = 86_400_000_000
 _EXACT = Context(prec=1000)
 _MICROS_BY_UNIT = {"millis": 1000.0, "micros": 1.0, "nanos": 0.001}
 
@@ -189,6 +190,8 @@ def _decimal(node: Node, place: str) -> AvroColumn:
     def convert(value: Any) -> Any:
         value = _unnamed(value)
         if isinstance(value, bytes):  # the writer has no logical type
+            if not value:
+                raise UndecodableError("malformed: a decimal has no bytes")
             return Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-places, _EXACT)
         return value
 
@@ -294,7 +297,9 @@ def _time_of(micros: float) -> Convert:
     def convert(value: Any) -> int:
         if isinstance(value, time):
             return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
-        return _micros(value, micros)
+        if not 0 <= (found := _micros(value, micros)) < _DAY:  # the writer has no logical type
+            raise UndecodableError("out_of_range: a time of day is outside of a day")
+        return found
 
     return convert
 

@@ -60,12 +60,12 @@ class AvroDecoder:
         try:
             self._columns, conversions = columns_of(self._reader)
             check_finite(self._reader)
+            self._plain = ValueCheck(self._reader)
         except (UnsupportedFieldError, AvroSchemaError):
             raise
         except Exception as error:  # noqa: BLE001 - fastavro does not check everything in a schema
             raise AvroSchemaError(f"it cannot become columns: {type(error).__name__}") from None
         self._conversions = {name: each for name, each in conversions.items() if each is not None}
-        self._plain = ValueCheck(self._reader)
         self._writers = writers
         self._known: dict[int, ValueCheck | _Unusable] = {}
         self._read: Callable[..., Any] = required_package("fastavro", "fastavro", "avro").schemaless_reader

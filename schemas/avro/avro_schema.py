@@ -25,6 +25,7 @@ Node = Any
 _PRIMITIVE_BYTES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
 
 
+_SIZES = range(2**31)
 _MOST_PARTS = 10_000
 """The most parts of a schema, if each named type counts wherever it is used."""
 
@@ -138,10 +139,12 @@ def canonical_form(schema: AvroSchema) -> str:
 
 
 def kind_of(node: Node) -> str:
-    """The type of a resolved part: a primitive type, record, enum, fixed, array, map or union."""
+    """The type of a resolved part: a primitive type, record, enum, fixed, array, map or union. Avro's type `error` is a
+    record."""
     if isinstance(node, list):
         return "union"
-    return str(node["type"]) if isinstance(node, dict) else str(node)
+    kind = str(node["type"]) if isinstance(node, dict) else str(node)
+    return "record" if kind == "error" else kind
 
 
 def children(node: Node) -> Iterator[Node]:
@@ -161,7 +164,7 @@ def check_finite(schema: AvroSchema) -> None:
     """Check that the bytes of a value limit how long fastavro decodes it.
 
     Raises:
-        AvroSchemaError: a type contains itself, or an array has items without bytes.
+        AvroSchemaError: a type contains itself, an array has items without bytes, or a fixed has a wrong size.
     """
     _least_bytes(schema, schema.root, (), {})
 
@@ -178,7 +181,12 @@ def _least_bytes(schema: AvroSchema, node: Node, outer: tuple[str, ...], known: 
             known[node["name"]] = sum(_least_bytes(schema, each, within, known) for each in children(node))
         return known[node["name"]]
     if kind == "fixed":
-        return int(node["size"])
+        size = node.get("size")
+        if type(size) is not int or size not in _SIZES:
+            raise AvroSchemaError(
+                f"the size of the fixed {node['name']} is {size!r}, not a whole number from 0 to 2^31 - 1"
+            )
+        return size
     inner = [_least_bytes(schema, each, outer, known) for each in children(node)]
     if kind == "array" and not inner[0]:
         raise AvroSchemaError("an array has items that need no bytes")

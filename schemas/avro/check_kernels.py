@@ -12,6 +12,9 @@
     BLOCKS place           the first block of an array or a map; after the last block, the program continues at the place
     NEXT place             no bytes; one item ends. The program continues with the next item or block of the BLOCKS at
                            the place
+    RANGE least most v     no bytes; the number or length that was read last is from least to most. If not, v is the
+                           verdict
+    UUID                   no bytes; the text that was read last is a UUID, 8-4-4-4-12 hexadecimal digits
 
 A block is a LONG, the number of items, and the items. If the number is negative, it is followed by the size of the items
 in bytes. A block without items ends the array or map. The function keeps no state.
@@ -23,11 +26,12 @@ from typing import Any
 
 from storage_engine.record.kernels.compiled import BYTES_IN, INT8_OUT, INT64_IN, INT64_OUT, VOID, inlined, kernel
 
-END, BOOLEAN, INT, LONG, FIXED, LENGTH, ENUM, UNION, JUMP, BLOCKS, NEXT = range(11)
+END, BOOLEAN, INT, LONG, FIXED, LENGTH, ENUM, UNION, JUMP, BLOCKS, NEXT, RANGE, UUID = range(13)
 
-FITS, TOO_SHORT, TOO_LONG, NUMBER, TRUTH, INDEX, SIZE = range(7)
+FITS, TOO_SHORT, TOO_LONG, NUMBER, TRUTH, INDEX, SIZE, TIME, FORM = range(9)
 """Verdicts. NUMBER: a varint has too many bits or bytes. TRUTH: a boolean is neither 0 nor 1. INDEX: there is no branch or
-symbol with the index. SIZE: a length or a number of items is negative, or a block has another size."""
+symbol with the index. SIZE: a length or a number of items is negative, or a block has another size. TIME: a date or
+time is out of range. FORM: a decimal or UUID has another form."""
 
 FRAME = 2
 """The numbers that an array or map keeps: the items that are left in its block, and the end of its block or -1."""
@@ -57,9 +61,22 @@ def _varint(data: Any, position: Any, end: Any, bits: Any) -> Any:
 
 
 @inlined
+def _is_uuid(data: Any, start: Any) -> Any:
+    for at in range(36):
+        byte = data[start + at]
+        if at in (8, 13, 18, 23):
+            if byte != 0x2D:
+                return False
+        elif not (0x30 <= byte <= 0x39 or 0x41 <= byte <= 0x46 or 0x61 <= byte <= 0x66):
+            return False
+    return True
+
+
+@inlined
 def _verdict(data: Any, position: Any, end: Any, program: Any, frames: Any) -> Any:
     place = 0
     depth = 0
+    number = 0
     while True:
         instruction = program[place]
         if instruction == END:
@@ -80,6 +97,16 @@ def _verdict(data: Any, position: Any, end: Any, program: Any, frames: Any) -> A
                 return TOO_SHORT
             position += program[place + 1]
             place += 2
+            continue
+        if instruction == RANGE:
+            if number < program[place + 1] or number > program[place + 2]:
+                return program[place + 3]
+            place += 4
+            continue
+        if instruction == UUID:
+            if number != 36 or not _is_uuid(data, position - 36):
+                return FORM
+            place += 1
             continue
         if instruction == NEXT:
             place = program[place + 1]

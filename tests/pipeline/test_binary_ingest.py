@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 import lakelog
 from jobs.export import export
 from pipeline.export.export_request import add_export_options
+from pipeline.ingest.rows.source_rows import names_event
 from pipeline.job import run_job
 from pipeline.settings import load_settings
 from pipeline.topic_model import check_schemas
@@ -122,4 +123,21 @@ def test_a_schema_of_values_is_no_schema_of_a_source(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         check_schemas(load_settings(conf, (source,), root_at(tmp_path / "root")))
     assert refused.value.place == "--set ingest.source.schema"
-    assert "describes values in Avro or Protobuf, but rows of a source are not" in refused.value.problem
+    assert "is a schema in Avro or Protobuf, but this key takes only a model or columns" in refused.value.problem
+
+
+@pytest.mark.parametrize(
+    ("key", "names"),
+    [
+        ("event.id", True), ("concat(Event.id, 'x')", True), ("`event`.id", True), ("concat('it\\'s ', event.id)", True),
+        ("struct(event.event)", True), ("upper('a')||event.id||'b'", True),
+        ("get_json_object(CAST(value AS STRING), '$.event.id')", False), ("map('event', key)", False),
+        ('concat("event", key)', False), ("concat('it\\'s event', key)", False), ("from_json(x, 'y').`event`.id", False),
+        ("events.id", False),
+    ],
+)  # fmt: skip
+def test_the_values_are_decoded_only_if_an_expression_names_event(tmp_path: Path, key: str, names: bool) -> None:
+    conf = tmp_path / "conf.yaml"
+    conf.write_text(CONF.format(source=tmp_path, key="KEY"))
+    settings = load_settings(conf, (f"ingest.key={key}",), root_at(tmp_path / "root"))
+    assert names_event(settings) == names

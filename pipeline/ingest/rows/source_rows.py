@@ -68,6 +68,8 @@ quotation mark is a character that no line has. A line with the separator is mal
 whole."""
 EVENT = "event"
 """The column with the parsed value of a message."""
+_NO_COLUMNS = re.compile(rf"""'(\\.|[^'\\])*'|"(\\.|[^"\\])*"|\.\s*`?{EVENT}\b""", re.IGNORECASE | re.DOTALL)
+"""Parts of an expression that do not name the column `event`: texts, and fields with the same name."""
 _NAMES_EVENT = re.compile(rf"\b{EVENT}\b", re.IGNORECASE)
 HEADERS_DDL = "array<struct<key:string,value:binary>>"
 """The type of the column with the headers, before the rows become records."""
@@ -133,13 +135,18 @@ def source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool 
 
 def names_line(settings: Settings) -> bool:
     """Whether an expression of the settings may name the column `_line`."""
-    return _names(settings, NAMES_LINE)
+    return any(map(NAMES_LINE.search, _expressions(settings)))
 
 
-def _names(settings: Settings, column: re.Pattern[str]) -> bool:
+def names_event(settings: Settings) -> bool:
+    """Whether an expression of the settings may name the column `event`."""
+    return any(_NAMES_EVENT.search(_NO_COLUMNS.sub("''", each)) for each in _expressions(settings))
+
+
+def _expressions(settings: Settings) -> list[str]:
     ingest = settings.required_ingest()
-    expressions = (ingest.key, ingest.value, ingest.headers, ingest.timestamp, ingest.partition, ingest.topic_column)
-    return any(column.search(expression) for expression in expressions if expression is not None)
+    given = (ingest.key, ingest.value, ingest.headers, ingest.timestamp, ingest.partition, ingest.topic_column)
+    return [each for each in given if each is not None]
 
 
 def why_no_line(settings: Settings, schema: StructType) -> str | None:
@@ -391,7 +398,7 @@ def _schema(settings: Settings, kind: str) -> StructType | None:
 def _binary_schema(settings: Settings) -> EventSchema | None:
     """The schema of the topic in Avro or Protobuf, if an expression needs the events of the source's messages."""
     ingest = settings.required_ingest()
-    if ingest.topic is None or ingest.source.schema_ is not None or not _names(settings, _NAMES_EVENT):
+    if ingest.topic is None or ingest.source.schema_ is not None or not names_event(settings):
         return None
     schema = topic_schemas(settings, ingest.topic).values
     return schema if schema is not None and schema.is_binary else None

@@ -191,19 +191,28 @@ def test_the_meaning_of_the_same_bytes_does_not_change_in_plain_avro(before: Any
     assert breaking[0].startswith("(format) was Avro ")
 
 
-BROKEN_DEFAULTS: list[tuple[Schema, str]] = [
+BROKEN: list[tuple[Schema, str]] = [
     (record(("a", {"type": "map", "values": record(("x", "int"), name="X")}, {"k": 5})), "it is not an Avro schema"),
     (record(("a", "bytes", "\u20ac")), "it is not an Avro schema: UnicodeEncodeError"),
     (record(("a", "int"), ("b", "string", "\ud800")), "it is not an Avro schema: UnicodeEncodeError"),
     (record(("a", "int"), ("next", "shop.Order", {"a": 1})), "it is nested too deeply"),
     (record(("a", {"type": "fixed", "name": "F", "size": "two"})), ""),
+    *(
+        (
+            record(("f", {"type": "fixed", "name": "F", "size": size}), ("a", "int")),
+            f"the size of the fixed shop.F is {size!r}, ",
+        )
+        for size in (-70_368_744_177_664, -1, 2**31, 2**63, "3", 2.5, True, None)
+    ),
+    (
+        record(("f", {"type": "array", "items": {"type": "fixed", "name": "F", "size": -1}})),
+        "the size of the fixed shop.F is -1, ",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("schema", "problem"), BROKEN_DEFAULTS, ids=range(len(BROKEN_DEFAULTS)))
-def test_a_writers_schema_with_wrong_defaults_stops_only_its_own_values(
-    tmp_path: Path, schema: Schema, problem: str
-) -> None:
+@pytest.mark.parametrize(("schema", "problem"), BROKEN, ids=range(len(BROKEN)))
+def test_a_broken_schema_of_a_writer_stops_only_its_own_values(tmp_path: Path, schema: Schema, problem: str) -> None:
     plain = record(("a", "int"))
     writers = folder(tmp_path, schema, plain)
     value = encoded(plain, {"a": 1})
@@ -234,6 +243,21 @@ def test_a_schema_that_is_large_when_it_is_written_out_is_refused_quickly(tmp_pa
     with pytest.raises(AvroSchemaError, match=parts):
         AvroDecoder(json.dumps(nested(28)), None)
     assert AvroDecoder(json.dumps(nested(8)), None).columns.names == ["a"]
+
+
+def test_the_type_error_is_a_record(tmp_path: Path) -> None:
+    def error(name: str, **field: Schema) -> Schema:
+        return {**dict(record(*field.items(), name=name)), "type": "error"}  # type: ignore[arg-type]
+
+    schema = error("shop.Order", a="int", b=["null", error("shop.X", x="int"), error("shop.Y", y="string")])
+    values = [{"a": 1, "b": ("shop.Y", {"y": "z"})}, {"a": 2, "b": None}]
+    rows = [{"a": 1, "b": {"member0": None, "member1": {"y": "z"}}}, {"a": 2, "b": None}]
+    given = [encoded(schema, value) for value in values]
+    found = decode(schema, *given)
+    assert (found.columns.to_pylist(), found.errors) == (rows, [])
+    narrow = error("shop.Order", a="long")
+    found = decode(narrow, *(with_id(1, each) for each in given), writers=folder(tmp_path, schema))
+    assert (found.columns.to_pylist(), found.errors) == ([{"a": 1}, {"a": 2}], [])
 
 
 def test_a_value_of_a_writer_with_several_records_has_the_row_of_its_record(tmp_path: Path) -> None:

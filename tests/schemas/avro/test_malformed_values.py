@@ -25,6 +25,15 @@ NUMBER = "malformed: a number has more bits than its type allows, or more bytes 
 TRUTH = "malformed: a boolean is neither 0 nor 1"
 INDEX = "malformed: a union or an enum has no type or symbol with the index in the value"
 SIZE = "malformed: a length is negative, or a block of items has another length than the value says"
+TIME = "out_of_range: a date is outside of the years 1 to 9999, or a time of day is outside of a day"
+FORM = "malformed: a decimal has no bytes, or a uuid has another form than 8-4-4-4-12 hexadecimal digits"
+ID = "123e4567-e89b-12d3-A456-426614174000"
+
+
+def logical(underlying: str, kind: str, value: Any, **more: Any) -> tuple[Schema, bytes]:
+    """A logical type, and a value of its underlying type."""
+    return {"type": underlying, "logicalType": kind, **more}, encoded(underlying, value)
+
 
 # Type, bytes of one value, and the reason; None if the bytes are correct.
 VALUES: list[tuple[Schema, bytes, str | None]] = [
@@ -46,6 +55,16 @@ VALUES: list[tuple[Schema, bytes, str | None]] = [
     ({"type": "array", "items": "int"}, b"\xff" * 9 + b"\x01" + b"\2\2\0", SIZE),
     ({"type": "map", "values": "int"}, b"\1\6\2a\2\0", None), ({"type": "map", "values": "int"}, b"\2\1\2\0", SIZE),
     ({"type": "map", "values": "int"}, b"\1\4\2a\2\0", SIZE),
+    *((*logical("int", "date", day), None) for day in (-719_162, 0, 2_932_896)),
+    *((*logical("int", "date", day), TIME) for day in (-719_163, 2_932_897, 2**31 - 1, -(2**31))),
+    *((*logical("int", "time-millis", time), None) for time in (0, 86_399_999)),
+    *((*logical("int", "time-millis", time), TIME) for time in (-1, 86_400_000)),
+    *((*logical("long", "time-micros", time), None) for time in (0, 86_399_999_999)),
+    *((*logical("long", "time-micros", time), TIME) for time in (-1, 86_400_000_000)),
+    (*logical("bytes", "decimal", b"\0", precision=3), None), (*logical("bytes", "decimal", b"", precision=3), FORM),
+    (["null", logical("bytes", "decimal", b"", precision=3)[0]], b"\2\0", FORM), (*logical("string", "uuid", ID), None),
+    *((*logical("string", "uuid", text), FORM) for text in ("", "{" + ID + "}", ID.replace("-", ""), "urn:uuid:" + ID)),
+    *((*logical("string", "uuid", ID.replace(*pair)), FORM) for pair in (("3e", "-3"), ("e4", "_4"), ("42", "g2"))),
 ]  # fmt: skip
 
 
@@ -91,6 +110,25 @@ def test_each_value_of_a_batch_is_checked_with_the_schema_of_its_own_id(tmp_path
         ]  # fmt: skip
     for empty in (pa.array([], pa.binary()), pa.array([None, None], pa.binary())):
         assert decoder.decode(empty).columns.to_pylist() == [{"a": None}] * len(empty)
+
+
+NUMBERS = [
+    ("int", "time-millis", [-1, 86_400_000], "out_of_range: a time of day is outside of a day"),
+    ("long", "time-micros", [-1, 86_400_000_000], "out_of_range: a time of day is outside of a day"),
+    ("int", "date", [-719_163, 2_932_897], "out_of_range: a date or time is outside of the years 1 to 9999"),
+    ("bytes", "decimal", [b""], "malformed: a decimal has no bytes"),
+]
+
+
+@pytest.mark.parametrize(("plain", "kind", "values", "reason"), NUMBERS, ids=[each[1] for each in NUMBERS])
+def test_a_logical_type_that_only_the_reader_has_limits_the_value_too(
+    tmp_path: Path, plain: str, kind: str, values: list[Any], reason: str
+) -> None:
+    written, wanted = (record(("a", each)) for each in (plain, logical(plain, kind, values[0], precision=3)[0]))
+    given = [with_id(1, encoded(written, {"a": value})) for value in values]
+    found = decode(wanted, *given, writers=folder(tmp_path, written))
+    assert [error.reason for error in found.errors] == [reason] * len(values)
+    assert found.columns.to_pylist() == [{"a": None}] * len(values)
 
 
 # --- Random bytes -------------------------------------------------------------------------------------------------
