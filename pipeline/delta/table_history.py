@@ -377,13 +377,14 @@ def check_committed(table: str, planned_from: int, stamp: Stamp) -> Commit:
     Raises:
         ConflictError: Delta skipped the write because another export committed first, or the table was restored between
             the decision and the commit.
+        ExportRefusedError: another writer's stamp cannot be read.
     """
     before: list[Commit] = []  # the commits between the decision and the write, if the write is found
     found = None
     for commit in takewhile(lambda each: each.version > planned_from, DeltaLog(table).commits()):
         if found is not None:
             before.append(commit)
-        elif Stamp.from_json(commit.user_metadata) == stamp:
+        elif stamp_in(commit) == stamp:
             found = commit
     if found is None:
         raise ConflictError(

@@ -140,8 +140,8 @@ class Stamp:
             "positions": _with_number_keys(fields["positions"]),
             "format": found,
             "recent": Recent(**fields.get("recent", {})),
-            "began": began and Began(_with_number_keys(began["offsets"]), began["partitions"]),
-            "chain": chain and Chain.from_document(chain),
+            "began": None if began is None else Began(_with_number_keys(began["offsets"]), int(began["partitions"])),
+            "chain": None if chain is None else Chain.from_document(chain),
         }
         return cls(**{**fields, **known})
 

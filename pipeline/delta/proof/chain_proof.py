@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -107,7 +107,8 @@ def prove_chain(table: ExportedTable, since: Since | None) -> ChainProof | None:
 
     Args:
         since: compare only rows of this part with their digests, and only stamps after its version with one another. The
-            sums cover all rows in any case.
+            sums cover all rows in any case. If another writer changed rows after the last export, all rows are compared
+            with their digests.
 
     Raises:
         StorageError: the table cannot be read.
@@ -125,25 +126,37 @@ def prove_chain(table: ExportedTable, since: Since | None) -> ChainProof | None:
     rows = 0
     left_out = {STALE_SINCE.name, *table.made_by_delta}
     names = [name for name in table.all_columns if name not in left_out]
-    if since is not None:
+    changed = None if since is None or table.head.foreign is not None else since.is_changed()
+    if changed is not None:
         for batch in table.batches(["_partition", DIGEST.name]):
             sums = added(sums, sums_by_partition(batch["_partition"], batch[DIGEST.name]))
-    for batch in table.batches(names, None if since is None else since.is_changed()):
+    for batch in table.batches(names, changed):
         rows += batch.num_rows
-        _compare_content(batch, findings)
-        if since is None:
+        _compare_content(batch, table, findings)
+        if changed is None:
             sums = added(sums, sums_by_partition(batch["_partition"], batch[DIGEST.name]))
     _compare_sums(table, chain, stamps[0], sums, findings)
     return ChainProof(rows, len(stamps), stamps[-1], findings)
 
 
-def _compare_content(batch: pa.RecordBatch, findings: Findings) -> None:
-    digests = batch[DIGEST.name]
-    is_same = pc.fill_null(pc.equal(digests, row_digests(batch)), False)
-    for index in np.flatnonzero(~np.array(is_same.to_numpy(zero_copy_only=False), np.bool_)):
-        place = batch["_partition"][index].as_py(), batch["_offset"][index].as_py()
-        has_digest = digests[index].is_valid
-        findings.differs(*place, "the row does not fit its digest" if has_digest else "the row has no digest")
+def _compare_content(batch: pa.RecordBatch, table: ExportedTable, findings: Findings) -> None:
+    for row in _differing(batch, table).select(["_partition", "_offset", DIGEST.name]).to_pylist():
+        has_digest = row[DIGEST.name] is not None
+        problem = "the row does not fit its digest" if has_digest else "the row has no digest"
+        findings.differs(row["_partition"], row["_offset"], problem)
+
+
+def _differing(batch: pa.RecordBatch, table: ExportedTable) -> pa.RecordBatch:
+    """The rows that do not fit their digest. The model may have got or lost a column with a default since a row was
+    written, so the digest of a row may contain the column or not."""
+    usual = table.with_default.difference(table.columns.names)
+    for number in range(len(table.with_default) + 1):
+        for others in combinations(sorted(table.with_default), number):
+            if batch.num_rows:
+                left_out = usual.symmetric_difference(others)
+                digests = row_digests(batch.select([each for each in batch.schema.names if each not in left_out]))
+                batch = batch.filter(pc.invert(pc.fill_null(pc.equal(batch[DIGEST.name], digests), False)))
+    return batch
 
 
 def _compare_sums(

@@ -19,8 +19,8 @@ from pipeline.delta.export_plan import Export, ExportRefusedError, TableSchemaEr
 from pipeline.delta.proof.compared_rows import AddedColumns
 from pipeline.delta.proof.slices import Slice
 from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, table_columns
-from pipeline.delta.table_history import Commit, DeltaLog, find_head, stamp_in
-from pipeline.delta.table_stamp import Began, TableHead, known_began, known_positions
+from pipeline.delta.table_history import Commit, DeltaLog, find_head, replaces_all_rows, stamp_in
+from pipeline.delta.table_stamp import Began, Stamp, TableHead, known_began, known_positions
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.table_opening import open_or_none
 
@@ -73,11 +73,17 @@ class ExportedTable:
 
     @property
     def made_by_delta(self) -> frozenset[str]:
-        """The columns that Delta fills itself, for example generated columns. No export knows their values."""
-        keys = ("delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
-        fields = self.table.schema().fields
-        made = {each.name for each in fields if any(key in (each.metadata or {}) for key in keys)}
-        return frozenset(made.difference(self.columns.names))
+        """The generated columns and the identity columns. No export knows their values."""
+        made = self._with("delta.generationExpression") | self._with("delta.identity.start")
+        return made.difference(self.columns.names)
+
+    @property
+    def with_default(self) -> frozenset[str]:
+        """The columns that Delta fills in a row if the writer gives no value."""
+        return self._with("CURRENT_DEFAULT")
+
+    def _with(self, key: str) -> frozenset[str]:
+        return frozenset(each.name for each in self.table.schema().fields if key in (each.metadata or {}))
 
     def count(self) -> int:
         """The number of rows, from the statistics of the files where they have any."""
@@ -190,7 +196,11 @@ def added_columns(commits: Iterable[Commit]) -> AddedColumns:
     is_whole = bool(oldest_first) and oldest_first[0].version == 0
     written: Mapping[int, int] | None = {} if is_whole else None
     added: dict[str, Mapping[int, int]] = {}
+    last_restore = max((at for at, each in enumerate(oldest_first) if each.operation == "RESTORE"), default=-1)
     for number, (commit, stamp) in enumerate(zip(oldest_first, stamps, strict=True)):
+        # RESTORE may bring back the rows before a rebuild.
+        if number > last_restore and stamp is not None and _is_rebuild(commit, stamp, written):
+            added, written = {}, {}
         if commit.columns is not None:
             if written is None:  # the log does not say what was written before
                 written = next((each.positions for each in stamps[number:] if each is not None), {})
@@ -202,6 +212,17 @@ def added_columns(commits: Iterable[Commit]) -> AddedColumns:
             before = written or {}
             written = {each: max(offset, before.get(each, 0)) for each, offset in stamp.positions.items()}
     return added
+
+
+def _is_rebuild(commit: Commit, stamp: Stamp, written: Mapping[int, int] | None) -> bool:
+    """Whether it is certain that a commit made all rows again, with all columns. An export that widens a column also
+    replaces all rows, but it continues the chain, if there is one, and never moves a position.
+
+    Args:
+        written: the positions before the commit; None: not known.
+    """
+    moves = written is not None and any(offset > written.get(each, 0) for each, offset in stamp.positions.items())
+    return replaces_all_rows(commit, stamp) and (stamp.chain is not None or moves)
 
 
 def _open_letters(export: Export, head: TableHead) -> dict[int, npt.NDArray[np.int64]]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pipeline.delta.chain.stamp_chain import seal_of
 from pipeline.delta.proof.findings import Findings
 from pipeline.delta.table_history import Commit, find_head, replaces_all_rows, stamp_in
-from pipeline.delta.table_stamp import Stamp, stamp_document
+from pipeline.delta.table_stamp import CHAIN_FORMAT, Stamp, stamp_document
 
 
 def compare_stamps(commits: Sequence[Commit], current: Stamp, since: int | None, findings: Findings) -> list[int]:
@@ -63,7 +63,9 @@ def _with_predecessors(commits: Sequence[Commit], current: Stamp) -> Iterator[tu
 
 def _seal_problem(commit: Commit, stamp: Stamp) -> str | None:
     document = stamp_document(commit.user_metadata)
-    if stamp.chain is None or document is None or seal_of(document) == stamp.chain.seal:
+    if stamp.chain is None:
+        return "has lost its chain of digests" if stamp.format == CHAIN_FORMAT else None
+    if document is None or seal_of(document) == stamp.chain.seal:
         return None
     return "does not fit its seal"
 

@@ -12,7 +12,10 @@ import pytest
 from deltalake import write_deltalake
 
 from pipeline.delta.export_plan import ExportBounds, ExportMode, ExportRefusedError
+from pipeline.delta.proof.exported_table import added_columns
 from pipeline.delta.proof.findings import ADDED_COLUMN, COMPACTION, OTHER_MODEL, RETENTION
+from pipeline.delta.table_history import Commit
+from pipeline.delta.table_stamp import Stamp
 from storage_engine.errors import StorageError
 from tests.pipeline.delta.order_models import LargeOrder, MendedOrderWithPrice, schema_of
 from tests.pipeline.delta.proof.exported_topic import KEYS, ExportedTopic, some_orders, whole
@@ -263,6 +266,28 @@ def test_rows_that_are_older_than_a_column_may_have_null_there(tmp_path: Path, m
         "differences": [],
     }  # fmt: skip
     assert topic.prove().not_compared == ("price",)
+
+
+@pytest.mark.parametrize(
+    ("last", "added"),
+    [
+        (("WRITE", {0: 1001}), {}),
+        (("WRITE", {0: 1000}), {"b": {0: 1000}}),  # perhaps an export that widened a column
+        (("MERGE", {0: 1001}), {"b": {0: 1000}}),
+        (("WRITE", {0: 1001}, "RESTORE"), {"b": {0: 1000}}),
+    ],
+)
+def test_a_rebuild_writes_all_columns(last: tuple[str, dict[int, int], *tuple[str, ...]], added: object) -> None:
+    operation, positions, *later = last
+    stamp = Stamp("orders", "A", "B", "append", {0: 1000}, 1)
+    commits = [
+        Commit(0, columns=frozenset("a")),
+        Commit(1, "WRITE", {"mode": "Append"}, user_metadata=stamp.to_json()),
+        Commit(2, operation, {"mode": "Overwrite", "predicate": "[]"}, columns=frozenset("ab"),
+               user_metadata=replace(stamp, positions=positions).to_json()),
+        *(Commit(3, each, columns=frozenset("ab")) for each in later),
+    ]  # fmt: skip
+    assert added_columns(commits[::-1]) == added
 
 
 @MODES
