@@ -147,19 +147,22 @@ def changed_model(
 
     Args:
         before: the recorded model; None if there is none, or if the topic does not exist yet.
-        schemas: the schemas of the settings. If the settings name no schema, nothing is recorded.
+        schemas: the schemas of the settings. If the settings name no schema, nothing is recorded, unless the recorded
+            model has fields of keys.
         accepted: the operator accepts every change of the model.
 
     Raises:
         SchemaChangedError: the change is not compatible. The message has the changes and the choices.
         UnknownSchemaError: the schema has no columns.
     """
+    recorded = before.fields if before is not None else {}
+    known = {path: ModelField(each.type, each.required, each.nullable) for path, each in recorded.items()}
     named = schemas.values or schemas.keys
-    if named is None:
+    if named is None and not any(map(is_of_key, known)):
         return None
-    name, fields = named.decoder.name, schemas.fields()
+    fields = schemas.fields()
     wanted = RecordedModel(
-        name=name,
+        name=named.decoder.name if named is not None else "none",
         fingerprint=fingerprint(fields),
         fields={
             path: RecordedField(type=each.type, required=each.required, nullable=each.nullable)
@@ -168,16 +171,15 @@ def changed_model(
     )
     if before is not None and before.fingerprint == wanted.fingerprint:
         return None
-    if before is not None and not accepted:
-        known = {path: ModelField(each.type, each.required, each.nullable) for path, each in before.fields.items()}
-        # A key schema that is new breaks nothing: readers of the table get more columns.
-        is_new_key = not any(map(is_of_key, known))
-        compared = {path: each for path, each in fields.items() if not (is_new_key and is_of_key(path))}
+    if not accepted:
+        # The first schema of the keys, or of the values, breaks nothing: readers of the table get more columns.
+        kinds = set(map(is_of_key, known))
+        compared = {path: each for path, each in fields.items() if is_of_key(path) in kinds}
         if breaking := compare(known, compared).breaking:
+            setting = "key.schema" if all(map(is_of_key, breaking)) else "schema"
             raise SchemaChangedError(
-                settings.place_of(f"topics.{topic}.schema"),
-                f"model {name} is not compatible with the model that is recorded in topic {topic}:"
-                f" {'; '.join(breaking)}",
+                settings.place_of(f"topics.{topic}.{setting}"),
+                f"the new model is not compatible with the model that is recorded in topic {topic}: {'; '.join(breaking)}",
                 "Nothing was changed. Choose one: (1) undo the change, for example keep the old field and add an optional"
                 " new field; (2) accept the change once with --accept-schema. If the columns of an exported table do not fit"
                 " the new model, also make the table again with `export --rebuild`, or choose another export.table.",

@@ -47,7 +47,7 @@ class KeyDecoder:
 
 
 def is_of_key(path: str) -> bool:
-    """Whether the path of a field is one of a key."""
+    """Whether the path of a field, or a text that begins with the path, is one of a key."""
     return path.removeprefix(_DESCRIPTION).startswith(KEY_PREFIX)
 
 

@@ -45,7 +45,7 @@ _BAD_PARTITION = 255
 _UNKNOWN_TOPIC = 254
 """A further verdict: the topic expression returned a topic that the ingest does not feed."""
 _INVALID = 253
-"""A further verdict: the value does not fit the topic's model."""
+"""A further verdict: the value or the key does not fit its schema."""
 _REFUSED = 128
 """Further verdicts: this number plus a Refusal, for rows that were refused before staging."""
 REPORT = pa.schema(
@@ -183,8 +183,10 @@ class StagingTask:
         partitions = chosen_partitions(rows["key"].cast(pa.binary()), rows["partition"], topic.partitions, sticky)
         verdicts[(partitions < 0) | (partitions >= topic.partitions)] = _BAD_PARTITION
         verdicts = _refused(rows, verdicts)
-        invalid = _invalid(records["key"], verdicts, topic.schemas.keys)
-        invalid |= _invalid(records["value"], verdicts, topic.schemas.values)
+        invalid = _invalid(records["value"], verdicts, topic.schemas.values)
+        of_keys = _invalid(records["key"], verdicts, topic.schemas.keys)
+        # A tombstone deletes the row of its key whether or not the key can be decoded.
+        invalid |= {row: reason for row, reason in of_keys.items() if records["value"][row].is_valid}
         verdicts[list(invalid)] = _INVALID
         admitted = verdicts == Verdict.ADMITTED
         stage_records(files.staging, records, np.where(admitted, partitions, np.int32(-1)), topic.encoding)

@@ -198,7 +198,7 @@ def test_a_schema_that_breaks_readers_is_refused_before_anything_is_read(
     place.use(record(("id", "string"), ("amount", "string"), ("price", "double")), server.url)
     assert place.run() == 1
     assert capsys.readouterr().err.startswith(
-        f"export: {place.folder}/conf.yaml, line 2, topics.orders.schema: model shop.Order is not compatible with the model"
+        f"export: {place.folder}/conf.yaml, line 2, topics.orders.schema: the new model is not compatible with the model"
         " that is recorded in topic orders: amount was int and is now str; price is new and required; stock is removed."
     )
     place.use(OLD)

@@ -102,7 +102,9 @@ def test_a_key_is_one_string_in_the_wire_format(place: Place, server: Registry) 
     assert place.run() == 0
     assert place.rows(*names) == rows, "the bytes of the key decide which row a record replaces"
     assert place.prove() == 0
-    with pytest.raises(ConfigError, match="has columns of decoded keys, but the argument key_schema names no schema"):
+    with pytest.raises(
+        ConfigError, match="the keys of topic orders have a schema, but the argument key_schema names none"
+    ):
         place.topic.table(schema="id STRING, amount BIGINT")
 
 
@@ -126,12 +128,13 @@ def test_each_field_of_a_key_is_a_column_and_a_record_without_a_key_has_none(pla
 def test_a_changelog_says_which_key_was_deleted(place: Place) -> None:
     place.use("changelog", key_schema="shop BIGINT NOT NULL, id STRING")
     place.append((b'{"shop": 1, "id": "a"}', 1), (b'{"shop": 1, "id": "a"}', None), (b'{"id": "a"}', None))
+    place.topic.append([{"key": b"{}", "value": b"{"}])
     assert place.run() == 0
     assert place.rows("_key_shop", "_key_id", "amount", "_change_type") == [
         (1, "a", 1, "upsert"),
         (1, "a", None, "delete"),
     ]
-    assert place.letters() == [(2, "undecodable", "key: missing at shop")]
+    assert place.letters() == [(number, "undecodable", "key: missing at shop") for number in (2, 3)]
     assert place.prove() == 0
 
 
@@ -176,10 +179,22 @@ def test_a_change_of_a_key_schema_that_breaks_readers_is_refused(
     for problem, schema in refusals.items():
         place.use(**({"key_schema": schema} if schema else {}))
         assert place.run() == 1
-        assert problem in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert problem in error
+        assert "topics.orders.key.schema: the new model is not compatible" in error
     place.use(key_schema=place.schema(KEY))
     assert place.run() == 0
     assert place.rows("_key_shop", "_key_id", "amount") == [(1, "a", 1), (1, "b", 2)]
+
+    place.use()
+    assert place.run("--accept-schema") == 0
+    place.append((encoded(KEY, {"shop": 1, "id": "c"}), 3))
+    view = place.topic.table(schema="id STRING, amount BIGINT").to_arrow().sort_by("amount")
+    assert view.select(["_key_shop", "_key_id", "amount"]).to_pylist() == [
+        {"_key_shop": 1, "_key_id": "a", "amount": 1},
+        {"_key_shop": 1, "_key_id": "b", "amount": 2},
+        {"_key_shop": None, "_key_id": None, "amount": 3},
+    ]
 
 
 def test_what_is_wrong_with_a_key_schema_ends_the_job_at_its_start(

@@ -18,6 +18,7 @@ from pipeline.settings import load_settings
 from pipeline.topic_model import SchemaChangedError, TopicSchemas, changed_model, record_model
 from schemas.comparing import fingerprint, model_fields
 from schemas.event_model import EventModel
+from schemas.event_schema import EventSchema
 from schemas.flight import Flight
 from storage_engine.errors import ConflictError
 from storage_engine.storage import Storage, StoredFile
@@ -94,7 +95,7 @@ def test_an_ingest_keeps_the_model_and_refuses_one_that_breaks_readers(
     use(Renamed, conf)
     next_file(conf, 3)
     problem = (
-        f"{conf}, line 2, topics.t.schema: model Renamed is not compatible with the model that is recorded in topic t:"
+        f"{conf}, line 2, topics.t.schema: the new model is not compatible with the model that is recorded in topic t:"
         " n is removed; number is new and required. Nothing was changed. Choose one: (1) undo the change, for example keep"
         " the old field and add an optional new field; (2) accept the change once with --accept-schema. If the columns of an"
         " exported table do not fit the new model, also make the table again with `export --rebuild`, or choose another"
@@ -258,6 +259,37 @@ def test_a_model_does_not_replace_one_that_it_was_not_compared_with(
     )
     assert topics.state("t") == there
     assert record_model(topics, compared, grown) == there  # another job recorded the same
+
+
+KEYS, NO_KEYS = EventSchema("shop BIGINT NOT NULL", of_key=True), "_key_shop is removed"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "breaking"),
+    [
+        (TopicSchemas(keys=KEYS), TopicSchemas(), f"key.schema: {NO_KEYS}"),
+        (TopicSchemas(schema_of(Order), KEYS), TopicSchemas(schema_of(Order)), f"key.schema: {NO_KEYS}"),
+        (TopicSchemas(schema_of(Order), KEYS), TopicSchemas(), f"schema: {NO_KEYS}; n is removed"),
+        (TopicSchemas(schema_of(Order), KEYS), TopicSchemas(keys=KEYS), "schema: n is removed"),
+        (TopicSchemas(keys=KEYS), TopicSchemas(schema_of(Order), KEYS), None),
+        (TopicSchemas(schema_of(Order)), TopicSchemas(schema_of(Order), KEYS), None),
+    ],
+)
+def test_a_removed_schema_is_refused_and_a_first_one_is_accepted(
+    tmp_path: Path, conf: Path, before: TopicSchemas, after: TopicSchemas, breaking: str | None
+) -> None:
+    settings = load_settings(conf, [], root_at(tmp_path / "root"))
+    recorded = changed_model(settings, "t", None, before, accepted=False)
+    if breaking is not None:
+        setting, changes = breaking.split(": ")
+        with pytest.raises(SchemaChangedError) as refused:
+            changed_model(settings, "t", recorded, after, accepted=False)
+        assert refused.value.place.endswith(f", topics.t.{setting}")
+        assert refused.value.problem.endswith(f"is recorded in topic t: {changes}")
+    accepted = changed_model(settings, "t", recorded, after, accepted=breaking is not None)
+    assert accepted is not None
+    assert accepted.fields.keys() == after.fields().keys()
+    assert changed_model(settings, "t", accepted, after, accepted=False) is None
 
 
 def test_a_topic_that_no_job_knew_a_model_of_takes_any(tmp_path: Path, conf: Path) -> None:

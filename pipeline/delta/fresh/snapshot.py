@@ -34,7 +34,7 @@ from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, HEADERS_COLUMN
 from pipeline.delta.table_history import DeltaLog, find_head
 from pipeline.delta.table_stamp import Stamp, TableHead
 from schemas.event_schema import EventSchema, writer_schemas
-from schemas.key_decoder import KEY_PREFIX
+from schemas.key_decoder import is_of_key
 from schemas.schema_errors import UnknownSchemaError
 from schemas.writers.registry import REGISTRY_PASSWORD, REGISTRY_USER
 from storage_engine.errors import ConfigError, ConflictError, LogError, UnknownTopicError
@@ -161,7 +161,7 @@ def snapshot_of(request: FreshRequest, exported: ExportedHead, columns: Sequence
         asked_by="the table",
         headers=HEADERS_COLUMN in columns,
         digest=DIGEST.name in columns and exported.stamp.chain is not None,
-        key_schema=_key_schema(request, columns),
+        key_schema=_key_schema(request, state),
     )
     plan = decide_export(export, exported.head, exported.stamp.positions, offset_ranges(state))
     if plan.gaps:
@@ -195,13 +195,13 @@ def _schema(request: FreshRequest, columns: Sequence[str]) -> EventSchema | None
     return _loaded("schema", request.schema, request.registry)
 
 
-def _key_schema(request: FreshRequest, columns: Sequence[str]) -> EventSchema | None:
+def _key_schema(request: FreshRequest, state: TopicState) -> EventSchema | None:
     if request.key_schema is not None:
         return _loaded("key_schema", request.key_schema, request.key_registry, of_key=True)
-    if any(name.startswith(KEY_PREFIX) for name in columns):
+    if state.model is not None and any(map(is_of_key, state.model.fields)):
         raise ConfigError(
             "key_schema",
-            f"{request.table} has columns of decoded keys, but the argument key_schema names no schema",
+            f"the keys of topic {request.topic} have a schema, but the argument key_schema names none",
             f"Give the text of the setting topics.{request.topic}.key.schema.",
         )
     return None

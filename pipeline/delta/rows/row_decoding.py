@@ -111,7 +111,7 @@ def _decode(batch: pa.RecordBatch, export: Export) -> pa.RecordBatch:
     fields, errors = _decoded(export, values)
     key_fields, key_errors = _decoded_keys(export, batch.column("key").cast(pa.binary()), values)
     reasons: dict[int, tuple[str, str | None]] = {
-        error.row: (UNDECODABLE, error.reason) for error in (*key_errors, *errors)
+        error.row: (UNDECODABLE, error.reason) for error in (*errors, *key_errors)
     }
     keyed = export.mode.needs_key
     missing = batch.column("key") if keyed else values
