@@ -34,7 +34,7 @@ def s3_server() -> Iterator[ObjectServer]:
         sidecar.mkdir()
         # The server keeps metadata (ETags) in attributes of files; not every file system has attributes.
         metadata: list[str | Path] = [] if _has_attributes(data) else ["--sidecar", sidecar]
-        access_key, secret_key = "lakelog", secrets.token_hex(20)
+        access_key, secret_key = secrets.token_hex(10), secrets.token_hex(20)
         environment = {**os.environ, "ROOT_ACCESS_KEY": access_key, "ROOT_SECRET_KEY": secret_key}
         with serving(
             lambda port: [
