@@ -36,6 +36,7 @@ from storage_engine.log.validator import Verdict, judge_records
 from storage_engine.phases import Phases
 from storage_engine.record.record_columns import TO_APPEND
 from storage_engine.storage import NewFile, Storage
+from storage_engine.storage.file_object import FileObject
 from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.append.appending import Encoding, stage_records
 from storage_engine.topic.append.staged_run import StagedRun, StagingWriter
@@ -368,7 +369,7 @@ class _DeadLetterFile:
     def write(self, rows: pa.RecordBatch) -> None:
         if self._file is None:
             self._file = self._storage.new_file(self.key)
-            self._writer = pq.ParquetWriter(pa.PythonFile(_Sink(self._file), "w"), INGEST_DEAD_LETTERS)
+            self._writer = pq.ParquetWriter(FileObject(self._file), INGEST_DEAD_LETTERS)
         assert self._writer is not None, "created together with the file"
         self._writer.write_batch(rows)
         self.reasons.update(rows["reason"].to_pylist())
@@ -406,21 +407,3 @@ class _TopicFiles:
         is_inline = storage.growing is None and not listed  # a request would take longer than the bytes
         staging = opened.enter_context(StagingWriter(storage, topic.folder, phases, durable=listed, inline=is_inline))
         return cls(topic, staging, opened.enter_context(_DeadLetterFile(storage, topic.folder)))
-
-
-class _Sink:
-    """A NewFile as the writable file object that pyarrow needs."""
-
-    def __init__(self, file: NewFile) -> None:
-        self._file = file
-        self.closed = False
-
-    def write(self, data: bytes) -> int:
-        self._file.write(data)
-        return len(data)
-
-    def flush(self) -> None:
-        """Does nothing: `write` does not buffer."""
-
-    def close(self) -> None:
-        self.closed = True

@@ -21,7 +21,6 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from typing_extensions import Buffer
 
 from pipeline.delta.chain.digest_sums import sums_by_partition
 from pipeline.delta.chain.stamp_chain import RowSum, added
@@ -29,7 +28,8 @@ from pipeline.delta.export_plan import Export
 from pipeline.delta.files.file_statistics import delta_statistics
 from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, HANDLING, RAW_VALUE, nullable_columns, table_columns
 from pipeline.delta.rows.row_decoding import decode_batches
-from storage_engine.storage import NewFile, Storage
+from storage_engine.storage import Storage
+from storage_engine.storage.file_object import FileObject
 from storage_engine.storage.storage_opening import open_storage
 
 _GROUP_BYTES = 32 << 20
@@ -207,7 +207,7 @@ class _RowFile:
         self._name = f"part-{uuid.uuid4()}.snappy.parquet"
         self._columns = columns
         self._file = storage.new_file(self._name)
-        self._sink = _Sink(self._file)
+        self._sink = FileObject(self._file)
         leaves = _leaves(columns)
         self._writer = pq.ParquetWriter(
             self._sink, columns,
@@ -243,24 +243,3 @@ def _leaves(columns: pa.Schema) -> list[str]:
     pq.write_metadata(columns, footer)
     schema = pq.read_metadata(footer).schema
     return [schema.column(number).path for number in range(len(schema))]
-
-
-class _Sink(io.RawIOBase):
-    """A new file, as Arrow writes to it."""
-
-    def __init__(self, file: NewFile) -> None:
-        super().__init__()
-        self._file = file
-        self.size = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Buffer) -> int:
-        length = memoryview(data).nbytes
-        self._file.write(data)
-        self.size += length
-        return length
-
-    def tell(self) -> int:
-        return self.size
