@@ -150,6 +150,10 @@ class RecordTask:
         return records.mapInArrow(self.function, nullable(spark_struct(self.columns)))
 
 
+RECORDS = RecordTask(iter, ROWS)
+"""Returns the records as they are."""
+
+
 @dataclass(frozen=True)
 class _ReadGroups:
     """The function of a Spark task: it receives the numbers of groups, and reads the splits of each group."""
@@ -184,7 +188,7 @@ def read_topic(
     end: Mapping[int, int],
     required: Mapping[int, int],
     progress: Progress,
-    then: RecordTask = RecordTask(iter, ROWS),
+    then: RecordTask = RECORDS,
 ) -> DataFrame:
     """The committed records of some partitions, columns as in ROWS; a task's rows are in the order of the log.
 

@@ -59,7 +59,7 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakelog.spark.splits import RecordTask
+from lakelog.spark.splits import RECORDS, RecordTask
 from pipeline.delta.chain.stamp_chain import PartitionCounts
 from pipeline.delta.dead_letter_share import (
     Counts,
@@ -114,14 +114,14 @@ class ReadRecords(Protocol):
     """Reads records, with the columns of Spark's Kafka source."""
 
     def __call__(
-        self, first: dict[int, int], end: dict[int, int], required: dict[int, int], /, *then: RecordTask
+        self, first: dict[int, int], end: dict[int, int], required: dict[int, int], then: RecordTask = RECORDS, /
     ) -> DataFrame:
         """
         Args:
             first, end: by partition, the first offset, and the offset after the last one.
             required: by partition, the table's position. Retention may delete records meanwhile. Missing records below
                 the table's position are skipped. Any other missing record is an error.
-            then: what the tasks that read the records do with them: nothing, or one work.
+            then: what the tasks that read the records do with them.
         """
 
 

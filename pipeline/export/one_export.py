@@ -184,7 +184,7 @@ def _reading_with_spark(context: JobContext, state: TopicState, work: str) -> It
     Args:
         work: export or replay.
     """
-    from lakelog.spark.splits import read_topic
+    from lakelog.spark.splits import RECORDS, read_topic
     from lakelog.spark.task_progress import progress_of_tasks
     from pipeline.spark.failures import spark_failures
     from pipeline.spark.store_settings import require_file_system
@@ -196,8 +196,8 @@ def _reading_with_spark(context: JobContext, state: TopicState, work: str) -> It
         context.display.work(f"{work} {state.topic}") as shown,
         progress_of_tasks(spark, shown) as progress,
     ):
-        yield lambda first, end, known, *then: read_topic(
-            spark, context.storage, state, first, end, known, progress, *then
+        yield lambda first, end, known, then=RECORDS: read_topic(
+            spark, context.storage, state, first, end, known, progress, then
         )
 
 

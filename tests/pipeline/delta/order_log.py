@@ -13,7 +13,7 @@ from pyarrow.dataset import ParquetReadOptions
 from pyspark.sql import DataFrame, SparkSession
 
 from lakelog.rows import ROWS
-from lakelog.spark.splits import RecordTask
+from lakelog.spark.splits import RECORDS, RecordTask
 from pipeline.delta import exporting
 from pipeline.delta.export_plan import NO_BOUNDS, Export, ExportBounds, ExportResult, PartitionOffsets
 from pipeline.delta.exporting import export_increment
@@ -66,10 +66,10 @@ class Log:
         start: Mapping[int, int],
         end: Mapping[int, int],
         _known: Mapping[int, int],
-        *then: RecordTask,
+        then: RecordTask = RECORDS,
     ) -> DataFrame:
         records = self.spark.createDataFrame(self._between(start, end), KAFKA_ROWS).coalesce(1)  # few: no shuffle
-        return then[0].of(records) if then else records
+        return records if then is RECORDS else then.of(records)
 
     def read_batches(
         self, start: Mapping[int, int], end: Mapping[int, int], _known: Mapping[int, int]

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakelog.delta.rows import count_rows, open_rows
 from lakelog.report.exported_tables import StaleRows, count_stale_rows
-from lakelog.spark.splits import RecordTask, read_topic
+from lakelog.spark.splits import RECORDS, RecordTask, read_topic
 from pipeline.delta.export_plan import Export
 from pipeline.delta.exporting import export_increment
 from pipeline.delta.table_layout import TableReadersError
@@ -107,9 +107,9 @@ def topic(tmp_path: Path) -> ExportedTopic:
 
 def export_with_spark(spark: SparkSession, topic: ExportedTopic) -> None:
     def read(
-        first: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int], *then: RecordTask
+        first: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int], then: RecordTask = RECORDS
     ) -> DataFrame:
-        return read_topic(spark, topic.storage, topic.state(), first, end, known, NO_PROGRESS, *then)
+        return read_topic(spark, topic.storage, topic.state(), first, end, known, NO_PROGRESS, then)
 
     result = export_increment(spark, topic.export, topic.ranges(), read, max_share=1)
     topic.register(result.positions_after)

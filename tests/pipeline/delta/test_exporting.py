@@ -22,7 +22,7 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 
-from lakelog.spark.splits import RecordTask
+from lakelog.spark.splits import RECORDS, RecordTask
 from pipeline.delta import exporting, replaying, table_schema
 from pipeline.delta.dead_letter_share import TooManyDeadLettersError, followed_by, is_too_much
 from pipeline.delta.export_plan import (
@@ -524,10 +524,10 @@ def test_replay_appends_each_record_once_and_leaves_what_the_log_has_lost(
     log.add(b"k", 9)  # not exported yet: a replay reads nothing new
 
     def read(
-        start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int], *then: RecordTask
+        start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int], then: RecordTask = RECORDS
     ) -> DataFrame:
         assert max(end.values()) == 5
-        return log.read({0: max(start[0], 1)}, end, known, *then)
+        return log.read({0: max(start[0], 1)}, end, known, then)
 
     def replay_where_the_log_began_at(first: int) -> None:
         """By the time of reading, retention has taken it to 1."""
@@ -658,10 +658,10 @@ def test_write_that_delta_skips_in_silence_is_noticed(log: Log, upsert: Export, 
     log.add(b"b", 2)
 
     def read_while_another_export_commits(
-        start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int], *then: RecordTask
+        start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int], then: RecordTask = RECORDS
     ) -> DataFrame:
         run(log, export)
-        return log.read(start, end, known, *then)
+        return log.read(start, end, known, then)
 
     with pytest.raises(ConflictError, match=r"another (export committed|writer changed the table)"):
         export_increment(log.spark, export, log.ranges(), read_while_another_export_commits)
@@ -766,11 +766,11 @@ def test_positions_are_registered_before_reading_and_go_back_with_the_table(log:
 
     def exported() -> ExportResult:
         def read(
-            start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int], *then: RecordTask
+            start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int], then: RecordTask = RECORDS
         ) -> DataFrame:
             assert len(registered) == count + 1
             assert known == registered[-1]
-            return log.read(start, end, known, *then)
+            return log.read(start, end, known, then)
 
         count = len(registered)
         return export_increment(log.spark, upsert, log.ranges(), read, registered.append)
@@ -799,10 +799,10 @@ def test_keys_whose_tombstones_are_gone_after_a_restore_are_deleted_all_the_same
     cleaned = [record for record in log.records[0] if record[0] != b"a"]
 
     def read(
-        start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int], *then: RecordTask
+        start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int], then: RecordTask = RECORDS
     ) -> DataFrame:
         assert (start, end, known) == ({0: 0}, {0: 5}, {0: 3, 1: 1})
-        return then[0].of(log.spark.createDataFrame(cleaned, KAFKA_ROWS).coalesce(1))
+        return then.of(log.spark.createDataFrame(cleaned, KAFKA_ROWS).coalesce(1))
 
     ranges = {0: PartitionOffsets(0, 5, tombstones_end=4), 1: PartitionOffsets(1, 1, tombstones_end=1)}
     again = export_increment(log.spark, upsert, ranges, read)

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import lakelog
-from lakelog.spark.splits import read_topic
+from lakelog.spark.splits import RECORDS, read_topic
 from pipeline.delta.export_plan import ExportMode, ExportRefusedError
 from pipeline.delta.exporting import export_increment
 from pipeline.delta.fresh import fresh_frame
@@ -93,7 +93,9 @@ def test_rows_whose_tombstones_are_gone_are_gone(spark: SparkSession, tmp_path: 
         spark,
         topic.export,
         topic.ranges(),
-        lambda first, end, known, *then: read_topic(spark, topic.storage, state, first, end, known, NO_PROGRESS, *then),
+        lambda first, end, known, then=RECORDS: read_topic(
+            spark, topic.storage, state, first, end, known, NO_PROGRESS, then
+        ),
         max_share=1,
     )
     assert found == exported_rows(topic)

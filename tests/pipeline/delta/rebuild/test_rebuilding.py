@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from lakelog.spark.splits import read_topic
+from lakelog.spark.splits import RECORDS, read_topic
 from pipeline.delta.dead_letter_share import TooManyDeadLettersError
 from pipeline.delta.export_plan import (
     NO_BOUNDS,
@@ -47,7 +47,9 @@ def rebuild(
         export,
         head,
         topic.ranges(),
-        lambda first, end, known, *then: read_topic(spark, topic.storage, state, first, end, known, NO_PROGRESS, *then),
+        lambda first, end, known, then=RECORDS: read_topic(
+            spark, topic.storage, state, first, end, known, NO_PROGRESS, then
+        ),
         lambda: {number: part.log_start_offset for number, part in enumerate(topic.state().partitions)},
         options=RebuildOptions(accepted_lost, bounds, max_share),
     )
