@@ -34,7 +34,7 @@ test: lint ## lint, then run the tests; TESTS="tests/storage_engine -k roll" sel
 	@$(SETUP); $(VENV_PYTHON) -m scripts.go_programs; $(VENV_PYTHON) -m pytest -n 3 --dist loadgroup $(TESTS)
 
 test-stores: ## run the tests of stores, then all tests with roots on S3, then Azure (needs npm), then HDFS; STORES="s3 hdfs" and TESTS="..." select
-	@$(SETUP); $(VENV_PYTHON) -m pytest -m stores $(TESTS); for store in $(STORES); do echo "roots in $$store"; \
+	@$(SETUP); $(VENV_PYTHON) -m scripts.go_programs; $(VENV_PYTHON) -m pytest -m stores $(TESTS); for store in $(STORES); do echo "roots in $$store"; \
 	    LAKELOG_TEST_STORE=$$store $(VENV_PYTHON) -m pytest -n 2 --dist loadgroup $(TESTS); done
 
 test-browser: ## run the tests that open Chromium; fail if Chromium is missing (`make test` skips these tests)

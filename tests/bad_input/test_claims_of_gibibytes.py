@@ -32,6 +32,7 @@ from storage_engine.topic.topics import Topics
 from tests.bad_input.conftest import Lakelog, said
 from tests.lakelog.cli.conftest import line
 from tests.storage_engine.record_tables import Row, decompress, to_table
+from tests.stores import root_at
 
 MIB = 1024**2
 
@@ -130,7 +131,7 @@ def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(lakelog: La
     lakelog("topics", "create", "t")
     with Path("/dev/zero").open("rb") as endless:
         ended = subprocess.run(
-            [sys.executable, "-m", "lakelog.cli", "append", "--topic", "t", "--root", root],
+            [sys.executable, "-m", "lakelog.cli", "append", "--topic", "t", "--root", root_at(root)],
             stdin=endless, capture_output=True, check=False, timeout=60,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (2 * 1024 * MIB, 2 * 1024 * MIB)),
         )  # fmt: skip

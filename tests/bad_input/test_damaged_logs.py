@@ -31,6 +31,8 @@ from tests.bad_input.conftest import Lakelog, RunJob, contents, said
 from tests.lakelog.cli.conftest import line
 from tests.storage_engine.topic.chain.signed_documents import change_fields
 
+pytestmark = pytest.mark.posix("damages the files of a local root")
+
 CODEC_POSITION = 22
 COUNT_POSITION = 57
 RECORDS = 20

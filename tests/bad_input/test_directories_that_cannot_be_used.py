@@ -16,6 +16,8 @@ import pytest
 from tests.bad_input.conftest import Ended, Lakelog, RunJob, contents, said
 from tests.lakelog.cli.conftest import line
 
+pytestmark = pytest.mark.posix("needs directories")
+
 COMMANDS = [
     ("topics", "list"),
     ("topics", "create", "new"),

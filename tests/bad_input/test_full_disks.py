@@ -297,6 +297,7 @@ def small_disk(request: pytest.FixtureRequest, root: Path) -> Iterator[SmallDisk
         yield disk
 
 
+@pytest.mark.posix("fills the disk of a local root")
 def test_a_full_disk_ends_commands_and_with_space_again_they_work(
     lakelog: Lakelog, small_disk: SmallDisk, root: Path
 ) -> None:
@@ -313,6 +314,7 @@ def test_a_full_disk_ends_commands_and_with_space_again_they_work(
     assert not [path for path in (root / "staging").rglob("*") if path.is_file()]
 
 
+@pytest.mark.posix("starts a command with a path as its root")
 def test_reading_into_a_full_file_is_an_error(lakelog: Lakelog, root: Path) -> None:
     lakelog("topics", "create", "t")
     lakelog("append", "--topic", "t", stdin=[line(b"k", bytes(500))] * 100)
@@ -325,6 +327,7 @@ def test_reading_into_a_full_file_is_an_error(lakelog: Lakelog, root: Path) -> N
     assert ended.stderr == b"lakelog: standard input or output: No space left on device.\n"
 
 
+@pytest.mark.posix("fills the disk of a local root")
 def test_an_ingest_on_a_full_disk_loses_and_doubles_nothing(
     small_disk: SmallDisk, root: Path, tmp_path: Path, job: RunJob, lakelog: Lakelog, spark: object
 ) -> None:

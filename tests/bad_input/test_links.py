@@ -11,6 +11,8 @@ import pytest
 from tests.bad_input.conftest import Lakelog, RunJob, said
 from tests.lakelog.cli.conftest import line
 
+pytestmark = pytest.mark.posix("makes links")
+
 OLD = 1_700_000_000_000
 
 

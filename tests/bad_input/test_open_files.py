@@ -47,6 +47,7 @@ def some_lines(first: int, count: int) -> list[str]:
     return [line(b"k%d" % number, b"v%d" % number, timestamp=number) for number in range(first, first + count)]
 
 
+@pytest.mark.posix("counts the open files of a local root")
 def test_a_topic_of_more_partitions_than_open_files_is_written_and_read_whole(lakelog: Lakelog, root: Path) -> None:
     assert lakelog("topics", "create", "t", "--partitions", "150").status == 0
     lines = some_lines(0, 1500)

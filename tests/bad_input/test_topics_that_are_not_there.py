@@ -10,6 +10,7 @@ import pytest
 
 from tests.bad_input.conftest import Lakelog, RunJob, contents, said
 from tests.lakelog.cli.conftest import line
+from tests.stores import root_at
 
 COMMANDS = [
     ("topics", "describe", "{}"),
@@ -46,7 +47,7 @@ def settings(name: str, topic: str) -> list[str]:
 def test_a_command_names_the_topic_that_is_not_there(orders: Lakelog, root: Path, command: tuple[str, ...]) -> None:
     before = contents(root)
     ended = orders(*(word.format("order") for word in command), stdin=[line(b"k", b"v")])
-    assert f"topic order: not found under {root}. `lakelog topics list` shows" in said(ended)
+    assert f"topic order: not found under {root_at(root)}. `lakelog topics list` shows" in said(ended)
     assert contents(root) == before
 
 
@@ -120,6 +121,7 @@ def test_names_that_collide_in_kafkas_metrics_alone_are_two_topics(orders: Lakel
     assert orders("offsets", "--topic", "a_b").out == "a_b:0:0\n"
 
 
+@pytest.mark.posix("makes a file in a folder of the root")
 @pytest.mark.parametrize("stray", ["lost+found", "a b", ".DS_Store", "²", "~", "\U0010ffff"])
 def test_what_is_no_topic_in_meta_is_passed_over(orders: Lakelog, root: Path, stray: str) -> None:
     for folder in (root / "meta" / stray, root / "meta/orders" / stray):

@@ -25,6 +25,7 @@ from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.progress import Meter
 from storage_engine.storage.storage_opening import open_storage
+from storage_engine.topic.append import new_files_publisher
 from storage_engine.topic.topics import Topics
 from tests.servers.faulty_proxy import Exchange, FaultyProxy, longest_chain
 from tests.servers.object_server import ObjectServer
@@ -111,7 +112,8 @@ def test_a_micro_batch_that_a_spark_job_publishes_reads_no_segments(
     root = f"{stream.topics.storage.uri}-by-spark"
     by_spark = Stream(root, tmp_path / "by-spark.yaml", stream.proxy, f"ingest.publish.spark.bytes={RECORDS}")
     rows = spark.range(RECORDS).selectExpr("binary(string(id)) AS key", "binary(repeat(id, 20)) AS value")
-    with patch.dict(spark.sparkContext.environment):
+    continued = patch.object(new_files_publisher, "_MOST_READ", new_files_publisher._MOST_CONTINUED)
+    with continued, patch.dict(spark.sparkContext.environment):
         open_stores(spark.sparkContext)
         by_spark.ingest(rows)
         large, small = by_spark.ingest(rows), by_spark.ingest(rows.limit(1))

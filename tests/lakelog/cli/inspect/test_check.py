@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.chain.version_files import version_key
 from tests.lakelog.cli.conftest import Lakelog, line
+from tests.stores import storage_at
 
 NO_DISK = "disk.free.percent:\n"
 
@@ -53,7 +53,7 @@ def test_a_group_that_stops_is_a_warning_and_later_critical(lakelog: Lakelog, ru
 def test_a_damaged_topic_is_critical_and_the_others_are_checked(lakelog: Lakelog, rules: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         lakelog("topics", "create", name)
-    PosixStorage(tmp_path / "root").replace(version_key("a", 0), b"{}")
+    storage_at(tmp_path / "root").replace(version_key("a", 0), b"{}")
     ended = lakelog("check", "--rules", str(rules))
     assert ended.status == 2
     (first, finding) = ended.out.splitlines()
@@ -80,6 +80,7 @@ def test_what_cannot_be_checked_is_unknown(lakelog: Lakelog, arguments: tuple[st
     assert bool(ended.out) != bool(ended.err)
 
 
+@pytest.mark.posix("makes a folder")
 def test_an_empty_directory_is_unknown(lakelog: Lakelog, tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     ended = lakelog("check")

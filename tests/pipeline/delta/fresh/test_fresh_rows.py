@@ -19,6 +19,7 @@ from deltalake import TableFeatures, write_deltalake
 
 import lakelog
 from lakelog import FreshTable
+from lakelog.delta_options import delta_options
 from lakelog.errors import MissingPackageError
 from pipeline.delta.export_plan import (
     ExportMode,
@@ -373,7 +374,7 @@ def test_no_table_and_a_table_without_a_position(tmp_path: Path) -> None:
     topic = ExportedTopic(tmp_path, partitions=1)
     with pytest.raises(ExportRefusedError, match=r"there is no table\. Check the path, or run the export first"):
         view(topic)
-    write_deltalake(topic.export.table, pa.table({"a": [1]}))
+    write_deltalake(topic.export.table, pa.table({"a": [1]}), storage_options=delta_options())
     with pytest.raises(ExportRefusedError, match="does not say up to which offsets the topic was exported"):
         view(topic)
 

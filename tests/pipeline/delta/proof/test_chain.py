@@ -432,6 +432,7 @@ def test_a_stamp_that_begins_later_is_found(tmp_path: Path, *, digest: bool) -> 
     assert differences(topic) == [f"the stamp of version 2 {problem}"]
 
 
+@pytest.mark.posix("restores by time, and a store's files have whole seconds")
 def test_the_end_of_a_chain_has_a_reason(topic: ExportedTopic) -> None:
     def why(*, digest: bool = True, has_digests: bool = True) -> str | None:
         return why_chain_ends(replace(topic.export, digest=digest), head_of(topic), lambda: has_digests)
