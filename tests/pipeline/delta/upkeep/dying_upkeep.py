@@ -1,9 +1,11 @@
-"""Runs the upkeep of a table, and dies directly before or after one of its steps:
+"""Runs upkeeps of tables in processes that die directly before or after one of the steps:
 
-    python dying_upkeep.py TABLE STEP
+    python dying_upkeep.py
 
-STEP is `name:before` or `name:after`, with a name from STEPS. `file` is the step that puts a file with the rows of
-several small files, and `commit` is the step that puts the commit.
+Each line of standard input is `STEP TABLE`. STEP is `name:before` or `name:after`, with a name from STEPS. `file` is the
+step that puts a file with the rows of several small files, and `commit` is the step that puts the commit. For each line,
+the program forks a process that runs the upkeep, and prints the exit status of this process. So the modules are imported
+once for all processes.
 """
 
 from __future__ import annotations
@@ -47,8 +49,17 @@ def die_at(step: str, storage: type, *, after: bool) -> None:
     setattr(owner, method, dying)
 
 
-if __name__ == "__main__":
-    table, step = sys.argv[1:]
+def keep_and_die(step: str, table: str) -> None:
     name, _, moment = step.partition(":")
     die_at(name, type(open_storage(table)), after=moment == "after")
     keep_table(table, SmallFileRule(1, 32 << 20))
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            keep_and_die(*line.rstrip("\n").split(" ", 1))
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)

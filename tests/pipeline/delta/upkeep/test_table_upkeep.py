@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -369,7 +370,7 @@ def test_two_upkeeps_and_two_exports_at_once(log: Log, upsert: Export, mode: Exp
 
     joined = 0
     with ThreadPoolExecutor(4) as pool:
-        for _ in range(40):
+        for _ in range(20):
             add_three(log)
             upkeeps = [pool.submit(keep_table, export.table, ALL) for _ in range(2)]
             exports = [pool.submit(exported) for _ in range(2)]
@@ -451,8 +452,31 @@ def test_an_upkeep_that_is_overtaken_repeats(
     assert_as_at_once(log, append)
 
 
+@pytest.fixture(scope="module")
+def dying_upkeep() -> Iterator[Callable[[str, str], int]]:
+    """Runs the upkeep of a table in a process that dies at a step, and returns its exit status."""
+    program = Path(__file__).with_name("dying_upkeep.py")
+    home = Path(__file__).resolve().parents[4]
+    with subprocess.Popen(
+        [sys.executable, str(program)], env={**os.environ, "PYTHONPATH": str(home)}, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        given, ended = process.stdin, process.stdout
+
+        def run(step: str, table: str) -> int:
+            print(step, table, file=given, flush=True)
+            return int(ended.readline())
+
+        yield run
+        given.close()
+
+
 @pytest.mark.parametrize("step", [f"{name}:{moment}" for name in STEPS for moment in ("before", "after")])
-def test_a_killed_upkeep_leaves_the_table_whole(log: Log, append: Export, step: str) -> None:
+def test_a_killed_upkeep_leaves_the_table_whole(
+    log: Log, append: Export, dying_upkeep: Callable[[str, str], int], step: str
+) -> None:
     export_each(log, append, 12)
     set_properties(append.table, NO_RETENTION)
     assert kept(append.table, ALL).made == 1
@@ -460,12 +484,7 @@ def test_a_killed_upkeep_leaves_the_table_whole(log: Log, append: Export, step: 
     before = by_offset(append.table)
     head = read_head(append.table)
     assert head is not None
-    program = Path(__file__).with_name("dying_upkeep.py")
-    home = Path(__file__).resolve().parents[4]
-    ended = subprocess.run(
-        [sys.executable, str(program), append.table, step], env={**os.environ, "PYTHONPATH": str(home)}, check=False
-    )
-    assert ended.returncode == KILLED
+    assert dying_upkeep(step, append.table) == KILLED
     assert by_offset(append.table) == before
     after = read_head(append.table)
     assert after is not None
