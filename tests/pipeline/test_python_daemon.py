@@ -4,6 +4,7 @@ itself takes the place of the JVM.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -74,42 +75,57 @@ def test_what_fails_in_a_planner_s_worker_is_reported_to_a_jvm_that_listens(tmp_
     assert b"Traceback" in failure
 
 
-@pytest.mark.parametrize(("program", "loaded"), [
-    ("pyspark.sql.worker.create_data_source", True),
-    ("pyspark.sql.streaming.python_streaming_source_runner", True),
-    ("pyspark.sql.worker.lookup_data_sources", False),  # runs once, without the source
-])  # fmt: skip
-def test_a_daemon_has_imported_the_source_and_exempted_its_objects_from_collection_before_it_forks(
-    program: str, loaded: bool
-) -> None:
-    said = "import gc, sys; from pipeline.spark import quiet_daemon as quiet; "
-    said += "shown = lambda: ('lakelog.spark.data_source' in sys.modules, gc.get_freeze_count() > 10_000); "
-    said += "quiet.daemon.manager = lambda: print(*shown()); quiet.main()"
+def test_a_daemon_has_imported_the_source_and_exempted_its_objects_from_collection_before_it_forks() -> None:
+    # Each daemon is a fork of one process, which has imported only the module of the daemons.
+    said = """
+import gc, os, sys
+from pipeline.spark import quiet_daemon as quiet
+
+def shown():
+    print(sys.argv[1], "lakelog.spark.data_source" in sys.modules, gc.get_freeze_count() > 10_000, flush=True)
+
+quiet.daemon.manager = shown
+for program in sys.argv[1:]:
+    if not os.fork():
+        sys.argv[1:] = [program]
+        quiet.main()
+        os._exit(0)
+    os.wait()
+"""
+    loaded = {
+        "pyspark.sql.worker.create_data_source": True,
+        "pyspark.sql.streaming.python_streaming_source_runner": True,
+        "pyspark.sql.worker.lookup_data_sources": False,  # runs once, without the source
+    }
     printed = subprocess.run(
-        [sys.executable, "-c", said, program], cwd=PROJECT, check=True, capture_output=True, text=True
+        [sys.executable, "-c", said, *loaded], cwd=PROJECT, check=True, capture_output=True, text=True
     )
-    assert printed.stdout == f"{loaded} True\n"
+    assert printed.stdout == "".join(f"{program} {has_source} True\n" for program, has_source in loaded.items())
 
 
 def test_spark_is_given_the_python_whose_daemons_are_silent() -> None:
-    said = "import os; from pipeline.spark.session import _prepare_environment as prepare; prepare(); "
-    said += "print(os.environ['PYSPARK_PYTHON'], os.environ['PYSPARK_DRIVER_PYTHON'])"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    said = """
+import json, os, sys
+from pipeline.spark.session import _prepare_environment
+
+for named in json.loads(sys.argv[1]):
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        os.environ.pop(name, None)
+    os.environ |= named
+    _prepare_environment()
+    print(os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"])
+"""
     ours = str(LAKELOG_PYTHON)
-
-    def given(named: dict[str, str]) -> list[str]:
-        return subprocess.run(
-            [sys.executable, "-c", said],
-            check=True,
-            capture_output=True,
-            text=True,
-            cwd=PROJECT,
-            env=environment | named,
-        ).stdout.split()
-
-    assert given({}) == [ours, ours]
-    assert given({"PYSPARK_PYTHON": sys.executable}) == [ours, ours]
-    assert given({"PYSPARK_PYTHON": "python3.99"}) == ["python3.99", ours]
+    expected: list[tuple[dict[str, str], list[str]]] = [
+        ({}, [ours, ours]),
+        ({"PYSPARK_PYTHON": sys.executable}, [ours, ours]),
+        ({"PYSPARK_PYTHON": "python3.99"}, ["python3.99", ours]),
+    ]
+    printed = subprocess.run(
+        [sys.executable, "-c", said, json.dumps([named for named, _ in expected])],
+        check=True, capture_output=True, text=True, cwd=PROJECT,
+    ).stdout  # fmt: skip
+    assert [line.split() for line in printed.splitlines()] == [given for _, given in expected]
     version = subprocess.run(
         [ours, "-c", "import sys; print(sys.executable)"], check=True, capture_output=True, text=True
     )
