@@ -31,15 +31,24 @@ if TYPE_CHECKING:
 
 # Each plan runs a few times, over a few rows: compiling it would take several times as long as running it. Delta's VACUUM
 # lists the folders of a table in ten thousand tasks, unless a setting says less. The state of a table of a few files is
-# computed in one task instead of two. Everything else is as in a job.
+# computed in one task instead of two. Spark keeps the plans and figures of a thousand queries for its UI, also without a
+# UI. The garbage collector of a session that lives for the whole run would look at them again and again. Everything else
+# is as in a job.
 _SPARK_SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    "spark.sql.ui.retainedExecutions": "10",
+    "spark.ui.retainedJobs": "10",
+    "spark.ui.retainedStages": "10",
 }
 _OPTIONS = [f"--conf {name}={value}" for name, value in _SPARK_SETTINGS.items()]
 os.environ.setdefault("PYSPARK_SUBMIT_ARGS", " ".join([*_OPTIONS, "pyspark-shell"]))
+
+_HEAP = "-Xms1400m -Xmn700m -XX:MetaspaceSize=256m"
+"""Java options of the shared session. Otherwise Java starts with a small heap and a small space for classes, and collects
+garbage each time before one of them grows."""
 
 # Deadlines measure the machine, which others use as well; the first example also loads kernels.
 settings.register_profile(
@@ -112,7 +121,8 @@ def _shares_with_module(item: pytest.Function) -> bool:
 def spark() -> Iterator[SparkSession]:
     from pipeline.spark.session import spark_session  # a run without Spark tests does not need it
 
-    with patch.dict(os.environ, JAVA_OPTIONS):
+    arguments = f"--driver-java-options '{_HEAP}' {os.environ['PYSPARK_SUBMIT_ARGS']}"
+    with patch.dict(os.environ, {**JAVA_OPTIONS, "PYSPARK_SUBMIT_ARGS": arguments}):
         session = spark_session("lakelog-tests")
     yield session
     session.stop()
