@@ -20,6 +20,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from schemas.comparing import ModelField, model_fields
 from schemas.decoder import DecodedValues, Row, UndecodableError, decode_each
 from schemas.model_columns import arrow_schema
+from schemas.writers.wire_format import json_text
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class ModelDecoder:
 
 def decode_values(model: type[BaseModel], values: pa.BinaryArray) -> DecodedValues:
     """Decodes each value, a JSON text in UTF-8, as an event of `model`. A null value gives neither an event nor an error.
+    Confluent's serializers may have written the id of a schema before the text. The id is skipped.
 
     Raises:
         UnsupportedFieldError: if the model has a field without a column type.
@@ -56,7 +58,7 @@ def decode_values(model: type[BaseModel], values: pa.BinaryArray) -> DecodedValu
 
     def decode(value: bytes) -> Row:
         try:
-            event: dict[str, Any] = validate(value).__dict__
+            event: dict[str, Any] = validate(json_text(value)).__dict__
         except ValidationError as error:
             raise UndecodableError(_reason(error)) from None
         except Exception as error:  # noqa: BLE001 - a validator is the user's own code; its text may contain the value

@@ -35,13 +35,14 @@ from pydantic import BaseModel, RootModel
 
 import schemas
 from schemas import ddl
-from schemas.decoder import Decoder
+from schemas.decoder import DecodedValues, Decoder
 from schemas.event_decoding import ModelDecoder
 from schemas.event_model import EventModel
 from schemas.key_decoder import KeyDecoder
 from schemas.model_columns import UnsupportedFieldError, arrow_schema
 from schemas.schema_errors import UnknownSchemaError
 from schemas.writers.registry import SchemaRegistry, is_url
+from schemas.writers.wire_format import KEY_HEADER, VALUE_HEADER, with_ids_of_headers
 from schemas.writers.writer_schemas import SchemaFolder, WriterSchemas
 
 _NAME = re.compile(r"\w+")
@@ -98,6 +99,22 @@ class EventSchema:
             UnknownSchemaError: the text names no schema, or a field of the schema has no column type.
         """
         return _decoder(self)
+
+    def decode(self, values: pa.BinaryArray, headers: pa.ListArray) -> DecodedValues:
+        """Decode each value or key. A null value gives neither a row nor an error.
+
+        Args:
+            headers: the headers of the records, which may have the ids of the schemas with which the values were written.
+
+        Raises:
+            RegistryError: the schemas with which the values were written cannot be read.
+            UnknownSchemaError: as for `decoder`.
+        """
+        if self.writers is not None:
+            name = KEY_HEADER if self.of_key else VALUE_HEADER
+            is_message = _MESSAGE.fullmatch(self.text) is not None
+            values = with_ids_of_headers(values, headers, name, has_indexes=is_message)
+        return self.decoder.decode(values)
 
     @property
     def columns(self) -> pa.Schema:

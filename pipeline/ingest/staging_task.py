@@ -184,8 +184,8 @@ class StagingTask:
         partitions = chosen_partitions(rows["key"].cast(pa.binary()), rows["partition"], topic.partitions, sticky)
         verdicts[(partitions < 0) | (partitions >= topic.partitions)] = _BAD_PARTITION
         verdicts = _refused(rows, verdicts)
-        invalid = _invalid(records["value"], verdicts, topic.schemas.values)
-        of_keys = _invalid(records["key"], verdicts, topic.schemas.keys)
+        invalid = _invalid(records, "value", verdicts, topic.schemas.values)
+        of_keys = _invalid(records, "key", verdicts, topic.schemas.keys)
         # A tombstone deletes the row of its key whether or not the key can be decoded.
         invalid |= {row: reason for row, reason in of_keys.items() if records["value"][row].is_valid}
         verdicts[list(invalid)] = _INVALID
@@ -258,12 +258,19 @@ _REASONS = {
 }
 
 
-def _invalid(values: pa.Array, verdicts: npt.NDArray[np.uint8], schema: EventSchema | None) -> dict[int, str]:
-    """By row, the reason why a value or a key of an admitted record does not fit its schema."""
+def _invalid(
+    records: pa.RecordBatch, name: str, verdicts: npt.NDArray[np.uint8], schema: EventSchema | None
+) -> dict[int, str]:
+    """By row, the reason why a value or a key of an admitted record does not fit its schema.
+
+    Args:
+        name: the name of the column with the values or the keys.
+    """
     if schema is None:
         return {}
     admitted = np.flatnonzero(verdicts == Verdict.ADMITTED)
-    decoded = schema.decoder.decode(values.take(pa.array(admitted)).cast(pa.binary()))
+    values, headers = (records[each].take(pa.array(admitted)) for each in (name, "headers"))
+    decoded = schema.decode(values.cast(pa.binary()), headers)
     return {int(admitted[error.row]): f"{error.reason}, by the schema {schema.text}" for error in decoded.errors}
 
 

@@ -23,8 +23,8 @@ from schemas.comparing import ModelField
 from schemas.decoder import DecodedValues, Row, UndecodableError, decode_each
 from schemas.model_columns import UnsupportedFieldError
 from schemas.schema_errors import required_package
-from schemas.writers.wire_format import ID_LENGTH, after_id, rows_by_id, schema_id
-from schemas.writers.writer_schemas import UnusableSchemaError, WriterSchemas
+from schemas.writers.wire_format import id_length, rows_by_id, schema_id
+from schemas.writers.writer_schemas import SchemaId, UnusableSchemaError, WriterSchemas
 
 _FORMAT = "(format)"
 """The path of the field that describes how values are written."""
@@ -67,7 +67,7 @@ class AvroDecoder:
             raise AvroSchemaError(f"it cannot become columns: {type(error).__name__}") from None
         self._conversions = {name: each for name, each in conversions.items() if each is not None}
         self._writers = writers
-        self._known: dict[int, ValueCheck | _Unusable] = {}
+        self._known: dict[bytes, ValueCheck | _Unusable] = {}  # by the magic byte and the id
         self._read: Callable[..., Any] = required_package("fastavro", "fastavro", "avro").schemaless_reader
 
     @property
@@ -94,10 +94,10 @@ class AvroDecoder:
     def _unfit(self, writers: WriterSchemas, values: pa.BinaryArray) -> dict[int, str]:
         """By row, why a value that begins with an id cannot be decoded. The schemas of the other ids are known then."""
         reasons: dict[int, str] = {}
-        for number, rows in rows_by_id(values).items():
-            writer = self._known.get(number) or self._writer(writers, number)
+        for start, rows in rows_by_id(values).items():
+            writer = self._known.get(start) or self._writer(writers, start)
             if isinstance(writer, ValueCheck):
-                reasons |= writer.reasons(values, rows, ID_LENGTH)
+                reasons |= writer.reasons(values, rows, len(start))
             else:
                 reasons |= dict.fromkeys(rows.tolist(), writer.reason)
         return reasons
@@ -106,9 +106,11 @@ class AvroDecoder:
         return self._decoded(value, self._reader.root, None)
 
     def _row(self, value: bytes) -> Row:
-        writer = self._known[schema_id(value)]
+        schema_id(value)  # raises an error if there is none
+        length = id_length(value)
+        writer = self._known[value[:length]]
         assert isinstance(writer, ValueCheck), "a value of an unusable schema is not decoded"
-        return self._decoded(after_id(value), writer.schema.root, self._reader.root)
+        return self._decoded(value[length:], writer.schema.root, self._reader.root)
 
     def _decoded(self, value: bytes, writer: Node, reader: Node) -> Row:
         try:
@@ -121,9 +123,10 @@ class AvroDecoder:
         except Exception as error:  # noqa: BLE001 - fastavro raises many types; their texts may contain the value
             raise UndecodableError(_REASONS.get(type(error).__name__, "malformed")) from None
 
-    def _writer(self, writers: WriterSchemas, number: int) -> ValueCheck | _Unusable:
-        """The writer's schema with an id, from the folder or the registry. An id that is missing now may be there for the
-        next batch."""
+    def _writer(self, writers: WriterSchemas, start: bytes) -> ValueCheck | _Unusable:
+        """The writer's schema of values with this magic byte and id, from the folder or the registry. An id that is missing
+        now may be there for the next batch."""
+        number = schema_id(start)
         try:
             found = writers.find(number)
         except UnusableSchemaError as error:
@@ -144,11 +147,11 @@ class AvroDecoder:
                 known = _unusable(number, str(error))
             except Exception as error:  # noqa: BLE001 - one schema must not stop the topic
                 known = _unusable(number, type(error).__name__)
-        self._known[number] = known
+        self._known[start] = known
         return known
 
 
-def _unusable(number: int, why: str) -> _Unusable:
+def _unusable(number: SchemaId, why: str) -> _Unusable:
     return _Unusable(f"unusable_schema: the schema with the id {number} cannot be used: {why}")
 
 

@@ -16,8 +16,8 @@ from schemas.decoder import DecodedValues, Row, UndecodableError, decode_each
 from schemas.protobuf.message_columns import columns_of, fields_of
 from schemas.protobuf.message_types import ProtobufSchemaError, message_class
 from schemas.protobuf.proto_names import ProtoFile
-from schemas.writers.wire_format import after_id, message_indexes, schema_id
-from schemas.writers.writer_schemas import UnusableSchemaError, WriterSchemas
+from schemas.writers.wire_format import id_length, message_indexes, schema_id
+from schemas.writers.writer_schemas import SchemaId, UnusableSchemaError, WriterSchemas
 
 _FORMAT = "(format)"
 """The path of the field that describes how values are written."""
@@ -42,7 +42,7 @@ class MessageDecoder:
         self._message = message_class(content, name)
         self._columns, self._readers = columns_of(self._message.DESCRIPTOR)
         self._writers = writers
-        self._known: dict[int, ProtoFile | str] = {}
+        self._known: dict[SchemaId, ProtoFile | str] = {}
 
     @property
     def name(self) -> str:
@@ -59,10 +59,10 @@ class MessageDecoder:
         return {**fields, _FORMAT: ModelField(form, required=True, nullable=False)}
 
     def decode(self, values: pa.BinaryArray) -> DecodedValues:
-        missing: dict[int, str] = {}  # an id that is missing now may be there for the next batch
+        missing: dict[SchemaId, str] = {}  # an id that is missing now may be there for the next batch
         return decode_each(self._columns, values, lambda value: self._row(value, missing))
 
-    def _row(self, value: bytes, missing: dict[int, str]) -> Row:
+    def _row(self, value: bytes, missing: dict[SchemaId, str]) -> Row:
         if self._writers is not None:
             value = self._unframed(self._writers, value, missing)
         message = self._message()
@@ -78,10 +78,10 @@ class MessageDecoder:
         except Exception:  # noqa: BLE001 - the texts of protobuf's errors may contain the value
             raise UndecodableError("malformed") from None
 
-    def _unframed(self, writers: WriterSchemas, value: bytes, missing: dict[int, str]) -> bytes:
+    def _unframed(self, writers: WriterSchemas, value: bytes, missing: dict[SchemaId, str]) -> bytes:
         """The message inside a value in the wire format."""
         number = schema_id(value)
-        place, message = message_indexes(after_id(value))
+        place, message = message_indexes(value[id_length(value) :])
         written = self._known.get(number) or missing.get(number) or self._writer(writers, number, missing)
         if isinstance(written, str):
             raise UndecodableError(written)
@@ -97,7 +97,7 @@ class MessageDecoder:
             raise UndecodableError(f"other_message: the value is the message {name}, not {self.name}")
         return message
 
-    def _writer(self, writers: WriterSchemas, number: int, missing: dict[int, str]) -> ProtoFile | str:
+    def _writer(self, writers: WriterSchemas, number: SchemaId, missing: dict[SchemaId, str]) -> ProtoFile | str:
         """The writer's schema with an id, from the folder or the registry; or why it cannot be used."""
         try:
             found = writers.find(number)

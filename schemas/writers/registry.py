@@ -2,6 +2,7 @@
 
     GET /schemas/types                          at the start of a job: is this a registry that answers?
     GET /schemas/ids/ID                         {"schema": ..., "schemaType": ..., "references": [...]}
+    GET /schemas/guids/GUID                     the same, for a GUID
     GET /subjects/SUBJECT/versions/VERSION      the same, for a schema that another schema refers to
 
 A registry that is silent for ten seconds, or has not given its whole answer after thirty, or answers with a status of
@@ -30,9 +31,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
+from uuid import UUID
 
 from schemas.schema_errors import RegistryError, UnknownSchemaError
-from schemas.writers.writer_schemas import UnusableSchemaError, WrittenSchema
+from schemas.writers.writer_schemas import SchemaId, UnusableSchemaError, WrittenSchema
 
 REGISTRY_USER = "LAKELOG_SCHEMAS_REGISTRY_USER"
 REGISTRY_PASSWORD = "LAKELOG_SCHEMAS_REGISTRY_PASSWORD"
@@ -43,6 +45,7 @@ _PAUSES_S = (0.2, 1.0)
 _MOST_BYTES = 16 << 20
 _MOST_REFERENCES = 1000
 _DEEPEST_REFERENCE = 100
+_GUIDS = "/schemas/guids"
 _NO_ID = (40403,)
 _NO_SUBJECT = (40401, 40402)
 """The registry's error codes in answers with the status 404."""
@@ -93,14 +96,14 @@ class SchemaRegistry:
         if not isinstance(self._get("/schemas/types"), list):
             raise self._odd_answer()
 
-    def find(self, number: int) -> WrittenSchema | None:
-        """The schema with an id; None if there is none.
+    def find(self, schema_id: SchemaId) -> WrittenSchema | None:
+        """The schema with an id or a GUID; None if there is none.
 
         Raises:
             RegistryError: the registry is unavailable, or gives an answer that cannot be used.
             UnusableSchemaError: the registry does not give this schema, or not all schemas to which it refers.
         """
-        found = self._get(f"/schemas/ids/{number}", _NO_ID)
+        found = self._get(f"{_GUIDS if isinstance(schema_id, UUID) else '/schemas/ids'}/{schema_id}", _NO_ID)
         if found is None:
             return None
         if not isinstance(found, dict):
@@ -160,7 +163,7 @@ class SchemaRegistry:
                     return self._document(body)
                 problem = f"answered with status {status}"
                 if status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.TOO_MANY_REQUESTS:
-                    return self._none(status, body, missing)
+                    return self._none(path, status, body, missing)
             if pause is not None:
                 time.sleep(pause)
         raise RegistryError(self.shown, problem, _AGAIN)
@@ -171,7 +174,7 @@ class SchemaRegistry:
         except (ValueError, RecursionError):
             raise self._odd_answer() from None
 
-    def _none(self, status: int, body: bytes, missing: Collection[int]) -> None:
+    def _none(self, path: str, status: int, body: bytes, missing: Collection[int]) -> None:
         """None if an answer says that there is no document. Any other answer is an error."""
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise RegistryError(
@@ -182,7 +185,14 @@ class SchemaRegistry:
         if status != HTTPStatus.NOT_FOUND:
             raise RegistryError(self.shown, f"answered with status {status}", "Check the URL.")
         found = self._document(body)
-        if not isinstance(found, dict) or found.get("error_code") not in missing:
+        code = found.get("error_code") if isinstance(found, dict) else None
+        if code == HTTPStatus.NOT_FOUND and path.startswith(_GUIDS):
+            raise RegistryError(
+                self.shown,
+                f"does not know the path {_GUIDS}, so it cannot find a schema by the GUID in a header",
+                "Use a newer version of the registry, or a folder of schemas.",
+            )
+        if code not in missing:
             raise self._odd_answer()
 
     def _odd_answer(self) -> RegistryError:

@@ -1,6 +1,7 @@
 """Looks up the schema with which a value was written, by the schema's id.
 
-    a folder     the files 7.avsc and 7.proto are the schemas with the id 7, in Avro and in Protobuf
+    a folder     the files 7.avsc and 7.proto are the schemas with the id 7, in Avro and in Protobuf; a file may also have
+                 a GUID as its name
     a registry   any server with the REST API of Confluent's Schema Registry (`schemas.writers.registry`)
 
 The files of a folder are read once, when a job starts. The job then takes them along to all executors, so executors do
@@ -13,10 +14,14 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+from uuid import UUID
 
 from schemas.schema_errors import UnknownSchemaError
 
-_FILE = re.compile(r"(0|[1-9][0-9]{0,9})\.(avsc|proto)")
+_FILE = re.compile(r"(0|[1-9][0-9]{0,9}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})\.(avsc|proto)")
+
+SchemaId = int | UUID
+"""What names a schema in a registry: its id, or its GUID."""
 
 
 class UnusableSchemaError(Exception):
@@ -47,7 +52,7 @@ class WriterSchemas(Protocol):
             RegistryError: they cannot.
         """
 
-    def find(self, number: int) -> WrittenSchema | None:
+    def find(self, schema_id: SchemaId) -> WrittenSchema | None:
         """The schema with an id; None if there is none.
 
         Raises:
@@ -92,10 +97,10 @@ class SchemaFolder:
     def check(self) -> None:
         """The files are read already."""
 
-    def find(self, number: int) -> WrittenSchema | None:
+    def find(self, schema_id: SchemaId) -> WrittenSchema | None:
         content = dict(self.files)
         for ending, kind in (("avsc", "AVRO"), ("proto", "PROTOBUF")):
-            if (text := content.get(f"{number}.{ending}")) is not None:
+            if (text := content.get(f"{schema_id}.{ending}")) is not None:
                 return WrittenSchema(kind, text)
         return None
 

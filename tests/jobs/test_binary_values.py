@@ -123,7 +123,7 @@ def test_values_of_two_writers_are_exported_proved_and_viewed(
     rows = [row("a", 1), row("b", 2, note={"member0": "ä", "member1": None}), row("c", 3)]
     assert place.rows() == rows
     unknown = f"unknown_schema: the registry {server.url} has no schema with the id 9"
-    no_id = "no_schema_id: the value does not begin with the byte 0 and an id of 4 bytes"
+    no_id = "no_schema_id: neither a header nor the first bytes of the value are the id of a schema"
     assert place.letters() == [(3, "undecodable", unknown), (4, "undecodable", no_id)]
     assert place.prove() == 0
 

@@ -28,7 +28,7 @@ topics:
   orders: {{partitions: 1, cleanup.policy: compact, schema: "id STRING, amount BIGINT"{keys}}}
 export: {{topic: orders, max.dead.letter.share: 1, mode: {mode}}}
 """
-NO_ID = "key: no_schema_id: the value does not begin with the byte 0 and an id of 4 bytes"
+NO_ID = "key: no_schema_id: neither a header nor the first bytes of the value are the id of a schema"
 
 
 class Place:

@@ -60,7 +60,7 @@ def test_values_are_checked_copied_and_exported(spark: SparkSession, tmp_path: P
         assert sorted((row["value"], row["detail"]) for row in letters) == [
             (value[:-1], f"too_short: the value ends before all of its fields{by}"),
             (value, "key: missing at k, by the schema k BIGINT NOT NULL"),
-            (b"{}", f"no_schema_id: the value does not begin with the byte 0 and an id of 4 bytes{by}"),
+            (b"{}", f"no_schema_id: neither a header nor the first bytes of the value are the id of a schema{by}"),
         ]
         argv = ["--conf", str(conf), "--root", root_at(root), "--set", "export.max.dead.letter.share=1"]
         assert run_job("export", "", export, add_export_options, argv, {}) == 0

@@ -108,8 +108,8 @@ def _decode(batch: pa.RecordBatch, export: Export) -> pa.RecordBatch:
     """The rows of records, without their digests."""
     columns = pa.schema([each for each in decoded_columns(export) if each.name != DIGEST.name])
     values = batch.column("value").cast(pa.binary())
-    fields, errors = _decoded(export, values)
-    key_fields, key_errors = _decoded_keys(export, batch.column("key").cast(pa.binary()), values)
+    fields, errors = _decoded(export, values, batch.column("headers"))
+    key_fields, key_errors = _decoded_keys(export, batch, values)
     reasons: dict[int, tuple[str, str | None]] = {
         error.row: (UNDECODABLE, error.reason) for error in (*errors, *key_errors)
     }
@@ -144,22 +144,24 @@ def _with_digests(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch(arrays, schema=columns)
 
 
-def _decoded(export: Export, values: pa.BinaryArray) -> tuple[list[pa.Array], list[DecodeError]]:
+def _decoded(
+    export: Export, values: pa.BinaryArray, headers: pa.ListArray
+) -> tuple[list[pa.Array], list[DecodeError]]:
     """The columns of the schema, and the values that do not fit it. Without a schema, a value is its own column."""
     if export.schema is None:
         return [values], []
-    decoded = export.schema.decoder.decode(values)
+    decoded = export.schema.decode(values, headers)
     return decoded.columns.columns, decoded.errors
 
 
 def _decoded_keys(
-    export: Export, keys: pa.BinaryArray, values: pa.BinaryArray
+    export: Export, batch: pa.RecordBatch, values: pa.BinaryArray
 ) -> tuple[list[pa.Array], list[DecodeError]]:
     """The columns of the keys, and the keys that do not fit their schema. In an upsert, a tombstone deletes the row of its
     key whether or not the key can be decoded."""
     if export.key_schema is None:
         return [], []
-    decoded = export.key_schema.decoder.decode(keys)
+    decoded = export.key_schema.decode(batch.column("key").cast(pa.binary()), batch.column("headers"))
     if export.mode is not ExportMode.UPSERT:
         return decoded.columns.columns, decoded.errors
     return decoded.columns.columns, [each for each in decoded.errors if values[each.row].is_valid]

@@ -23,11 +23,11 @@ DECODED, MALFORMED = "decoded", "malformed"
 the value is malformed."""
 
 
-def event_decoder(schema: EventSchema) -> Callable[[Column], Column]:
-    """A function that decodes a column of values."""
+def event_decoder(schema: EventSchema) -> Callable[[Column, Column], Column]:
+    """A function that decodes a column of values. Its second argument are the headers of the messages."""
 
-    def decode(values: pa.Array) -> pa.Array:
-        found = schema.decoder.decode(values.cast(pa.binary()))
+    def decode(values: pa.Array, headers: pa.Array) -> pa.Array:
+        found = schema.decode(values.cast(pa.binary()), headers)
         is_malformed = np.zeros(len(values), np.bool_)
         is_malformed[[error.row for error in found.errors]] = True
         has_event = pa.array(~is_malformed & values.is_valid().to_numpy(zero_copy_only=False))
@@ -39,5 +39,5 @@ def event_decoder(schema: EventSchema) -> Callable[[Column], Column]:
     result = StructType([StructField(DECODED, columns), StructField(MALFORMED, BooleanType())])
     # Spark would call a deterministic function once for each expression that names its result.
     of_values = arrow_udf(decode, result)  # type: ignore[call-overload]  # PySpark's types lack functions of pa.Array
-    function: Callable[[Column], Column] = of_values.asNondeterministic()
+    function: Callable[[Column, Column], Column] = of_values.asNondeterministic()
     return function

@@ -32,6 +32,7 @@ from pipeline.spark.failures import SPARK_ERRORS, planning_reason
 from pipeline.spark.kafka_login import JAAS, check_login
 from pipeline.topic_model import event_schema, source_schema, topic_schemas
 from schemas.event_schema import EventSchema
+from schemas.writers.wire_format import ID_LENGTHS
 from storage_engine.errors import ConfigError
 
 _LINES = {"json", "csv"}
@@ -71,6 +72,7 @@ EVENT = "event"
 _NO_COLUMNS = re.compile(rf"""'(\\.|[^'\\])*'|"(\\.|[^"\\])*"|\.\s*`?{EVENT}\b""", re.IGNORECASE | re.DOTALL)
 """Parts of an expression that do not name the column `event`: texts, and fields with the same name."""
 _NAMES_EVENT = re.compile(rf"\b{EVENT}\b", re.IGNORECASE)
+_MOST_BYTES = 2**31 - 1
 HEADERS_DDL = "array<struct<key:string,value:binary>>"
 """The type of the column with the headers, before the rows become records."""
 
@@ -116,7 +118,10 @@ def source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool 
     if kind in _MESSAGES:
         latest = (source_option(settings, _STARTING) or "latest").strip().lower() == "latest"
         earliest = {_STARTING: "earliest"} if from_earliest and latest else {}
-        messages = _messages(_loaded(spark, settings, None, earliest), schema, _binary_schema(settings))
+        binary = _binary_schema(settings)
+        may_name_schemas = binary is not None and binary.writers is not None
+        with_headers = {_HEADERS: "true"} if may_name_schemas and source_option(settings, _HEADERS) is None else {}
+        messages = _messages(_loaded(spark, settings, None, earliest | with_headers), schema, binary)
         return replace(messages, why_no_line="a message has no lines; its bytes are in the column `value`")
     if kind in _LINES and schema is not None and _keeps_malformed_lines(settings, schema):
         why_not = why_no_line(settings, schema)
@@ -232,18 +237,28 @@ def _messages(rows: DataFrame, schema: StructType | None, binary: EventSchema | 
     parsed = free_name("parsed", rows.columns)
     whole = F.col(parsed)
     if binary is not None:
-        rows = rows.withColumn(parsed, event_decoder(binary)(value))
+        of_schemas = F.lit(None).cast(HEADERS_DDL) if headers is None else headers
+        rows = rows.withColumn(parsed, event_decoder(binary)(value, of_schemas))
         event, malformed = whole[DECODED], whole[MALFORMED]
     elif schema is not None:
         corrupt = free_name("malformed", schema.names)
         of_json = _with_text(schema, corrupt)
-        rows = rows.withColumn(parsed, F.from_json(value.cast("string"), of_json, {_CORRUPT: corrupt}))
+        text = _json_text(value).cast("string")
+        rows = rows.withColumn(parsed, F.from_json(text, of_json, {_CORRUPT: corrupt}))
         event = F.when(whole.isNotNull(), F.struct(*(whole[name].alias(name) for name in schema.names)))
         malformed = value.isNotNull() & (whole.isNull() | whole[corrupt].isNotNull())
     else:
         return SourceRows(rows, rows, None, key, value, headers, place)
     rows = rows.withColumn(EVENT, event)
     return SourceRows(rows, rows.drop(parsed), malformed, key, value, headers, place)
+
+
+def _json_text(value: Column) -> Column:
+    """A value in JSON, without the id of a schema before it (`schemas.writers.wire_format.json_text`)."""
+    magic = F.substring(value, 1, 1)
+    cases = [(F.lit(bytes([each])), F.substring(value, length + 1, _MOST_BYTES)) for each, length in ID_LENGTHS.items()]
+    (by_id, after_id), (by_guid, after_guid) = cases
+    return F.when(magic == by_id, after_id).when(magic == by_guid, after_guid).otherwise(value)
 
 
 def free_name(name: str, taken: Sequence[str]) -> str:

@@ -109,7 +109,7 @@ def test_a_value_that_cannot_be_resolved_has_a_reason(tmp_path: Path) -> None:
     values = [b"", b"{}", b"\x01\0\0\0\1\2", with_id(1, value), *(with_id(number, value) for number in range(2, 10))]
     reader = record(("a", "int"), ("u", ["null", {"type": "map", "values": "int"}, LEG], None))
     found = decode(reader, *values, writers=writers)
-    no_id = "no_schema_id: the value does not begin with the byte 0 and an id of 4 bytes"
+    no_id = "no_schema_id: neither a header nor the first bytes of the value are the id of a schema"
     no_match = "no_match: the writer's schema does not fit the schema of the settings"
     unusable = "unusable_schema: the schema with the id {} cannot be used: {}"
     assert [error.reason for error in found.errors] == [

@@ -111,7 +111,7 @@ def test_a_value_of_another_message_or_an_unknown_schema_is_a_dead_letter(tmp_pa
         (4, "unusable_schema: the schema with the id 2 cannot be used: it is no .proto file with messages"),
         (5, "other_format: the schema with the id 3 is AVRO, not PROTOBUF"),
         (6, f"unknown_schema: the folder {tmp_path} has no schema with the id 4"),
-        (7, "no_schema_id: the value does not begin with the byte 0 and an id of 4 bytes"),
+        (7, "no_schema_id: neither a header nor the first bytes of the value are the id of a schema"),
         (8, indexes),
         (9, indexes),
         (10, indexes),

@@ -1,9 +1,10 @@
-"""A small server that answers like Confluent's Schema Registry, for the three requests that Lakelog sends.
+"""A small server that answers like Confluent's Schema Registry, for the four requests that Lakelog sends.
 
 The paths, the fields of the answers and the error codes are those of the registry's REST API reference:
 
     GET /schemas/types                      ["AVRO", "PROTOBUF", "JSON"]
     GET /schemas/ids/ID                     {"schema": TEXT, "schemaType": TYPE, "references": [...]}; AVRO is left out
+    GET /schemas/guids/GUID                 the same
     GET /subjects/SUBJECT/versions/NUMBER   the same, with subject, version and id
 """
 
@@ -29,6 +30,7 @@ class Registry:
     failures: statuses of the next answers.
     answers: by path, other bodies of the answer with their status. Each byte is sent after a pause of `drip_s`.
     requests: the paths of all requests.
+    guids: the ids of schemas, by their GUID.
     """
 
     url: str = ""
@@ -38,6 +40,7 @@ class Registry:
     drip_s: float = 0.0
     requests: list[str] = field(default_factory=list)
     schemas: dict[int, dict[str, Any]] = field(default_factory=dict)
+    guids: dict[str, int] = field(default_factory=dict)
     subjects: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def add(self, text: str, subject: str, kind: str = "AVRO", references: Sequence[tuple[str, str]] = ()) -> int:
@@ -65,7 +68,9 @@ class Registry:
                 return 200, ["AVRO", "PROTOBUF", "JSON"]
             case ["schemas", "ids", number] if int(number) in self.schemas:
                 return 200, self.schemas[int(number)]
-            case ["schemas", "ids", _]:
+            case ["schemas", "guids", guid] if guid in self.guids:
+                return 200, self.schemas[self.guids[guid]]
+            case ["schemas", "ids" | "guids", _]:
                 return 404, {"error_code": 40403, "message": "Schema not found"}
             case ["subjects", subject, "versions", version] if (unquote(subject), int(version)) in self.subjects:
                 found = self.subjects[unquote(subject), int(version)]
