@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -139,6 +140,31 @@ def test_values_of_two_writers_are_exported_proved_and_viewed(
     assert "c\x06" not in printed.out + printed.err, "no contents"
     for name, content in {**place.files(), "output": f"{printed}".encode()}.items():
         assert LOGIN[1].encode() not in content, name
+
+
+def test_schemas_that_headers_name_are_used_by_exports_proofs_views_and_replays(place: Place, tmp_path: Path) -> None:
+    guid = UUID("89791762-2336-4186-9674-299b90a802e2")
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "7.avsc").write_text(json.dumps(NEW))
+    text = place.use(NEW, tmp_path / "schemas")
+
+    def append(key: bytes, value: bytes, header: bytes) -> None:
+        record = {"key": key, "value": value, "headers": [("__value_schema_id", header)]}
+        place.log.topic("orders").append([record])
+
+    append(b"a", order(NEW, "a", 1), with_id(7, b""))
+    append(b"b", order(OLD, "b", 2), b"\1" + guid.bytes)
+    assert place.run() == 0
+    assert place.rows() == [row("a", 1)]
+    unknown = f"unknown_schema: the folder {tmp_path}/schemas has no schema with the id {guid}"
+    assert place.letters() == [(1, "undecodable", unknown)]
+    (tmp_path / "schemas" / f"{guid}.avsc").write_text(json.dumps(OLD))
+    assert place.run("--replay") == 0
+    assert place.rows() == [row("a", 1), row("b", 2)]
+    assert place.prove() == 0
+    append(b"c", order(OLD, "c", 3), b"\1" + guid.bytes)
+    view = place.log.topic("orders").table(schema=text, registry=f"{tmp_path}/schemas").to_arrow()
+    assert sorted(view["id"].to_pylist()) == ["a", "b", "c"]
 
 
 def test_plain_values_and_the_schemas_of_a_folder_need_no_registry(place: Place, tmp_path: Path) -> None:

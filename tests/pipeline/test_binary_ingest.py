@@ -33,6 +33,7 @@ ingest:
   source: {{format: lakelog, options: {{root: "{source}", subscribe: raw}}}}
   key: "{key}"
   value: value
+  headers: headers
   validate: true
 export: {{topic: orders, mode: append, spark.records: 0}}
 """
@@ -53,8 +54,10 @@ def test_values_are_checked_copied_and_exported(spark: SparkSession, tmp_path: P
         key = b'{"k": 1}'
         raw.append([{"key": key, "value": each} for each in (value, value[:-1], None, b"{}")])
         raw.append([{"key": b"{}", "value": value}])
+        named = [("__value_schema_id", value[:5])]
+        raw.append([{"key": key, "value": value[5:], "headers": named}])
         result = run_ingest(spark, conf, root)
-        assert (result.records, dict(result.dead_letters)) == (2, {"invalid": 3})
+        assert (result.records, dict(result.dead_letters)) == (3, {"invalid": 3})
         letters = rows_of_table(storage_at(root), "tables/dead_letters/ingest/orders")
         by = f", by the schema {tmp_path}/order.avsc"
         assert sorted((row["value"], row["detail"]) for row in letters) == [
@@ -65,7 +68,9 @@ def test_values_are_checked_copied_and_exported(spark: SparkSession, tmp_path: P
         argv = ["--conf", str(conf), "--root", root_at(root), "--set", "export.max.dead.letter.share=1"]
         assert run_job("export", "", export, add_export_options, argv, {}) == 0
     rows = rows_of_table(storage_at(root), "tables/orders")
-    assert [(row["id"], row["amounts"], row["_key_k"], row["_offset"]) for row in rows] == [("a", [("x", 1)], 1, 0)]
+    assert sorted((row["_offset"], row["id"], row["amounts"], row["_key_k"]) for row in rows) == [
+        (0, "a", [("x", 1)], 1), (2, "a", [("x", 1)], 1),
+    ]  # fmt: skip
     letters = rows_of_table(storage_at(root), "tables/dead_letters/export/orders")
     assert [(row["offset"], row["reason"]) for row in letters] == [(1, "no value")]
 
@@ -93,18 +98,23 @@ def test_expressions_of_an_ingest_see_the_fields_of_a_decoded_value(spark: Spark
     source, root = root_at(tmp_path / "source"), tmp_path / "root"
     raw = lakelog.open(source, create=True).create_topic("raw", partitions=1)
     (tmp_path / "order.avsc").write_text(json.dumps(EVERYTHING))
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "7.avsc").write_text(json.dumps(EVERYTHING))
     value = encoded(EVERYTHING, FULL)
-    raw.append([{"key": b"k", "value": each} for each in (value, value[:-1], None)])
+    named = [("__value_schema_id", with_id(7, b""))]
+    raw.append([{"key": b"k", "value": each, "headers": named} for each in (value, value[:-1], None)])
+    raw.append([{"key": b"k", "value": with_id(7, value)}])
     key = "concat_ws(' ', event.id, event.at, event.price, event.legs[0].distance, to_json(event.stops), to_json(event.either))"
-    text = CONF.format(source=source, key=key).replace("FOLDER", str(tmp_path)).replace(', schema.registry: "URL"', "")
+    text = CONF.format(source=source, key=key).replace("FOLDER", str(tmp_path)).replace("URL", f"{tmp_path}/schemas")
     text = text.replace("  validate: true\n", "").replace(', key.schema: "k BIGINT NOT NULL"', "")
     (tmp_path / "conf.yaml").write_text(text)
     result = run_ingest(spark, tmp_path / "conf.yaml", root)
-    assert (result.records, dict(result.dead_letters)) == (2, {"malformed": 1})
+    assert (result.records, dict(result.dead_letters)) == (3, {"malformed": 1})
     found = lakelog.open(root_at(root)).topic("orders").read().to_arrow()
     fields = 'a 2026-01-31 12:00:00 7.9000 1 {"x":{"distance":3},"y":null} {"member1":{"distance":4}}'
     assert found.select(["key", "value"]).to_pylist() == [
         {"key": fields.encode(), "value": value}, {"key": b"", "value": None},
+        {"key": fields.encode(), "value": with_id(7, value)},
     ]  # fmt: skip
     (letter,) = rows_of_table(storage_at(root), "tables/dead_letters/ingest/orders")
     assert (letter["reason"], letter["value"]) == ("malformed", value[:-1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
@@ -49,13 +49,18 @@ class Log:
         self.clock = 0
 
     def add(
-        self, key: bytes | None, value: int | bytes | None, partition: int = 0, timestamp: int | None = None
+        self,
+        key: bytes | None,
+        value: int | bytes | None,
+        partition: int = 0,
+        timestamp: int | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
     ) -> None:
         self.clock += 1
         records = self.records.setdefault(partition, [])
         encoded = b'{"number": %d, "colour": "red"}' % value if isinstance(value, int) else value
         moment = datetime.fromtimestamp(self.clock if timestamp is None else timestamp, UTC)
-        records.append((key, encoded, "orders", partition, len(records), moment, 0, [("trace", b"1")]))
+        records.append((key, encoded, "orders", partition, len(records), moment, 0, [("trace", b"1"), *headers]))
         self.in_order.append(records[-1])
 
     def ranges(self) -> dict[int, PartitionOffsets]:

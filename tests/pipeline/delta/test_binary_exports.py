@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -55,6 +56,7 @@ FULL = {
     "either": ("shop.Leg", {"distance": 4}),
     "perhaps": {"distance": 5},
 }
+GUID = UUID("89791762-2336-4186-9674-299b90a802e2")
 EMPTY = {**FULL, "legs": [], "stops": {}, "either": None, "perhaps": None}
 
 
@@ -79,10 +81,17 @@ def by_offset(path: str) -> list[dict[str, Any]]:
     return sorted(rows(path), key=lambda row: (row["_partition"], row["_offset"]))
 
 
-def compare_both_ways(log: Log, export: Export, folder: Path, good: list[bytes], bad: bytes) -> list[dict[str, Any]]:
-    """Export the values without Spark and with Spark."""
+def compare_both_ways(
+    log: Log,
+    export: Export,
+    folder: Path,
+    good: list[bytes],
+    bad: bytes,
+    headers: Mapping[int, list[tuple[str, bytes]]] = {},
+) -> list[dict[str, Any]]:
+    """Export the values without Spark and with Spark. headers: by offset."""
     for number, value in enumerate([*good, bad, *good, None]):
-        log.add(b"%d" % (number % 3), value)
+        log.add(b"%d" % (number % 3), value, headers=headers.get(number, ()))
     log.add(None, good[0])
     log.add(b"no key of one byte", good[0])
     export = replace(export, key_schema=one_byte(folder))
@@ -109,8 +118,10 @@ def compare_both_ways(log: Log, export: Export, folder: Path, good: list[bytes],
 def test_both_ways_make_the_same_table_of_avro(log: Log, upsert: Export, server: Registry, tmp_path: Path) -> None:
     number = server.add(json.dumps(EVERYTHING), "orders-value")
     schema = avro(tmp_path, EVERYTHING, SchemaRegistry.at(server.url, "reader", "sesame"))
-    good = [with_id(number, encoded(EVERYTHING, each)) for each in (FULL, EMPTY)]
-    found = compare_both_ways(log, replace(upsert, schema=schema), tmp_path, good, good[0][:-1])
+    server.guids[str(GUID)] = number
+    good = [with_id(number, encoded(EVERYTHING, FULL)), encoded(EVERYTHING, EMPTY)]
+    headers = {each: [("__value_schema_id", b"\1" + GUID.bytes)] for each in (1, 4)}
+    found = compare_both_ways(log, replace(upsert, schema=schema), tmp_path, good, good[0][:-1], headers)
     fields = [{name: value for name, value in row.items() if not name.startswith("_")} for row in found]
     stops = [("b", {"distance": 3}), ("a", None)]
     full = {**FULL, "stops": stops, "either": {"member0": None, "member1": {"distance": 4}}}

@@ -42,9 +42,8 @@ def test_records_maps_and_unions_are_json_in_a_database(shop: Shop, tmp_path: Pa
     }
     plain = {**full, "at": {}, "items": {}, "note": "ä"}
     values = [with_id(7, encoded(ORDER, each)) for each in (full, plain)]
-    for key, value in [
-        (b"a", values[0]), (b"b", values[1]), (b"b", values[1][:-1]), (b"c", with_id(8, values[0])), (b"dd", values[0]),
-    ]:  # fmt: skip
+    shop.log.add(b"a", values[0][5:], headers=[("__value_schema_id", values[0][:5])])
+    for key, value in [(b"b", values[1]), (b"b", values[1][:-1]), (b"c", with_id(8, values[0])), (b"dd", values[0])]:
         shop.log.add(key, value)
     done = shop.run()
     assert (done.records, done.written, done.dead_letters) == (5, 2, 3)
