@@ -34,7 +34,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from schemas.avro.avro_schema import AvroSchema, Node, kind_of
+from schemas.avro.avro_schema import AvroSchema, Node, kind_of, whole_name
 from schemas.avro.logical_types import logical_type, meaning, python_type
 from schemas.comparing import ModelField, columns_fields
 from schemas.decoder import UndecodableError
@@ -222,7 +222,8 @@ def _union(schema: AvroSchema, node: Sequence[Node], place: str, outer: tuple[st
     kind = pa.struct([pa.field(name, each.type) for name, each in members.values()])
     # If the writer's schema has no union, fastavro returns a value of a named type without the name of the type.
     unnamed = {_tag(schema, each, named=False): members[_tag(schema, each)] for each in branches}
-    return AvroColumn(kind, nullable, _of_branches(unnamed | members))
+    whole = {whole_name(tag): each for tag, each in members.items()}
+    return AvroColumn(kind, nullable, _of_branches(unnamed | members | whole))
 
 
 def _tag(schema: AvroSchema, node: Node, *, named: bool = True) -> str:

@@ -8,7 +8,7 @@ prescribes.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,17 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.avro.avro_columns import columns_of, converted, fields_of
-from schemas.avro.avro_schema import AvroSchemaError, Node, canonical_form, check_finite, in_record, is_record, parse
-from schemas.avro.resolution import check_branches
+from schemas.avro.avro_schema import (
+    AvroSchemaError,
+    Node,
+    canonical_form,
+    check_finite,
+    in_record,
+    is_record,
+    parse,
+    shared_names,
+)
+from schemas.avro.resolution import BranchNameError, check_branches
 from schemas.avro.value_check import ValueCheck
 from schemas.comparing import ModelField
 from schemas.decoder import DecodedValues, Row, UndecodableError, decode_each
@@ -37,6 +46,14 @@ class _Unusable:
     reason: str
 
 
+@dataclass(frozen=True)
+class _Writer:
+    """A writer's schema, and the reader's schema to which fastavro resolves its values."""
+
+    check: ValueCheck
+    reader: Node
+
+
 class AvroDecoder:
     """Decodes Avro with a reader's schema. `schemas.decoder.Decoder` describes the methods."""
 
@@ -53,10 +70,12 @@ class AvroDecoder:
             UnsupportedFieldError: the schema is no record, or a field has no column type.
             MissingFormatError: fastavro is not installed.
         """
+        self._text = text
         self._reader = parse(text)
         self._is_single = may_be_single and not is_record(self._reader)
         if self._is_single:
-            self._reader = parse(in_record(text))
+            self._text = in_record(text)
+            self._reader = parse(self._text)
         try:
             self._columns, conversions = columns_of(self._reader)
             check_finite(self._reader)
@@ -67,7 +86,7 @@ class AvroDecoder:
             raise AvroSchemaError(f"it cannot become columns: {type(error).__name__}") from None
         self._conversions = {name: each for name, each in conversions.items() if each is not None}
         self._writers = writers
-        self._known: dict[bytes, ValueCheck | _Unusable] = {}  # by the magic byte and the id
+        self._known: dict[bytes, _Writer | _Unusable] = {}  # by the magic byte and the id
         self._read: Callable[..., Any] = required_package("fastavro", "fastavro", "avro").schemaless_reader
 
     @property
@@ -96,8 +115,8 @@ class AvroDecoder:
         reasons: dict[int, str] = {}
         for start, rows in rows_by_id(values).items():
             writer = self._known.get(start) or self._writer(writers, start)
-            if isinstance(writer, ValueCheck):
-                reasons |= writer.reasons(values, rows, len(start))
+            if isinstance(writer, _Writer):
+                reasons |= writer.check.reasons(values, rows, len(start))
             else:
                 reasons |= dict.fromkeys(rows.tolist(), writer.reason)
         return reasons
@@ -109,8 +128,8 @@ class AvroDecoder:
         schema_id(value)  # raises an error if there is none
         length = id_length(value)
         writer = self._known[value[:length]]
-        assert isinstance(writer, ValueCheck), "a value of an unusable schema is not decoded"
-        return self._decoded(value[length:], writer.schema.root, self._reader.root)
+        assert isinstance(writer, _Writer), "a value of an unusable schema is not decoded"
+        return self._decoded(value[length:], writer.check.schema.root, writer.reader)
 
     def _decoded(self, value: bytes, writer: Node, reader: Node) -> Row:
         try:
@@ -123,7 +142,7 @@ class AvroDecoder:
         except Exception as error:  # noqa: BLE001 - fastavro raises many types; their texts may contain the value
             raise UndecodableError(_REASONS.get(type(error).__name__, "malformed")) from None
 
-    def _writer(self, writers: WriterSchemas, start: bytes) -> ValueCheck | _Unusable:
+    def _writer(self, writers: WriterSchemas, start: bytes) -> _Writer | _Unusable:
         """The writer's schema of values with this magic byte and id, from the folder or the registry. An id that is missing
         now may be there for the next batch."""
         number = schema_id(start)
@@ -134,21 +153,29 @@ class AvroDecoder:
         if found is None:
             return _Unusable(f"unknown_schema: {writers.shown} has no schema with the id {number}")
         if found.kind != "AVRO":
-            known: ValueCheck | _Unusable = _Unusable(
+            known: _Writer | _Unusable = _Unusable(
                 f"other_format: the schema with the id {number} is {found.kind}, not AVRO"
             )
         else:
             try:
-                schema = parse(in_record(found.text) if self._is_single else found.text, found.references)
-                check_finite(schema)
-                check_branches(schema, self._reader)
-                known = ValueCheck(schema)
+                known = self._resolved(in_record(found.text) if self._is_single else found.text, found.references)
             except AvroSchemaError as error:
                 known = _unusable(number, str(error))
             except Exception as error:  # noqa: BLE001 - one schema must not stop the topic
                 known = _unusable(number, type(error).__name__)
         self._known[start] = known
         return known
+
+    def _resolved(self, text: str, references: Sequence[str]) -> _Writer:
+        schema, reader = parse(text, references), self._reader
+        check_finite(schema)
+        try:
+            check_branches(schema, reader)
+        except BranchNameError:
+            names = shared_names(reader)
+            schema, reader = parse(text, references, names), parse(self._text, (), names)
+            check_branches(schema, reader)
+        return _Writer(ValueCheck(schema), reader.root)
 
 
 def _unusable(number: SchemaId, why: str) -> _Unusable:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,8 @@ Node = Any
 _PRIMITIVE_BYTES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
 
 
+_NAMED = "__named_schemas"
+"""The key under which a schema that fastavro has parsed has its named types."""
 _SIZES = range(2**31)
 _MOST_PARTS = 10_000
 """The most parts of a schema, if each named type counts wherever it is used."""
@@ -56,11 +59,12 @@ class AvroSchema:
                 return node
 
 
-def parse(text: str, references: Sequence[str] = ()) -> AvroSchema:
+def parse(text: str, references: Sequence[str] = (), told_apart: Collection[str] = ()) -> AvroSchema:
     """The schema of a text in Avro's JSON.
 
     Args:
         references: schemas with named types that the text uses, each after those that it uses itself.
+        told_apart: the full names of types whose names are replaced by `whole_name`.
 
     Raises:
         AvroSchemaError: the text is no Avro schema.
@@ -72,6 +76,8 @@ def parse(text: str, references: Sequence[str] = ()) -> AvroSchema:
         for each in references:
             fastavro.parse_schema(_document(each), named_schemas=named)
         schema = AvroSchema(fastavro.parse_schema(_document(text), named_schemas=named), named)
+        if told_apart:
+            schema = _with_whole_names(schema, told_apart)
         _check_size(schema)
         _set_defaults(schema)
     except AvroSchemaError:
@@ -191,6 +197,54 @@ def _least_bytes(schema: AvroSchema, node: Node, outer: tuple[str, ...], known: 
     if kind == "array" and not inner[0]:
         raise AvroSchemaError("an array has items that need no bytes")
     return _PRIMITIVE_BYTES.get(kind, 1)
+
+
+# --- Types with the same name in two namespaces -----------------------------------------------------------------
+
+
+def whole_name(name: str) -> str:
+    """A full name as one word. fastavro compares only the words after the last dot."""
+    return name.replace(".", "/")
+
+
+def shared_names(schema: AvroSchema) -> set[str]:
+    """The full names of the types in unions that have another type with the same name in another namespace."""
+    found = set[str]()
+    for node in _definitions(schema):
+        branches = [schema.resolved(each) for each in node] if isinstance(node, list) else []
+        names = [str(each["name"]) for each in branches if isinstance(each, dict) and "name" in each]
+        count = Counter(map(_last_word, names))
+        found.update(name for name in names if count[_last_word(name)] > 1)
+    return found
+
+
+def _last_word(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _with_whole_names(schema: AvroSchema, names: Collection[str]) -> AvroSchema:
+    """The schema; these types have their whole names. Their last words become aliases, so they also match types of other
+    namespaces, as before."""
+
+    def renamed(node: Any) -> Any:
+        if isinstance(node, str):
+            return whole_name(node) if node in names else node
+        if isinstance(node, list):
+            return [renamed(each) for each in node]
+        if not isinstance(node, dict):
+            return node
+        found = {key: renamed(value) if key in ("type", "items", "values") else value for key, value in node.items()}
+        if kind_of(node) == "record":
+            found["fields"] = [{**field, "type": renamed(field["type"])} for field in node["fields"]]
+        if (name := str(node.get("name", ""))) in names:
+            found |= {"name": whole_name(name), "aliases": [*node.get("aliases", ()), _last_word(name)]}
+        if _NAMED in node:
+            found[_NAMED] = named
+        return found
+
+    named = dict[str, Node]()
+    named |= {renamed(name): renamed(node) for name, node in schema.named.items()}
+    return AvroSchema(renamed(schema.root), named)
 
 
 # --- Defaults ---------------------------------------------------------------------------------------------------

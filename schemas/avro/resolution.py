@@ -6,8 +6,10 @@ writer's schema is refused if it has a named type where the reader has such a un
 branch of the same kind. The writer can then register its schema with a union instead.
 
 If several branches of the reader's union have the same name in different namespaces, fastavro takes the first of them,
-although Avro prescribes the one with the same namespace. A writer's schema for which these are not the same branch is
-refused. If both schemas are equal, fastavro resolves nothing, and every value says its branch.
+although Avro prescribes the one with the same namespace. So the decoder gives these types other names in both schemas
+(`avro_schema.whole_name`). fastavro also takes the first branch that has the name as an alias. A writer's schema for
+which this is not the branch with the same full name is refused. If both schemas are equal, fastavro resolves nothing,
+and every value says its branch.
 
 fastavro makes the object of the writer's logical type, whatever the reader's logical type is. So a writer's schema is
 refused if such an object has another meaning in the reader's column, or none (`schemas.avro.logical_types`).
@@ -24,11 +26,16 @@ _KINDS = {"record": ("record", "map"), "enum": ("enum", "string"), "fixed": ("fi
 """By kind of a named type, the kinds of branches whose values fastavro returns as the same Python type."""
 
 
+class BranchNameError(AvroSchemaError):
+    """fastavro would take another branch of a union than the branch with the name of the value's type."""
+
+
 def check_branches(writer: AvroSchema, reader: AvroSchema) -> None:
     """Check that each value of the writer's schema says which branch of the reader's unions it has, and that it has the
     meaning of the reader's logical types.
 
     Raises:
+        BranchNameError: fastavro would take a value of one type for another type of the reader's union.
         AvroSchemaError: a value does not.
     """
     if writer.root == reader.root:
@@ -56,7 +63,7 @@ def _check(
         named = [each for each in branches if kind in _KINDS and kind_of(each) in _KINDS]
         names = [each["name"] for each in named if _is_same_name(written, each)]
         if any(name == written["name"] != names[0] for name in names):
-            raise AvroSchemaError(f"the union of the settings has {names[0]} before {written['name']}")
+            raise BranchNameError(f"the union of the settings has {names[0]} before {written['name']}")
         for each in branches:
             # fastavro's object finds the branch by its type, so the branches of other objects do not matter.
             if len(branches) == 1 or kind == "fixed" or python_type(written) == python_type(each):

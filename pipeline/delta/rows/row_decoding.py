@@ -144,9 +144,7 @@ def _with_digests(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch(arrays, schema=columns)
 
 
-def _decoded(
-    export: Export, values: pa.BinaryArray, headers: pa.ListArray
-) -> tuple[list[pa.Array], list[DecodeError]]:
+def _decoded(export: Export, values: pa.BinaryArray, headers: pa.ListArray) -> tuple[list[pa.Array], list[DecodeError]]:
     """The columns of the schema, and the values that do not fit it. Without a schema, a value is its own column."""
     if export.schema is None:
         return [values], []

@@ -398,15 +398,55 @@ def test_the_branches_of_a_union_keep_their_order(tmp_path: Path) -> None:
 
 
 def test_types_of_one_name_in_two_namespaces_are_never_taken_for_each_other(tmp_path: Path) -> None:
-    """fastavro takes the first type of the name. If the schemas are equal, nothing is resolved."""
+    """fastavro alone would take the first type of the name, here a.X."""
     one, other = (record(("p", "int"), name=f"{namespace}.X") for namespace in "ab")
     schema = record(("u", [one, other]))
     newer = record(("u", [one, other]), ("new", "int", 7))
-    writers = folder(tmp_path, schema, newer, record(("u", [one])))
-    values = [with_id(1, b"\0\x0a"), with_id(1, b"\2\x0a"), with_id(2, b"\0\x0a\0"), with_id(3, b"\0\x0a")]
+    third = record(("p", "int"), name="c.X")
+    writers = folder(tmp_path, schema, newer, record(("u", [one])), record(("u", [other, one])), record(("u", [third])))
+    values = [
+        with_id(1, b"\0\x0a"), with_id(1, b"\2\x0a"), with_id(2, b"\0\x0a\0"), with_id(2, b"\2\x0a\0"),
+        with_id(3, b"\0\x0a"), with_id(4, b"\0\x0a"), with_id(4, b"\2\x0a"), with_id(5, b"\0\x0a"),
+    ]  # fmt: skip
     found = decode(schema, *values, writers=writers)
+    assert found.errors == []
     first, second = {"member0": {"p": 5}, "member1": None}, {"member0": None, "member1": {"p": 5}}
-    assert [row["u"] for row in found.columns.to_pylist()] == [first, second, None, first]
-    assert [(error.row, error.reason) for error in found.errors] == [
-        (2, "unusable_schema: the schema with the id 2 cannot be used: the union of the settings has a.X before b.X")
+    assert [row["u"] for row in found.columns.to_pylist()] == [
+        first, second, first, second, first, second, first, first,
+    ]  # fmt: skip
+
+
+def test_types_of_one_name_are_told_apart_in_each_place_of_a_schema(tmp_path: Path) -> None:
+    leg, other_leg = (record(("p", "int"), ("q", "int", 1), name=f"{namespace}.Leg") for namespace in "ab")
+    sizes: list[Schema] = [{"type": "fixed", "name": f"{each}.Size", "size": 1} for each in "ab"]
+    colours: list[Schema] = [{"type": "enum", "name": f"{each}.Colour", "symbols": ["RED"]} for each in "ab"]
+    union: list[Schema] = ["null", leg, other_leg, *sizes, *colours]
+    again: list[Schema] = ["null", "a.Leg", "b.Leg", "a.Size", "b.Size", "a.Colour", "b.Colour"]
+    fields = [("list", {"type": "array", "items": union}), ("map", {"type": "map", "values": again}), ("one", "b.Leg")]
+    reader = record(*fields, ("added", list(reversed(again[1:])), "RED"))  # type: ignore[arg-type]
+    writer = record(*fields, ("gone", "int"))  # type: ignore[arg-type]
+    legs, size, colour = b"\x02\x0a\x02\x04\x0c\x04", b"\x08z", b"\x0c\0"
+    value = b"\x08" + legs + size + colour + b"\0" + b"\x02\x02k" + b"\x04\x0e\x06" + b"\0" + b"\x10\x08" + b"\0"
+    found = decode(reader, with_id(1, value), writers=folder(tmp_path, writer))
+    assert found.errors == []
+
+    def member(number: int, inner: object) -> dict[str, object]:
+        return {f"member{each}": inner if each == number else None for each in range(6)}
+
+    assert found.columns.to_pylist() == [
+        {
+            "list": [member(0, {"p": 5, "q": 1}), member(1, {"p": 6, "q": 2}), member(3, b"z"), member(5, "RED")],
+            "map": [("k", member(1, {"p": 7, "q": 3}))],
+            "one": {"p": 8, "q": 4},
+            "added": member(0, "RED"),
+        }
+    ]
+
+
+def test_a_type_that_is_also_an_alias_of_an_earlier_type_is_refused(tmp_path: Path) -> None:
+    one, other = record(("p", "int"), name="a.Y", aliases=["b.X"]), record(("p", "int"), name="b.X")
+    writers = folder(tmp_path, record(("u", [other])))
+    found = decode(record(("u", [one, other])), with_id(1, b"\0\x0a"), writers=writers)
+    assert [error.reason for error in found.errors] == [
+        "unusable_schema: the schema with the id 1 cannot be used: the union of the settings has a.Y before b.X"
     ]

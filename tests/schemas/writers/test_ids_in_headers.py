@@ -155,7 +155,11 @@ def test_an_id_before_a_text_in_json_is_skipped(*, of_key: bool) -> None:
     schema = EventSchema("id STRING", of_key=of_key).loaded()
     text = b'{"id":"a"}'
     found = decoded(
-        schema, (b"\0\0\0\0\x03" + text, None), (PROTO_START + text, None), (text, [AVRO_HEADER]), (b"\0\0\0" + text, None)
+        schema,
+        (b"\0\0\0\0\x03" + text, None),
+        (PROTO_START + text, None),
+        (text, [AVRO_HEADER]),
+        (b"\0\0\0" + text, None),
     )
     prefix, place = ("_key_", "key: ") if of_key else ("", "")
     assert found.rows == [{f"{prefix}id": "a"}] * 3 + [{f"{prefix}id": None}]
