@@ -13,7 +13,8 @@ from pydantic_core import PydanticUndefined
 
 from docs.markdown import table
 from pipeline.settings.jdbc_settings import JdbcSettings
-from pipeline.settings.model import SECTIONS, TOPIC_ENTRY, Section, Settings, SourceSettings
+from pipeline.settings.model import SECTIONS, TOPIC_ENTRY, Section, Settings
+from pipeline.settings.source_settings import SourceSettings
 from pipeline.settings.values import noun
 from storage_engine.config import (
     ALIASES,

@@ -60,25 +60,43 @@ def check_schemas(settings: Settings) -> None:
     named = source_schema(settings)
     if named is not None and not EventSchema(named).is_ddl:
         event_schema(settings, settings.source_schema_setting, named)
+    message_schema(settings)
 
 
 def source_schema(settings: Settings) -> str | None:
-    """The text of the schema of the rows of an ingest's source; None if the settings name no such schema. A topic's schema
-    in Avro or Protobuf describes no rows, but only the values of messages (`pipeline.ingest.rows.source_rows`).
+    """The text of the schema of the rows of an ingest's source; None if the settings name no such schema. A schema in Avro
+    or Protobuf describes no rows, but only the values of messages (`message_schema`).
 
     Raises:
-        ConfigError: the setting of the source names a schema in Avro or Protobuf.
+        ConfigError: the setting of the source names a schema in Avro or Protobuf, but the rows are no messages.
     """
     named = settings.source_schema()
     if named is None or not EventSchema(named).is_binary:
         return named
-    if settings.required_ingest().source.schema_ is None:
+    source = settings.required_ingest().source
+    if source.schema_ is None or source.has_messages:
         return None
     raise ConfigError(
         settings.place_of(settings.source_schema_setting),
-        f"found {named!r}, which is a schema in Avro or Protobuf, but this key takes only a model or columns",
-        "Give a model, or columns such as `id BIGINT, name STRING`, or remove the key: the topic's schema decodes messages.",
+        f"found {named!r}, a schema in Avro or Protobuf, which decodes only the values of messages, but a source of format"
+        f" {source.format} has rows",
+        "Give a model, or columns such as `id BIGINT, name STRING`.",
     )
+
+
+def message_schema(settings: Settings) -> EventSchema | None:
+    """The schema in Avro or Protobuf that decodes the values of a source's messages; None if there is none, or if it is the
+    schema of a topic.
+
+    Raises:
+        ConfigError: the settings of the source name no schema that has columns.
+        RegistryError: a schema registry does not answer, or refuses access.
+    """
+    source = settings.required_ingest().source
+    is_binary = source.schema_ is not None and EventSchema(source.schema_).is_binary
+    if not is_binary and source.registry is None:
+        return None
+    return _schema(settings, "ingest.source.schema", source.schema_, source.registry)
 
 
 @dataclass(frozen=True)

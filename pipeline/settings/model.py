@@ -37,6 +37,7 @@ from pipeline.settings.job_keys import (
 )
 from pipeline.settings.schema_settings import SchemaSettings
 from pipeline.settings.section import Section
+from pipeline.settings.source_settings import SourceSettings
 from pipeline.settings.values import (
     AVAILABLE_NOW,
     Checkpoint,
@@ -54,29 +55,6 @@ from pipeline.settings.values import (
 from storage_engine.config import BrokerConfig, nearest
 from storage_engine.errors import ConfigError
 from storage_engine.topic.broker_settings import BrokerSettings
-
-
-class SourceSettings(Section):
-    """The source of an ingest: any source of Spark's readStream. docs/SOURCES.md has a section for each kind."""
-
-    format: Text = Field(
-        description="Spark's name of the source: json, csv, parquet, rate, kafka, delta and so on, or lakelog for a topic."
-    )
-    path: Location | None = Field(
-        default=None,
-        description="Directory, glob or URI of the files to read. A relative path begins at the current directory.",
-    )
-    schema_: Text | None = Field(
-        default=None,
-        alias="schema",
-        description="Columns of the source's rows. Give the name of a model in schemas/, or `module:Class` for another"
-        " pydantic model, or columns in Spark's DDL. Default: the schema of the topic. If the source is kafka or"
-        " lakelog, the schema describes the JSON in the column `value`. Expressions can then use the parsed value as"
-        " the column `event`. Sources with their own columns, such as rate and delta, need no schema.",
-    )
-    options: Annotated[
-        Mapping[str, str], Noun("a section of names and values"), AfterValidator(distinct_options)
-    ] = Field(default={}, repr=False, description="Options of the source, passed to Spark unchanged.")  # fmt: skip
 
 
 class IngestSettings(Section):
@@ -432,8 +410,8 @@ TOPIC_ENTRY: Final[Mapping[str, str]] = {
     " `events/shop.desc:shop.Order`. A relative path begins at the current directory. Default: none.",
     "schema.registry": "Where the schemas are with which the values in Avro or Protobuf were written. Give the URL of a"
     " schema registry with the REST API of Confluent's Schema Registry, or a folder with files such as `7.avsc` or"
-    " `7.proto`, named after the ids of the schemas. With this key, each value begins with the id of its schema, in"
-    " Confluent's wire format. Without it, values are plain. Default: none.",
+    " `7.proto`, named after the ids or the GUIDs of the schemas. With this key, each value has the id of its schema, in"
+    " Confluent's wire format or in a header. Without it, values are plain. Default: none.",
     "key.schema": "The schema that decodes the keys of records, in the same forms as `schema`. Exported tables then have a"
     " column for each field of the key: `_key_id` for the field `id`. An Avro schema may also be a single type such as"
     " `string`, which becomes the column `_key_value`. Default: none.",

@@ -119,8 +119,23 @@ def test_expressions_of_an_ingest_see_the_fields_of_a_decoded_value(spark: Spark
     (letter,) = rows_of_table(storage_at(root), "tables/dead_letters/ingest/orders")
     assert (letter["reason"], letter["value"]) == ("malformed", value[:-1])
 
+    # The topic has another schema than the messages of the source: Avro becomes JSON.
+    text = text.replace(f"schema: {tmp_path}/order.avsc, schema.registry: {tmp_path}/schemas", "schema: 'id STRING'")
+    text = text.replace("source: {", f"source: {{schema: {tmp_path}/order.avsc, schema.registry: {tmp_path}/schemas, ")
+    text = text.replace("value: value", "value: to_json(event)").replace(f'key: "{key}"', "key: event.id")
+    (tmp_path / "json.yaml").write_text(text)
+    result = run_ingest(spark, tmp_path / "json.yaml", tmp_path / "json")
+    assert (result.records, dict(result.dead_letters)) == (3, {"malformed": 1})
+    found = lakelog.open(root_at(tmp_path / "json")).topic("orders").read().to_arrow()
+    fields = (
+        '{"id":"a","at":"2026-01-31T12:00:00.000Z","price":7.9000,"legs":[{"distance":1}],"stops":{"x":{"distance":3}'
+    )
+    assert [None if each is None else each[: len(fields)] for each in found["value"].to_pylist()] == [
+        fields.encode(), None, fields.encode(),
+    ]  # fmt: skip
 
-def test_a_schema_of_values_is_no_schema_of_a_source(tmp_path: Path) -> None:
+
+def test_a_schema_of_values_is_no_schema_of_rows(tmp_path: Path) -> None:
     (tmp_path / "order.avsc").write_text(json.dumps(ORDER))
     conf = tmp_path / "conf.yaml"
     text = (
@@ -129,11 +144,30 @@ def test_a_schema_of_values_is_no_schema_of_a_source(tmp_path: Path) -> None:
     conf.write_text(text)
     settings = load_settings(conf, (), root_at(tmp_path / "root"))
     check_schemas(settings)
+
+    def refused(*more: str) -> str:
+        with pytest.raises(ConfigError) as caught:
+            check_schemas(load_settings(conf, more, root_at(tmp_path / "root")))
+        return str(caught.value)
+
     source = f"ingest.source.schema={tmp_path}/order.avsc"
-    with pytest.raises(ConfigError) as refused:
-        check_schemas(load_settings(conf, (source,), root_at(tmp_path / "root")))
-    assert refused.value.place == "--set ingest.source.schema"
-    assert "is a schema in Avro or Protobuf, but this key takes only a model or columns" in refused.value.problem
+    check_schemas(load_settings(conf, (source,), root_at(tmp_path / "root")))
+    assert refused(source, "ingest.source.format=parquet") == (
+        f"--set ingest.source.schema: found '{tmp_path}/order.avsc', a schema in Avro or Protobuf, which decodes only the"
+        " values of messages, but a source of format parquet has rows. Give a model, or columns such as `id BIGINT, name"
+        " STRING`."
+    )
+    missing = f"{tmp_path}/missing"
+    assert refused(f"{source[:-10]}none.avsc").startswith(
+        f"--set ingest.source.schema: the schema's file {tmp_path}/none.avsc cannot be read"
+    )
+    assert refused(source, f"ingest.source.schema.registry={missing}").startswith(
+        f"--set ingest.source.schema.registry: the folder of schemas {missing} cannot be read"
+    )
+    assert (
+        "a registry is only for Avro and Protobuf, but ingest.source.schema is not in one of these formats"
+        in refused(f"ingest.source.schema.registry={tmp_path}")
+    )
 
 
 @pytest.mark.parametrize(

@@ -30,14 +30,13 @@ from pipeline.ingest.rows.event_decoding import DECODED, MALFORMED, event_decode
 from pipeline.settings import Settings
 from pipeline.spark.failures import SPARK_ERRORS, planning_reason
 from pipeline.spark.kafka_login import JAAS, check_login
-from pipeline.topic_model import event_schema, source_schema, topic_schemas
+from pipeline.topic_model import event_schema, message_schema, source_schema, topic_schemas
 from schemas.event_schema import EventSchema
 from schemas.writers.wire_format import ID_LENGTHS
 from storage_engine.errors import ConfigError
 
 _LINES = {"json", "csv"}
 _KAFKA = "kafka"
-_MESSAGES = {_KAFKA, LAKELOG}
 _COLUMNS_OF_FILES = {"avro", "orc", "parquet", "xml"}
 _WHOLE_FILES = {"binaryfile", "text"}
 _METADATA, _FILE = "_metadata", "file_path"
@@ -115,7 +114,7 @@ def source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool 
     """
     kind = settings.required_ingest().source.format.lower()
     schema = _schema(settings, kind)
-    if kind in _MESSAGES:
+    if settings.required_ingest().source.has_messages:
         latest = (source_option(settings, _STARTING) or "latest").strip().lower() == "latest"
         earliest = {_STARTING: "earliest"} if from_earliest and latest else {}
         binary = _binary_schema(settings)
@@ -255,10 +254,11 @@ def _messages(rows: DataFrame, schema: StructType | None, binary: EventSchema | 
 
 def _json_text(value: Column) -> Column:
     """A value in JSON, without the id of a schema before it (`schemas.writers.wire_format.json_text`)."""
-    magic = F.substring(value, 1, 1)
-    cases = [(F.lit(bytes([each])), F.substring(value, length + 1, _MOST_BYTES)) for each, length in ID_LENGTHS.items()]
-    (by_id, after_id), (by_guid, after_guid) = cases
-    return F.when(magic == by_id, after_id).when(magic == by_guid, after_guid).otherwise(value)
+    text = value
+    for magic, length in ID_LENGTHS.items():
+        has_id = F.substring(value, 1, 1) == F.lit(bytes([magic]))
+        text = F.when(has_id, F.substring(value, length + 1, _MOST_BYTES)).otherwise(text)
+    return text
 
 
 def free_name(name: str, taken: Sequence[str]) -> str:
@@ -331,7 +331,7 @@ def shown_source(settings: Settings) -> str:
     """The source in words, for messages. Only the options that name topics and their location are included."""
     source = settings.required_ingest().source
     kind = source.format.lower()
-    if kind not in _MESSAGES:
+    if not source.has_messages:
         return f"{source.format} {source.path}" if source.path else source.format
     where = source_option(settings, "kafka.bootstrap.servers") or source_option(settings, "root") or settings.root
     read = [
@@ -346,7 +346,7 @@ def isolation(settings: Settings) -> str | None:
     """Which records of transactions the source returns; None for a source without transactions. By default, only
     committed records are read. `lakelog read` has the same default. With the default of Kafka's consumer and of Spark,
     the source would also return aborted records."""
-    if settings.required_ingest().source.format.lower() not in _MESSAGES:
+    if not settings.required_ingest().source.has_messages:
         return None
     return (source_option(settings, _ISOLATION) or "read_committed").strip().lower()
 
@@ -393,8 +393,9 @@ def _schema(settings: Settings, kind: str) -> StructType | None:
 
     If the settings give the source no schema, a source that can use a schema gets the topic's schema.
     """
-    takes_one = kind in _LINES | _MESSAGES | _COLUMNS_OF_FILES
-    named = source_schema(settings) if takes_one else settings.required_ingest().source.schema_
+    source = settings.required_ingest().source
+    takes_one = source.has_messages or kind in _LINES | _COLUMNS_OF_FILES
+    named = source_schema(settings) if takes_one else source.schema_
     if named is None:
         return None
     if not EventSchema(named).is_ddl:
@@ -411,10 +412,13 @@ def _schema(settings: Settings, kind: str) -> StructType | None:
 
 
 def _binary_schema(settings: Settings) -> EventSchema | None:
-    """The schema of the topic in Avro or Protobuf, if an expression needs the events of the source's messages."""
+    """The schema in Avro or Protobuf of the source's messages, if an expression needs their events. If the settings give
+    the source no schema, its messages have the topic's schema."""
     ingest = settings.required_ingest()
-    if ingest.topic is None or ingest.source.schema_ is not None or not names_event(settings):
+    if not names_event(settings):
         return None
+    if ingest.source.schema_ is not None or ingest.topic is None:
+        return message_schema(settings)
     schema = topic_schemas(settings, ingest.topic).values
     return schema if schema is not None and schema.is_binary else None
 

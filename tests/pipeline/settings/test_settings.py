@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from pipeline.settings import Settings, load_settings
-from pipeline.settings.model import IngestSettings, SourceSettings
+from pipeline.settings import IngestSettings, Settings, SourceSettings, load_settings
 from pipeline.settings.values import interval_ms
 from storage_engine.config import topic_config
 from storage_engine.errors import ConfigError, ExitStatus, UsageError

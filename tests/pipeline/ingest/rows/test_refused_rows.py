@@ -201,11 +201,14 @@ def test_messages_that_are_not_their_json_are_kept_with_their_offsets(spark: Spa
     conf.write_text(MESSAGES)
     topics_of(root).create("events", 1, {})
     append_values(root, "events", '{"k": "a", "n": 1}', "no JSON", '{"n": "two"}', "null", '[{"n": 1}]', "", '{"n": 3}')
+    append_values(root, "events", '\0\0\0\0\7{"n": 4}', f'\1{"g" * 16}{{"n": 5}}')  # with the id or GUID of a schema
 
     result = run_ingest(spark, conf, root)
 
     assert dict(result.dead_letters) == {"malformed": 5}
-    assert [record["value"] for record in records_of(root, "copy")] == [b'{"n":1,"offset":0}', b'{"n":3,"offset":6}']
+    assert [record["value"] for record in records_of(root, "copy")] == [
+        b'{"n":1,"offset":0}', b'{"n":3,"offset":6}', b'{"n":4,"offset":7}', b'{"n":5,"offset":8}',
+    ]  # fmt: skip
     letters = dead_letters_of(root, "copy")
     assert [(letter["source"], letter["value"]) for letter in letters] == [
         ("events-0@1", b"no JSON"), ("events-0@2", b'{"n": "two"}'), ("events-0@3", b"null"),
