@@ -16,10 +16,13 @@ from deltalake import Schema as DeltaSchema
 import lakelog
 from jobs.export import export
 from pipeline.export.export_request import add_export_options
+from pipeline.ingest.rows.source_rows import names_event
 from pipeline.job import run_job
+from pipeline.settings import load_settings
+from pipeline.topic_model import check_schemas, message_schema
 from schemas.avro.avro_decoder import AvroDecoder
 from schemas.protobuf.message_decoder import MessageDecoder
-from schemas.writers.registry import REGISTRY_PASSWORD
+from schemas.writers.registry import REGISTRY_PASSWORD, SchemaRegistry
 from tests.docs.pages import blocks, text_of
 from tests.schemas.avro.avro_values import Schema, encoded, record, with_id
 from tests.schemas.protobuf import messages
@@ -36,7 +39,7 @@ ORDER = {
 
 
 def test_the_example_is_exported_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (settings, _), (schema,), (view, _) = (blocks(PAGE, language) for language in ("yaml", "json", "python"))
+    (settings, *_), (schema,), (view, _) = (blocks(PAGE, language) for language in ("yaml", "json", "python"))
     (tmp_path / "shared/events").mkdir(parents=True)
     (tmp_path / "shared/events/order.avsc").write_text(schema.text)
     topic = lakelog.open(tmp_path / "shared/lakelog", create=True).create_topic("orders", partitions=1)
@@ -58,8 +61,23 @@ def test_the_example_is_exported_and_read(tmp_path: Path, monkeypatch: pytest.Mo
     assert {name: row[name] for name in ORDER} == {**ORDER, "items": [("tea", 2)]}
 
 
+def test_the_example_of_a_source_names_a_schema_that_decodes_its_messages(tmp_path: Path) -> None:
+    (_, found, _), (schema,) = (blocks(PAGE, language) for language in ("yaml", "json"))
+    (tmp_path / "order.avsc").write_text(schema.text)
+    with schema_registry() as server:
+        text = found.text.replace("http://registry:8081", server.url)
+        (tmp_path / "amounts.yaml").write_text(text.replace("/mnt/shared/events", str(tmp_path)))
+        settings = load_settings(tmp_path / "amounts.yaml", (), str(tmp_path / "root"))
+        check_schemas(settings)
+        decoded = message_schema(settings)
+    assert names_event(settings)
+    assert decoded is not None
+    assert decoded.columns.names == list(ORDER)
+    assert decoded.writers == SchemaRegistry.at(server.url, "", "")
+
+
 def test_the_example_of_keys_is_exported_and_read(tmp_path: Path) -> None:
-    (_, settings), (_, view) = (blocks(PAGE, language) for language in ("yaml", "python"))
+    (*_, settings), (_, view) = (blocks(PAGE, language) for language in ("yaml", "python"))
     topic = lakelog.open(tmp_path / "shared/lakelog", create=True).create_topic("stock", partitions=1)
     topic.append([{"key": b'{"shop": 7, "sku": "tea"}', "value": b'{"pieces": 2}'}])
 
