@@ -139,7 +139,9 @@ def ended_by(number: signal.Signals, waits: str, first: str = "pass") -> tuple[i
         assert job.stdin
         assert job.stdout
         assert job.stderr
-        assert job.stdout.readline() == "ready\n"
+        if job.stdout.readline() != "ready\n":
+            job.kill()  # the job may still wait for a thread
+            raise AssertionError(job.stderr.read())
         job.send_signal(number)
         said = job.stderr.readline()
         send_more(job)  # what was begun elsewhere ends after the next line only
