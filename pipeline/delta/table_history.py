@@ -41,7 +41,7 @@ from pipeline.delta.export_plan import (
     PartitionOffsets,
     decide_export,
 )
-from pipeline.delta.table_stamp import Stamp, TableHead, known_positions
+from pipeline.delta.table_stamp import Stamp, TableHead, known_positions, stamp_document
 from storage_engine.errors import ConflictError, NotFoundError
 from storage_engine.storage import Storage
 from storage_engine.storage.storage_opening import open_storage
@@ -369,7 +369,7 @@ def were_files_joined(table: str, since: int) -> bool:
 
 
 def check_committed(table: str, planned_from: int, stamp: Stamp) -> Commit:
-    """The commit that contains `stamp`.
+    """The commit that contains `stamp`. If there is one, the stamps of other commits need not be readable.
 
     Args:
         planned_from: the table's version when the positions of the stamp were decided.
@@ -377,22 +377,21 @@ def check_committed(table: str, planned_from: int, stamp: Stamp) -> Commit:
     Raises:
         ConflictError: Delta skipped the write because another export committed first, or the table was restored between
             the decision and the commit.
-        ExportRefusedError: another writer's stamp cannot be read.
+        ExportRefusedError: there is no such commit, but a later stamp that cannot be read.
     """
-    before: list[Commit] = []  # the commits between the decision and the write, if the write is found
-    found = None
-    for commit in takewhile(lambda each: each.version > planned_from, DeltaLog(table).commits()):
-        if found is not None:
-            before.append(commit)
-        elif stamp_in(commit) == stamp:
-            found = commit
-    if found is None:
+    commits = list(takewhile(lambda each: each.version > planned_from, DeltaLog(table).commits()))
+    written = stamp_document(stamp.to_json())
+    at = next((at for at, each in enumerate(commits) if stamp_document(each.user_metadata) == written), None)
+    if at is None:
+        for commit in commits:
+            stamp_in(commit)
         raise ConflictError(
             table,
             f"another export committed after version {planned_from}, and this export was not written",
             "Nothing is lost: start this export again.",
         )
-    for commit in before:
+    found = commits[at]
+    for commit in commits[at + 1 :]:
         if commit.operation == "RESTORE":
             raise ConflictError(
                 table,

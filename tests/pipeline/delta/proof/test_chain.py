@@ -29,6 +29,7 @@ from pipeline.delta.table_history import (
     why_chain_ends,
 )
 from pipeline.delta.table_stamp import NewerTableError, NextLink, Stamp, TableHead
+from pipeline.delta.without_spark import small_export
 from pipeline.delta.without_spark.small_export import export_without_spark
 from storage_engine.errors import StorageError
 from tests.pipeline.delta.order_models import LargeOrder, OrderWithPrice, schema_of
@@ -290,6 +291,29 @@ def test_a_damaged_stamp_is_refused(topic: ExportedTopic, damage: dict[str, Any]
     for action in (topic.prove, topic.run_export, lambda: check_committed(topic.export.table, 1, stamp)):
         with pytest.raises(ExportRefusedError, match=r"commit 2 of the table: has a stamp .* that cannot be read"):
             action()
+
+
+@pytest.mark.parametrize("damage", [{"began": {}}, {"format": 4}, {"positions": []}], ids=str)
+def test_an_export_that_committed_reports_no_error_of_a_later_stamp(
+    topic: ExportedTopic, monkeypatch: pytest.MonkeyPatch, damage: dict[str, Any]
+) -> None:
+    """Another program commits a stamp that cannot be read, before the export looks for its own commit."""
+    topic.append((KEYS[0], 8))
+    write = small_export._write
+
+    def overtaken(*arguments: Any) -> Any:
+        written = write(*arguments)
+        document = {"lakelog": {**written[1].document(), **damage}}
+        rows = table_at(topic.export.table).to_pyarrow_table().schema.empty_table()
+        properties = CommitProperties(custom_metadata={"userMetadata": json.dumps(document)})
+        write_deltalake(table_at(topic.export.table), rows, mode="append", commit_properties=properties)
+        return written
+
+    monkeypatch.setattr(small_export, "_write", overtaken)
+    topic.run_export()
+    assert 8 in [row["number"] for row in rows_of(topic)]
+    with pytest.raises((ExportRefusedError, NewerTableError)):
+        topic.run_export()
 
 
 def test_a_stamp_of_a_newer_format_is_refused(topic: ExportedTopic) -> None:
