@@ -19,6 +19,9 @@ none of the fields `format`, `recent` and `began`. If an older release finds a s
 release stops with an error. So an older release cannot delete rows that a newer release wrote. Stamps with a `chain`
 have format 3, so an older release cannot break the chain. All other stamps still have format 2.
 
+The commit of a rebuild also has `"lakelog_rebuild": true` beside `lakelog`. Other programs, and older releases, ignore
+this field. A proof needs it: a rebuild writes all columns of all rows, but a commit that widens a column does not.
+
 This module needs no Spark. `pipeline.delta.table_history` finds the stamps in the table's history.
 """
 
@@ -39,6 +42,7 @@ CHAIN_FORMAT = 3
 """The formats of stamps without and with a chain. The number is increased if an older exporter could damage a newer table."""
 
 _KEY = "lakelog"
+_REBUILD_KEY = "lakelog_rebuild"
 
 
 class NewerTableError(StateError):
@@ -103,8 +107,9 @@ class Stamp:
         open_stamp = replace(self, chain=chain, format=CHAIN_FORMAT)
         return replace(open_stamp, chain=replace(chain, seal=seal_of(open_stamp.document())))
 
-    def to_json(self) -> str:
-        return json.dumps({_KEY: self.document()})
+    def to_json(self, *, of_rebuild: bool = False) -> str:
+        """The user metadata of the commit. of_rebuild: the commit makes all rows again from the log."""
+        return json.dumps({_KEY: self.document(), **({_REBUILD_KEY: True} if of_rebuild else {})})
 
     def document(self) -> dict[str, Any]:
         """The stamp as it is written, without the key `lakelog`."""
@@ -148,14 +153,25 @@ class Stamp:
 
 def stamp_document(user_metadata: str | None) -> dict[str, Any] | None:
     """The stamp in a commit's user metadata, as it was written; None if there is no stamp."""
-    try:
-        document = json.loads(user_metadata or "null")
-    except ValueError:
-        return None
-    if not isinstance(document, dict) or _KEY not in document:
+    document = _parsed(user_metadata)
+    if _KEY not in document:
         return None
     fields: dict[str, Any] = document[_KEY]
     return fields
+
+
+def is_of_rebuild(user_metadata: str | None) -> bool:
+    """Whether a commit's user metadata say that the commit is a rebuild. Rebuilds of older releases do not say it."""
+    return _parsed(user_metadata).get(_REBUILD_KEY) is True
+
+
+def _parsed(user_metadata: str | None) -> dict[str, Any]:
+    """The user metadata as JSON; empty if they are no JSON object."""
+    try:
+        document = json.loads(user_metadata or "null")
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _with_text_keys(offsets: Mapping[int, int]) -> dict[str, int]:

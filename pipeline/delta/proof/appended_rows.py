@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from pipeline.delta.proof.compared_rows import AddedColumns, Numbers, Places, compare_columns, doubled
+from pipeline.delta.proof.compared_rows import LaterColumns, Numbers, Places, compare_columns, doubled
 from pipeline.delta.proof.findings import NO_EVIDENCE, OTHER_MODEL, UNKNOWN_START, Evidence, Findings
 from pipeline.delta.proof.row_differences import Mask
 from pipeline.delta.rows.row_columns import UNDECODABLE
 
 
 def compare_appended(
-    records: pa.Table, is_open: Mask, rows: pa.Table, evidence: Evidence, added: AddedColumns
+    records: pa.Table, is_open: Mask, rows: pa.Table, evidence: Evidence, later_columns: LaterColumns
 ) -> Findings:
     """Compare all rows of such a table, or a part of them, with their records.
 
@@ -32,7 +32,7 @@ def compare_appended(
     decodes = np.array([each is None for each in reasons], np.bool_)
     are_compared = first & (found >= 0) & decodes[found] if len(records) else np.zeros(len(rows), np.bool_)
     compared = np.flatnonzero(are_compared)
-    compare_columns(records, found[compared], rows, compared, added, findings)
+    compare_columns(records, found[compared], rows, compared, later_columns, findings)
     for index in np.flatnonzero(first & ~are_compared):
         partition, offset = int(places.partitions[index]), int(places.offsets[index])
         known = evidence.get(partition, NO_EVIDENCE)

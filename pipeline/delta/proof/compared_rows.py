@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.delta.proof.findings import ADDED_COLUMN, Findings
+from pipeline.delta.proof.findings import ADDED_COLUMN, DEFAULT_VALUE, Findings
 from pipeline.delta.proof.row_differences import differing_rows
 
 Numbers = npt.NDArray[np.int64]
 AddedColumns = Mapping[str, Mapping[int, int]]
 """By column that was added after the first export, and by partition, the offset below which a row may be older than the
 column. Such a row has null in the column."""
+
+
+@dataclass(frozen=True)
+class LaterColumns:
+    """The columns that a row may not have got from its record.
+
+    added: the columns that the table got after the first export.
+    with_default: the columns that Delta fills in a row if the writer gives no value. The model may have got such a column
+        after the row was written.
+    """
+
+    added: AddedColumns
+    with_default: frozenset[str] = frozenset()
 
 
 class Places:
@@ -52,7 +66,7 @@ def _numbers(values: pa.ChunkedArray) -> Numbers:
 
 
 def compare_columns(
-    records: pa.Table, record_at: Numbers, rows: pa.Table, row_at: Numbers, added: AddedColumns, findings: Findings
+    records: pa.Table, record_at: Numbers, rows: pa.Table, row_at: Numbers, later: LaterColumns, findings: Findings
 ) -> None:
     """Compare rows with the records from which they were made, in each column that both have.
 
@@ -64,16 +78,19 @@ def compare_columns(
     chosen, chosen_rows = records.take(pa.array(record_at)), rows.take(pa.array(row_at))
     places = Places(chosen_rows)
     wrong: dict[str, npt.NDArray[np.bool_]] = {}
-    is_older = np.zeros(len(row_at), np.bool_)
+    is_older, may_be_default = np.zeros(len(row_at), np.bool_), np.zeros(len(row_at), np.bool_)
     for name in rows.column_names:
         if name not in chosen.column_names:
             continue
         differs = differing_rows(chosen[name], chosen_rows[name])
-        if name in added and differs.any():
-            limits = np.array([added[name].get(int(each), 0) for each in places.partitions], np.int64)
+        if name in later.added and differs.any():
+            limits = np.array([later.added[name].get(int(each), 0) for each in places.partitions], np.int64)
             excused = differs & (places.offsets < limits) & np.array(chosen_rows[name].is_null().to_numpy(), np.bool_)
             is_older |= excused
             differs &= ~excused
+        if name in later.with_default:
+            may_be_default |= differs
+            continue
         if differs.any():
             wrong[name] = differs
     any_wrong = np.logical_or.reduce(list(wrong.values())) if wrong else np.zeros(len(row_at), np.bool_)
@@ -81,7 +98,8 @@ def compare_columns(
         columns = ", ".join(name for name, differs in wrong.items() if differs[index])
         findings.differs(places.partitions[index], places.offsets[index], f"another value in {columns}")
     findings.unprovable[ADDED_COLUMN] += int((is_older & ~any_wrong).sum())
-    findings.equal += int((~is_older & ~any_wrong).sum())
+    findings.unprovable[DEFAULT_VALUE] += int((may_be_default & ~is_older & ~any_wrong).sum())
+    findings.equal += int((~may_be_default & ~is_older & ~any_wrong).sum())
 
 
 def doubled(*keys: Numbers) -> Numbers:

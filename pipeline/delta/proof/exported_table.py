@@ -16,11 +16,11 @@ from lakelog.delta.rows import count_rows, open_rows
 from lakelog.delta_options import delta_options
 from pipeline.delta.chain.stamp_chain import Chain
 from pipeline.delta.export_plan import Export, ExportRefusedError, TableSchemaError
-from pipeline.delta.proof.compared_rows import AddedColumns
+from pipeline.delta.proof.compared_rows import AddedColumns, LaterColumns
 from pipeline.delta.proof.slices import Slice
 from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, table_columns
 from pipeline.delta.table_history import Commit, DeltaLog, find_head, replaces_all_rows, stamp_in
-from pipeline.delta.table_stamp import Began, Stamp, TableHead, known_began, known_positions
+from pipeline.delta.table_stamp import Began, Stamp, TableHead, is_of_rebuild, known_began, known_positions
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.table_opening import open_or_none
 
@@ -81,6 +81,11 @@ class ExportedTable:
     def with_default(self) -> frozenset[str]:
         """The columns that Delta fills in a row if the writer gives no value."""
         return self._with("CURRENT_DEFAULT")
+
+    @property
+    def later_columns(self) -> LaterColumns:
+        """The columns that a row may not have got from its record."""
+        return LaterColumns(self.added, self.with_default)
 
     def _with(self, key: str) -> frozenset[str]:
         return frozenset(each.name for each in self.table.schema().fields if key in (each.metadata or {}))
@@ -215,12 +220,15 @@ def added_columns(commits: Iterable[Commit]) -> AddedColumns:
 
 
 def _is_rebuild(commit: Commit, stamp: Stamp, written: Mapping[int, int] | None) -> bool:
-    """Whether it is certain that a commit made all rows again, with all columns. An export that widens a column also
-    replaces all rows, but it continues the chain, if there is one, and never moves a position.
+    """Whether it is certain that a commit made all rows again, with all columns. The rebuilds of an older release do not
+    say that they are rebuilds. An export that widens a column also replaces all rows, but it continues the chain, if
+    there is one, and never moves a position.
 
     Args:
         written: the positions before the commit; None: not known.
     """
+    if is_of_rebuild(commit.user_metadata):
+        return True
     moves = written is not None and any(offset > written.get(each, 0) for each, offset in stamp.positions.items())
     return replaces_all_rows(commit, stamp) and (stamp.chain is not None or moves)
 

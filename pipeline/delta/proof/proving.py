@@ -124,9 +124,9 @@ def prove_table(
         is_open = table.is_open_letter(places.partitions, places.offsets)
         if keyed:
             first_partitions = table.began.partitions if table.began is not None else 1
-            found = compare_upserted(records, is_open, later, rows, evidence, table.added, first_partitions)
+            found = compare_upserted(records, is_open, later, rows, evidence, table.later_columns, first_partitions)
         else:
-            found = compare_appended(records, is_open, rows, evidence, table.added)
+            found = compare_appended(records, is_open, rows, evidence, table.later_columns)
         proof.findings.add(found)
         proof.records += len(records)
     proof.chain = prove_chain(table, changed)

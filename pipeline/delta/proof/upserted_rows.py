@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from pipeline.delta.proof.compared_rows import AddedColumns, Numbers, Places, compare_columns, doubled
+from pipeline.delta.proof.compared_rows import LaterColumns, Numbers, Places, compare_columns, doubled
 from pipeline.delta.proof.findings import (
     COMPACTION,
     NO_EVIDENCE,
@@ -32,7 +32,7 @@ def compare_upserted(
     later: pa.ChunkedArray,
     rows: pa.Table,
     evidence: Evidence,
-    added: AddedColumns,
+    later_columns: LaterColumns,
     first_partitions: int,
 ) -> Findings:
     """Compare all rows of an upsert table, or those of a part of the keys, with their records.
@@ -47,7 +47,7 @@ def compare_upserted(
     """
     has_key = np.array(records["_key"].is_valid().to_numpy(), np.bool_)
     records = records.filter(pa.array(has_key))
-    return _Comparison(records, is_open[has_key], later, rows, evidence, added, first_partitions).findings
+    return _Comparison(records, is_open[has_key], later, rows, evidence, later_columns, first_partitions).findings
 
 
 class _Comparison:
@@ -60,7 +60,7 @@ class _Comparison:
         later: pa.ChunkedArray,
         rows: pa.Table,
         evidence: Evidence,
-        added: AddedColumns,
+        later_columns: LaterColumns,
         first_partitions: int,
     ) -> None:
         self.findings = Findings()
@@ -86,7 +86,7 @@ class _Comparison:
         self._deciding = self._newest(np.flatnonzero(self._decides))
         self._falls = self._falling_times()
         self._row = self._row_of_each_key()
-        self._compare(records, added)
+        self._compare(records, later_columns)
 
     def _number_keys(self, records: pa.Table, later: pa.ChunkedArray) -> None:
         chunks = [chunk for each in (records["_key"], later, self._rows["_key"]) for chunk in each.chunks]
@@ -146,7 +146,7 @@ class _Comparison:
 
     # Rows of the deciding records
 
-    def _compare(self, records: pa.Table, added: AddedColumns) -> None:
+    def _compare(self, records: pa.Table, later_columns: LaterColumns) -> None:
         keys = np.flatnonzero((self._row >= 0) | (self._deciding >= 0))
         row, deciding = self._row[keys], self._deciding[keys]
         both = (row >= 0) & (deciding >= 0)
@@ -155,9 +155,8 @@ class _Comparison:
         compared = keys[is_made & self._is_stale_as_expected(keys, is_made)]
         stale = STALE_SINCE.name
         columns = [name for name in self._rows.column_names if name != stale]
-        compare_columns(
-            records, self._deciding[compared], self._rows.select(columns), self._row[compared], added, self.findings
-        )
+        rows = self._rows.select(columns)
+        compare_columns(records, self._deciding[compared], rows, self._row[compared], later_columns, self.findings)
         for key in keys[~is_made]:
             if self._row[key] >= 0:
                 self._explain_row(int(key), int(self._row[key]))

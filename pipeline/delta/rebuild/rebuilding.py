@@ -203,7 +203,7 @@ def _write(
     writer = made.write.format("delta").mode("overwrite").partitionBy(*partitions)
     writer = writer.option("overwriteSchema", "true").option("partitionOverwriteMode", "static")
     writer = writer.option("txnAppId", stamp.app_id).option("txnVersion", stamp.version)
-    writer.option("userMetadata", stamp.to_json()).save(export.table)
+    writer.option("userMetadata", stamp.to_json(of_rebuild=True)).save(export.table)
     return stamp
 
 

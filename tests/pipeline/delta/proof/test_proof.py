@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 
 from pipeline.delta.export_plan import ExportBounds, ExportMode, ExportRefusedError
 from pipeline.delta.proof.exported_table import added_columns
-from pipeline.delta.proof.findings import ADDED_COLUMN, COMPACTION, OTHER_MODEL, RETENTION
+from pipeline.delta.proof.findings import ADDED_COLUMN, COMPACTION, DEFAULT_VALUE, OTHER_MODEL, RETENTION
 from pipeline.delta.table_history import Commit
 from pipeline.delta.table_stamp import Stamp
 from storage_engine.errors import StorageError
@@ -268,23 +268,45 @@ def test_rows_that_are_older_than_a_column_may_have_null_there(tmp_path: Path, m
     assert topic.prove().not_compared == ("price",)
 
 
+@MODES
+def test_a_row_may_have_the_default_of_a_column_that_the_model_got_later(tmp_path: Path, mode: ExportMode) -> None:
+    topic = ExportedTopic(tmp_path, mode, partitions=1)
+    topic.append((b"a", b'{"number": 1, "price": 2.5}'), (b"b", 2), (b"c", b'{"number": 3, "price": 0.5}'))
+    topic.run_export()
+    rows = table_at(topic.export.table).to_pyarrow_table()
+    wider = rows.append_column("price", pa.array([0.5] * 3))
+    write_deltalake(table_at(topic.export.table), wider, mode="overwrite", schema_mode="overwrite")
+    later = replace(topic.export, schema=schema_of(MendedOrderWithPrice))
+    assert topic.prove(later).findings.differing == 2
+    table_at(topic.export.table).alter.set_column_metadata("price", {"CURRENT_DEFAULT": "0.5"})
+    assert whole(topic.prove(later)) == {
+        "answer": "equal as far as the log can tell", "rows": 3, "equal": 1, "unprovable": {DEFAULT_VALUE: 2},
+        "differences": [],
+    }  # fmt: skip
+    table_at(topic.export.table).update(predicate="_offset = 1", updates={"number": "8"})
+    assert [each.problem for each in topic.prove(later).findings.differences] == ["another value in number"]
+
+
 @pytest.mark.parametrize(
     ("last", "added"),
     [
         (("WRITE", {0: 1001}), {}),
+        (("rebuild", {0: 1000}), {}),
         (("WRITE", {0: 1000}), {"b": {0: 1000}}),  # perhaps an export that widened a column
         (("MERGE", {0: 1001}), {"b": {0: 1000}}),
         (("WRITE", {0: 1001}, "RESTORE"), {"b": {0: 1000}}),
+        (("rebuild", {0: 1000}, "RESTORE"), {"b": {0: 1000}}),
     ],
 )
 def test_a_rebuild_writes_all_columns(last: tuple[str, dict[int, int], *tuple[str, ...]], added: object) -> None:
     operation, positions, *later = last
     stamp = Stamp("orders", "A", "B", "append", {0: 1000}, 1)
+    metadata = replace(stamp, positions=positions).to_json(of_rebuild=operation == "rebuild")
     commits = [
         Commit(0, columns=frozenset("a")),
         Commit(1, "WRITE", {"mode": "Append"}, user_metadata=stamp.to_json()),
-        Commit(2, operation, {"mode": "Overwrite", "predicate": "[]"}, columns=frozenset("ab"),
-               user_metadata=replace(stamp, positions=positions).to_json()),
+        Commit(2, operation.replace("rebuild", "WRITE"), {"mode": "Overwrite", "predicate": "[]"},
+               columns=frozenset("ab"), user_metadata=metadata),
         *(Commit(3, each, columns=frozenset("ab")) for each in later),
     ]  # fmt: skip
     assert added_columns(commits[::-1]) == added

@@ -28,7 +28,7 @@ from pipeline.delta.rebuild.rebuilding import RebuildOptions, RebuildResult, reb
 from pipeline.delta.table_history import read_head
 from storage_engine.errors import ConflictError
 from storage_engine.progress import NO_PROGRESS
-from tests.pipeline.delta.order_models import OrderWithText, schema_of
+from tests.pipeline.delta.order_models import MendedOrderWithPrice, OrderWithText, schema_of
 from tests.pipeline.delta.proof.exported_topic import ExportedTopic, some_orders, whole
 from tests.roots.delta_tables import rows_of_table, table_at
 
@@ -156,6 +156,19 @@ def test_rows_that_the_log_no_longer_has_are_not_lost_without_consent(spark: Spa
     assert (rows(topic.export), table_at(topic.export.table).version()) == (before, version)
     assert rebuild(spark, topic, topic.export, accepted_lost=2).lost == LostRows(retention=2)
     assert [row["_offset"] for row in rows(topic.export)] == list(range(2, 45))
+
+
+def test_a_rebuild_without_digests_and_without_new_records_leaves_no_row_that_may_be_older_than_a_column(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = ExportedTopic(tmp_path, ExportMode.APPEND, partitions=1)
+    topic.append((b"a", b'{"number": 1, "price": 2.5}'), (b"b", 2))
+    topic.run_export()
+    topic.export = replace(topic.export, schema=schema_of(MendedOrderWithPrice))
+    rebuild(spark, topic, topic.export)
+    assert whole(topic.prove())["answer"] == "equal"
+    table_at(topic.export.table).update(predicate="_offset = 0", updates={"price": "NULL"})
+    assert [each.problem for each in topic.prove().findings.differences] == ["another value in price"]
 
 
 def test_what_compaction_removed_is_lost_only_if_no_newer_record_decides(spark: SparkSession, tmp_path: Path) -> None:
