@@ -23,6 +23,7 @@ from pipeline.delta.export_plan import (
 )
 from pipeline.delta.table_history import plan_from_history, read_head, were_files_joined
 from pipeline.delta.table_stamp import TableHead
+from pipeline.delta.upkeep.deleted_files import check_files
 from pipeline.export.export_report import (
     chain_warnings,
     export_report,
@@ -57,10 +58,12 @@ def export_topic(context: JobContext) -> JobReport:
     """Export the new records of the topic of the section `export`, or replay its dead letters, or rebuild its table.
 
     Raises:
+        DeletedFilesError: the export was committed, but other programs had deleted its files before.
         LogError: nothing was committed to the table. An error after the commit, while the positions are recorded, raises
             nothing, but becomes a warning in the report.
     """
     check_options(context)
+    started_ms = context.clock.now_ms()
     wanted = context.settings.required_export()
     context.topics.state(wanted.topic)  # raises the right error if the topic does not exist
     state = newest_decided(context.storage, context.topics.chain(wanted.topic))
@@ -87,6 +90,8 @@ def export_topic(context: JobContext) -> JobReport:
         result = export_topic_to_database(context, state, target, ranges, register, bounds, _reading_with_spark)
     else:
         result = _to_delta(context, state, target, ranges, register, bounds)
+        if result.plan.waiting and result.table_version is not None:
+            check_files(target.table, result.table_version, context.clock.now_ms() - started_ms)
     if not result.plan.waiting:
         if newly_accepted is not None:
             record_model(context.topics, state, newly_accepted)

@@ -19,12 +19,18 @@ import lakelog
 from jobs.export import export
 from pipeline.delta import table_writing
 from pipeline.delta.rows.upserted_rows import upsert_source
+from pipeline.delta.upkeep import deleted_files
 from pipeline.delta.upkeep.small_files import SmallFileRule
 from pipeline.delta.upkeep.table_upkeep import keep_table
 from pipeline.delta.without_spark import small_export
 from pipeline.export.export_request import add_export_options
 from pipeline.export.proof_run import add_proof_options, prove_exports
 from pipeline.job import run_job
+from storage_engine.clock import SystemClock
+from storage_engine.config import BrokerConfig
+from storage_engine.storage.storage_opening import open_storage
+from storage_engine.topic.readers.consumer_files import read_consumers
+from storage_engine.topic.topics import Topics
 from tests.roots.delta_tables import table_at
 from tests.roots.stored_roots import stored_root
 from tests.stores import root_at
@@ -124,6 +130,49 @@ def test_files_are_joined_during_an_export_without_spark(
     root = root_at(tmp_path / "root")
     joining = Joining(f"{root}/tables/t", tmp_path)
     check_race(root, joining, lambda: joining.between_plan_and_commit(monkeypatch), run(root))
+
+
+@pytest.mark.posix("deletes a file of the table")
+def test_an_export_whose_files_were_deleted_before_its_commit_says_so(
+    tmp_path: Path, run: Callable[[str], RunJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if VACUUM had run during a pause of the export that was longer than the retention of files."""
+    root = root_at(tmp_path / "root")
+    topic = lakelog.open(root, create=True).create_topic("t", partitions=1, config={"cleanup.policy": "compact"})
+    job = run(root)
+    for number in range(2):
+        topic.append([{"key": b"%d" % number, "value": b'{"id": %d}' % number}])
+        if number == 0:
+            job("export")
+    table, positions = f"{root}/tables/t", consumer_positions(root)
+    before, write = set(table_at(table).file_uris()), small_export._write
+
+    def deleted(*arguments: Any) -> Any:
+        written = write(*arguments)
+        for file in set(table_at(table).file_uris()) - before:
+            Path(file.removeprefix("file://")).unlink()
+        return written
+
+    with monkeypatch.context() as patch:
+        patch.setattr(small_export, "_write", deleted)
+        patch.setattr(deleted_files, "_CHECKED_AFTER_MS", 0)
+        report = job("export")
+    assert report["exit_status"] != 0
+    assert "1 of the files that version 2 added were deleted before the commit" in report["error"]
+    assert report["error"].endswith("Restore the table to version 1 and start the export again.")
+    assert consumer_positions(root) == positions
+    table_at(table).restore(1)
+    assert job("export")["records"] == 1
+    assert sorted(table_at(table).to_pyarrow_table()["id"].to_pylist()) == [0, 1]
+    assert job("prove")["answer"] == "equal"
+
+
+def consumer_positions(root: str) -> list[dict[int, int]]:
+    storage = open_storage(root)
+    return [
+        dict(each.positions)
+        for each in read_consumers(storage, Topics(storage, BrokerConfig(), SystemClock()).state("t")).known
+    ]
 
 
 @pytest.mark.spark

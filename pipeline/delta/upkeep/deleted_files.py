@@ -1,0 +1,66 @@
+"""Finds files that VACUUM deleted before the commit that names them was made.
+
+An export first writes files, and then commits their names. Until the commit, VACUUM counts these files as files of a
+crashed writer, and deletes them after delta.deletedFileRetentionDuration (default: 7 days). If a process is paused for
+longer, for example with its virtual machine, and no other commit is made meanwhile, Delta accepts the late commit. The
+table then names files that do not exist. So an export that took more than a minute looks for its files after the commit.
+"""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import unquote
+
+from storage_engine.errors import ConflictError, NotFoundError
+from storage_engine.storage import Storage
+from storage_engine.storage.storage_opening import open_storage
+
+_CHECKED_AFTER_MS = 60_000
+
+
+class DeletedFilesError(ConflictError):
+    """Another writer deleted files of an export before the export committed them."""
+
+
+def check_files(table: str, version: int, took_ms: int) -> None:
+    """Check that the files of a commit exist, if the export took more than a minute.
+
+    Args:
+        table: path or URI of the table.
+        took_ms: the time between the start of the export and now.
+
+    Raises:
+        DeletedFilesError: a file does not exist.
+        StorageError: the table cannot be read.
+    """
+    if took_ms < _CHECKED_AFTER_MS:
+        return
+    storage = open_storage(table)
+    missing = [name for name in _added(storage, version) if not _exists(storage, name)]
+    if missing:
+        raise DeletedFilesError(
+            table,
+            f"{len(missing)} of the files that version {version} added were deleted before the commit, for example by"
+            " VACUUM, because the export took longer than delta.deletedFileRetentionDuration; the first is"
+            f" {missing[0]}",
+            f"Restore the table to version {version - 1} and start the export again.",
+        )
+
+
+def _added(storage: Storage, version: int) -> list[str]:
+    """The files below the table that a commit added. Other files have absolute paths."""
+    try:
+        commit = storage.read(f"_delta_log/{version:020d}.json")
+    except NotFoundError:  # Delta has deleted the old commit
+        return []
+    actions = (json.loads(line) for line in commit.splitlines())
+    names = [unquote(action["add"]["path"]) for action in actions if "add" in action]
+    return [name for name in names if "://" not in name and not name.startswith(("/", "file:"))]
+
+
+def _exists(storage: Storage, name: str) -> bool:
+    try:
+        storage.read(name, 0, 1)
+    except NotFoundError:
+        return False
+    return True
