@@ -1,0 +1,124 @@
+"""A topic of orders, and the rows and dead letters that its exported table must have."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from typing import Any
+
+import lakelog
+from lakelog.delta.rows import open_rows
+from storage_engine.storage.storage_opening import open_storage
+from tests.roots.delta_tables import is_table, table_at
+from tests.stores import files_below
+
+KEYS = 40
+TABLE, LETTERS = "tables/orders", "tables/dead_letters/export/orders"
+Row = tuple[Any, ...]
+
+
+class Orders:
+    """The topic. The expected rows are computed from what was appended, without Lakelog.
+
+    appended: the number of records.
+    """
+
+    def __init__(self, root: str, mode: str, **configs: str) -> None:
+        """
+        Args:
+            mode: upsert or append.
+            configs: settings of the topic, with `_` instead of `.` and `-`.
+        """
+        self.root = root
+        self.mode = mode
+        configs = {name.replace("_", "."): value for name, value in configs.items()}
+        if mode == "upsert":
+            configs["cleanup.policy"] = "compact"
+        self._topic = lakelog.open(root, create=True).create_topic("orders", partitions=2, config=configs)
+        self._rows: list[Row] = []
+        self._by_key: dict[bytes, Row] = {}
+        self._letters: list[Row] = []
+        self._ends = [0, 0]
+
+    @property
+    def table(self) -> str:
+        return f"{self.root}/{TABLE}"
+
+    @property
+    def appended(self) -> int:
+        return sum(self._ends)
+
+    def settings(self, *more: str) -> list[str]:
+        """The command line of a job."""
+        given = [
+            "topics.orders.schema=id STRING, amount BIGINT", "export.topic=orders", f"export.mode={self.mode}",
+            "export.max.dead.letter.share=1", *more,
+        ]  # fmt: skip
+        return ["--root", self.root, "--json", *(text for each in given for text in ("--set", each))]
+
+    def append(self, records: int, chance: random.Random) -> None:
+        """Append random orders, tombstones and values that cannot be decoded. A key has one partition."""
+        made: list[list[dict[str, Any]]] = [[], []]
+        for _ in range(records):
+            key = b"k%d" % chance.randrange(KEYS)
+            partition = key[-1] % 2
+            amount = chance.choices([chance.randrange(1000), None, "much"], [7, 1, 2])[0]
+            value = None if amount is None else json.dumps({"id": key.decode(), "amount": amount}).encode()
+            made[partition].append({"key": key, "value": value})
+            self._expect(key, amount, value, partition, self._ends[partition])
+            self._ends[partition] += 1
+        for partition, batch in enumerate(made):
+            if batch:
+                self._topic.append(batch, partition=partition)
+
+    def _expect(self, key: bytes, amount: Any, value: bytes | None, partition: int, offset: int) -> None:
+        if isinstance(amount, int):
+            row = (key, key.decode(), amount, partition, offset)
+            self._rows.append(row)
+            self._by_key[key] = (*row, None)
+        elif amount is None and self.mode == "upsert":
+            self._by_key.pop(key, None)
+        else:
+            self._letters.append((partition, offset, key, value))
+            before = self._by_key.get(key)
+            if before is not None and before[-1] is None:
+                self._by_key[key] = (*before[:-1], offset)
+
+    def problems(self) -> list[str]:
+        """How the rows and the dead letters in the tables differ from what was appended; empty if they are equal."""
+        names = ["_key", "id", "amount", "_partition", "_offset"]
+        wanted = self._rows
+        if self.mode == "upsert":
+            names.append("_stale_since")
+            wanted = list(self._by_key.values())
+        rows = [_with_offset(row) for row in _rows_of(self.table, names)]
+        found = _differences("rows", rows, wanted)
+        letters = _rows_of(f"{self.root}/{LETTERS}", ["partition", "offset", "key", "value"])
+        return found + _differences("dead letters", letters, self._letters)
+
+    def files(self) -> tuple[int, int]:
+        """The number of files of the table that are in its newest version, and of all files in its folder."""
+        return len(table_at(self.table).file_uris()), len(files_below(open_storage(self.root), f"{TABLE}/"))
+
+
+def _with_offset(row: Row) -> Row:
+    """The row with the offset of `_stale_since` only."""
+    stale = row[-1]
+    return (*row[:-1], stale["offset"]) if isinstance(stale, dict) else row
+
+
+def _rows_of(table: str, names: list[str]) -> list[Row]:
+    if not is_table(table):
+        return []
+    return [tuple(row.values()) for row in open_rows(table_at(table), names).read_all().select(names).to_pylist()]
+
+
+def _differences(what: str, found: list[Row], wanted: list[Row]) -> list[str]:
+    there, expected = Counter(found), Counter(wanted)
+    if there == expected:
+        return []
+    lost, more = expected - there, there - expected
+    return [
+        f"{what}: {lost.total()} lost, {more.total()} doubled or wrong; lost {list(lost)[:3]}, more {list(more)[:3]}"
+    ]
