@@ -26,7 +26,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -35,8 +35,8 @@ from tests.memory_folder import use_memory
 from tests.pipeline.delta.trials.orders import Orders
 from tests.pipeline.delta.trials.paused_merges import children
 from tests.pipeline.delta.trials.races import NOTHING_IS_LOST, WITH_SPARK
-from tests.pipeline.delta.trials.workers import Done, Task, Worker, all_done, run_here
-from tests.roots.delta_tables import is_table, table_at
+from tests.pipeline.delta.trials.workers import Done, Task, Worker, all_done
+from tests.roots.delta_tables import table_at
 from tests.servers.faults import Fault, Upstream
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.http_messages import Reply, Request
@@ -107,8 +107,8 @@ class Kills:
             self._template = Orders(f"s3://{self._bucket}/template", self._mode, **_CONFIGS)
             for _ in range(3):
                 self._template.append(12, self._chance)
-                status, report = run_here(Task("export", self._template.settings()))
-                assert status == 0, report
+                self._run(problems := [], "export", self._template.settings())
+                assert problems == []
             self._template.append(25, self._chance)
             yield self
 
@@ -122,9 +122,9 @@ class Kills:
             time.sleep(10 * DELETE_RETENTION_MS / 1000)
             for _ in range(2):
                 self._run(problems, "maintenance", orders.settings("maintenance.topics=orders"))
-            if self._chance.random() < 0.5 and is_table(orders.table):
-                newest = table_at(orders.table).version()
-                table_at(orders.table).restore(self._chance.randrange(1, newest + 1))
+            if self._chance.random() < 0.5:
+                version = self._chance.randrange(1, table_at(orders.table).version() + 1)
+                self._run(problems, "RESTORE", [orders.table, str(version)])
             self._twice(orders, problems)
         self._run(problems, "export", orders.settings())
         problems += orders.problems()
@@ -176,12 +176,13 @@ class Kills:
             if done.status != 0 and NOTHING_IS_LOST not in done.error:
                 problems.append(f"{name}: {done.error}")
 
-    @staticmethod
-    def _run(problems: list[str], job: str, settings: list[str]) -> dict[str, object]:
-        status, report = run_here(Task(job, settings))
-        if status != 0:
-            problems.append(f"{job}: {report}")
-        return report
+    def _run(self, problems: list[str], job: str, settings: list[str]) -> Mapping[str, object]:
+        """Do a task in another process. Some functions of deltalake keep Python's lock while they wait for the proxy, which
+        runs in this process."""
+        done = self._small.run(Task(job, settings))
+        if done.status != 0:
+            problems.append(f"{job}: {done.report}")
+        return done.report
 
 
 def main() -> int:

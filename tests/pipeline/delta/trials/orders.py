@@ -9,8 +9,9 @@ from typing import Any
 
 import lakelog
 from lakelog.delta.rows import open_rows
+from pipeline.delta.without_spark.table_opening import open_or_none
 from storage_engine.storage.storage_opening import open_storage
-from tests.roots.delta_tables import is_table, table_at
+from tests.roots.delta_tables import table_at
 from tests.stores import files_below
 
 KEYS = 40
@@ -109,9 +110,10 @@ def _with_offset(row: Row) -> Row:
 
 
 def _rows_of(table: str, names: list[str]) -> list[Row]:
-    if not is_table(table):
+    opened = open_or_none(table)
+    if opened is None:
         return []
-    return [tuple(row.values()) for row in open_rows(table_at(table), names).read_all().select(names).to_pylist()]
+    return [tuple(row.values()) for row in open_rows(opened, names).read_all().select(names).to_pylist()]
 
 
 def _differences(what: str, found: list[Row], wanted: list[Row]) -> list[str]:

@@ -38,16 +38,18 @@ KINDS = ("upkeep", "paused", "overtaken", "expired")
 _LONGEST_PAUSE_SECONDS = 65
 """Exports that take more than a minute look for their files after the commit."""
 _RESTORE = re.compile(r"[Rr]estore the table to version (\d+)")
+_NOTHING_IS_LOST = re.compile(r"Nothing (that was committed )?is lost")
 _KEPT = {"delta.deletedFileRetentionDuration": "interval 1 second", "delta.logRetentionDuration": "interval 1 second"}
 
 
 class Trial:
-    """A topic and its table. mode: upsert or append."""
+    """A topic and its table. mode: upsert or append. ended: how the paused export ended."""
 
     def __init__(self, folder: Path, mode: str, chance: random.Random, worker: Worker) -> None:
         self.orders = Orders(str(folder / "root"), mode)
         self._chance = chance
         self._worker = worker
+        self.ended = ""
         for _ in range(3):
             self.export()
 
@@ -66,12 +68,14 @@ class Trial:
         self._worker.start(Task("export", self.orders.settings(WITH_SPARK)))
         while not self._worker.is_done and set(_data_files(self.orders.table)) <= before:
             time.sleep(0.02)
+        time.sleep(self._chance.uniform(0, 0.5))
         is_running = not self._worker.is_done
         if kind == "upkeep":
             self._maintain()
         else:
             self._pause(kind)
         done = self._worker.result()
+        self.ended = done.error or "exported"
         problems = [] if is_running else ["the export ended before the trial began"]
         problems += self._judged(kind, done)
         self.export()
@@ -112,7 +116,7 @@ class Trial:
             return [f"the export failed: {done.error}"]
         if (found := _RESTORE.search(done.error)) is not None:
             table_at(self.orders.table).restore(int(found[1]))
-        elif "Nothing is lost" not in done.error:
+        elif _NOTHING_IS_LOST.search(done.error) is None:
             return [f"the export does not say what to do: {done.error}"]
         return []
 
@@ -144,10 +148,11 @@ def main() -> int:
             kind = options.kind or KINDS[number % len(KINDS)]
             mode = ("upsert", "append")[number // len(KINDS) % 2]
             with tempfile.TemporaryDirectory() as folder:
-                problems = Trial(Path(folder), mode, chance, worker).run(kind)
+                trial = Trial(Path(folder), mode, chance, worker)
+                problems = trial.run(kind)
             made[f"{kind}, {mode}"] += 1
             wrong[f"{kind}, {mode}"] += bool(problems)
-            print(f"trial {number}, {kind}, {mode}: {problems or 'right'}", flush=True)
+            print(f"trial {number}, {kind}, {mode}: {problems or 'right'}; the export: {trial.ended}", flush=True)
     print(f"\n{options.trials} trials, seed {options.seed}, {time.monotonic() - begun:.0f} s\n")
     print("\n".join(f"{name:20} {count:4} trials, {wrong[name]:4} wrong" for name, count in sorted(made.items())))
     return 1 if wrong.total() else 0

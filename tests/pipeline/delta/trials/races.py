@@ -83,7 +83,7 @@ class Races:
     def run(self, races: int) -> Iterator[Figures]:
         """Run races, with a new table after each RACES_OF_A_TABLE. Yields the figures after each race."""
         with ExitStack() as stack:
-            for name in (SPARK, SMALL, OTHER_SMALL, JOINER):
+            for name in (SPARK, SMALL, JOINER) if self._only_small else (SPARK, SMALL, OTHER_SMALL, JOINER):
                 self._workers[name] = stack.enter_context(Worker())
             for first in range(0, races, RACES_OF_A_TABLE):
                 mode = ("upsert", "append")[first // RACES_OF_A_TABLE % 2]
@@ -135,7 +135,7 @@ class Races:
             SPARK: Task("export", small if self._only_small else orders.settings(WITH_SPARK)),
             SMALL: Task("export", small),
         }
-        if chance.random() < 0.25:
+        if chance.random() < 0.25 and not self._only_small:
             tasks[OTHER_SMALL] = Task("export", small)
         if chance.random() < 0.5:
             job = chance.choice(self._joiners)
