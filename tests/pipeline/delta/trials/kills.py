@@ -123,7 +123,7 @@ class Kills:
             for _ in range(2):
                 self._run(problems, "maintenance", orders.settings("maintenance.topics=orders"))
             if self._chance.random() < 0.5:
-                version = self._chance.randrange(1, table_at(orders.table).version() + 1)
+                version = self._chance.randrange(1, table_at(orders.table).version())
                 self._run(problems, "RESTORE", [orders.table, str(version)])
             self._twice(orders, problems)
         self._run(problems, "export", orders.settings())
