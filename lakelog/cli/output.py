@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lakelog.terminal.standard_error import write_error_line
 from lakelog.terminal.text import new_console, shown_line
 from storage_engine.errors import NotFoundError, StorageAccessError
 
@@ -61,8 +62,9 @@ def write_table(*parts: RenderableType) -> None:
 
 
 def write_error(what: object) -> None:
-    """Write one line to standard error: an error, or a fact that a user should know."""
-    print(shown_line(f"lakelog: {' '.join(str(what).split())}"), file=sys.stderr)
+    """Write one line to standard error: an error, or a fact that a user should know. If nobody can read standard error,
+    nothing happens."""
+    write_error_line(shown_line(f"lakelog: {' '.join(str(what).split())}"))
 
 
 def replaceable(option: str, given: Path) -> Path:

@@ -11,16 +11,17 @@ A line of JSON has these fields:
     level     info, warning or error
     message   the text, without the names and without the words `warning` and `failed`
 
-Every line is one write, so the lines of several threads do not mix.
+Every line is one write, so the lines of several threads do not mix. If nobody can read standard error, the job continues
+without the lines.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from enum import StrEnum
 
+from lakelog.terminal.standard_error import write_error_line
 from lakelog.terminal.text import shown_line
 from storage_engine.clock import SystemClock
 from storage_engine.quantities import iso_moment
@@ -89,4 +90,4 @@ class LogLines:
         label = f"{self.job} {self.name}" if self.name else self.job
         is_text = self.form is LogFormat.TEXT
         line = shown_line(f"{label}: {text}") if is_text else self.record(level, message)
-        print(f"{line}\n", end="", file=sys.stderr)
+        write_error_line(line)

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from pipeline.job import JobContext, JobReport, run_job
 from storage_engine.clock import ManualClock
 from storage_engine.errors import FencedError
 
+PROJECT = Path(__file__).resolve().parents[2]
 JSON = ("--log-format", "json")
 HOSTILE = "topic \x1b[2J\u202e\nt"
 EXPORTS = """
@@ -138,3 +141,27 @@ def test_progress_is_objects_even_on_a_terminal(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("TERM", "xterm")
     assert isinstance(display_on_stderr(lines), PlainDisplay)
     assert not isinstance(display_on_stderr(LogLines("maintenance")), PlainDisplay)
+
+
+_PRINTS = """
+import sys
+from lakelog.cli.output import write_error
+from pipeline.job import JobReport, run_job
+def main(context):
+    sys.stdin.read()
+    for number in range(3):
+        context.lines.info(f"line {number}")
+        write_error("a line of a command")
+    return JobReport({"lines": 3})
+sys.exit(run_job("retention", "", main))
+"""
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_job_continues_if_nobody_reads_its_standard_error(tmp_path: Path, form: str) -> None:
+    command = [sys.executable, "-c", _PRINTS, "--root", str(tmp_path), "--log-format", form]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=PROJECT, text=True, **pipes) as job:  # type: ignore[call-overload]
+        job.stderr.close()
+        out, _ = job.communicate()
+    assert (job.returncode, out.partition(" (")[0]) == (0, "retention: lines 3")

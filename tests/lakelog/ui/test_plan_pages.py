@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 import urllib.parse
@@ -11,12 +13,14 @@ from contextlib import suppress
 import pytest
 
 import lakelog
+from lakelog.cli.output import write_error
 from lakelog.inspection.planning import make_plan
 from lakelog.ui import plan_pages, serving
+from lakelog.ui.access.options import UiOptions
 from lakelog.ui.background.running_changes import Outcome
 from lakelog.ui.site import Site
 from storage_engine.quantities import shown_size
-from storage_engine.topic.broker_settings import SETTINGS_KEY, put_broker_settings
+from storage_engine.topic.broker_settings import SETTINGS_KEY, BrokerSettings, put_broker_settings
 from storage_engine.topic.clean.cleaning_plan import Plan, step_summary
 from tests.lakelog.metrics.roots import DAY, HOUR
 from tests.lakelog.ui.background.gates import closed_gate
@@ -177,3 +181,21 @@ def test_a_plan_that_is_being_applied_is_finished_when_the_server_ends(
         assert begun.wait(30)
     sender.join()
     assert due.topics.state("orders").partitions[0].log_start_offset == 4
+
+
+def test_a_defect_while_nobody_reads_standard_error_does_not_hide_what_was_done(
+    due: PagesRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError
+
+    monkeypatch.setattr(plan_pages, "compact_partitions", broken)
+    site = Site(due.topics, BrokerSettings(), UiOptions(port=0), write_error, 0)
+    planned = make_plan(due.topics, ["orders"], None)[0]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        monkeypatch.setattr(sys, "stderr", closed)
+        outcome = plan_pages.apply_plan(site, planned)
+    assert [line.partition(":")[0] for line in outcome.done] == ["topic orders, partition 0"]
+    assert [text.split(": ")[2].split(".")[0] for text in outcome.problems] == ["the server has a defect"]
