@@ -37,9 +37,11 @@ test-stores: ## run the tests of stores, then all tests with roots on S3, then A
 	@$(SETUP); $(VENV_PYTHON) -m scripts.go_programs; $(VENV_PYTHON) -m pytest -m stores $(TESTS); for store in $(STORES); do echo "roots in $$store"; \
 	    LAKELOG_TEST_STORE=$$store $(VENV_PYTHON) -m pytest -n 2 --dist loadgroup $(TESTS); done
 
-test-browser: ## run the tests that open Chromium; fail if Chromium is missing (`make test` skips these tests)
+test-browser: ## run only the tests that open Chromium; npm installs it if it is missing
 	@$(SETUP); found=$$(command -v chromium chromium-browser google-chrome google-chrome-stable | head -n 1 || true); \
-	    CHROMIUM=$${CHROMIUM:-$${found:-chromium}} $(VENV_PYTHON) -m pytest -m browser
+	    export CHROMIUM=$${CHROMIUM:-$$found}; \
+	    [ -n "$$CHROMIUM" ] || CHROMIUM=$$($(VENV_PYTHON) -m scripts.install_chromium); \
+	    $(VENV_PYTHON) -m pytest -m browser
 
 test-airflow: ## load the DAG of deploy/ with Airflow, which this target installs once
 	@$(SETUP); $(VENV_PYTHON) -m pytest -m airflow tests/deploy

@@ -18,6 +18,7 @@ from _pytest.nodeid import NodeId
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
+from scripts.install_chromium import chromium as chromium_of_npm
 from tests.java_options import JAVA_OPTIONS
 from tests.lakelog.report.chromium import Chromium, find_chromium
 from tests.memory_folder import use_memory
@@ -160,10 +161,10 @@ def hdfs_cluster() -> Iterator[HdfsCluster]:
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
     """One browser for each module: it starts in a second, and a browser that waits until the end of all tests takes more
     of the processor than the tests that use it."""
-    program = find_chromium()
+    program = find_chromium() or chromium_of_npm()
     if program is None:
-        pytest.skip("no Chromium on PATH: the report was not looked at in a browser")
-    with Chromium.started(program, tmp_path_factory.mktemp("profile")) as browser:
+        pytest.skip("found no Chromium, and no npm to install it: no page was looked at in a browser")
+    with Chromium.started(str(program), tmp_path_factory.mktemp("profile")) as browser:
         yield browser
 
 

@@ -2,7 +2,7 @@
 WebDriver program and no package for this.
 
 Messages are JSON objects that end in a zero byte. The environment variable CHROMIUM names the program. Without this
-variable, the usual names are tried.
+variable, the usual names are tried, and then scripts/install_chromium.py.
 """
 
 from __future__ import annotations
