@@ -45,7 +45,7 @@ from storage_engine.topic.topics import Topics
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.job_metrics import JobMetrics
+    from pipeline.job_metrics.job_metrics import JobMetrics, MetricsTargets
     from storage_engine.topic.clean.cleaning_plan import Plan
 
 _PLAIN_WIDTH = 250  # the width if standard output is not a terminal: wide enough for every table
@@ -204,20 +204,40 @@ def run_job(
 
 
 def _displays(lines: LogLines, arguments: argparse.Namespace) -> tuple[ProgressDisplay, JobMetrics | None]:
-    """The display for standard error and for the files that the command line names. If the command line names a file for
-    metrics, the second result writes this file.
+    """The display for standard error and for the files that the command line names. If the command line asks for metrics,
+    the second result publishes them.
     """
     display = display_on_stderr(lines)
     metrics = None
     if arguments.progress_json is not None:
         display = ProgressFile(display, arguments.progress_json, lines.job)
-    if arguments.metrics_textfile is not None:
-        from lakelog.cli.output import replaceable
-        from pipeline.job_metrics import JobMetrics
+    if arguments.metrics_textfile is not None or arguments.metrics_listen is not None or arguments.metrics_spark:
+        from pipeline.job_metrics.job_metrics import JobMetrics
 
-        textfile = replaceable("--metrics-textfile", arguments.metrics_textfile)
-        display = metrics = JobMetrics(display, textfile, lines.job, arguments.conf.stem if arguments.conf else "")
+        conf = arguments.conf.stem if arguments.conf else ""
+        display = metrics = JobMetrics(display, _metrics_targets(arguments), lines.job, conf)
+        if metrics.url is not None:
+            lines.info(f"metrics at {metrics.url}")
     return display, metrics
+
+
+def _metrics_targets(arguments: argparse.Namespace) -> MetricsTargets:
+    """Where the command line wants the metrics.
+
+    Raises:
+        UsageError: an option has no valid value.
+        StorageError: the directory of the file does not exist, or the file cannot be replaced.
+    """
+    from lakelog.cli.options import listen_address
+    from lakelog.cli.output import replaceable
+    from pipeline.job_metrics.job_metrics import MetricsTargets
+
+    textfile, listen = arguments.metrics_textfile, arguments.metrics_listen
+    return MetricsTargets(
+        textfile=None if textfile is None else replaceable("--metrics-textfile", textfile),
+        listen=None if listen is None else listen_address(listen, "127.0.0.1:9309", "--metrics-listen"),
+        spark=arguments.metrics_spark,
+    )
 
 
 def _stored_broker_settings(settings: Settings) -> Mapping[str, str] | None:
@@ -262,6 +282,16 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="write metrics of this run to this file, in Prometheus's text format, while the job runs and at its end",
+    )
+    parser.add_argument(
+        "--metrics-listen",
+        metavar="HOST:PORT",
+        help="answer scrapes of Prometheus at this address, under /metrics, while the job runs",
+    )
+    parser.add_argument(
+        "--metrics-spark",
+        action="store_true",
+        help="give the metrics of this run to Spark's metrics system, if the job starts Spark",
     )
     parser.add_argument(
         "--log-format",

@@ -66,9 +66,9 @@ ABOVE = {
     " lakelog.cli.inspect",
     "pipeline.settings": "",
     "pipeline.spark": "lakelog.garbage_collection lakelog.spark",
-    "pipeline.job_metrics": "lakelog.terminal lakelog.optional",
-    "pipeline.job": "lakelog.terminal lakelog.opening lakelog.cli.output lakelog.cli.clean pipeline.settings pipeline.spark"
-    " pipeline.job_metrics",
+    "pipeline.job_metrics": "lakelog.terminal lakelog.optional pipeline.spark",
+    "pipeline.job": "lakelog.terminal lakelog.opening lakelog.cli.output lakelog.cli.options lakelog.cli.clean"
+    " pipeline.settings pipeline.spark pipeline.job_metrics",
     "pipeline.topic_model": "schemas pipeline.settings",
     "pipeline.stop_request": "",
     "pipeline.delta": "schemas lakelog.dead_letter_tables lakelog.delta_options lakelog.delta lakelog.rows"

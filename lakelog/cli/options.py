@@ -262,17 +262,18 @@ def given_overrides(
     return overrides
 
 
-def listen_address(text: str, example: str) -> tuple[str, int]:
+def listen_address(text: str, example: str, option: str = "--listen") -> tuple[str, int]:
     """The host and the port of HOST:PORT, [IPV6]:PORT or :PORT. Without a host, the address is that of all networks.
 
     Args:
-        text: the value of the option --listen.
+        text: the value of the option.
         example: an address for the error message.
+        option: the name of the option.
 
     Raises:
         UsageError: the text is not an address.
     """
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 0xFFFF or (":" in host and not host.startswith("[")):
-        raise UsageError("--listen", f"expected HOST:PORT; found {text!r}", f"For example {example}.")
+        raise UsageError(option, f"expected HOST:PORT; found {text!r}", f"For example {example}.")
     return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)

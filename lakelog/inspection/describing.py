@@ -10,6 +10,7 @@ from storage_engine.config import TOPIC_KEYS, BrokerConfig, TopicConfig, as_text
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.topic.chain.topic_state import CommittedBatch, DroppedFile, TopicState, Writer
 from storage_engine.topic.clean.sweeping import unnamed_files
+from storage_engine.topic.ingest_reports import IngestReport, read_report
 from storage_engine.topic.topics import Topics
 
 
@@ -36,6 +37,7 @@ class TopicDescription:
     change: a short text about what this version changed.
     writer: the job that feeds the topic, and its epoch.
     queries: the last micro-batch of each streaming query, by the id of the query.
+    ingest: what the ingest that feeds the topic last reported; None if there is no such report.
     positions: for each source and each partition of the source, the highest committed position.
     sweep_floor: the oldest version of the state from which a job may still start.
     settings: the settings that are not Kafka's defaults.
@@ -53,6 +55,7 @@ class TopicDescription:
     change: str
     writer: Writer
     queries: Mapping[str, CommittedBatch]
+    ingest: IngestReport | None
     positions: Mapping[str, Mapping[str, int]]
     sweep_floor: int
     settings: tuple[Setting, ...]
@@ -72,6 +75,7 @@ class TopicDescription:
             "change": self.change,
             "writer": self.writer.model_dump(),
             "queries": {query: batch.model_dump() for query, batch in self.queries.items()},
+            "ingest": None if self.ingest is None else self.ingest.model_dump(exclude={"format"}),
             "positions": {source: dict(positions) for source, positions in self.positions.items()},
             "sweep_floor": self.sweep_floor,
             "settings": [{"key": each.key, "value": each.value, "from": each.source} for each in self.settings],
@@ -100,6 +104,7 @@ def describe(topics: Topics, state: TopicState) -> TopicDescription:
         change=state.change,
         writer=state.writer,
         queries=state.queries,
+        ingest=read_report(topics.storage, state.writer.query),
         positions=state.positions,
         sweep_floor=state.sweep_floor,
         settings=tuple(_settings(state, topics.broker)),

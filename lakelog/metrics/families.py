@@ -201,6 +201,21 @@ _TOPIC_GAUGES: tuple[tuple[str, str, Callable[[TopicFigures], float | None]], ..
     ("lakelog_topic_has_ingest", "1 if an ingest feeds the topic, else 0.", lambda topic: int(topic.has_ingest)),
     ("lakelog_topic_writer_epoch", "The writer's epoch. Each take-over adds one.", lambda topic: topic.epoch),
     (
+        "lakelog_topic_ingest_lag_records",
+        "Records of the source that the ingest had not read at its last report.",
+        lambda topic: topic.ingest.lag_records if topic.ingest is not None else None,
+    ),
+    (
+        "lakelog_topic_ingest_running",
+        "1 if the ingest ran at its last report, 0 if it had ended.",
+        lambda topic: int(topic.ingest.is_running) if topic.ingest is not None else None,
+    ),
+    (
+        "lakelog_topic_ingest_reported_timestamp_seconds",
+        "When the ingest wrote its last report.",
+        lambda topic: topic.ingest.updated_ms / 1000 if topic.ingest is not None else None,
+    ),
+    (
         "lakelog_topic_waiting_segments",
         "Dropped segments whose files are not deleted yet.",
         lambda topic: topic.waiting_segments,

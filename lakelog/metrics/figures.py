@@ -12,6 +12,7 @@ from lakelog.metrics.change_kinds import RecentChanges
 from lakelog.metrics.consumer_status import ConsumerStatus
 from lakelog.report.dead_letter_counts import DeadLetters
 from lakelog.report.exported_tables import StaleRows
+from storage_engine.topic.ingest_reports import IngestReport
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class TopicFigures:
     versions_kept: the number of versions in storage.
     has_ingest: whether an ingest has taken over the topic.
     epoch: the writer's epoch, which each take-over increases.
+    ingest: what the ingest last reported about its stream; None if there is no such report.
     damaged_consumers: the files of consumers that cannot be read, with their errors.
     waiting_segments: dropped segments whose files are not deleted yet.
     due_segments: segments that the next maintenance would drop, and dropped segments whose files it would delete.
@@ -116,6 +118,7 @@ class TopicFigures:
     lag_error: str = ""
     dead_letters: tuple[DeadLetters, ...] | None = None
     stale_rows: tuple[StaleRows, ...] | None = None
+    ingest: IngestReport | None = None
 
 
 @dataclass(frozen=True)

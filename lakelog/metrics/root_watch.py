@@ -21,6 +21,7 @@ from storage_engine.errors import LogError, NoRootError
 from storage_engine.log.checkpoint import HIGH_WATERMARKS
 from storage_engine.storage import Storage
 from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.ingest_reports import INGEST_REPORTS, KeptReports
 from storage_engine.topic.readers.consumer_files import read_consumers
 from storage_engine.topic.topics import Topics, is_root
 from storage_engine.topic.view_record import VIEW
@@ -43,6 +44,7 @@ class RootWatch:
         self._cluster = topics.storage.uri.rstrip("/").rpartition("/")[2] if cluster is None else cluster
         self._counts_tables = counts_tables
         self._lock = threading.Lock()
+        self._reports = KeptReports()
         self._watches: dict[str, TopicWatch] = {}
         self._unreadable: dict[str, LogError] = {}
         self._counts: dict[str, Counts] = {}
@@ -81,12 +83,14 @@ class RootWatch:
         else:
             self._unreadable = {name: each for name, each in self._unreadable.items() if name not in self._watches}
             self._follow()
+        has_reports = storage.folders is None or INGEST_REPORTS.removeprefix("meta/") in folders
+        reports = self._reports.read(storage) if has_reports else {}
         topics: list[TopicFigures] = []
         for name, watch in sorted(self._watches.items()):
             if name in self._unreadable:
                 continue
             try:
-                found = watch.figures(shown, now_ms)
+                found = watch.figures(shown, reports, now_ms)
             except LogError as error:
                 self._unreadable[name] = error
             else:

@@ -35,6 +35,7 @@ from storage_engine.quantities import counted, shown_duration, shown_number, sho
 from storage_engine.storage import Storage
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.clean.topic_compaction import plan_compaction
+from storage_engine.topic.ingest_reports import IngestReport, read_report
 from storage_engine.topic.readers.consumer_files import Consumers, read_consumers
 from storage_engine.topic.topics import Topics
 
@@ -118,6 +119,7 @@ class TopicFacts:
     dead_letters: from the tables that could be read.
     all_dead_letters: whether all tables could be read.
     stale_rows: the stale rows of the tables to which the topic is exported.
+    ingest: what the ingest that feeds the topic last reported; None if there is no such report.
     database_dead_letters: the tables in databases that also have dead letters of the topic, which are not counted.
     """
 
@@ -130,6 +132,7 @@ class TopicFacts:
     warnings: tuple[ReportWarning, ...]
     stale_rows: tuple[StaleRows, ...] = ()
     database_dead_letters: tuple[str, ...] = ()
+    ingest: IngestReport | None = None
 
     @property
     def name(self) -> str:
@@ -261,7 +264,7 @@ def collect_topic(topics: Topics, name: str, now_ms: int) -> TopicFacts:
     warnings += _of_exports(name, dead_letters, stale_rows)
     return TopicFacts(
         state, config, partitions, history, tuple(dead_letters), all_dead_letters, tuple(warnings), stale_rows,
-        database_dead_letters(consumers.known),
+        database_dead_letters(consumers.known), read_report(topics.storage, state.writer.query),
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from lakelog.report.topic_changes import Change
 from storage_engine.config import TopicConfig, as_text
 from storage_engine.quantities import counted, shown_duration, shown_number, shown_size
 from storage_engine.topic.chain.topic_state import DroppedFile, Writer
+from storage_engine.topic.ingest_reports import IngestReport, shown_report
 
 MOST_PICTURES = 16
 """At most this many partitions of a topic, the largest ones, have a picture and a table of segments."""
@@ -56,15 +57,23 @@ def show_topic(facts: TopicFacts, now_ms: int) -> Markup:
 
 def _summary(facts: TopicFacts) -> Markup:
     state = facts.state
-    rows: dict[str, Child] = {
+    facts_of_state: dict[str, Child] = {
         "topic id": element("code", state.topic_id),
         "state": joined(["version ", shown_number(state.version), ", ", moment(state.written_ms), ": ", state.change]),
         "cleanup.policy": as_text(facts.config.cleanup_policy),
         "writer": _writer(state.writer),
     }
+    rows = facts_of_state | ingest_row(facts.ingest)
     return element(
         "dl", *(joined([element("dt", name), element("dd", value)]) for name, value in rows.items()), class_="facts"
     )
+
+
+def ingest_row(report: IngestReport | None) -> dict[str, Child]:
+    """The row about the ingest that feeds a topic; empty without a report."""
+    if report is None:
+        return {}
+    return {"ingest": joined([shown_report(report), "; reported ", moment(report.updated_ms)])}
 
 
 def _writer(writer: Writer) -> Markup:

@@ -70,8 +70,7 @@ def records_behind(sources: Sequence[SourceProgress]) -> int | None:
     """How many records of its sources a stream had not read after its last micro-batch; None if a source does not
     report this.
 
-    A source reports this if its offsets have the form of Kafka's source: for each topic, a number for each of its
-    partitions.
+    The sources kafka and lakelog report this: their offsets have, for each topic, a number for each of its partitions.
     """
     behind = 0
     for source in sources:
@@ -83,10 +82,12 @@ def records_behind(sources: Sequence[SourceProgress]) -> int | None:
 
 
 def _records_up_to(offset: str) -> int | None:
-    """The sum of {topic: {partition: offset}} in JSON; None for anything else."""
+    """The sum of {topic: {partition: offset}} or {topic: {"topic_id": ..., "offsets": {partition: offset}}} in JSON; None
+    for anything else."""
     try:
         topics = json.loads(offset)
-        offsets = [each for partitions in topics.values() for each in partitions.values()]
-    except (ValueError, AttributeError):
+        of_topics = [each.get("offsets", each) if "topic_id" in each else each for each in topics.values()]
+        offsets = [each for partitions in of_topics for each in partitions.values()]
+    except (ValueError, AttributeError, TypeError):
         return None
     return sum(offsets) if all(isinstance(each, int) for each in offsets) else None

@@ -12,7 +12,7 @@ from lakelog.report.facts import PartitionFacts, ReportWarning, WarningKind, col
 from lakelog.report.layout import data_table, moment, row_head
 from lakelog.report.markup import Child, Markup, element, escaped, joined
 from lakelog.report.overview import legend
-from lakelog.report.topic_section import partitions_table, show_partition
+from lakelog.report.topic_section import ingest_row, partitions_table, show_partition
 from lakelog.ui.overview_pages import page_of
 from lakelog.ui.parameters import Parameters
 from lakelog.ui.rendering import Look, address, show
@@ -24,6 +24,7 @@ from storage_engine.quantities import shown_number, shown_size
 from storage_engine.topic.chain.history_file import VersionChange
 from storage_engine.topic.chain.history_reader import HistoryReader
 from storage_engine.topic.chain.topic_state import TopicState, Writer
+from storage_engine.topic.ingest_reports import read_report
 from storage_engine.topic.readers.consumer_files import read_consumers
 
 with optional("starlette", "lakelog[ui]", "The command `lakelog ui`"):
@@ -60,7 +61,8 @@ def topic(site: Site, request: Request, name: str) -> Response:
         warnings.append(ReportWarning(WarningKind.UNREADABLE, name, str(error)))
     pictures = joined([show_partition(name, config, each, now_ms) for each in parts])
     values = {
-        "name": name, "paging": shown, "facts": _summary(state, config),
+        "name": name, "paging": shown,
+        "facts": _summary(state, config) | ingest_row(read_report(topics.storage, state.writer.query)),
         "warnings": warning_list(warnings) if warnings else None,
         "table": partitions_table(parts, now_ms),
         "records": [(number, address("topics", name, "records", partition=number)) for number in numbers],

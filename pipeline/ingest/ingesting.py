@@ -7,6 +7,7 @@
     rows/                 reads the rows of the source, and makes records of them
     micro_batch.py        stages one micro-batch, and commits it on each topic
     storage_retry.py      waits for a storage that is full or unreachable
+    stream_watch.py       passes what Spark reports to the job's metrics, and to the report in the root
 
 This module joins these parts. This module watches the stream until the stream ends by itself, is stopped, fails, or is
 fenced. A stream is fenced if another ingest has taken over one of its topics.
@@ -14,8 +15,8 @@ fenced. A stream is fenced if another ingest has taken over one of its topics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from py4j.protocol import Py4JJavaError
@@ -24,7 +25,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from lakelog.spark.task_progress import records_behind
 from pipeline.ingest.checkpoint_check import CheckpointFiles, checkpoint_files, look_at_checkpoint, query_id_of
 from pipeline.ingest.claim import Claim, ClaimRequest, decide_claim
 from pipeline.ingest.ingest_topic import PlannedTopic, make_topic, plan_topic, settle_lists, take_over_all
@@ -34,6 +34,7 @@ from pipeline.ingest.rows.record_rows import record_rows
 from pipeline.ingest.rows.source_rows import SourceRows, reads_files, shown_source, source_rows
 from pipeline.ingest.source_positions import PositionedSource
 from pipeline.ingest.storage_retry import StorageRetry
+from pipeline.ingest.stream_watch import StreamWatch
 from pipeline.settings import Settings
 from pipeline.spark.failures import SPARK_ERRORS, failure_reason, missing_python, stream_reason
 from pipeline.spark.session import start_python_daemon
@@ -97,8 +98,7 @@ class Ingest:
                 recorded batches and positions of earlier queries.
             accept_schema: accept a change of a topic's model that breaks older records or their readers.
             meter: receives the number of committed records, the number of records that are still in the source (if it
-                is known), and the figures of the micro-batches: batches, batch_seconds, phase_seconds, spark_seconds and
-                dead_letters.
+                is known), and the figures of the micro-batches (pipeline/job_metrics/job_figures.py).
         """
         self._spark = spark
         self._settings = settings
@@ -113,6 +113,7 @@ class Ingest:
         self._failure: BaseException | None = None
         self._stop = StopRequest()
         self._query: StreamingQuery | None = None
+        self._watch: StreamWatch | None = None
 
     def run(self) -> IngestResult:
         """Run the stream. With available-now, the stream ends at the current end of the source; otherwise the stream
@@ -145,21 +146,21 @@ class Ingest:
         result = IngestResult(query_id, {name: TopicResult(each.epoch) for name, each in self._ingest_topics.items()})
         result.dropped_fields = DroppedFields.of(self._settings, planned.read)
         result.notes += [note for topic in planned.topics for note in topic.notes] + left
-        storage_retry = StorageRetry(self._ingest.storage_retry_timeout_ms, self._stop.wait, self._report_wait)
+        storage_retry = StorageRetry(self._ingest.storage_retry_timeout_ms, self._stop.wait, self._say_wait)
         self._batches = MicroBatches(
             self._topics,
             self._ingest,
             source,
             self._ingest_topics,
             result,
-            self._report,
+            self._say,
             self._meter,
             storage_retry,
             schemas,
             self._settings.source_schema_setting,
         )
         try:
-            with self._stop.listening(), hold_lock(storage):
+            with self._stop.listening(), hold_lock(storage), self._watched(query_id):
                 self._query = self._stream(planned.rows).start()
                 self._await(self._query)
         finally:
@@ -167,6 +168,33 @@ class Ingest:
                 ingest_topic.close()
         result.notes += _notes_of_positions(result)
         return result
+
+    @contextmanager
+    def _watched(self, query_id: str) -> Iterator[None]:
+        """Watch the query that is started in this context."""
+        self._watch = watch = StreamWatch(query_id, self._topics.storage, self._topics.clock, self._meter)
+        listener = watch.listener
+        self._spark.streams.addListener(listener)
+        has_ended = False
+        try:
+            yield
+            has_ended = True
+        finally:
+            watch.end(waits=has_ended)
+            with suppress(*SPARK_ERRORS, OSError):  # Spark has ended
+                self._spark.streams.removeListener(listener)
+
+    def _say(self, line: str) -> None:
+        """Print a line."""
+        if self._watch is not None:
+            self._watch.said()
+        self._report(line)
+
+    def _say_wait(self, line: str) -> None:
+        """Print why the ingest pauses."""
+        if self._watch is not None:
+            self._watch.said()
+        self._report_wait(line)
 
     def _stream(self, rows: DataFrame) -> DataStreamWriter:
         """The stream of these rows, not started yet."""
@@ -246,16 +274,16 @@ class Ingest:
             while not query.awaitTermination(_LOOK_SECONDS):
                 with suppress(StorageError):  # the micro-batch meets the same error, and waits or reports it
                     self._check_fenced()
-                self._take_progress(query)
+                if self._watch is not None and (line := self._watch.line_after_silence()) is not None:
+                    self._report(line)
                 if self._stop.asked and not stop_noticed:
                     stop_noticed = True
-                    self._report("stopping after the current micro-batch; a second signal stops immediately")
+                    self._say("stopping after the current micro-batch; a second signal stops immediately")
                 if self._stop.asked and not query.status["isTriggerActive"]:
                     return
             # The query reports its end before it has recorded its last micro-batch. Spark must run until the
             # micro-batch is recorded.
             query.awaitTermination()
-            self._take_progress(query)
         except StreamingQueryException as error:
             # If the ingest is fenced, the other ingest is the cause of the error, because both use the same checkpoint
             # and files.
@@ -267,12 +295,6 @@ class Ingest:
         finally:
             if query.isActive:
                 query.stop()
-
-    def _take_progress(self, query: StreamingQuery) -> None:
-        """Pass what Spark reports about its last micro-batch to the meter."""
-        if progress := query.lastProgress:
-            self._meter.expect(records_behind(progress.sources))
-            self._meter.figure("spark_seconds", {name: ms / 1000 for name, ms in progress.durationMs.items()})
 
     def _ended(self, error: StreamingQueryException) -> LogError:
         """The error for the operator if Spark ended the stream. The cause may persist, so the error does not promise
@@ -314,6 +336,8 @@ class Ingest:
 
     def _on_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Spark calls this method in a thread of Spark, for one micro-batch after another."""
+        assert self._watch is not None, "the watch begins before the query"
+        self._watch.begin(batch_id)
         try:
             self._batches.ingest(rows, batch_id)
             if self._stop.asked:
@@ -321,6 +345,8 @@ class Ingest:
         except BaseException as error:
             self._failure = error  # the error that Spark passes to _await has only the text of this error
             raise
+        finally:
+            self._watch.done()
 
 
 def _notes_of_positions(result: IngestResult) -> list[str]:

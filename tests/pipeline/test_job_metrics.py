@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from pyspark.sql import SparkSession
 
 import lakelog
 from jobs.ingest import add_ingest_options, ingest
 from lakelog.terminal.progress_display import NoDisplay
-from pipeline import job_metrics
 from pipeline.job import JobContext, JobReport, run_job
-from pipeline.job_metrics import JobMetrics
-from storage_engine.clock import ManualClock
+from pipeline.job_metrics import job_metrics
+from pipeline.job_metrics.job_metrics import JobMetrics, MetricsTargets
+from storage_engine.clock import ManualClock, SystemClock
+from storage_engine.config import BrokerConfig
 from storage_engine.errors import ExitStatus, FencedError
+from storage_engine.topic.ingest_reports import read_report
+from storage_engine.topic.topics import Topics
+from tests.stores import storage_at
 
 EXPOSITION = Path(__file__).with_name("job_exposition.prom")
 PROJECT = Path(__file__).resolve().parents[2]
@@ -41,7 +51,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def test_the_file_has_the_run_its_amounts_and_the_figures_of_an_ingest(tmp_path: Path) -> None:
     clock, path = ManualClock(1_000_000), tmp_path / "ingest.prom"
-    metrics = JobMetrics(NoDisplay(), path, "ingest", "flights", clock)
+    metrics = JobMetrics(NoDisplay(), MetricsTargets(path), "ingest", "flights", clock)
     for records in (3, 4):  # amounts of work with the same name are added
         with metrics.work("ingest flights") as meter:
             meter.expect(records=10, size=1000)
@@ -75,6 +85,48 @@ def test_the_file_is_current_while_work_runs(tmp_path: Path, monkeypatch: pytest
     assert run_job("compaction", "", main, argv=argv, environ={}) == 0
     found = samples(path)
     assert (found["lakelog_job_running"], found["lakelog_job_exit_status"]) == (0, 0)
+
+
+def test_scrapes_get_the_metrics_of_their_moment_until_the_job_ends(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    addresses = []
+
+    def main(context: JobContext) -> JobReport:
+        (address,) = re.findall(
+            r"^export: metrics at (http://127\.0\.0\.1:\d+/metrics)$", capfd.readouterr().err, re.MULTILINE
+        )
+        addresses.append(address)
+        with context.display.work("export orders") as meter:
+            for records in (3, 7):
+                meter.advance(records=records - meter.records)
+                with urlopen(address) as answer:
+                    text = answer.read().decode()
+                labels = '{conf="",name="export",work="export orders"}'
+                assert f"lakelog_job_records_total{labels} {records}.0\n" in text
+        return JobReport({})
+
+    argv = ["--root", str(tmp_path), "--metrics-listen", "127.0.0.1:0"]
+    assert run_job("export", "", main, argv=argv, environ={}) == 0
+    with pytest.raises(URLError):
+        urlopen(addresses[0])
+
+
+def test_an_address_that_is_none_or_is_taken_is_refused_before_the_work(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for given, status, told in (
+            ("9309", 2, "--metrics-listen: expected HOST:PORT; found '9309'. For example 127.0.0.1:9309."),
+            (
+                f"127.0.0.1:{port}", 1,
+                f"--metrics-listen 127.0.0.1:{port}: cannot be opened: Address already in use. Choose another address.",
+            ),
+        ):  # fmt: skip
+            argv = ["--root", str(tmp_path), "--metrics-listen", given]
+            assert run_job("export", "", lambda _: pytest.fail("the work began"), argv=argv, environ={}) == status
+            assert capfd.readouterr().err == f"export: {told}\n"
 
 
 def test_a_failure_keeps_the_time_of_the_last_success(tmp_path: Path) -> None:
@@ -151,8 +203,7 @@ ingest:
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("spark")
-def test_an_ingest_reports_its_micro_batches(tmp_path: Path) -> None:
+def test_an_ingest_reports_its_micro_batches(spark: SparkSession, tmp_path: Path) -> None:
     root, conf, path = tmp_path / "root", tmp_path / "copy.yaml", tmp_path / "copy.prom"
     conf.write_text(_COPY)
     events = lakelog.open(root, create=True).create_topic("events", partitions=1)
@@ -166,6 +217,7 @@ def test_an_ingest_reports_its_micro_batches(tmp_path: Path) -> None:
         str(path),
         "--progress-json",
         f"{path}.jsonl",
+        "--metrics-spark",
     ]
     assert run_job("ingest", "", ingest, add_ingest_options, argv, {}, makes_topics=True) == 0
     families = text_string_to_metric_families(path.read_text())
@@ -177,9 +229,34 @@ def test_an_ingest_reports_its_micro_batches(tmp_path: Path) -> None:
     assert letters == {"no_key": 2}
     assert values.pop("lakelog_job_bytes_total") > 0
     assert values.pop("lakelog_job_batch_seconds") > 0
-    assert {"lakelog_job_records_total": 2, "lakelog_job_batches_total": 2}.items() <= values.items()
+    assert values.pop("lakelog_job_input_rows_per_second") >= 0
+    assert values.pop("lakelog_job_processed_rows_per_second") > 0
+    assert values == {
+        "lakelog_job_records_total": 2, "lakelog_job_expected_records": 2, "lakelog_job_batches_total": 2,
+        "lakelog_job_input_rows_total": 4, "lakelog_job_source_lag_records": 0,
+    }  # fmt: skip
     assert {"stage", "publish", "fsync"} <= phases.keys()
     assert {"addBatch", "triggerExecution"} <= spark_phases.keys()
     lines = [json.loads(line) for line in Path(f"{path}.jsonl").read_text().splitlines()]
     (end,) = [each for each in lines if (each["work"], each["state"]) == ("ingest copy", "done")]
     assert (end["batches"], end["dead_letters"], end["phase_seconds"]) == (2, letters, phases)
+    gauges = spark_gauges(spark)
+    assert gauges["lakelog_job_records_total.ingest_copy"] == 2
+    assert gauges["lakelog_job_phase_seconds_total.ingest_copy.stage"] == phases["stage"]
+    assert gauges["lakelog_job_exit_status"] == 0
+    report = read_report(
+        storage_at(root), Topics(storage_at(root), BrokerConfig(), SystemClock()).state("copy").writer.query
+    )
+    assert report is not None
+    assert (report.is_running, report.batch_id, report.lag_records) == (False, 1, 0)
+
+
+def spark_gauges(spark: SparkSession) -> dict[str, float]:
+    """The values that Spark's metrics system has from users, by name."""
+    context: Any = spark.sparkContext
+    sources = context._jsc.sc().env().metricsSystem().getSourcesByName("AccumulatorSource")
+    found: dict[str, float] = {}
+    for number in range(sources.size()):
+        gauges = sources.apply(number).metricRegistry().getGauges()
+        found |= {str(name): float(gauges.get(name).getValue()) for name in gauges.keySet()}
+    return found

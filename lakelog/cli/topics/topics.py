@@ -33,6 +33,7 @@ from lakelog.cli.topics import reassign
 from lakelog.cli.topics.group_transfer import export_groups, import_broker_groups
 from storage_engine.errors import ExitStatus, LogError, UsageError
 from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
+from storage_engine.topic.ingest_reports import shown_report
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -312,6 +313,8 @@ def _summary(topic: TopicDescription) -> Iterator[str]:
             f"writer           query {writer.query}, epoch {writer.epoch}, on {writer.host} (process {writer.pid})"
             f" since {shown_moment(writer.since_ms)}"
         )
+    if topic.ingest is not None:
+        yield f"ingest           {shown_report(topic.ingest)}; reported {shown_moment(topic.ingest.updated_ms)}"
     for query, batch in topic.queries.items():
         yield f"last batch       {batch.batch_id if batch.batch_id >= 0 else 'none'} of query {query}"
     for source, positions in topic.positions.items():

@@ -17,6 +17,7 @@ from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.append.topic_writer import take_over
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.chain.version_files import version_key
+from storage_engine.topic.ingest_reports import IngestReport, put_report
 from storage_engine.topic.readers.consumer_files import (
     EXPORT_KIND,
     GROUP_KIND,
@@ -85,6 +86,16 @@ class WatchedRoot:
 
     def take_over(self, name: str, query: str = "q") -> TopicState:
         return take_over(self.topics.chain(name), query)
+
+    def report_ingest(self, name: str, lag: int | None, *, is_running: bool = True) -> IngestReport:
+        """A report of the ingest that feeds a topic."""
+        query, now_ms = self.topics.state(name).writer.query, self.clock.now_ms()
+        assert query is not None
+        report = IngestReport(
+            query=query, updated_ms=now_ms, is_running=is_running, batch_id=41, batch_ms=now_ms, lag_records=lag
+        )
+        put_report(self.storage, report)
+        return report
 
     def export(
         self, name: str, positions: Mapping[int, int], table: str = "tables/orders", kind: str = EXPORT_KIND

@@ -25,6 +25,7 @@ def seeded(root: WatchedRoot) -> RootFigures:
     root.append("orders", 50_000, 40_000, 30_000)
     root.clock.advance(1000)
     root.append("orders", 20_000, partition=1)
+    root.report_ingest("orders", 1_200)
     root.export("orders", {0: 1})
     root.group_with("orders", "billing", {0: 3, 1: 0}, (HOUR, 1, 2), (HOUR, 2, 3), (HOUR, 3, 4))
     root.topic("a_topic-with.every_Letter-0", retention_ms=str(HOUR))

@@ -82,6 +82,23 @@ def test_a_look_costs_one_read_and_one_listing_of_each_topic(tmp_path: Path) -> 
     assert second == replace(first, now_ms=first.now_ms + 15_000, free_bytes=second.free_bytes)
 
 
+def test_the_newest_report_of_an_ingest_is_a_figure_of_its_topic(tmp_path: Path) -> None:
+    root = WatchedRoot(tmp_path, 1_900_000_000_000)
+    for name in ("a", "b"):
+        root.topic(name)
+        root.take_over(name, f"query-of-{name}")
+    found = [root.report_ingest("a", 7)]
+    assert [topic.ingest for topic in root.look().topics] == [*found, None]
+    root.look()
+    root.storage.taken()
+    root.look()
+    listed = {"read": 2, "list": 3, "entries": 3, "read log/": 1}
+    assert root.storage.taken() == listed, "a report that has not changed is not read again"
+    root.clock.advance(30_000)
+    found = [root.report_ingest("a", None, is_running=False)]
+    assert [topic.ingest for topic in root.look().topics] == [*found, None]
+
+
 def test_a_change_costs_what_changed(tmp_path: Path) -> None:
     root = WatchedRoot(tmp_path, 1_900_000_000_000)
     for name in ("a", "b"):

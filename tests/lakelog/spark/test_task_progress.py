@@ -93,6 +93,10 @@ def source(end: object, latest: object) -> SourceProgress:
 
 KAFKA = source({"a": {"0": 10, "1": 20}, "b": {"0": 5}}, {"a": {"0": 15, "1": 20}, "b": {"0": 7}})
 KAFKA_CAUGHT_UP = source({"a": {"0": 10}}, {"a": {"0": 10}})
+LAKELOG = source(
+    {"a": {"topic_id": "x", "offsets": {"0": 3}, "begun": {"0": 1}}},
+    {"a": {"topic_id": "x", "offsets": {"0": 5}}, "b": {"topic_id": "y", "offsets": {"0": 6}}},
+)
 FILES = source({"logOffset": 3}, None)
 RATE = source(12, None)
 TEXT = source("as of yesterday", "as of today")
@@ -101,7 +105,7 @@ SHARDS = source({"shard": {"position": "495"}}, {"shard": {"position": "501"}})
 
 @pytest.mark.parametrize(
     ("sources", "behind"),
-    [([KAFKA], 7), ([KAFKA_CAUGHT_UP], 0), ([KAFKA, KAFKA], 14), ([FILES], None), ([RATE], None), ([TEXT], None),
+    [([KAFKA], 7), ([KAFKA_CAUGHT_UP], 0), ([KAFKA, KAFKA], 14), ([LAKELOG], 8), ([FILES], None), ([RATE], None), ([TEXT], None),
      ([SHARDS], None), ([KAFKA, FILES], None), ([], None)],
 )  # fmt: skip
 def test_the_backlog_is_known_where_offsets_count_records(sources: list[SourceProgress], behind: int | None) -> None:

@@ -12,7 +12,9 @@ from lakelog.cli.topics import topics as commands
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import UnsupportedError
+from storage_engine.topic.append.topic_writer import take_over
 from storage_engine.topic.chain.topic_state import CommittedBatch
+from storage_engine.topic.ingest_reports import IngestReport, put_report
 from storage_engine.topic.topics import Topics
 from tests.lakelog.cli.conftest import line
 from tests.storage_engine.topic.wrapped_storage import PlainStorage
@@ -49,6 +51,29 @@ def test_describe_shows_how_far_sources_are_committed(lakelog, tmp_path) -> None
     assert "positions        of 2 partitions of source kafka b1:9092\n" in described
     assert "last batch       none of query q\n" in described
     assert json.loads(lakelog("topics", "describe", "t", "--format", "json").out)["positions"] == positions
+
+
+def test_describe_shows_how_far_the_ingest_is_behind_its_source(lakelog, tmp_path) -> None:
+    lakelog("topics", "create", "t")
+    topics = Topics(storage_at(tmp_path / "root"), BrokerConfig(), ManualClock(1_700_000_000_000))
+    take_over(topics.chain("t"), "q")
+    assert json.loads(lakelog("topics", "describe", "t", "--format", "json").out)["ingest"] is None
+    shown = {
+        "query": "q",
+        "updated_ms": 1_700_000_000_000,
+        "is_running": True,
+        "batch_id": 41,
+        "batch_ms": 1_699_999_990_000,
+    }
+    for lag, told in (
+        (1_200, "1,200 records behind its source"),
+        (None, "the source does not tell how many records remain"),
+    ):
+        put_report(topics.storage, IngestReport.model_validate(shown | {"lag_records": lag}))
+        line = f"ingest           runs, micro-batch 41 is recorded, {told}; reported 2023-11-14 22:13:20.000Z\n"
+        assert line in lakelog("topics", "describe", "t").out
+        found = json.loads(lakelog("topics", "describe", "t", "--format", "json").out)["ingest"]
+        assert found == shown | {"lag_records": lag}
 
 
 def test_describe_shows_partitions_and_segments(lakelog) -> None:

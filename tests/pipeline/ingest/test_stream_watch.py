@@ -1,0 +1,120 @@
+"""What an ingest says while nothing happens, and the report that it leaves in the root."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.ingest.stream_watch import StreamWatch
+from storage_engine.clock import ManualClock
+from storage_engine.progress import Meter
+from storage_engine.storage import Storage
+from storage_engine.storage.storage_opening import open_storage
+from storage_engine.topic.ingest_reports import INGEST_REPORTS, IngestReport, read_report
+
+QUERY = "6f2c8a94-2a40-4a54-9a3e-0a7f1c6f5f10"
+START = 1_795_233_600_000
+
+
+class Event:
+    """An event of Spark, as py4j gives it to the watch."""
+
+    def __init__(self, query: str, progress: dict[str, Any]) -> None:
+        self._query = query
+        self._progress = progress
+
+    def progress(self) -> Event:
+        return self
+
+    def json(self) -> str:
+        rows = {"numInputRows": 1, "inputRowsPerSecond": 1.0, "processedRowsPerSecond": 2.0, "timestamp": ""}
+        sink = {"description": "", "numOutputRows": 0}
+        found: dict[str, Any] = {
+            "id": self._query,
+            "runId": QUERY,
+            "name": None,
+            "stateOperators": [],
+            "sources": [],
+            "sink": sink,
+        }
+        return json.dumps(found | rows | {"batchDuration": 5, "durationMs": {"addBatch": 4}} | self._progress)
+
+    def id(self) -> Event:
+        return self
+
+    def toString(self) -> str:  # noqa: N802
+        return self._query
+
+
+def source(end: int, latest: int) -> dict[str, Any]:
+    rates = {"numInputRows": 1, "inputRowsPerSecond": 1.0, "processedRowsPerSecond": 2.0}
+    offsets = {"startOffset": None, "endOffset": {"t": {"0": end}}, "latestOffset": {"t": {"0": latest}}}
+    return {"description": "kafka", **rates, **offsets}
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return open_storage(str(tmp_path))
+
+
+def test_an_ingest_says_once_a_minute_what_it_does(storage: Storage) -> None:
+    clock = ManualClock(START)
+    watch = StreamWatch(QUERY, storage, clock, Meter("ingest", clock))
+    events: Any = watch.listener
+    clock.advance(59_999)
+    assert watch.line_after_silence() is None
+    clock.advance(1)
+    assert watch.line_after_silence() == "waiting for new rows for 1 min"
+    assert watch.line_after_silence() is None
+    watch.begin(7)
+    clock.advance(90_000)
+    assert watch.line_after_silence() == "batch 7 has been running for 1 min 30 s"
+    clock.advance(40_000)
+    watch.done()
+    watch.said()  # the line of the micro-batch
+    events._events.onQueryProgress(Event(QUERY, {"batchId": 7, "sources": [source(10, 1_510)]}))
+    clock.advance(60_000)
+    assert watch.line_after_silence() == "waiting for new rows for 1 min; 1,500 records behind the source"
+    events._events.onQueryIdle(Event(QUERY, {}))
+    clock.advance(120_000)
+    assert watch.line_after_silence() == "waiting for new rows for 3 min; 0 records behind the source"
+
+
+def test_the_report_is_written_every_half_minute_and_at_the_end(storage: Storage) -> None:
+    clock = ManualClock(START)
+    meter = Meter("ingest", clock)
+    watch = StreamWatch(QUERY, storage, clock, meter)
+    events: Any = watch.listener
+    assert read_report(storage, QUERY) is None
+    for batch_id, other in enumerate((QUERY, "another-query", QUERY, QUERY)):
+        events._events.onQueryProgress(Event(other, {"batchId": batch_id, "sources": [source(batch_id, 100)]}))
+        clock.advance(15_000)
+    running = IngestReport(
+        query=QUERY, updated_ms=START + 30_000, is_running=True, batch_id=2, batch_ms=START + 30_000, lag_records=98
+    )
+    assert read_report(storage, QUERY) == running
+    facts = meter.facts()
+    assert (facts["source_lag_records"], facts["expected_records"], facts["input_rows"]) == (97, 97, 3)
+    events._events.onQueryTerminated(Event(QUERY, {}))
+    watch.end(waits=True)
+    ended = IngestReport(
+        query=QUERY, updated_ms=START + 60_000, is_running=False, batch_id=3, batch_ms=START + 45_000, lag_records=97
+    )
+    assert read_report(storage, QUERY) == ended
+
+
+def test_a_report_that_cannot_be_read_is_missing_and_old_reports_are_deleted(storage: Storage, tmp_path: Path) -> None:
+    clock = ManualClock(START)
+    StreamWatch(QUERY, storage, clock, Meter("ingest", clock)).end(waits=False)
+    (file,) = (tmp_path / INGEST_REPORTS).iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b'"batch_id":-1', b'"batch_id":-2'))
+    assert read_report(storage, QUERY) is None
+    file.write_bytes(whole)
+    assert read_report(storage, "../@ingests/" + QUERY) is None
+    later = ManualClock(round(file.stat().st_mtime * 1000) + 31 * 86_400_000)
+    StreamWatch("next", storage, later, Meter("ingest", later))
+    assert list((tmp_path / INGEST_REPORTS).iterdir()) == []
