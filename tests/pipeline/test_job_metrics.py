@@ -60,6 +60,10 @@ def test_the_file_has_the_run_its_amounts_and_the_figures_of_an_ingest(tmp_path:
             meter.figure("batch_seconds", 0.5 * records)
             meter.figure("phase_seconds", {"stage": 0.25, "fsync": 0.5})
             meter.figure("spark_seconds", {"addBatch": 0.5})
+            meter.figure("input_rows", records + 1)
+            meter.figure("input_rows_per_second", 2.5)
+            meter.figure("processed_rows_per_second", 40.0 * records)
+            meter.figure("source_lag_records", 10 - records)
             meter.figure("dead_letters", {"no_key": records, 'it\'s "too" large\n': 1})
     with metrics.work("settle log/"):
         pass
