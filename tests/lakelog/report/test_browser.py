@@ -1,7 +1,7 @@
 """The page in a browser: wide and narrow, light and dark, opened from a file without a network.
 
-If there is no Chromium on PATH, these tests are skipped, and a line of the output says this. But `make test-browser`
-fails without Chromium.
+Without a Chromium on PATH, npm installs one (scripts/install_chromium.py). Without npm, these tests are skipped, and a line
+of the output says this. But `make test-browser` fails then.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Opens the pages in a browser. On a narrow screen, each page must fit, in both colour schemes. The keyboard must reach
 the content. A browser must be able to send a form. An open page must show new data.
 
-If there is no Chromium on PATH, these tests are skipped, and a line of the output says this. But `make test-browser`
-fails without Chromium.
+Without a Chromium on PATH, npm installs one (scripts/install_chromium.py). Without npm, these tests are skipped, and a line
+of the output says this. But `make test-browser` fails then.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ def test_each_page_fits_and_complains_of_nothing(filled: PagesRoot, chromium: Ch
                 page.show(width=400, dark=dark)
                 page.ask("document.querySelectorAll('details').forEach(each => each.open = true)")
                 assert page.ask("document.documentElement.scrollWidth") <= 400, path
+                columns = "document.querySelector('main table thead th:nth-child(2)')?.getBoundingClientRect().right ?? 0"
+                assert page.ask(columns) <= 400, f"{path}: a long name in the first column hides the other columns"
             assert page.complaints == [], path
             assert all(each.startswith((f"{address}/", "data:")) for each in page.requests), page.requests
             assert page.ask("[...document.querySelectorAll('table')].every(each => each.caption?.textContent)"), path
