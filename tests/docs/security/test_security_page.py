@@ -49,8 +49,8 @@ maintenance: {{tables.small.files: 1}}
 """
 PRUNED = 1005
 """So many versions that the oldest of them are pruned."""
-EXPORTED, IMPORTED, PRODUCER = "{exported}", "{imported}", "{producer}"
-"""Words of commands: a new directory, a Kafka log directory, and the producer of a transaction."""
+EXPORTED, IMPORTED, PRODUCER, PROPERTIES = "{exported}", "{imported}", "{producer}", "{properties}"
+"""Words of commands: a new directory, a Kafka log directory, the producer of a transaction, and the settings of a broker."""
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "lakelog read": ("lakelog", "read", "--topic", "t"),
     "lakelog read --group": ("lakelog", "read", "--topic", "t", "--group", "g"),
@@ -91,6 +91,8 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "lakelog verify --repair": ("lakelog", "verify", "--repair"),
     "lakelog plan": ("lakelog", "plan"),
     "lakelog compact": ("lakelog", "compact", "--topic", "t"),
+    "lakelog merge": ("lakelog", "merge", "--topic", "t"),
+    "lakelog log-manager": ("lakelog", "log-manager", "--once", "--config", PROPERTIES),
     "lakelog groups describe": ("lakelog", "groups", "describe", "--all-groups"),
     "lakelog groups delete": ("lakelog", "groups", "delete", "--group", "g"),
     "lakelog consumers list": ("lakelog", "consumers", "list"),
@@ -189,7 +191,8 @@ def ran(process: Restricted, template: Path, folder: Path, name: str, rights: Ma
     settings = () if words[0] == "lakelog" else ("--conf", str(folder / "settings.yaml"))
     allow(root, rights)
     try:
-        return process.run(*words, *settings, "--root", str(root), stdin=line(b"k", VALUE, topic="t"))
+        of_root = () if name == "lakelog log-manager" else ("--root", str(root))
+        return process.run(*words, *settings, *of_root, stdin=line(b"k", VALUE, topic="t"))
     finally:
         allow_everything(root)
 
@@ -204,7 +207,15 @@ def prepared(name: str, root: Path, folder: Path) -> list[str]:
         shutil.rmtree(folder / "imported", ignore_errors=True)
         shutil.copytree(GOLDEN / "codec_none/data", folder / "imported")
         words[words.index(IMPORTED)] = str(folder / "imported")
+    if PROPERTIES in words:
+        shutil.rmtree(folder / "kafka", ignore_errors=True)
+        shutil.copytree(GOLDEN / "codec_none/data", folder / "kafka")
+        (folder / "server.properties").write_text(f"log.dirs={folder / 'kafka'}\n")
+        words[words.index(PROPERTIES)] = str(folder / "server.properties")
     topics = Topics(open_storage(str(root)), BrokerConfig(), ManualClock(OLD))
+    if name == "lakelog merge":
+        # Now the segments are small, and are merged although they were not compacted.
+        topics.alter("t", None, {"segment.bytes": str(1 << 20), "cleanup.policy": "delete", "retention.ms": "-1"})
     if (
         name in {"lakelog transactions list", "lakelog transactions finish", "lakelog topics settle"}
         or PRODUCER in words

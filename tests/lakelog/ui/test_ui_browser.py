@@ -65,7 +65,9 @@ def test_each_page_fits_and_complains_of_nothing(filled: PagesRoot, chromium: Ch
                 page.show(width=400, dark=dark)
                 page.ask("document.querySelectorAll('details').forEach(each => each.open = true)")
                 assert page.ask("document.documentElement.scrollWidth") <= 400, path
-                columns = "document.querySelector('main table thead th:nth-child(2)')?.getBoundingClientRect().right ?? 0"
+                columns = (
+                    "document.querySelector('main table thead th:nth-child(2)')?.getBoundingClientRect().right ?? 0"
+                )
                 assert page.ask(columns) <= 400, f"{path}: a long name in the first column hides the other columns"
             assert page.complaints == [], path
             assert all(each.startswith((f"{address}/", "data:")) for each in page.requests), page.requests
