@@ -107,7 +107,8 @@ class Kills:
             self._template = Orders(f"s3://{self._bucket}/template", self._mode, **_CONFIGS)
             for _ in range(3):
                 self._template.append(12, self._chance)
-                self._run(problems := [], "export", self._template.settings())
+                problems: list[str] = []
+                self._run(problems, "export", self._template.settings())
                 assert problems == []
             self._template.append(25, self._chance)
             yield self

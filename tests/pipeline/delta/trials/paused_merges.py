@@ -92,7 +92,9 @@ class Trial:
             assert status == 0, report
 
     def _pause(self, kind: str) -> None:
-        processes = [self._worker.process.pid, *children(self._worker.process.pid)]
+        worker = self._worker.process.pid
+        assert worker is not None, "the worker has not been started"
+        processes = [worker, *children(worker)]
         for each in processes:
             os.kill(each, signal.SIGSTOP)
         try:
