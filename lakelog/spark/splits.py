@@ -8,8 +8,10 @@ replaced the file. Offsets stay the same.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +32,11 @@ from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.readers.reader import PartitionReader, segments_in_range
 
-_SPLITS_PER_CORE = 4
+_GROUPS_PER_CORE = 4
+_LEAST_GROUP_BYTES = 8 << 20
+"""A task reads at least so much, if there are other tasks for the other cores."""
+_PIECES_PER_GROUP = 4
+"""Into how many pieces the splits of a divided partition are cut for a group, so that the groups are about equal."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,49 @@ def grouped(splits: Iterable[Split], group_bytes: float) -> list[list[Split]]:
     return groups
 
 
+def pieces(split: Split, most_bytes: float) -> list[Split]:
+    """A split, divided into pieces of about the same size, each at most `most_bytes`. A piece has at least one offset."""
+    first = max(split.first_offset, split.segment.base_offset)
+    offsets = min(split.end_offset, split.segment.end_offset) - first
+    count = min(offsets, math.ceil(split.size / most_bytes))
+    cuts = [first + offsets * number // count for number in range(1, count)] if count > 1 else []
+    return [
+        replace(split, first_offset=begin, end_offset=end)
+        for begin, end in zip([split.first_offset, *cuts], [*cuts, split.end_offset], strict=True)
+    ]
+
+
+def task_groups(splits: Iterable[Split], cores: int, *, by_key: bool = False) -> list[list[Split]]:
+    """The splits that each task reads, some tasks for each core. Small partitions share a task, and large partitions are
+    divided.
+
+    Args:
+        splits: in the order of the log, partition by partition.
+        by_key: the tasks look for records with equal keys. Then a partition is divided only if it is larger than the
+            share of a core.
+    """
+    partitions = [list(found) for _, found in groupby(splits, key=lambda each: each.partition)]
+    sizes = [sum(split.size for split in found) for found in partitions]
+    share = max(sum(sizes) / cores, 1.0)
+    group_bytes = max(share / _GROUPS_PER_CORE, min(share, _LEAST_GROUP_BYTES))
+    groups: list[list[Split]] = []
+    room = 0.0
+    for found, size in zip(partitions, sizes, strict=True):
+        count = round(size / (share if by_key else group_bytes))
+        if count > 1:
+            most_bytes = size / count
+            small = [piece for split in found for piece in pieces(split, most_bytes / _PIECES_PER_GROUP)]
+            groups += grouped(small, most_bytes)
+            room = 0.0
+        elif groups and room > size / 2:
+            groups[-1] += found
+            room -= size
+        else:
+            groups.append(found)
+            room = group_bytes - size
+    return groups
+
+
 def ahead_of(storage: Storage, splits: Iterable[Split]) -> Readable:
     """What to read these splits from, in this order: it reads ahead in the segments that are read to their end."""
     whole = {each.segment.key: each.segment.size for each in splits if each.segment.end_offset <= each.end_offset}
@@ -140,10 +189,12 @@ class RecordTask:
 
     function: gets the records, with the columns of ROWS and in the order of the log, and returns the rows of the task.
     columns: the columns of these rows.
+    by_key: the function looks for records with equal keys, so it needs few tasks for a partition.
     """
 
     function: Callable[[Rows], Rows]
     columns: pa.Schema
+    by_key: bool = False
 
     def of(self, records: DataFrame) -> DataFrame:
         """The rows of the tasks that get these records."""
@@ -169,15 +220,14 @@ class _ReadGroups:
 
     def _records(self, batches: Rows) -> Iterator[pa.RecordBatch]:
         storage = open_storage(self.root)
-        for batch in batches:
-            for group in batch["id"].to_pylist():
-                reads = ahead_of(storage, self.groups[group])
-                for split in self.groups[group]:
-                    required_from = self.required.get(split.partition, LONG_MAX)
-                    for records in read_split(storage, split, reads, required_from=required_from):
-                        self.progress.advance(records.num_rows)
-                        yield records
-                    self.progress.advance(size=split.size)
+        for group in [number for batch in batches for number in batch["id"].to_pylist()]:
+            reads = ahead_of(storage, self.groups[group])
+            for split in self.groups[group]:
+                required_from = self.required.get(split.partition, LONG_MAX)
+                for records in read_split(storage, split, reads, required_from=required_from):
+                    self.progress.advance(records.num_rows)
+                    yield records
+                self.progress.advance(size=split.size)
 
 
 def read_topic(
@@ -205,9 +255,8 @@ def read_topic(
         for number in sorted(first)
         for split in splits_of(state, number, first[number], end[number], Isolation.READ_COMMITTED)
     ]
-    size = sum(split.size for split in splits)
-    progress.expect(size=size)
-    groups = grouped(splits, size / (spark.sparkContext.defaultParallelism * _SPLITS_PER_CORE))
+    progress.expect(size=sum(split.size for split in splits))
+    groups = task_groups(splits, spark.sparkContext.defaultParallelism, by_key=then.by_key)
     numbers = spark.range(0, len(groups), 1, max(1, len(groups)))
     read = _ReadGroups(storage.uri, tuple(tuple(group) for group in groups), dict(required), progress, then.function)
     return numbers.mapInArrow(read, nullable(spark_struct(then.columns)))

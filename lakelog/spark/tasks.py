@@ -20,7 +20,7 @@ from lakelog.spark.options.partition_json import Where
 from lakelog.spark.read_topics import States
 from lakelog.spark.shares import OffsetRange, divided
 from lakelog.spark.source_columns import as_source_rows
-from lakelog.spark.splits import Split, ahead_of, grouped, read_split, splits_of
+from lakelog.spark.splits import Split, ahead_of, grouped, pieces, read_split, splits_of
 from storage_engine.clock import SystemClock
 from storage_engine.config import LONG_MAX
 from storage_engine.errors import UnknownTopicError
@@ -100,7 +100,12 @@ def planned_tasks(
     ranges = list(ranges)
     groups: Sequence[Sequence[Split]]
     if least is None and most is None:
-        splits = [piece for each in ranges for split in _splits(states, each, isolation) for piece in pieces(split)]
+        splits = [
+            piece
+            for each in ranges
+            for split in _splits(states, each, isolation)
+            for piece in pieces(split, _PIECE_BYTES)
+        ]
         groups = grouped(splits, _TASK_BYTES)
     else:
         groups = [_splits(states, each, isolation) for each in divided(ranges, least, most)]
@@ -113,18 +118,6 @@ def planned_tasks(
         last = tasks.pop() if tasks else Task(required_from=required_from)
         tasks.append(replace(last, tails=tails))
     return tasks
-
-
-def pieces(split: Split) -> list[Split]:
-    """A split, divided into pieces of about the same size, each at most some megabytes."""
-    first = max(split.first_offset, split.segment.base_offset)
-    offsets = min(split.end_offset, split.segment.end_offset) - first
-    count = min(offsets, -(-split.size // _PIECE_BYTES))
-    cuts = [first + offsets * number // count for number in range(1, count)] if count > 1 else []
-    return [
-        replace(split, first_offset=begin, end_offset=end)
-        for begin, end in zip([split.first_offset, *cuts], [*cuts, split.end_offset], strict=True)
-    ]
 
 
 def _begun(splits: Iterable[Split], starts: Collection[tuple[str, int, int]]) -> frozenset[Where]:

@@ -89,6 +89,7 @@ from pipeline.delta.files.appending import (
     delete_files,
     what_was_written,
 )
+from pipeline.delta.files.upserting import can_upsert, change_files, commit_changes, upserting, what_was_reduced
 from pipeline.delta.rows.export_rows import decoding, reduced
 from pipeline.delta.rows.row_columns import REASONS
 from pipeline.delta.table_history import Commit, as_in_table, check_committed
@@ -158,15 +159,20 @@ def export_increment(
     if not plan.waiting:
         return ExportResult(plan=plan, table_version=plan.table_version)
     export = as_in_table(export, plan.head)
+    accepted = bounds.up_to is not None
     if can_append(export, plan):
-        return _append(spark, export, plan, read, max_share, accepted=bounds.up_to is not None)
+        return _append(spark, export, plan, read, max_share, accepted=accepted)
+    if can_upsert(export, plan):
+        result = _upsert(spark, export, plan, read, max_share, accepted=accepted)
+        if result is not None:
+            return result
     if plan.head is not None:
         check_layout(spark, export)
         check_columns(spark, export)
     rows = decided(export, read(*plan.to_read, plan.required, decoding(export))).persist()
     try:
         counts = count_records(rows)
-        recent = recent_after(plan.recent, counts, max_share, accepted=bounds.up_to is not None)
+        recent = recent_after(plan.recent, counts, max_share, accepted=accepted)
         if recent is None:
             raise too_many(export, plan, rows, counts, max_share)
         with named_conflicts(export.table, "export"):
@@ -203,6 +209,50 @@ def _append(
     finally:
         rows.unpersist()
     return _result(plan, counts, NOTHING_STALE, check_committed(export.table, head.version, stamp))
+
+
+def _upsert(
+    spark: SparkSession, export: Export, plan: ExportPlan, read: ReadRecords, max_share: float, *, accepted: bool
+) -> ExportResult | None:
+    """Upsert the new records. The tasks that read the records also write the files of the table. None: there are too many
+    keys. Then nothing was written."""
+    rows = read(*plan.to_read, plan.required, upserting(export)).persist()
+    try:
+        written, index = what_was_reduced(rows)
+        if index is None:
+            delete_files(export, written)
+            return None
+        counts = counts_of(written)
+        recent = recent_after(plan.recent, counts, max_share, accepted=accepted)
+        if recent is None:
+            error = too_many(export, plan, rows, counts, max_share)
+            delete_files(export, written)
+            raise error
+        with named_conflicts(export.table, "export"):
+            head = plan.head or fit_table(spark, export, plan)
+            stamp = stamp_of(spark, export, head, plan.positions, recent, plan.began)
+            if counts.dead_letters:
+                append_undecodable(spark, export, rows, stamp, plan.start)
+            changed = change_files(spark, export, head.version, written, index)
+            decision = changed.decision
+            if export.digest:
+                link = NextLink(head, plan.to_read[0], counts.by_partition)
+                stamp = link.add_to(stamp, changed.came, changed.went, decision.newly_stale)
+            commit_changes(export, changed, stamp)
+    finally:
+        rows.unpersist()
+    commit = check_committed(export.table, head.version, stamp)
+    return ExportResult(
+        records=counts.records,
+        tombstones=counts.tombstones,
+        written=decision.written,
+        deleted=decision.deleted,
+        became_stale=decision.newly_stale.total(),
+        reasons=counts.reasons,
+        without_row=decision.without_row,
+        plan=plan,
+        table_version=commit.version,
+    )
 
 
 def decided(export: Export, decoded: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Shows a new file of a storage as a file object of Python, for libraries that write to such an object."""
+"""Shows the files of a storage as file objects of Python, for libraries that read or write such objects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 
 from typing_extensions import Buffer
 
-from storage_engine.storage import NewFile
+from storage_engine.storage import NewFile, Readable
 
 
 class FileObject(io.RawIOBase):
@@ -29,3 +29,38 @@ class FileObject(io.RawIOBase):
 
     def tell(self) -> int:
         return self.size
+
+
+class ReadableObject(io.RawIOBase):
+    """A file that exists, and does not change."""
+
+    def __init__(self, storage: Readable, key: str, size: int) -> None:
+        """
+        Args:
+            size: the size of the file in bytes.
+        """
+        super().__init__()
+        self._storage = storage
+        self._key = key
+        self._size = size
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(self._size - self._position, 0)
+        length = left if size is None or size < 0 else min(size, left)
+        found = self._storage.read(self._key, self._position, length) if length else b""
+        self._position += len(found)
+        return found

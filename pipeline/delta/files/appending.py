@@ -104,7 +104,7 @@ def commit_files(export: Export, written: Written, stamp: Stamp) -> None:
         raise ConflictError(
             export.table, "another writer changed the table during the export", "Nothing is lost: start the job again."
         )
-    table.append_files(written.files, stamp)
+    table.change_files(written.files, stamp)
 
 
 def delete_files(export: Export, written: Written) -> None:

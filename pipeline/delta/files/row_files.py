@@ -26,13 +26,21 @@ from pipeline.delta.chain.digest_sums import sums_by_partition
 from pipeline.delta.chain.stamp_chain import RowSum, added
 from pipeline.delta.export_plan import Export
 from pipeline.delta.files.file_statistics import delta_statistics
-from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, HANDLING, RAW_VALUE, nullable_columns, table_columns
-from pipeline.delta.rows.row_decoding import decode_batches
+from pipeline.delta.rows.row_columns import (
+    COORDINATES,
+    COUNTS,
+    DIGEST,
+    HANDLING,
+    RAW_VALUE,
+    nullable_columns,
+    table_columns,
+)
+from pipeline.delta.rows.row_decoding import counted
 from storage_engine.storage import Storage
 from storage_engine.storage.file_object import FileObject
 from storage_engine.storage.storage_opening import open_storage
 
-_GROUP_BYTES = 32 << 20
+GROUP_BYTES = 32 << 20
 """About the size of a row group, in memory."""
 _FILE_BYTES = 256 << 20
 """About the largest size of a file."""
@@ -103,14 +111,11 @@ class AppendRecords:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         written = Written()
         with RowFiles(self.export) as files:
-            for batch in decode_batches(batches, self.export):
+            for batch in counted(batches, self.export):
                 is_bad = batch["_reason"].is_valid()
                 bad = batch.filter(is_bad)
-                written += Written(counts=_counts(batch, bad))
-                if bad.num_rows:
-                    letters = pa.Table.from_batches([bad.select(LETTER_COLUMNS.names[1:])])
-                    nothing = pa.nulls(len(letters), pa.string())
-                    yield from letters.add_column(0, RESULT[0], nothing).cast(LETTER_COLUMNS).to_batches()
+                written += Written(counts=record_counts(batch, bad))
+                yield from letters_of(bad, LETTER_COLUMNS)
                 files.write(batch.filter(pc.invert(is_bad)) if bad.num_rows else batch)
         yield pa.RecordBatch.from_pylist([{"_written": (written + files.written).to_json()}], LETTER_COLUMNS)
 
@@ -128,17 +133,39 @@ class WriteRows:
         yield pa.record_batch([pa.array([files.written.to_json()])], schema=RESULT)
 
 
-def _counts(batch: pa.RecordBatch, bad: pa.RecordBatch) -> Mapping[int, Mapping[str, int]]:
+def letters_of(bad: pa.RecordBatch, columns: pa.Schema) -> list[pa.RecordBatch]:
+    """Records that cannot be decoded, as rows of a task's result.
+
+    Args:
+        columns: LETTER_COLUMNS, perhaps with others, which are null.
+    """
+    if not bad.num_rows:
+        return []
+    arrays = [
+        bad[each.name].cast(each.type) if each.name in bad.schema.names else pa.nulls(bad.num_rows, each.type)
+        for each in columns
+    ]
+    return [pa.record_batch(arrays, schema=columns)]
+
+
+def record_counts(batch: pa.RecordBatch, bad: pa.RecordBatch) -> Mapping[int, Mapping[str, int]]:
     """By partition: how many records there are, how many of them are tombstones, how many have each reason of a dead
-    letter, and how many have a reason and are tombstones."""
+    letter, and how many have a reason and are tombstones.
+
+    Args:
+        batch: rows with the columns COUNTS.
+        bad: those of the rows that could not be decoded.
+    """
     counts: dict[int, dict[str, int]] = {}
+    by_partition = pa.table({name: batch[name] for name in ("_partition", *COUNTS.names)}).group_by("_partition")
+    for found in by_partition.aggregate([(name, "sum") for name in COUNTS.names]).to_pylist():
+        names = {"records": found["_records_sum"], "tombstones": found["_nulls_sum"]}
+        counts[found["_partition"]] = {name: count for name, count in names.items() if count}
 
     def add(name: str, partitions: pa.Array) -> None:
         for found in pc.value_counts(partitions).to_pylist():
-            counts.setdefault(found["values"], {})[name] = found["counts"]
+            counts[found["values"]][name] = found["counts"]
 
-    add("records", batch["_partition"])
-    add("tombstones", batch["_partition"].filter(batch["_tombstone"]))
     if bad.num_rows:
         add("null_values", bad["_partition"].filter(bad["_tombstone"]))
         for reason in pc.unique(bad["_reason"]).to_pylist():
@@ -157,17 +184,24 @@ class RowFiles:
         self._file: _RowFile | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._bytes = 0
+        self._rows = 0
+
+    @property
+    def next_row(self) -> tuple[int, int]:
+        """The number of the file in `written.files`, and the number of the row in the file, that the next row gets."""
+        return len(self.written.files), self._rows
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write rows. They have the columns of the table, and perhaps others."""
+        """Write rows into one file. They have the columns of the table, and perhaps others."""
         if not batch.num_rows:
             return
         rows = batch.select(self._columns.names).cast(self._columns)
         if DIGEST.name in self._columns.names:
             self.written += Written(came=sums_by_partition(rows["_partition"], rows[DIGEST.name]))
         self._waiting.append(rows)
+        self._rows += rows.num_rows
         self._bytes += rows.nbytes
-        if self._bytes >= _GROUP_BYTES:
+        if self._bytes >= GROUP_BYTES:
             self._write_group()
 
     def _write_group(self) -> None:
@@ -181,7 +215,7 @@ class RowFiles:
     def _end_file(self) -> None:
         if self._file is not None:
             self.written += Written(files=(self._file.close(),))
-            self._file = None
+            self._file, self._rows = None, 0
 
     def __enter__(self) -> Self:
         return self

@@ -63,8 +63,9 @@ def counted(batches: Iterable[pa.RecordBatch], export: Export) -> Iterator[pa.Re
 
 
 def newest_of_keys(batches: Iterable[pa.RecordBatch], export: Export) -> Iterator[pa.RecordBatch]:
-    """Decode records, and leave out most of the records that have a newer record of their key in the same partition. The
-    columns COUNTS of the newer record count them. Records that cannot be decoded are never left out.
+    """Decode records, and leave out records that have a newer record of their key in the same partition: all of them, if
+    the other records need at most half of _GROUP_BYTES, else most of them. The columns COUNTS of the newer record count
+    them. Records that cannot be decoded are never left out.
 
     Args:
         batches: as for `decode_batches`; the records of each partition are in the order of the log.
@@ -72,31 +73,35 @@ def newest_of_keys(batches: Iterable[pa.RecordBatch], export: Export) -> Iterato
     group: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        group.append(_decode(batch, export))
-        size += group[-1].nbytes
+        rows = _decode(batch, export)
+        group.append(_with_counts(rows, np.ones(rows.num_rows, np.int64), rows["_tombstone"]))
+        size += rows.nbytes
         if size >= _GROUP_BYTES:
-            yield from _newest(group, export)
-            group, size = [], 0
+            group = _newest(group)
+            size = sum(each.nbytes for each in group)
+            if size > _GROUP_BYTES // 2:
+                yield from (_with_digests(each, counted_columns(export)) for each in group)
+                group, size = [], 0
     if group:
-        yield from _newest(group, export)
+        yield from (_with_digests(each, counted_columns(export)) for each in _newest(group))
 
 
-def _newest(group: Sequence[pa.RecordBatch], export: Export) -> Iterator[pa.RecordBatch]:
-    for rows in pa.Table.from_batches(group).combine_chunks().to_batches():  # very large columns stay in several parts
-        yield _newest_rows(rows, export)
+def _newest(group: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    # Very large columns stay in several parts.
+    return [_newest_rows(rows) for rows in pa.Table.from_batches(group).combine_chunks().to_batches()]
 
 
-def _newest_rows(rows: pa.RecordBatch, export: Export) -> pa.RecordBatch:
+def _newest_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
     is_bad = rows["_reason"].is_valid()
     good = pc.indices_nonzero(pc.invert(is_bad))
-    keys = pa.table({"row": good, **{name: rows[name].take(good) for name in ("_key", "_partition", "_tombstone")}})
+    columns = ("_key", "_partition", *COUNTS.names)
+    keys = pa.table({"row": good, **{name: rows[name].take(good) for name in columns}})
     by_key = keys.group_by(["_key", "_partition"], use_threads=False)
-    found = by_key.aggregate([("row", "max"), ("row", "count"), ("_tombstone", "sum")])
+    found = by_key.aggregate([("row", "max"), *((name, "sum") for name in COUNTS.names)])
     bad = pc.indices_nonzero(is_bad)
     kept = rows.take(pa.concat_arrays([*found["row_max"].chunks, bad]))
-    records = np.concatenate([found["row_count"].to_numpy(), np.ones(len(bad), np.int64)])
-    nulls = np.concatenate([found["_tombstone_sum"].to_numpy(), rows["_tombstone"].take(bad).to_numpy(False)])
-    return _with_counts(_with_digests(kept, decoded_columns(export)), records, pa.array(nulls))
+    counts = [pa.concat_arrays([*found[f"{each}_sum"].chunks, rows[each].take(bad)]) for each in COUNTS.names]
+    return pa.record_batch([*kept.columns[: -len(counts)], *counts], schema=rows.schema)
 
 
 def _with_counts(rows: pa.RecordBatch, records: npt.NDArray[np.int64], nulls: pa.Array) -> pa.RecordBatch:

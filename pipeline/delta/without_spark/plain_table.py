@@ -13,9 +13,10 @@ table.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,7 +39,7 @@ from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, STALE_SINCE, nu
 from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES, DELETION_VECTORS_PROPERTY
 from pipeline.delta.table_stamp import Stamp
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
-from pipeline.delta.without_spark.row_changes import RecordPlace, RowChanges, TableRow, places_of
+from pipeline.delta.without_spark.row_changes import RowChanges, TableRow, places_of, stale_array, stale_places
 from pipeline.delta.without_spark.table_opening import create_table
 from storage_engine.errors import ConflictError
 
@@ -101,6 +102,13 @@ def has_int96(table: DeltaTable) -> bool:
     return any(footer.column(number).physical_type == "INT96" for footer in footers for number in range(len(footer)))
 
 
+class TableFile(NamedTuple):
+    """A file of a version. name: the path in the folder of the table. size: in bytes."""
+
+    name: str
+    size: int
+
+
 class PlainTable:
     """A table at one version. A commit that does not fit this version raises a ConflictError."""
 
@@ -150,14 +158,7 @@ class PlainTable:
         digest = [name for name in self._columns.names if name == DIGEST.name]
         found = self._rows([*COORDINATES.names, STALE_SINCE.name, *digest], lambda rows: pc.is_in(rows["_key"], wanted))
         places = places_of(found["_partition"], found["_offset"], found["_timestamp"])
-        stale = found[STALE_SINCE.name].combine_chunks()
-        since: list[RecordPlace | None] = [None] * len(found)
-        if stale.null_count < len(stale):
-            fields = [pa.chunked_array([stale.field(number)]) for number in range(3)]
-            parts = [field.fill_null(0) for field in (fields[0], fields[1], fields[2].cast(pa.int64()))]
-            moments = parts[2].cast(pa.timestamp("us", tz="UTC"))
-            whole = places_of(parts[0], parts[1], moments)
-            since = [each if valid else None for each, valid in zip(whole, stale.is_valid().to_pylist(), strict=True)]
+        since = stale_places(found[STALE_SINCE.name].combine_chunks())
         digests = found[DIGEST.name].to_pylist() if digest else [None] * len(found)
         return {
             key: TableRow(*row) for key, *row in zip(found["_key"].to_pylist(), places, since, digests, strict=True)
@@ -205,8 +206,28 @@ class PlainTable:
                 writer_properties=self._writer,
             )  # fmt: skip
 
-    def append_files(self, files: Sequence[WrittenFile], stamp: Stamp) -> None:
+    @property
+    def files(self) -> list[TableFile]:
+        """The files of this version."""
+        found = pa.table(self._table.get_add_actions())
+        return [
+            TableFile(*each) for each in zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), strict=True)
+        ]
+
+    def change_files(
+        self,
+        files: Sequence[WrittenFile],
+        stamp: Stamp,
+        removed: Sequence[TableFile] = (),
+        *,
+        retries: int | None = None,
+    ) -> None:
         """Commit files that were written into the folder of the table. Without files, this is a commit, too.
+
+        Args:
+            removed: files of this version, which the commit removes.
+            retries: how often the commit is tried again after commits of others that do not conflict with it; None: the
+                default of deltalake.
 
         Raises:
             ConflictError: as for `append`.
@@ -214,11 +235,16 @@ class PlainTable:
         """
         rows, size = sum(each.rows for each in files), sum(each.size for each in files)
         metrics = {"numFiles": len(files), "numOutputRows": rows, "numOutputBytes": size}
+        if removed:
+            metrics["numRemovedFiles"] = len(removed)
+        now_ms = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
             AddAction(each.name, each.size, {}, each.modified_ms, data_change=True, stats=each.stats) for each in files
         ]
+        actions += [RemoveAction(each.name, True, now_ms, each.size) for each in removed]
         with _conflicts(self._path), deltalake_errors(self._path, "Nothing was exported."):
             properties = self._commit(stamp, stamp.version, metrics)
+            properties.max_commit_retries = retries
             columns = Schema.from_arrow(nullable_columns(self._columns))
             self._table.create_write_transaction(actions, "append", columns, commit_properties=properties)
 
@@ -269,7 +295,7 @@ class PlainTable:
         """The rows that are written, with the columns of the table."""
         rows = decoded.take(pa.array(list(changes.written), pa.int64()))
         names = [name for name in self._columns.names if name != STALE_SINCE.name]
-        return rows.select(names).append_column(STALE_SINCE, _stale_array(changes.written.values()))
+        return rows.select(names).append_column(STALE_SINCE, stale_array(changes.written.values()))
 
     def _source(self, changes: RowChanges, decoded: pa.Table) -> pa.Table:
         """The changed rows: whole rows that are written, and the keys of other changed rows."""
@@ -279,28 +305,13 @@ class PlainTable:
         actions = [_DELETES] * len(changes.deleted) + [_BECOMES_STALE] * len(changes.stale)
         given = {
             "_key": pa.array(keys, pa.binary()),
-            STALE_SINCE.name: _stale_array([*(None for _ in changes.deleted), *changes.stale.values()]),
+            STALE_SINCE.name: stale_array([*(None for _ in changes.deleted), *changes.stale.values()]),
             _ACTION: pa.array(actions, pa.int32()),
         }
         others = [given.get(each.name, pa.nulls(len(keys), each.type)) for each in columns]
         schema = pa.schema(columns)
         marks = pa.array([_WRITES] * len(written), pa.int32())
         return pa.concat_tables([written.append_column(_ACTION, marks).cast(schema), pa.table(others, schema=schema)])
-
-
-def _stale_array(places: Collection[RecordPlace | None]) -> pa.Array:
-    """The column `_stale_since`."""
-    times = [None if each is None else each.timestamp for each in places]
-    moments = pa.array(times, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
-    return pa.StructArray.from_arrays(
-        [
-            pa.array([None if each is None else each.partition for each in places], pa.int32()),
-            pa.array([None if each is None else each.offset for each in places], pa.int64()),
-            moments,
-        ],
-        fields=list(STALE_SINCE.type),
-        mask=pa.array([each is None for each in places], pa.bool_()),
-    )
 
 
 @contextmanager

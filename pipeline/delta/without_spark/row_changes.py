@@ -7,11 +7,13 @@ that cannot be decoded makes the row stale. All functions of this module are pur
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
+
+from pipeline.delta.rows.row_columns import STALE_SINCE
 
 
 class RecordPlace(NamedTuple):
@@ -98,23 +100,52 @@ class IncrementRecords:
     def _decide(self, key: bytes, records: _KeyRecords, row: TableRow | None, changes: RowChanges) -> None:
         decides = max(records.latest.values(), key=lambda index: _age(self.places[index]), default=None)
         place = None if decides is None else self.places[decides]
-        bad = _first(
-            each for each in records.undecodable
-            if (place is None or is_newer(each, place)) and (row is None or is_newer(each, row.place))
-        )  # fmt: skip
-        stale = row.stale_since if row is not None else None
-        if decides is None or place is None or (row is not None and is_newer(row.place, place)):
+        change = decide_row(place, records.undecodable, row)
+        if decides is None or not change.wins:
             if row is None:
-                changes.without_row += bad is not None
-            elif bad is not None and (stale is None or is_newer(stale, bad)):
-                changes.stale[key] = bad
-                changes.newly_stale += stale is None
+                changes.without_row += change.stale_since is not None
+            elif change.becomes_stale and change.stale_since is not None:
+                changes.stale[key] = change.stale_since
+                changes.newly_stale += row.stale_since is None
         elif self._tombstones[decides]:
             if row is not None:
                 changes.deleted.append(key)
         else:
-            stays = stale is not None and is_newer(stale, place) and (bad is None or is_newer(bad, stale))
-            changes.written[decides] = stale if stays else bad
+            changes.written[decides] = change.stale_since
+
+
+class RowDecision(NamedTuple):
+    """What happens to the row of a key.
+
+    wins: the record that decides the row replaces it or deletes it. False: the row stays, or there is still no row.
+    stale_since: the value of `_stale_since` after a replacement. If the row stays: the first newer record that cannot be
+        decoded, or None.
+    becomes_stale: the row stays, and gets the value `stale_since`.
+    """
+
+    wins: bool
+    stale_since: RecordPlace | None
+    becomes_stale: bool
+
+
+def decide_row(place: RecordPlace | None, undecodable: Iterable[RecordPlace], row: TableRow | None) -> RowDecision:
+    """Decide what happens to the row of a key.
+
+    Args:
+        place: the newest record of the key that can be decoded or is a tombstone; None: there is none.
+        undecodable: the other records of the key.
+        row: the row of the table; None: there is none.
+    """
+    bad = _first(
+        each for each in undecodable
+        if (place is None or is_newer(each, place)) and (row is None or is_newer(each, row.place))
+    )  # fmt: skip
+    stale = row.stale_since if row is not None else None
+    if place is None or (row is not None and is_newer(row.place, place)):
+        becomes_stale = row is not None and bad is not None and (stale is None or is_newer(stale, bad))
+        return RowDecision(False, bad, becomes_stale)
+    stays = stale is not None and is_newer(stale, place) and (bad is None or is_newer(bad, stale))
+    return RowDecision(True, stale if stays else bad, False)
 
 
 def places_of(partitions: pa.ChunkedArray, offsets: pa.ChunkedArray, timestamps: pa.ChunkedArray) -> list[RecordPlace]:
@@ -122,6 +153,31 @@ def places_of(partitions: pa.ChunkedArray, offsets: pa.ChunkedArray, timestamps:
     moments = timestamps.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     columns = (partitions.to_pylist(), offsets.to_pylist(), moments.to_pylist())
     return [RecordPlace(*each) for each in zip(*columns, strict=True)]
+
+
+def stale_places(column: pa.StructArray) -> list[RecordPlace | None]:
+    """The places in a column `_stale_since`."""
+    if column.null_count == len(column):
+        return [None] * len(column)
+    fields = [pa.chunked_array([column.field(number)]) for number in range(3)]
+    parts = [field.fill_null(0) for field in (fields[0], fields[1], fields[2].cast(pa.int64()))]
+    whole = places_of(parts[0], parts[1], parts[2].cast(pa.timestamp("us", tz="UTC")))
+    return [each if valid else None for each, valid in zip(whole, column.is_valid().to_pylist(), strict=True)]
+
+
+def stale_array(places: Collection[RecordPlace | None]) -> pa.Array:
+    """The column `_stale_since`."""
+    times = [None if each is None else each.timestamp for each in places]
+    moments = pa.array(times, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    return pa.StructArray.from_arrays(
+        [
+            pa.array([None if each is None else each.partition for each in places], pa.int32()),
+            pa.array([None if each is None else each.offset for each in places], pa.int64()),
+            moments,
+        ],
+        fields=list(STALE_SINCE.type),
+        mask=pa.array([each is None for each in places], pa.bool_()),
+    )
 
 
 def is_newer(one: RecordPlace, other: RecordPlace) -> bool:

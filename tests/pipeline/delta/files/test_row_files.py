@@ -64,7 +64,7 @@ def files_of(export: Export) -> list[str]:
 def test_a_task_writes_each_row_and_returns_each_dead_letter(
     export: Export, monkeypatch: pytest.MonkeyPatch, mode: ExportMode
 ) -> None:
-    monkeypatch.setattr(row_files, "_GROUP_BYTES", 1000)
+    monkeypatch.setattr(row_files, "GROUP_BYTES", 1000)
     monkeypatch.setattr(row_files, "_FILE_BYTES", 1000)
     export = replace(export, mode=mode)
     results = pa.Table.from_batches(AppendRecords(export)(batches(1))).to_pylist()
@@ -96,7 +96,7 @@ def test_a_task_writes_each_row_and_returns_each_dead_letter(
 
 
 def test_a_task_that_fails_leaves_no_files(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_files, "_GROUP_BYTES", 1000)
+    monkeypatch.setattr(row_files, "GROUP_BYTES", 1000)
     monkeypatch.setattr(row_files, "_FILE_BYTES", 1000)
 
     def dying() -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,200 @@
+"""Contains the functions of the Spark tasks that upsert rows into a plain table.
+
+    ReduceRecords   reads and decodes records, writes the rows of the newest ones into new files, and lists the records
+    FindRows        finds the rows of the table that have keys of the list
+    RewriteFiles    writes files again, without the rows that are dropped
+
+Each task writes new files only, and returns their names. So a task can fail, or run twice: the driver gets the result of
+one attempt, and no commit names the files of the others (`pipeline.delta.files.row_files`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from pipeline.delta.chain.digest_sums import sums_by_partition
+from pipeline.delta.chain.stamp_chain import RowSum, added
+from pipeline.delta.export_plan import Export
+from pipeline.delta.files.key_index import FOUND, INDEX, ROW, TOMBSTONE, UNDECODABLE, FileChange
+from pipeline.delta.files.row_files import (
+    GROUP_BYTES,
+    LETTER_COLUMNS,
+    RowFiles,
+    Written,
+    WrittenFile,
+    letters_of,
+    record_counts,
+)
+from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, STALE_SINCE, nullable_columns, table_columns
+from pipeline.delta.rows.row_decoding import newest_of_keys
+from pipeline.delta.without_spark.row_changes import stale_array
+from storage_engine.storage import Storage
+from storage_engine.storage.file_object import ReadableObject
+from storage_engine.storage.storage_opening import open_storage
+
+REDUCED = pa.schema([*LETTER_COLUMNS, ("_index", pa.binary())])
+"""The columns of ReduceRecords. One row of each task has `_written` and `_index`: the list of the records (`packed`), or
+null if the list would be too large. The other rows are the records that cannot be decoded."""
+FOUND_ROWS = pa.schema([("number", pa.int64()), ("found", pa.binary())])
+"""The columns of FindRows: the number of a file, and the rows that were found (`packed`)."""
+REWRITTEN = pa.schema([("number", pa.int64()), ("files", pa.string()), ("went", pa.string())])
+"""The columns of RewriteFiles: the number of a file, the files that replace it, and the sums of the rows that were
+dropped (`rewritten_of`)."""
+
+
+def packed(table: pa.Table) -> bytes:
+    """The table as bytes."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+def unpacked(data: bytes) -> pa.Table:
+    """The reverse of `packed`."""
+    return pa.ipc.open_stream(data).read_all()
+
+
+@dataclass(frozen=True)
+class ReduceRecords:
+    """Writes the rows of the newest records. most_bytes: the largest size of the list of a task."""
+
+    export: Export
+    most_bytes: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        written = Written()
+        index: list[pa.Table] = [INDEX.empty_table()]
+        size = 0
+        with RowFiles(self.export) as files:
+            for batch in newest_of_keys(batches, self.export):
+                is_bad = batch["_reason"].is_valid()
+                bad = batch.filter(is_bad)
+                written += Written(counts=record_counts(batch, bad))
+                yield from letters_of(bad, REDUCED)
+                good = batch.filter(pc.invert(is_bad)) if bad.num_rows else batch
+                before = len(index)
+                index.append(_entries(bad.filter(bad["_key"].is_valid()), UNDECODABLE))
+                index.append(_entries(good.filter(good["_tombstone"]), TOMBSTONE))
+                for rows in _slices(good.filter(pc.invert(good["_tombstone"]))):
+                    index.append(_entries(rows, ROW, *files.next_row))
+                    files.write(rows.append_column(STALE_SINCE, pa.nulls(rows.num_rows, STALE_SINCE.type)))
+                size += sum(each.nbytes for each in index[before:])
+                if size > self.most_bytes:
+                    break
+        entries = packed(pa.concat_tables(index)) if size <= self.most_bytes else None
+        yield pa.RecordBatch.from_pylist(
+            [{"_written": (written + files.written).to_json(), "_index": entries}], REDUCED
+        )
+
+
+def _entries(rows: pa.RecordBatch, kind: int, file: int = 0, first_row: int = 0) -> pa.Table:
+    count = rows.num_rows
+    arrays = [
+        *(rows[name] for name in COORDINATES.names),
+        pa.array(np.full(count, kind, np.int8)),
+        pa.array(np.full(count, file, np.int32)),
+        pa.array(np.arange(first_row, first_row + count, dtype=np.int64)),
+    ]
+    return pa.table(arrays, names=INDEX.names).cast(INDEX)
+
+
+def _slices(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in parts that are not much larger than a row group."""
+    count = -(-rows.nbytes // GROUP_BYTES)
+    step = max(1, -(-rows.num_rows // max(1, count)))
+    for first in range(0, rows.num_rows, step):
+        yield rows.slice(first, step)
+
+
+@dataclass(frozen=True)
+class FindRows:
+    """Finds the rows that have one of the keys. files: names and sizes. The tasks get the numbers of the files."""
+
+    export: Export
+    files: Sequence[tuple[str, int]]
+    keys: pa.Array
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        storage = open_storage(self.export.table)
+        for number in _ids(batches):
+            rows = scanner(storage, *self.files[number], self.export, FOUND_COLUMNS).to_table()
+            keys = pc.index_in(rows["_key"], value_set=self.keys).combine_chunks()
+            places = pc.indices_nonzero(keys.is_valid())
+            found = rows.take(places).drop_columns("_key")
+            found = found.add_column(0, "key", keys.take(places)).add_column(0, "row", places)
+            yield pa.record_batch([[number], [packed(found.select(FOUND.names).cast(FOUND))]], schema=FOUND_ROWS)
+
+
+FOUND_COLUMNS = [*COORDINATES.names, STALE_SINCE.name]
+
+
+@dataclass(frozen=True)
+class RewriteFiles:
+    """Writes files again. files: names, sizes and changes. The tasks get the numbers of the files."""
+
+    export: Export
+    files: Sequence[tuple[str, int, FileChange]]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        storage = open_storage(self.export.table)
+        for number in _ids(batches):
+            name, size, change = self.files[number]
+            went: dict[int, RowSum] = {}
+            with RowFiles(self.export) as files:
+                first = 0
+                for batch in scanner(storage, name, size, self.export).to_batches():
+                    rows, dropped = _changed(batch, first, change)
+                    first += batch.num_rows
+                    files.write(rows)
+                    if self.export.digest and dropped.num_rows:
+                        went = added(went, sums_by_partition(dropped["_partition"], dropped[DIGEST.name]))
+            documents = (
+                json.dumps([asdict(each) for each in files.written.files]),
+                json.dumps({each: total.to_pair() for each, total in went.items()}),
+            )
+            yield pa.record_batch([[number], *([each] for each in documents)], schema=REWRITTEN)
+
+
+def rewritten_of(files: str, went: str) -> tuple[list[WrittenFile], dict[int, RowSum]]:
+    """The files that replace a file, and the rows that were dropped, by partition.
+
+    Args:
+        files, went: columns of REWRITTEN.
+    """
+    sums = {int(each): RowSum.from_pair(pair) for each, pair in json.loads(went).items()}
+    return [WrittenFile(**each) for each in json.loads(files)], sums
+
+
+def _ids(batches: Iterable[pa.RecordBatch]) -> list[int]:
+    return [number for batch in batches for number in batch["id"].to_pylist()]
+
+
+def scanner(storage: Storage, name: str, size: int, export: Export, columns: list[str] | None = None) -> ds.Scanner:
+    """Reads a file of the table, with the columns of the table. A column that the file does not have is null."""
+    fragment = ds.ParquetFileFormat().make_fragment(pa.PythonFile(ReadableObject(storage, name, size), "r"))
+    schema = nullable_columns(table_columns(export))
+    return fragment.scanner(schema=schema, columns=columns, use_threads=False)
+
+
+def _changed(batch: pa.RecordBatch, first: int, change: FileChange) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """The rows that stay, and the rows that are dropped. first: the number of the first row in its file."""
+    end = first + batch.num_rows
+    if stale := {row - first: place for row, place in change.stale.items() if first <= row < end}:
+        number = batch.schema.get_field_index(STALE_SINCE.name)
+        values = pa.concat_arrays([batch.column(number), stale_array(stale.values()).cast(batch.column(number).type)])
+        places = np.arange(batch.num_rows)
+        places[list(stale)] = batch.num_rows + np.arange(len(stale))
+        batch = batch.set_column(number, batch.schema.field(number), values.take(pa.array(places)))
+    begins, ends = np.searchsorted(change.dropped, (first, end))
+    stays = np.ones(batch.num_rows, np.bool_)
+    stays[change.dropped[begins:ends] - first] = False
+    return batch.filter(pa.array(stays)), batch.filter(pa.array(~stays))
