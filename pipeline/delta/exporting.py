@@ -89,7 +89,15 @@ from pipeline.delta.files.appending import (
     delete_files,
     what_was_written,
 )
-from pipeline.delta.files.upserting import can_upsert, change_files, commit_changes, upserting, what_was_reduced
+from pipeline.delta.files.upserting import (
+    can_upsert,
+    change_files,
+    commit_changes,
+    results_of,
+    run_tasks,
+    upserting,
+    what_was_reduced,
+)
 from pipeline.delta.rows.export_rows import decoding, reduced
 from pipeline.delta.rows.row_columns import REASONS
 from pipeline.delta.table_history import Commit, as_in_table, check_committed
@@ -218,7 +226,7 @@ def _upsert(
     keys. Then nothing was written."""
     rows = read(*plan.to_read, plan.required, upserting(export)).persist()
     try:
-        written, index = what_was_reduced(rows)
+        written, index = what_was_reduced(results_of(rows))
         if index is None:
             delete_files(export, written)
             return None
@@ -233,7 +241,7 @@ def _upsert(
             stamp = stamp_of(spark, export, head, plan.positions, recent, plan.began)
             if counts.dead_letters:
                 append_undecodable(spark, export, rows, stamp, plan.start)
-            changed = change_files(spark, export, head.version, written, index)
+            changed = change_files(run_tasks(spark), export, head.version, written, index)
             decision = changed.decision
             if export.digest:
                 link = NextLink(head, plan.to_read[0], counts.by_partition)

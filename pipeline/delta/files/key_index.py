@@ -100,7 +100,7 @@ class KeyIndex:
             order: the columns of the order, the most important last.
             groups: the number of columns, from the last, that are equal in a group.
         """
-        records = records[np.lexsort([column[records] for column in order])]
+        records = np.array(records[np.lexsort([column[records] for column in order])], np.int64)
         differs = np.zeros(len(records) - 1, np.bool_)
         for column in order[-groups:]:
             differs |= column[records][1:] != column[records][:-1]
@@ -136,7 +136,10 @@ class KeyIndex:
         """Whether each record is as new as the row of the table, or newer."""
         partition, timestamp = self._partition[records], self._timestamp[records]
         is_later = (timestamp > rows.timestamp) | ((timestamp == rows.timestamp) & (partition > rows.partition))
-        return np.where(partition == rows.partition, self._offset[records] >= rows.offset, is_later)
+        found: npt.NDArray[np.bool_] = np.where(
+            partition == rows.partition, self._offset[records] >= rows.offset, is_later
+        )
+        return found
 
     def _decide_stale(self, rows: _FoundRows, decision: UpsertDecision) -> None:
         """Find the rows whose column `_stale_since` is not null in the end, or changes."""

@@ -34,6 +34,7 @@ from pipeline.delta.files.row_files import (
 )
 from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, STALE_SINCE, nullable_columns, table_columns
 from pipeline.delta.rows.row_decoding import newest_of_keys
+from pipeline.delta.without_spark.plain_table import TableFile
 from pipeline.delta.without_spark.row_changes import stale_array
 from storage_engine.storage import Storage
 from storage_engine.storage.file_object import ReadableObject
@@ -47,6 +48,8 @@ FOUND_ROWS = pa.schema([("number", pa.int64()), ("found", pa.binary())])
 REWRITTEN = pa.schema([("number", pa.int64()), ("files", pa.string()), ("went", pa.string())])
 """The columns of RewriteFiles: the number of a file, the files that replace it, and the sums of the rows that were
 dropped (`rewritten_of`)."""
+
+_FOUND_COLUMNS = [*COORDINATES.names, STALE_SINCE.name]
 
 
 def packed(table: pa.Table) -> bytes:
@@ -117,16 +120,16 @@ def _slices(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True)
 class FindRows:
-    """Finds the rows that have one of the keys. files: names and sizes. The tasks get the numbers of the files."""
+    """Finds the rows that have one of the keys. The tasks get the numbers of the files."""
 
     export: Export
-    files: Sequence[tuple[str, int]]
+    files: Sequence[TableFile]
     keys: pa.Array
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         storage = open_storage(self.export.table)
         for number in _ids(batches):
-            rows = scanner(storage, *self.files[number], self.export, FOUND_COLUMNS).to_table()
+            rows = _scanner(storage, self.files[number], self.export, _FOUND_COLUMNS).to_table()
             keys = pc.index_in(rows["_key"], value_set=self.keys).combine_chunks()
             places = pc.indices_nonzero(keys.is_valid())
             found = rows.take(places).drop_columns("_key")
@@ -134,24 +137,21 @@ class FindRows:
             yield pa.record_batch([[number], [packed(found.select(FOUND.names).cast(FOUND))]], schema=FOUND_ROWS)
 
 
-FOUND_COLUMNS = [*COORDINATES.names, STALE_SINCE.name]
-
-
 @dataclass(frozen=True)
 class RewriteFiles:
-    """Writes files again. files: names, sizes and changes. The tasks get the numbers of the files."""
+    """Writes files again, with their changes. The tasks get the numbers of the files."""
 
     export: Export
-    files: Sequence[tuple[str, int, FileChange]]
+    files: Sequence[tuple[TableFile, FileChange]]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         storage = open_storage(self.export.table)
         for number in _ids(batches):
-            name, size, change = self.files[number]
+            file, change = self.files[number]
             went: dict[int, RowSum] = {}
             with RowFiles(self.export) as files:
                 first = 0
-                for batch in scanner(storage, name, size, self.export).to_batches():
+                for batch in _scanner(storage, file, self.export).to_batches():
                     rows, dropped = _changed(batch, first, change)
                     first += batch.num_rows
                     files.write(rows)
@@ -178,9 +178,9 @@ def _ids(batches: Iterable[pa.RecordBatch]) -> list[int]:
     return [number for batch in batches for number in batch["id"].to_pylist()]
 
 
-def scanner(storage: Storage, name: str, size: int, export: Export, columns: list[str] | None = None) -> ds.Scanner:
+def _scanner(storage: Storage, file: TableFile, export: Export, columns: list[str] | None = None) -> ds.Scanner:
     """Reads a file of the table, with the columns of the table. A column that the file does not have is null."""
-    fragment = ds.ParquetFileFormat().make_fragment(pa.PythonFile(ReadableObject(storage, name, size), "r"))
+    fragment = ds.ParquetFileFormat().make_fragment(pa.PythonFile(ReadableObject(storage, *file), "r"))
     schema = nullable_columns(table_columns(export))
     return fragment.scanner(schema=schema, columns=columns, use_threads=False)
 

@@ -12,20 +12,22 @@ upsert with a MERGE, as in all other tables (`pipeline.delta.table_writing`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row, SparkSession
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakelog.spark.splits import RecordTask
 from lakelog.spark.types import nullable, spark_struct
 from pipeline.delta.chain.stamp_chain import NO_ROWS, RowSum, added
 from pipeline.delta.export_plan import Export, ExportMode, ExportPlan
-from pipeline.delta.files.key_index import INDEX, FileChange, KeyIndex, UpsertDecision
+from pipeline.delta.files.key_index import INDEX, KeyIndex, UpsertDecision
 from pipeline.delta.files.row_files import Written, WrittenFile
 from pipeline.delta.files.upsert_tasks import (
     FOUND_ROWS,
@@ -84,26 +86,50 @@ def upserting(export: Export) -> RecordTask:
     return RecordTask(ReduceRecords(export, INDEX_BYTES), REDUCED, by_key=True)
 
 
-def what_was_reduced(rows: DataFrame) -> tuple[Written, pa.Table | None]:
+Results = Sequence[Mapping[str, Any]]
+"""Rows that tasks return."""
+RunTasks = Callable[[Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], int, pa.Schema], Results]
+"""Runs tasks that get the numbers from 0 to a count - 1, one each. The schema has the columns of their results."""
+
+
+def run_tasks(spark: SparkSession) -> RunTasks:
+    """Runs tasks with Spark."""
+
+    def run(
+        function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], count: int, columns: pa.Schema
+    ) -> Results:
+        numbers = spark.range(0, count, 1, count)
+        found = numbers.mapInArrow(function, nullable(spark_struct(columns))).collect()
+        return [each.asDict() for each in found]
+
+    return run
+
+
+def results_of(rows: DataFrame) -> Results:
+    """What the tasks of `upserting` return, without the records that cannot be decoded."""
+    found = rows.where(F.col("_written").isNotNull()).select("_written", "_index").collect()
+    return [each.asDict() for each in found]
+
+
+def what_was_reduced(results: Results) -> tuple[Written, pa.Table | None]:
     """What the tasks wrote, and the list of the records, columns as in INDEX; None if the list is too large. In the
     list, the files have their numbers in Written.files."""
-    found = rows.where(F.col("_written").isNotNull()).select("_written", "_index").collect()
-    parts = [Written.from_json(each["_written"]) for each in found]
+    parts = [Written.from_json(each["_written"]) for each in results]
     written = reduce(add, parts, Written())
-    if any(each["_index"] is None for each in found) or sum(len(each["_index"]) for each in found) > INDEX_BYTES:
+    lists = [each["_index"] for each in results]
+    if None in lists or sum(map(len, lists)) > INDEX_BYTES:
         return written, None
     index = [INDEX.empty_table()]
     first = 0
-    for part, each in zip(parts, found, strict=True):
-        entries = unpacked(each["_index"])
-        number = entries.schema.get_field_index("file")
-        files = pa.compute.add(entries["file"], pa.scalar(first, pa.int32()))
-        index.append(entries.set_column(number, INDEX.field(number), files))
+    for part, packed_list in zip(parts, lists, strict=True):
+        entries = unpacked(packed_list)
+        files = pc.add(entries["file"], pa.scalar(first, pa.int32()))
+        index.append(entries.set_column(INDEX.get_field_index("file"), INDEX.field("file"), files))
         first += len(part.files)
     return written, pa.concat_tables(index)
 
 
-def change_files(spark: SparkSession, export: Export, version: int, written: Written, index: pa.Table) -> ChangedFiles:
+def change_files(run: RunTasks, export: Export, version: int, written: Written, index: pa.Table) -> ChangedFiles:
     """Write the changed files.
 
     Args:
@@ -115,30 +141,25 @@ def change_files(spark: SparkSession, export: Export, version: int, written: Wri
         raise _conflict(export)
     before = table.files
     keys = KeyIndex(index)
-    find = FindRows(export, [(each.name, each.size) for each in before], keys.keys)
-    found = {each["number"]: unpacked(each["found"]) for each in _run(spark, find, len(before), FOUND_ROWS)}
+    found = {}
+    if before:
+        results = run(FindRows(export, before, keys.keys), len(before), FOUND_ROWS)
+        found = {each["number"]: unpacked(each["found"]) for each in results}
     decision = keys.decide(found)
-    new = [(written.files[number], decision.new[number]) for number in sorted(decision.new)]
+    made = [TableFile(each.name, each.size) for each in written.files]
+    new = [(made[number], decision.new[number]) for number in sorted(decision.new)]
     there = [(before[number], decision.there[number]) for number in sorted(decision.there)]
-    changed: list[tuple[WrittenFile | TableFile, FileChange]] = [*new, *there]
-    rewrite = RewriteFiles(export, [(file.name, file.size, change) for file, change in changed])
+    changed = [*new, *there]
     files = [each for number, each in enumerate(written.files) if number not in decision.new]
-    sums: tuple[dict[int, RowSum], dict[int, RowSum]] = ({}, {})
-    for each in _run(spark, rewrite, len(changed), REWRITTEN):
-        made, dropped = rewritten_of(each["files"], each["went"])
-        files += made
-        is_old = each["number"] >= len(new)
-        sums[is_old].update(added(sums[is_old], dropped))
-    came = {each: total - sums[0].get(each, NO_ROWS) for each, total in written.came.items()}
-    return ChangedFiles(before, files, [file for file, _ in there], decision, came, sums[1])
-
-
-def _run(spark: SparkSession, function: Callable[..., object], count: int, columns: pa.Schema) -> list[Row]:
-    """The rows of tasks that get the numbers from 0 to count - 1, one each."""
-    if not count:
-        return []
-    numbers = spark.range(0, count, 1, count)
-    return numbers.mapInArrow(function, nullable(spark_struct(columns))).collect()
+    came, went = dict(written.came), dict[int, RowSum]()
+    for each in run(RewriteFiles(export, changed), len(changed), REWRITTEN) if changed else ():
+        rewritten, dropped = rewritten_of(each["files"], each["went"])
+        files += rewritten
+        if each["number"] < len(new):
+            came = {partition: total - dropped.get(partition, NO_ROWS) for partition, total in came.items()}
+        else:
+            went = added(went, dropped)
+    return ChangedFiles(before, files, [file for file, _ in there], decision, came, went)
 
 
 def commit_changes(export: Export, changed: ChangedFiles, stamp: Stamp) -> None:
