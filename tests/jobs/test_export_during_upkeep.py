@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lakelog
 from jobs.export import export
-from pipeline.delta import table_writing
+from pipeline.delta import exporting, table_writing
+from pipeline.delta.files import upserting
 from pipeline.delta.rows.upserted_rows import upsert_source
 from pipeline.delta.upkeep import deleted_files
 from pipeline.delta.upkeep.small_files import SmallFileRule
@@ -55,18 +57,22 @@ class Joining:
             assert done.joined > 1
             self.joined.touch()
 
-    def between_plan_and_commit(self, patch: pytest.MonkeyPatch) -> None:
-        """Join files after an export without Spark has opened the table."""
-        write = small_export._write
+    def between_plan_and_commit(self, patch: pytest.MonkeyPatch, way: ModuleType, step: str) -> None:
+        """Join files after an export has opened the table.
+
+        way, step: the module of the export, and the function before which the files are joined.
+        """
+        write = getattr(way, step)
 
         def late(*arguments: Any) -> Any:
             self.join()
             return write(*arguments)
 
-        patch.setattr(small_export, "_write", late)
+        patch.setattr(way, step, late)
 
     def during_merge(self, patch: pytest.MonkeyPatch) -> None:
-        """Join files while Spark's MERGE runs: the MERGE has read the table, and waits for the rows of its source."""
+        """Join files while Spark's MERGE runs: the MERGE has read the table, and waits for the rows of its source. The list
+        of the keys is too large for the other way."""
         started, joined = str(self.started), str(self.joined)
 
         def wait(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -84,11 +90,14 @@ class Joining:
                 time.sleep(0.02)
             self.join()
 
+        patch.setattr(upserting, "INDEX_BYTES", 0)
         patch.setattr(table_writing, "upsert_source", slow)
         threading.Thread(target=join, daemon=True).start()
 
 
-def check_race(root: str, joining: Joining, race: Callable[[], None], run: RunJob, *settings: str) -> None:
+def check_race(
+    root: str, joining: Joining, race: Callable[[], None], run: RunJob, *settings: str, operation: str = "MERGE"
+) -> None:
     topic = lakelog.open(root, create=True).create_topic("t", partitions=1, config={"cleanup.policy": "compact"})
     for number in range(4):  # a new key is a new file
         topic.append([{"key": b"%d" % number, "value": b'{"id": %d}' % number}])
@@ -99,7 +108,7 @@ def check_race(root: str, joining: Joining, race: Callable[[], None], run: RunJo
     race()
     report = run("export", *settings)
     assert (report["exit_status"], report["warnings"]) == (0, [])
-    assert [each["operation"] for each in table_at(joining.table).history()][:2] == ["MERGE", "OPTIMIZE"]
+    assert [each["operation"] for each in table_at(joining.table).history()][:2] == [operation, "OPTIMIZE"]
     rows = table_at(joining.table).to_pyarrow_table().select(["_key", "id"]).to_pylist()
     assert sorted((row["_key"], row["id"]) for row in rows) == [(b"0", 0), (b"1", 100), (b"3", 3), (b"9", 9)]
     assert run("prove")["answer"] == "equal"
@@ -129,7 +138,7 @@ def test_files_are_joined_during_an_export_without_spark(
 ) -> None:
     root = root_at(tmp_path / "root")
     joining = Joining(f"{root}/tables/t", tmp_path)
-    check_race(root, joining, lambda: joining.between_plan_and_commit(monkeypatch), run(root))
+    check_race(root, joining, lambda: joining.between_plan_and_commit(monkeypatch, small_export, "_write"), run(root))
 
 
 @pytest.mark.posix("deletes a file of the table")
@@ -186,9 +195,10 @@ def test_files_are_joined_during_a_merge_of_spark(
 
 
 @pytest.mark.spark
-def test_files_are_joined_during_a_merge_of_spark_in_a_store(
+def test_files_are_joined_during_an_upsert_of_spark_in_a_store(
     spark: SparkSession, stored_root: str, tmp_path: Path, run: Callable[[str], RunJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joining = Joining(f"{stored_root}/tables/t", tmp_path)
-    race = lambda: joining.during_merge(monkeypatch)  # noqa: E731
-    check_race(stored_root, joining, race, run(stored_root), "--set", "export.spark.records=0")
+    race = lambda: joining.between_plan_and_commit(monkeypatch, exporting, "commit_changes")  # noqa: E731
+    settings = ("--set", "export.spark.records=0")
+    check_race(stored_root, joining, race, run(stored_root), *settings, operation="WRITE")

@@ -129,7 +129,7 @@ class Killed(BaseException):
 
 
 STEPS = {
-    exporting: ["append_undecodable", "merge_rows", "fit_table", "check_committed"],
+    exporting: ["append_undecodable", "change_files", "commit_changes", "fit_table", "check_committed"],
     small_export: ["_append_letters", "_write", "head_as_before", "check_committed"],
 }
 """The steps of an export with Spark, and of an export without Spark."""

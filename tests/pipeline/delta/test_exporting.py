@@ -433,7 +433,7 @@ def test_exporters_of_another_time_refuse_what_they_do_not_know() -> None:
         of_before(**found)
 
 
-@pytest.mark.parametrize(("way", "step"), [(exporting, "merge_rows"), (small_export, "_write")])
+@pytest.mark.parametrize(("way", "step"), [(exporting, "commit_changes"), (small_export, "_write")])
 def test_dead_letters_of_an_interrupted_run_are_not_written_again_and_new_ones_are_not_lost(
     log: Log, upsert: Export, monkeypatch: pytest.MonkeyPatch, way: ModuleType, step: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta.dead_letter_share import TooManyDeadLettersError
 from pipeline.delta.export_plan import Export, ExportMode
+from pipeline.delta.files import upserting
 from pipeline.delta.fresh.snapshot import exported_head
 from storage_engine.storage.storage_opening import open_storage
 from tests.pipeline.delta.order_log import Log, rows, run
@@ -105,6 +107,33 @@ def test_a_first_upsert_writes_and_does_not_merge(log: Log, upsert: Export) -> N
     }
     assert found == {b"a": (1, None), b"b": (2, 2)}
     assert [each["operation"] for each in table_at(upsert.table).history()] == ["WRITE", "CREATE TABLE"]
-    log.add(b"a", 3)
-    assert run(log, upsert).written == 1
-    assert table_at(upsert.table).history(1)[0]["operation"] == "MERGE"
+
+
+def test_an_upsert_is_the_same_with_and_without_a_merge(
+    spark: SparkSession, log: Log, upsert: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_files = replace(upsert, digest=True)
+    by_merge = replace(by_files, table=root_at(tmp_path / "merged"), dead_letters=root_at(tmp_path / "their letters"))
+    log.with_spark = True
+    chance = random.Random(5)
+    chains = []
+    for turn in range(2):
+        for _ in range(40):
+            value = chance.choice([1, 2, 3, b"bad", None])
+            log.add(b"k%d" % chance.randrange(9), value, chance.randrange(3), timestamp=chance.randrange(9))
+        results = []
+        for export in (by_files, by_merge):
+            with monkeypatch.context() as patch:
+                if export is by_merge:
+                    patch.setattr(upserting, "INDEX_BYTES", 0)
+                found = run(log, export)
+            results.append((found.records, found.tombstones, found.written, found.deleted, found.became_stale,
+                            found.without_row, found.reasons))  # fmt: skip
+        assert results[0] == results[1]
+        assert by_offset(by_files.table) == by_offset(by_merge.table)
+        chains = [exported_head(each.table).stamp.chain for each in (by_files, by_merge)]
+        assert chains[0] is not None
+        assert chains[1] is not None
+        assert chains[0].partitions == chains[1].partitions
+        operations = [table_at(each.table).history(1)[0]["operation"] for each in (by_files, by_merge)]
+        assert operations == (["WRITE", "MERGE"] if turn else ["WRITE", "WRITE"])
