@@ -127,9 +127,7 @@ def task_groups(splits: Iterable[Split], cores: int, *, by_key: bool = False) ->
     for found, size in zip(partitions, sizes, strict=True):
         count = round(size / (share if by_key else group_bytes))
         if count > 1:
-            most_bytes = size / count
-            small = [piece for split in found for piece in pieces(split, most_bytes / _PIECES_PER_GROUP)]
-            groups += grouped(small, most_bytes)
+            groups += _divided(found, size / count)
             room = 0.0
         elif groups and room > size / 2:
             groups[-1] += found
@@ -138,6 +136,17 @@ def task_groups(splits: Iterable[Split], cores: int, *, by_key: bool = False) ->
             groups.append(found)
             room = group_bytes - size
     return groups
+
+
+def _divided(splits: Iterable[Split], group_bytes: float) -> Iterator[list[Split]]:
+    """The splits of a partition, in groups of this size."""
+    groups: dict[int, list[Split]] = {}
+    before = 0
+    for split in splits:
+        for piece in pieces(split, group_bytes / _PIECES_PER_GROUP):
+            groups.setdefault(int((before + piece.size / 2) / group_bytes), []).append(piece)
+            before += piece.size
+    yield from groups.values()
 
 
 def ahead_of(storage: Storage, splits: Iterable[Split]) -> Readable:

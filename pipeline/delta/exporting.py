@@ -26,15 +26,19 @@ table, the new table does not contain the row.
 **Exactly once.** The positions are in the table's own commits (`pipeline.delta.table_stamp`). One run has four steps:
 
     1. read the position from the table's history, and plan the run (`pipeline.delta.export_plan`); end if nothing is new
-    2. read and decode the records; for an upsert, reduce them to one for each key, and store the result on the executors;
-       for an append, write the rows into files of the table; stop if there are too many dead letters
+    2. read and decode the records; for an upsert, keep the newest one of each key; write the rows into files of the table;
+       stop if there are too many dead letters
     3. give the table the columns of the model (`pipeline.delta.table_schema`), and append the dead letters to their
        table; the commits of that table have positions, too
-    4. MERGE the rows, or commit the files, with the new position in the same commit
+    4. for an upsert, write the files again in which rows are replaced (`pipeline.delta.files.upserting`); commit the files,
+       with the new position in the same commit
 
 A crash before step 4 does not change the position, so the next run exports the same records, perhaps together with
 newer records. The next run finds the dead letters that step 3 wrote, and does not write them again. After step 4 the
 run is complete.
+
+Only plain tables get such files. For all other tables, and for upserts of very many keys, step 2 stores the decoded rows on
+the executors, and step 4 is an append or a MERGE of Delta.
 
 **Consumer.** The export is a registered consumer of its topic (storage_engine.topic.readers.consumer_files). The export
 registers the position of step 1 before step 2, and the new position after step 4. So cleaning knows which records are
@@ -47,8 +51,9 @@ A run can also begin at offsets that are lower than the table's positions. An ap
 table's rows at and above those offsets. An upsert reads the records again, and makes the same rows as a complete
 export.
 
-Records are never collected on the driver. Two exports of one table may run at the same time: Delta accepts only one of
-the two commits, and refuses the other.
+The driver never holds the values of records. In an upsert, it holds the keys and the places of the newest records, up to a
+limit. Two exports of one table may run at the same time: Delta accepts only one of the two commits, and refuses the
+other.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Exports into files that Spark's tasks write with Arrow (`pipeline.delta.files.row_files`), and commits these files with the
-library deltalake.
+library deltalake. Upserts have a module of their own (`pipeline.delta.files.upserting`).
 
 This way is for plain tables only (`pipeline.delta.without_spark.plain_table`). It is used for two kinds of exports:
 
 - an append: one pass over the log reads and decodes the records, and writes, hashes and counts the rows. Only records
   that cannot be decoded leave the tasks, and only their number and the files are known to the driver.
-- the first export of an upsert table: the rows of all keys are written. There is nothing to merge with.
+- the first export of an upsert table with very many keys: Spark finds the rows of all keys, and these rows are written.
+  There is nothing to merge with.
 
 The commit is the same as the commit of a small export: it fails if another export has committed meanwhile.
 """

@@ -100,11 +100,12 @@ class KeyIndex:
             order: the columns of the order, the most important last.
             groups: the number of columns, from the last, that are equal in a group.
         """
-        records = np.array(records[np.lexsort([column[records] for column in order])], np.int64)
+        records = records[np.lexsort([column[records] for column in order])]
         differs = np.zeros(len(records) - 1, np.bool_)
         for column in order[-groups:]:
             differs |= column[records][1:] != column[records][:-1]
-        return records[np.append(differs, True)]
+        last: Numbers = records[np.append(differs, True)]
+        return last
 
     def _place(self, record: int) -> RecordPlace:
         return RecordPlace(*(int(each[record]) for each in (self._partition, self._offset, self._timestamp)))

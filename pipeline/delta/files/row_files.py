@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -61,6 +61,13 @@ class WrittenFile:
     rows: int
     modified_ms: int
     stats: str
+
+
+class TableFile(NamedTuple):
+    """A file of a table. name: the path in the folder of the table. size: in bytes."""
+
+    name: str
+    size: int
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from pipeline.delta.files.row_files import (
     GROUP_BYTES,
     LETTER_COLUMNS,
     RowFiles,
+    TableFile,
     Written,
     WrittenFile,
     letters_of,
@@ -34,7 +35,6 @@ from pipeline.delta.files.row_files import (
 )
 from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, STALE_SINCE, nullable_columns, table_columns
 from pipeline.delta.rows.row_decoding import newest_of_keys
-from pipeline.delta.without_spark.plain_table import TableFile
 from pipeline.delta.without_spark.row_changes import stale_array
 from storage_engine.storage import Storage
 from storage_engine.storage.file_object import ReadableObject

@@ -28,7 +28,7 @@ from lakelog.spark.types import nullable, spark_struct
 from pipeline.delta.chain.stamp_chain import NO_ROWS, RowSum, added
 from pipeline.delta.export_plan import Export, ExportMode, ExportPlan
 from pipeline.delta.files.key_index import INDEX, KeyIndex, UpsertDecision
-from pipeline.delta.files.row_files import Written, WrittenFile
+from pipeline.delta.files.row_files import TableFile, Written, WrittenFile
 from pipeline.delta.files.upsert_tasks import (
     FOUND_ROWS,
     REDUCED,
@@ -41,11 +41,11 @@ from pipeline.delta.files.upsert_tasks import (
 )
 from pipeline.delta.rows.row_columns import table_columns
 from pipeline.delta.table_stamp import Stamp
-from pipeline.delta.without_spark.plain_table import PlainTable, TableFile
+from pipeline.delta.without_spark.plain_table import PlainTable
 from storage_engine.errors import ConflictError
 
-INDEX_BYTES = 256 << 20
-"""The largest size of the list of the keys: about five million keys of 20 bytes."""
+INDEX_BYTES = 128 << 20
+"""The largest size of the list of the keys: about 2.5 million keys of 20 bytes."""
 _ATTEMPTS = 5
 """How often a commit is tried if other writers commit meanwhile, but change no file."""
 

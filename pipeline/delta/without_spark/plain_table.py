@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,7 +34,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from lakelog.delta.rows import DELETION_VECTORS, open_rows
 from lakelog.delta_options import delta_options
-from pipeline.delta.files.row_files import WrittenFile
+from pipeline.delta.files.row_files import TableFile, WrittenFile
 from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, STALE_SINCE, nullable_columns
 from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES, DELETION_VECTORS_PROPERTY
 from pipeline.delta.table_stamp import Stamp
@@ -100,13 +100,6 @@ def has_int96(table: DeltaTable) -> bool:
     """
     footers = (fragment.metadata.schema for fragment in table.to_pyarrow_dataset().get_fragments())
     return any(footer.column(number).physical_type == "INT96" for footer in footers for number in range(len(footer)))
-
-
-class TableFile(NamedTuple):
-    """A file of a version. name: the path in the folder of the table. size: in bytes."""
-
-    name: str
-    size: int
 
 
 class PlainTable:

@@ -24,7 +24,7 @@ from pipeline.delta.files.appending import counts_of, delete_files
 from pipeline.delta.files.upsert_tasks import ReduceRecords
 from pipeline.delta.files.upserting import ChangedFiles, Results, change_files, commit_changes, what_was_reduced
 from pipeline.delta.rows import row_decoding
-from pipeline.delta.rows.row_columns import STALE_SINCE, row_columns, table_columns
+from pipeline.delta.rows.row_columns import STALE_SINCE, nullable_columns, row_columns, table_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 from pipeline.delta.table_history import read_head
 from pipeline.delta.table_stamp import Recent
@@ -42,7 +42,7 @@ LIMIT = 1 << 20
 @pytest.fixture
 def export(tmp_path: Path) -> Export:
     made = Export("orders", "id", ExportMode.UPSERT, schema_of(Order), str(tmp_path / "t"), "", digest=True)
-    assert create_table(made.table, row_files.nullable_columns(table_columns(made)), {})
+    assert create_table(made.table, nullable_columns(table_columns(made)), {})
     return made
 
 
@@ -157,7 +157,7 @@ def test_files_have_the_rows_that_the_rules_give(export: Export, monkeypatch: py
     export = replace(export, digest=chance.random() < 0.8) if seed else export
     if not export.digest:
         export = replace(export, table=f"{export.table}_without")
-        assert create_table(export.table, row_files.nullable_columns(table_columns(export)), {})
+        assert create_table(export.table, nullable_columns(table_columns(export)), {})
     log, model = KeyedLog(chance), Model(export)
     for _ in range(4):
         tasks = log.increment()
