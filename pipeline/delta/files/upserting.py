@@ -142,7 +142,7 @@ def change_files(run: RunTasks, export: Export, version: int, written: Written, 
     before = table.files
     keys = KeyIndex(index)
     found = {}
-    if before:
+    if before and len(keys.keys):
         results = run(FindRows(export, before, keys.keys), len(before), FOUND_ROWS)
         found = {each["number"]: unpacked(each["found"]) for each in results}
     decision = keys.decide(found)
