@@ -344,32 +344,32 @@ def _compared(
             continue
         stem, _, suffix = name.partition(".")
         if name.endswith(LOG):
-            yield from (f"{name}: {what}" for what in _differing_batches(theirs, mine, counts))
+            yield from (f"{name}: {what}" for what in differing_batches(theirs, mine, counts))
         elif suffix in (INDEX[1:], TIME_INDEX[1:]):
             logs = kafka.files[stem + LOG], ours.files.get(stem + LOG, b"")
-            rules = [_by_rule(int(stem), log, index_interval_bytes, f".{suffix}") for log in logs]
-            if [theirs, mine] != rules or _sizes(logs[0]) == _sizes(logs[1]):
+            rules = [index_by_rule(int(stem), log, index_interval_bytes, f".{suffix}") for log in logs]
+            if [theirs, mine] != rules or batch_sizes(logs[0]) == batch_sizes(logs[1]):
                 yield f"{name}: {mine.hex()}, Kafka's {theirs.hex()}"
         else:
             yield f"{name}: {mine.hex()}, Kafka's {theirs.hex()}"
 
 
-def _by_rule(base_offset: int, log: bytes, interval: int, suffix: str) -> bytes:
-    indexed = index_segment(base_offset, _scanned(log), interval)
+def index_by_rule(base_offset: int, log: bytes, interval: int, suffix: str) -> bytes:
+    indexed = index_segment(base_offset, scanned(log), interval)
     return indexed.offset_index_bytes() if suffix == INDEX else indexed.time_index_bytes()
 
 
-def _scanned(log: bytes) -> BatchTable:
+def scanned(log: bytes) -> BatchTable:
     table = scan_batches(np.frombuffer(log, np.uint8), "a .log")
     assert table.end == len(log)
     return table
 
 
-def _sizes(log: bytes) -> list[int]:
-    return [int(size) for size in _scanned(log).sizes]
+def batch_sizes(log: bytes) -> list[int]:
+    return [int(size) for size in scanned(log).sizes]
 
 
-def _differing_batches(theirs: bytes, ours: bytes, counts: Counter[str] | None) -> Iterator[str]:
+def differing_batches(theirs: bytes, ours: bytes, counts: Counter[str] | None) -> Iterator[str]:
     """The first batch that differs, in words. Equal batches of different sizes are counted."""
     both = [[_Batch.of(log, table, row) for row in range(len(table))] for log, table in _with_table(theirs, ours)]
     for number, (one, other) in enumerate(zip(*both, strict=False)):
@@ -387,7 +387,7 @@ def _differing_batches(theirs: bytes, ours: bytes, counts: Counter[str] | None) 
 
 def _with_table(*logs: bytes) -> Iterator[tuple[bytes, BatchTable]]:
     for log in logs:
-        yield log, _scanned(log)
+        yield log, scanned(log)
 
 
 class _Batch(NamedTuple):

@@ -174,6 +174,12 @@ def random_log_to_retain(seed: int, number: int) -> RandomLog:
     return RandomLog(settings, False, (writer.round(first=True),), writer.counts)
 
 
+def random_log_of(chance: random.Random, settings: Mapping[str, str], rounds: int) -> RandomLog:
+    """A log with these settings."""
+    writer = _Writer(chance, settings)
+    return RandomLog(settings, False, tuple(writer.round(first=number == 0) for number in range(rounds)), writer.counts)
+
+
 def _cleaner_settings(chance: random.Random) -> dict[str, str]:
     settings = {
         "cleanup.policy": chance.choice(["compact", "compact", "compact,delete"]),

@@ -1,0 +1,184 @@
+"""Compares Kafka's own log manager with `lakelog log-manager` on random log directories: `python -m
+tests.kafka.log_manager.judge --directories 500 --seed 7 [--only N]`.
+
+Kafka's LogManager and LogCleaner run in one JVM with a simulated clock (KafkaLogManagerPeer.java), on a copy of the
+directories of each case (random_directories). Lakelog's log manager runs on another copy, with the same clock, the same
+server.properties and the same settings of topics. Both live for the same simulated days. The following is compared:
+
+- after the start and after each tick: log start and end, recovery point, high watermark and last stable offset of each
+  log; directories that went offline; partitions that can no longer be cleaned;
+- after the start, if records are damaged: each record that Kafka can still read must be readable by Lakelog, too;
+- after each life: the names and bytes of all files, the checkpoints, .kafka_cleanshutdown.
+
+Batches that are compressed by other versions of a library are compared as in tests.kafka.judge. The module `purpose`
+lists the differences that exist on purpose. If a case differs, the program prints the differences, and ends with exit
+status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.turns import Peer
+from storage_engine.errors import LogError
+from tests.kafka.log_manager.comparison import compare
+from tests.kafka.log_manager.random_directories import Case, random_case
+from tests.kafka.log_manager.sides import KafkaError, KafkaSide, OurSide, Seen
+from tests.kafka_jvm import kafka_command
+
+SOURCE = Path(__file__).with_name("KafkaLogManagerPeer.java")
+JAVA_OPTIONS = ("-XX:+UseSerialGC", "-Xmx384m", "-XX:TieredStopAtLevel=1")
+
+
+class Difference(NamedTuple):
+    """A difference from Kafka. life: its number; the first is 0."""
+
+    case: int
+    life: int
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"case {self.case}, life {self.life}, {self.where}: {self.what}"
+
+
+@dataclass
+class ManagerJudge:
+    """Compares cases. Inside a `with` block, it has a JVM.
+
+    differences: so far. counts: what was compared.
+    """
+
+    differences: list[Difference] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def __enter__(self) -> ManagerJudge:
+        with ExitStack() as stack:
+            memory = Path("/dev/shm")
+            room = memory if os.access(memory, os.W_OK) else None
+            self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lakelog-judge-", dir=room)))
+            self._kafka = stack.enter_context(Peer(kafka_command(SOURCE, JAVA_OPTIONS)))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def judge(self, number: int, case: Case) -> None:
+        """Run a case by Kafka and by Lakelog, and note what differs."""
+        self.counts.update(case.counts)
+        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+            trial = _Trial(Path(folder), case, self._kafka, self.counts)
+            for life in range(len(case.lives)):
+                found = [Difference(number, life, where, what) for where, what in trial.live(life)]
+                self.differences += found
+                self.counts["lives"] += 1
+                if found or trial.ended:
+                    break
+
+
+class _Trial:
+    """One case in two places. ended: no further life is compared."""
+
+    def __init__(self, folder: Path, case: Case, kafka: Peer, counts: Counter[str]) -> None:
+        self.ended = False
+        self._case = case
+        self._counts = counts
+        self._theirs, self._ours = folder / "kafka", folder / "ours"
+        for parent in (self._theirs, self._ours):
+            parent.mkdir()
+        self._kafka = KafkaSide(self._theirs, case, kafka)
+        self._lakelog = OurSide(self._ours, case)
+        self._left_out: set[str] = set()
+
+    def live(self, number: int) -> Iterator[tuple[str, str]]:
+        """The differences of one life."""
+        life = self._case.lives[number]
+        for parent in (self._theirs, self._ours):
+            self._case.lay(parent, number)
+        try:
+            theirs = self._kafka.open(life.now_ms)
+        except KafkaError as error:
+            yield "start", f"Kafka fails: {error}"
+            return
+        try:
+            ours = self._lakelog.open(life.now_ms)
+        except LogError as error:
+            self._kafka.end(clean=False)
+            yield "start", f"fails: {error}"
+            return
+        yield from self._lost_records()
+        yield from self._differing("start", theirs, ours)
+        for tick in life.ticks:
+            theirs, ours = self._kafka.tick(tick), self._lakelog.tick(tick)
+            self._left_out |= theirs.uncleanable
+            found = list(self._differing(f"tick {tick}", theirs, ours))
+            yield from found
+            if found:
+                break
+        self._kafka.end(clean=life.ends_clean)
+        self._lakelog.end(clean=life.ends_clean)
+        intervals = {topic: int(own["index.interval.bytes"]) for topic, own in self._case.settings.items()}
+        for place in range(self._case.directories):
+            name = f"d{place}"
+            yield from compare(self._theirs / name, self._ours / name, intervals, self._left_out)
+
+    def _lost_records(self) -> Iterator[tuple[str, str]]:
+        """The records that Kafka can read and Lakelog cannot, of the logs in which damage was cut out."""
+        damaged = self._lakelog.damaged() - self._left_out
+        if self._case.truncates or not damaged:
+            return
+        kafkas, ours = self._kafka.records(), self._lakelog.records()
+        for folder in sorted(damaged):
+            lost = [offset for offset, crc in kafkas[folder].items() if ours[folder].get(offset) != crc]
+            if lost:
+                yield folder, f"{len(lost)} records that Kafka has are lost, the first is {lost[0]}"
+            more = len(ours[folder]) - len(kafkas[folder])
+            self._counts["records that only Lakelog keeps"] += more
+            if more:
+                self._left_out.add(folder)
+
+    def _differing(self, when: str, theirs: Seen, ours: Seen) -> Iterator[tuple[str, str]]:
+        if theirs.offline != ours.offline:
+            yield when, f"offline {sorted(ours.offline)}, Kafka {sorted(theirs.offline)}"
+        for folder in sorted((theirs.logs.keys() | ours.logs.keys()) - self._left_out):
+            one, other = theirs.logs.get(folder), ours.logs.get(folder)
+            if one != other:
+                yield f"{when}, {folder}", f"{other}, Kafka {one}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.kafka.log_manager.judge", allow_abbrev=False)
+    parser.add_argument("--directories", type=int, default=500, help="the number of cases")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--only", type=int, help="the number of one case")
+    given = parser.parse_args()
+    numbers = range(given.directories) if given.only is None else [given.only]
+    began = time.monotonic()
+    differing = set()
+    with ManagerJudge() as judge:
+        for number in numbers:
+            told = len(judge.differences)
+            judge.judge(number, random_case(given.seed, number))
+            for difference in judge.differences[told:]:
+                differing.add(number)
+                print(difference, flush=True)
+    for what, count in sorted(judge.counts.items()):
+        print(f"{count:10,}  {what}")
+    took = time.monotonic() - began
+    print(f"{len(numbers)} cases of seed {given.seed} in {took:.0f} s: {len(differing)} differ")
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
