@@ -152,6 +152,7 @@ class _Maker:
         self.counts["log directories"] += directories
         self.counts["partitions"] += len(partitions)
         points = {each.folder: self._recovery_point(each.log) for each in partitions}
+        self.high_watermarks = chance.random() < 0.3
         return Case(
             directories, partitions, settings, self._intervals(), self._lives(partitions, clean, points),
             tuple(self._checkpoints(partitions, place, points) for place in range(directories)),
@@ -238,7 +239,7 @@ class _Maker:
                 found[FIRST_DIRTY_OFFSETS][key] = chance.choice(bases)
             if chance.random() < 0.9:
                 found[HIGH_WATERMARKS][key] = chance.choice([bases[0], chance.choice(bases), 2**62])
-        if chance.random() < 0.7:
+        if not self.high_watermarks:
             del found[HIGH_WATERMARKS]
         return found
 

@@ -20,6 +20,7 @@ from storage_engine.kafka_dir.upkeep.cleaning import Cleaning
 from storage_engine.kafka_dir.upkeep.opening import BrokerLogs, Options
 from storage_engine.kafka_dir.upkeep.tasks import Tasks
 from storage_engine.log.checkpoint import HIGH_WATERMARKS, decode_offsets
+from storage_engine.log.log_reader import LogReader
 from tests.kafka.log_manager.random_directories import Case
 from tests.storage_engine.record_tables import to_rows
 
@@ -175,9 +176,11 @@ def _folder_of(error: CorruptionError) -> str:
 
 
 def _records(log: PartitionLog) -> dict[int, int]:
-    """A CRC-32 for each record that a consumer can read, by offset."""
+    """A CRC-32 for each record of the log, by offset; also of those above the high watermark."""
     found: dict[int, int] = {}
-    for part in log.read(log.log_start_offset, log.log_end_offset):
+    whole = log.state().model_copy(update={"high_watermark": log.log_end_offset})
+    reader = LogReader(log._storage, whole, lambda segment: f"{log.folder}/{segment.name}", log.folder)
+    for part in reader.read(log.log_start_offset, log.log_end_offset):
         for offset, row in zip(part["offset"].to_pylist(), to_rows(part), strict=True):
             parts = [_marked(row.key), _marked(row.value)]
             parts += [name.encode() + _marked(value) for name, value in row.headers]
