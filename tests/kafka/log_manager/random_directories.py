@@ -107,7 +107,7 @@ class Case:
                     (directory / CLEAN_SHUTDOWN).touch()
         for partition in self.partitions:
             folder = parent / f"d{partition.directory}" / partition.folder
-            if number < len(partition.log.rounds):
+            if number == 0 or self.lives[number - 1].ends_clean:  # a broker appends only to what it has recovered
                 _lay(folder, partition.log.rounds[number], is_new=number == 0)
             for damage in life.damages.get(partition.folder, ()):
                 damage(folder)
