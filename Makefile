@@ -59,9 +59,10 @@ soak: ## repeat the tests of faults, the model and the jobs' output, for hours; 
 	@$(SETUP); $(VENV_PYTHON) -m tests.faults $(if $(SHARE),--share $(SHARE)) $(if $(SEED),--seed $(SEED))
 	@$(SETUP); $(VENV_PYTHON) -m tests.jobs.quiet_runs --runs $(or $(RUNS),20) --burners 4
 
-judge: ## compare Lakelog's compaction and retention with Kafka's, on random logs; LOGS=1000, SEED=7
+judge: ## compare Lakelog's compaction, retention and log manager with Kafka's, on random logs; LOGS=1000, DIRECTORIES=500, SEED=7
 	@$(SETUP); $(VENV_PYTHON) -m tests.kafka.judge --logs $(or $(LOGS),1000) $(if $(SEED),--seed $(SEED)); \
-	    $(VENV_PYTHON) -m tests.kafka.judge --retention --logs $(or $(LOGS),1000) $(if $(SEED),--seed $(SEED))
+	    $(VENV_PYTHON) -m tests.kafka.judge --retention --logs $(or $(LOGS),1000) $(if $(SEED),--seed $(SEED)); \
+	    $(VENV_PYTHON) -m tests.kafka.log_manager.judge --directories $(or $(DIRECTORIES),500) $(if $(SEED),--seed $(SEED))
 
 bench: ## run the benchmarks and write bench/results/
 	@$(SETUP); $(VENV_PYTHON) -m bench

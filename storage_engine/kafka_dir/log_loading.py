@@ -52,7 +52,7 @@ from storage_engine.log.intact_batches import Damage, DamagedLog
 from storage_engine.log.leader_epochs import Epochs, cut_end, cut_start, with_batches
 from storage_engine.log.partition_state import LeaderEpoch, Segment
 from storage_engine.log.producers.producer_snapshot import encode_snapshot
-from storage_engine.log.producers.producer_state import EndedTransaction, Producers, aborted_among
+from storage_engine.log.producers.producer_state import EndedTransaction, Producers, aborted_among, active_producers
 from storage_engine.record.batch import BatchTable
 from storage_engine.storage import Directory
 
@@ -169,6 +169,10 @@ class _Loading:
         if self._newest is None:
             files.bases = [start]
             self._newest = FoundSegment(GrowingSegment(start, 0, self._config.index_interval_bytes), ())
+        if not options.clean:
+            # As in Kafka, a producer that has expired does not return by the recovery of its batches.
+            entries = active_producers(producers.entries(), options.now_ms, options.producer_expiration_ms)
+            producers = Producers(entries)
         self._known.remove_stray_snapshots(end)
         kept_epochs = cut_start(cut_end(self._epochs, end), start)
         if kept_epochs != epochs:

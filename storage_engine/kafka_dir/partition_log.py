@@ -86,7 +86,8 @@ class PartitionLog:
         self._lock = threading.RLock()
         self._cleaning = threading.Lock()
         self._failure: StorageError | None = None
-        self._first_dirty_offset = first_dirty_offset
+        is_beyond = (first_dirty_offset or 0) > loaded.active.end_offset  # records were lost; new ones there are dirty
+        self._first_dirty_offset = None if is_beyond else first_dirty_offset
         self._high_watermark = high_watermark
         self._deleted = DeletedFiles(storage)
         self._lookup = BatchLookup(storage, folder)

@@ -221,6 +221,7 @@ public class KafkaLogManagerPeer {
         while (logs.hasNext()) {
             ((UnifiedLog) logs.next()).closeHandlers();
         }
+        cleaner.shutdown();  // it has no threads; this only removes its metrics, which would keep its memory
         Iterator locks = CollectionConverters.asJava((Seq) manager.dirLocks()).iterator();
         while (locks.hasNext()) {
             ((FileLock) locks.next()).destroy();

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_engine.errors import CorruptionError
 from storage_engine.log.checkpoint import (
     CLEAN_SHUTDOWN,
     FIRST_DIRTY_OFFSETS,
@@ -15,11 +16,12 @@ from storage_engine.log.checkpoint import (
     decode_leader_epochs,
     decode_offsets,
 )
-from storage_engine.log.filenames import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX
-from storage_engine.log.producers.producer_snapshot import ProducerEntry, decode_snapshot
+from storage_engine.log.filenames import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX
+from storage_engine.log.indexes.transaction_index import decode_transaction_index
+from storage_engine.log.producers.producer_snapshot import EMPTY_SNAPSHOT, ProducerEntry, decode_snapshot
 from storage_engine.log.producers.producer_state import active_producers
-from tests.kafka.log_manager.sides import Offsets
 from tests.kafka.judge import differing_batches, index_by_rule
+from tests.kafka.log_manager.sides import Offsets
 
 CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, FIRST_DIRTY_OFFSETS)
 
@@ -49,19 +51,22 @@ def compare(
 
 
 def _compare_offsets(theirs: Path, ours: Path, starts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Offsets below the log start mean the log start: Kafka writes the log start instead, at a time of its own."""
-    one, other = (
-        {
-            f"{topic}-{number}": max(at, starts.get(f"{topic}-{number}", at))
-            for (topic, number), at in decode_offsets(file.read_bytes(), file.name).items()
-        }
-        if file.exists() and file.stat().st_size
-        else {}
-        for file in (theirs, ours)
-    )
+    one, other = (_offsets_above(file, starts) for file in (theirs, ours))
     for folder in sorted(one.keys() | other.keys()):
         if one.get(folder) != other.get(folder):
             yield folder, f"{folder} {other.get(folder)}, Kafka {one.get(folder)}"
+
+
+def _offsets_above(file: Path, starts: Mapping[str, int]) -> dict[str, int]:
+    """The offsets in a checkpoint, by folder. Of the cleaner's checkpoint, the offsets above the log start: any other, or
+    none, means the log start. Kafka then writes the log start, at a time of its own."""
+    if not file.exists() or not file.stat().st_size:
+        return {}
+    offsets = decode_offsets(file.read_bytes(), file.name)
+    found = {f"{topic}-{number}": at for (topic, number), at in offsets.items()}
+    if file.name == FIRST_DIRTY_OFFSETS:
+        return {folder: at for folder, at in found.items() if at > starts.get(folder, -1)}
+    return {folder: max(at, starts.get(folder, at)) for folder, at in found.items()}
 
 
 def same_offsets(theirs: Offsets | None, ours: Offsets | None) -> bool:
@@ -74,24 +79,48 @@ def same_offsets(theirs: Offsets | None, ours: Offsets | None) -> bool:
 
 @dataclass(frozen=True)
 class Folder:
-    """What is known about a partition's folder: what the comparison needs to recognise intended differences.
+    """What is known about a partition's folder. The comparison needs it to recognise the intended differences.
 
-    interval: index.interval.bytes. start, end: of our log. began_ms: when this life began. expiration_ms: of producers.
+    interval: index.interval.bytes. start, end: of our log. now_ms: the end of this life. expiration_ms: of producers.
+    recovered: whether files were ever damaged, or the log was recovered after a crash.
     """
 
     interval: int
     start: int
     end: int
-    began_ms: int
+    now_ms: int
     expiration_ms: int
+    recovered: bool
 
-    def snapshot(self, data: bytes, name: str) -> tuple[ProducerEntry, ...]:
-        """The producers in a snapshot, without those that a broker that started in this life would drop."""
-        return tuple(sorted(active_producers(decode_snapshot(data, name), self.began_ms, self.expiration_ms)))
+    def same_producers(self, theirs: bytes, ours: bytes) -> bool:
+        """Whether two snapshots have the same producers, apart from those that a broker that starts now would drop. After a
+        recovery, Kafka does not know all producers, their coordinators' epochs, and where their transactions began."""
+        one, other = (
+            set(active_producers(decode_snapshot(data, SNAPSHOT), self.now_ms, self.expiration_ms))
+            for data in (theirs, ours)
+        )
+        if not self.recovered:
+            return one == other
+        return {_batches_of(each) for each in one} <= {_batches_of(each) for each in other}
 
-    def epochs(self, data: bytes) -> list[tuple[int, int]]:
-        """The leader epochs that have records: Kafka drops an epoch that begins at the log's end."""
-        return [each for each in decode_leader_epochs(data, LEADER_EPOCHS) if each[1] < self.end]
+    def same_epochs(self, theirs: bytes, ours: bytes) -> bool:
+        """Whether two checkpoints have the same leader epochs. Kafka drops an epoch that begins at the log's end."""
+        one, other = (
+            [each for each in decode_leader_epochs(data, LEADER_EPOCHS) if each[1] < self.end]
+            for data in (theirs, ours)
+        )
+        return one == other or not one
+
+    def same_aborted(self, theirs: bytes, ours: bytes) -> bool:
+        """Whether two transaction indexes have the same transactions. After a recovery, Kafka does not know where a
+        transaction began if that is below the log start or before a missing snapshot."""
+        if not self.recovered:
+            return theirs == ours
+        one, other = (
+            {(each.producer_id, each.last_offset) for each in decode_transaction_index(data, TRANSACTION_INDEX)}
+            for data in (theirs, ours)
+        )
+        return one <= other
 
 
 def _compare_logs(theirs: Path, ours: Path, known: Folder) -> Iterator[tuple[str, str]]:
@@ -108,17 +137,21 @@ def _compare_logs(theirs: Path, ours: Path, known: Folder) -> Iterator[tuple[str
         stem, _, suffix = name.partition(".")
         if name in other and f".{suffix}" in (INDEX, TIME_INDEX) and other.get(stem + LOG) == b"":
             continue  # Kafka makes the indexes of an empty segment when it uses them
-        if f".{suffix}" == SNAPSHOT and (stem in bases if name in other else int(stem) == known.end):
-            continue  # Kafka has none at or below the log start, and after a gap; ours at the log's end is written last
+        if f".{suffix}" == SNAPSHOT and name in other and (stem in bases or int(stem) <= known.start):
+            continue  # Kafka has none at or below the log start, and none after a gap
+        if f".{suffix}" == SNAPSHOT and name in one and (stem not in bases or int(stem) == known.end):
+            continue  # after it has loaded a log, Kafka writes one at its end; Lakelog when it closes the log
+        if f".{suffix}" == SNAPSHOT and name in one and (one[name] == EMPTY_SNAPSHOT or not _is_snapshot(one[name])):
+            continue  # Kafka keeps a damaged one that it has not read, and one for a log without records
+        if f".{suffix}" == TRANSACTION_INDEX and known.same_aborted(one.get(name, b""), other.get(name, b"")):
+            continue
         yield name, "only Kafka has this file" if name in one else "Kafka has not this file"
     for name in sorted(one.keys() & other.keys()):
         if one[name] != other[name]:
             yield from ((name, what) for what in _compare_file(name, one, other, known))
 
 
-def _compare_file(
-    name: str, one: Mapping[str, bytes], other: Mapping[str, bytes], known: Folder
-) -> Iterator[str]:
+def _compare_file(name: str, one: Mapping[str, bytes], other: Mapping[str, bytes], known: Folder) -> Iterator[str]:
     stem, _, suffix = name.partition(".")
     logs = one.get(stem + LOG, b""), other.get(stem + LOG, b"")
     if name.endswith(LOG):
@@ -129,9 +162,12 @@ def _compare_file(
         if other[name] == rules[1] and (one[name] == rules[0] or len(one[name]) % len_of_entry(suffix)):
             return  # Kafka believes an index with a part of an entry
     elif f".{suffix}" == SNAPSHOT:
-        if known.snapshot(one[name], name) == known.snapshot(other[name], name):
+        if not _is_snapshot(one[name]) or known.same_producers(one[name], other[name]):
             return
-    elif name == LEADER_EPOCHS and known.epochs(one[name]) == known.epochs(other[name]):
+    elif f".{suffix}" == TRANSACTION_INDEX:
+        if known.same_aborted(one[name], other[name]):
+            return
+    elif name == LEADER_EPOCHS and known.same_epochs(one[name], other[name]):
         return
     yield f"{_short(other[name])}, Kafka's {_short(one[name])}"
 
@@ -139,6 +175,19 @@ def _compare_file(
 def len_of_entry(suffix: str) -> int:
     """The bytes of an entry of an index."""
     return 8 if f".{suffix}" == INDEX else 12
+
+
+def _batches_of(each: ProducerEntry) -> ProducerEntry:
+    """What the newest batch alone tells about a producer."""
+    return each._replace(coordinator_epoch=0, txn_first_offset=0)
+
+
+def _is_snapshot(data: bytes) -> bool:
+    try:
+        decode_snapshot(data, SNAPSHOT)
+    except CorruptionError:
+        return False
+    return True
 
 
 def _short(data: bytes) -> str:

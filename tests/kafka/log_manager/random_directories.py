@@ -1,6 +1,6 @@
 """Makes random log directories as a broker could have left them, to compare Kafka's log manager with Lakelog's.
 
-A case has one to three log directories with the partitions of one to four topics, and one to three lives. In each life,
+A case has one to three log directories with the partitions of one to three topics, and one to three lives. In each life,
 new segments are laid beside those that the last life left, files are damaged, and the manager runs for some simulated
 days. A life ends with an orderly stop or with a crash. The same number always gives the same case.
 
@@ -37,7 +37,7 @@ from storage_engine.log.checkpoint import (
     encode_offsets,
     encode_partition_metadata,
 )
-from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX
+from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX
 from storage_engine.record.batch import scan_batches
 from storage_engine.record.header import HEADER_BYTES
 from tests.kafka.random_logs import DAY_MS, RandomLog, Round, random_log_of
@@ -139,8 +139,8 @@ class _Maker:
     def case(self) -> Case:
         chance = self.chance
         directories = chance.choice([1, 1, 2, 3])
-        lives = chance.choice([1, 2, 2, 3])
-        settings = {f"t{number}": self._settings() for number in range(chance.choice([1, 2, 3, 4]))}
+        lives = chance.choice([1, 1, 2, 3])
+        settings = {f"t{number}": self._settings() for number in range(chance.choice([1, 1, 2, 3]))}
         partitions = tuple(
             Partition(chance.randrange(directories), f"{topic}-{number}", random_log_of(chance, own, lives))
             for topic, own in settings.items()
@@ -163,7 +163,7 @@ class _Maker:
         chance = self.chance
         settings = {
             "cleanup.policy": chance.choice(["delete", "delete", "compact", "compact", "compact,delete"]),
-            "segment.bytes": chance.choice(["1024", "2048", "4096", "16384"]),
+            "segment.bytes": chance.choice(["1024", "2048", "4096"]),
             "segment.index.bytes": "4096",
             "index.interval.bytes": chance.choice(["0", "50", "200", "1000", "4096"]),
             "retention.ms": chance.choice(["-1", "0", str(HOUR_MS), str(DAY_MS), str(3 * DAY_MS), str(7 * DAY_MS)]),
@@ -224,7 +224,9 @@ class _Maker:
         self, partitions: tuple[Partition, ...], place: int, points: Mapping[str, int]
     ) -> dict[str, dict[tuple[str, int], int]]:
         chance = self.chance
-        here = {(each.topic, int(each.folder.rpartition("-")[2])): each for each in partitions if each.directory == place}
+        here = {
+            (each.topic, int(each.folder.rpartition("-")[2])): each for each in partitions if each.directory == place
+        }
         found: dict[str, dict[tuple[str, int], int]] = {
             RECOVERY_POINTS: {}, LOG_STARTS: {}, FIRST_DIRTY_OFFSETS: {}, HIGH_WATERMARKS: {},
         }  # fmt: skip
@@ -251,7 +253,14 @@ class _Maker:
         names = sorted(name for name in each.files if name.endswith(LOG))
         kinds = ["missing index", "missing time index", "missing snapshot", "unfinished files", "stray index"]
         if not clean:
-            kinds += ["torn tail", "zeros at the end", "garbage at the end", "damaged batch", "insane index", "bad snapshot"]
+            kinds += [
+                "torn tail",
+                "zeros at the end",
+                "garbage at the end",
+                "damaged batch",
+                "insane index",
+                "bad snapshot",
+            ]
         kind = chance.choice(kinds)
         self.counts[f"damage: {kind}"] += 1
         name = chance.choice(names)
@@ -306,7 +315,7 @@ def _unfinished(stem: str, suffix: str) -> Damage:
     """Files of a segment as an unfinished deletion, compaction or swap leaves them beside the segment."""
 
     def damage(folder: Path) -> None:
-        for each in (LOG, INDEX, TIME_INDEX):
+        for each in (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX):
             if (folder / (stem + each)).exists():
                 shutil.copy2(folder / (stem + each), folder / (stem + each + suffix))
 
@@ -326,5 +335,3 @@ def _with_damaged_batch(data: bytes, where: float) -> bytes:
     row = int(where * len(table))
     place = int(table.positions[row]) + min(HEADER_BYTES, int(table.sizes[row]) - 1)
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
-
-

@@ -190,4 +190,3 @@ def _records(log: PartitionLog) -> dict[int, int]:
 
 def _marked(data: bytes | None) -> bytes:
     return b"\0" if data is None else b"\1" + data
-
