@@ -86,8 +86,7 @@ class PartitionLog:
         self._lock = threading.RLock()
         self._cleaning = threading.Lock()
         self._failure: StorageError | None = None
-        is_beyond = (first_dirty_offset or 0) > loaded.active.end_offset  # records were lost; new ones there are dirty
-        self._first_dirty_offset = None if is_beyond else first_dirty_offset
+        self._first_dirty_offset = None if (first_dirty_offset or 0) > loaded.active.end_offset else first_dirty_offset
         self._high_watermark = high_watermark
         self._deleted = DeletedFiles(storage)
         self._lookup = BatchLookup(storage, folder)

@@ -41,6 +41,9 @@ SOURCE = Path(__file__).with_name("KafkaLogManagerPeer.java")
 JAVA_OPTIONS = ("-XX:+UseSerialGC", "-Xmx384m", "-XX:TieredStopAtLevel=1")
 
 
+CASES_A_JVM = 60
+
+
 class Difference(NamedTuple):
     """A difference from Kafka. life: its number; the first is 0."""
 
@@ -69,6 +72,7 @@ class ManagerJudge:
             room = memory if os.access(memory, os.W_OK) else None
             self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lakelog-judge-", dir=room)))
             self._kafka = stack.enter_context(Peer(kafka_command(SOURCE, JAVA_OPTIONS)))
+            self._asked = 0
             self._stack = stack.pop_all()
         return self
 
@@ -78,6 +82,10 @@ class ManagerJudge:
     def judge(self, number: int, case: Case) -> None:
         """Run a case by Kafka and by Lakelog, and note what differs."""
         self.counts.update(case.counts)
+        self._asked += 1
+        if self._asked % CASES_A_JVM == 0:  # Kafka's metrics keep a part of each manager in memory
+            self._kafka.__exit__(None, None, None)
+            self._kafka = self._stack.enter_context(Peer(kafka_command(SOURCE, JAVA_OPTIONS)))
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             trial = _Trial(Path(folder), case, self._kafka, self.counts)
             for life in range(len(case.lives)):

@@ -17,6 +17,8 @@ from storage_engine.record.batch import scan_batches
 from storage_engine.record.compression import Codec
 from storage_engine.record.encoding import encode_records
 from storage_engine.storage.posix import PosixStorage
+from tests.kafka.random_logs import Record, Sender, encode_batch
+from tests.storage_engine.kafka_dir.unreliable_directory import UnreliableDirectory
 from tests.storage_engine.record_tables import Row, to_rows, to_table
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -145,3 +147,41 @@ def test_a_log_that_nothing_was_appended_to_keeps_its_time_of_change(tmp_path: P
     os.utime(file, ns=(NOW_MS, NOW_MS))
     open_log(tmp_path, clean=True).close()
     assert file.stat().st_mtime_ns == NOW_MS
+
+
+def reopened(storage: UnreliableDirectory, now_ms: int = NOW_MS, first_dirty_offset: int | None = None) -> PartitionLog:
+    """The log after a crash."""
+    config, clock = LogManagerConfig().topic({"segment.bytes": 1024, "retention.bytes": 2000}), ManualClock(now_ms)
+    return PartitionLog.open(storage, "t-0", config, clock, first_dirty_offset=first_dirty_offset)
+
+
+def test_a_first_dirty_offset_beyond_the_logs_end_is_ignored() -> None:
+    storage = UnreliableDirectory()
+    log = reopened(storage)
+    log.append_records(to_table([Row(b"k", b"v", (), NOW_MS)] * 5))
+    log.abandon()
+    assert reopened(storage, first_dirty_offset=5).first_dirty_offset == 5
+    assert reopened(storage, first_dirty_offset=6).first_dirty_offset is None
+
+
+def test_the_recovery_point_is_never_below_the_first_segment() -> None:
+    storage = UnreliableDirectory()
+    log = reopened(storage)
+    for number in range(40):
+        log.append_records(to_table([Row(b"k%d" % number, bytes(100), (), NOW_MS)]))
+    log.abandon()
+    log = reopened(storage)
+    assert log.recovery_point == 0
+    log.apply_retention()
+    assert log.recovery_point == log.first_base_offset > 0
+
+
+def test_a_producer_that_has_expired_does_not_return_by_a_recovery() -> None:
+    batch = encode_batch(0, [Record(NOW_MS, b"k", b"v")], sender=Sender(7, 0, 0))
+    storage = UnreliableDirectory()
+    log = reopened(storage)
+    log.append_batches(np.frombuffer(bytearray(batch), np.uint8))
+    log.abandon()
+    day_ms = 86_400_000
+    assert [each.producer_id for each in reopened(storage, NOW_MS + day_ms - 1).state().producers] == [7]
+    assert reopened(storage, NOW_MS + day_ms).state().producers == ()
