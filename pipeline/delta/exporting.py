@@ -180,7 +180,7 @@ def export_increment(
         if result is not None:
             return result
     if plan.head is not None:
-        check_layout(spark, export)
+        export = check_layout(spark, export)
         check_columns(spark, export)
     rows = decided(export, read(*plan.to_read, plan.required, decoding(export))).persist()
     try:

@@ -36,6 +36,7 @@ from pipeline.delta.exporting import ReadRecords
 from pipeline.delta.rows.export_rows import deciding, decode, place, reduced
 from pipeline.delta.rows.newer_sql import is_newer, of_place
 from pipeline.delta.table_history import as_in_table, check_committed
+from pipeline.delta.table_layout import check_layout
 from pipeline.delta.table_position import look_at_table, stamp_of
 from pipeline.delta.table_schema import Notify, fit_table
 from pipeline.delta.table_stamp import NextLink, Stamp, TableHead, known_began
@@ -85,7 +86,7 @@ def replay(
         raise ExportRefusedError(
             export.table, "is not a table, so nothing can be replayed into it", "Run an export first."
         )
-    export = as_in_table(export, head)
+    export = check_layout(spark, as_in_table(export, head))
     plan = decide_export(export, head, before, ranges)
     table_id = head.table_id or read_table_id(spark, export.table)
     letters = open_letters(spark, export, table_id, before)

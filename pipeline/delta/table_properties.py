@@ -34,15 +34,26 @@ _READ_DELETION_VECTORS = frozenset({"spark", "duckdb", "polars"})
 class TableLayout:
     """How Delta stores the rows of a table. The rows are the same with every layout.
 
-    deletion_vectors: whether files have deletion vectors; None: a new table has none, and another table stays as it is.
+    deletion_vectors: whether files have deletion vectors.
+    partition_by: the columns by which the table is partitioned.
+    cluster_by: the columns by which Spark's OPTIMIZE clusters the rows (liquid clustering).
+
+    None: a new table has none of it, and another table stays as it is.
     """
 
     deletion_vectors: bool | None = None
+    partition_by: tuple[str, ...] | None = None
+    cluster_by: tuple[str, ...] | None = None
 
     @property
     def needs_spark(self) -> bool:
         """Whether only Spark can write a table with this layout."""
-        return bool(self.deletion_vectors)
+        return bool(self.deletion_vectors or self.cluster_by)
+
+    @property
+    def partitions(self) -> list[str]:
+        """The columns by which a new table is partitioned."""
+        return list(self.partition_by or ())
 
     @property
     def properties(self) -> dict[str, str]:

@@ -39,7 +39,7 @@ from pipeline.delta.delta_table import is_table
 from pipeline.delta.export_plan import Export, ExportPlan, TableSchemaError
 from pipeline.delta.rows.row_columns import nullable_columns, table_columns
 from pipeline.delta.table_history import check_committed, check_foreign, head_as_before, read_head
-from pipeline.delta.table_layout import fit_layout
+from pipeline.delta.table_layout import check_rewritable, fit_layout
 from pipeline.delta.table_position import stamp_of
 from pipeline.delta.table_stamp import NextLink, Stamp, TableHead, known_began
 from pipeline.delta.without_spark.table_opening import create_table
@@ -56,11 +56,6 @@ _ITEM, _ENTRY = "[]", "{}"
 _BEYOND_BIGINT = 2.0**63
 """The double to which the largest bigints are converted. Spark casts this double back to the largest bigint, so the two
 casts would not show that digits of the largest bigint are lost."""
-_KEPT_FEATURES = {
-    "appendOnly", "changeDataFeed", "checkConstraints", "deletionVectors", "inCommitTimestamp", "invariants",
-    "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck",
-}  # fmt: skip
-"""Table features that a rewrite preserves. A rewrite would lose generated columns, clustering and identity columns."""
 _ELSEWHERE = "Nothing was changed. Undo the change of the model, make the table again with --rebuild, or export to another table."
 
 
@@ -180,20 +175,24 @@ def fit_table(
     """
     head = plan.head
     columns = nullable_columns(table_columns(export))
-    if head is None and not export.layout.needs_spark and create_table(export.table, columns, export.layout.properties):
+    layout = export.layout
+    created = head is None and not layout.needs_spark
+    if created and create_table(export.table, columns, layout.properties, layout.partitions):
         return head_as_before(export, None)
     found = _columns(spark, export) if is_table(spark, export.table) else StructType()
     changes = column_changes(export.table, found, _wanted(export))
     rewrite = None
     if changes.widenings:
         head = head_as_before(export, head)
-        rewrite = _plan_rewrite(spark, export.table, head.version, changes.widenings)
+        rewrite = _plan_rewrite(spark, export, head.version, changes.widenings)
     is_extended = changes.extended != found
     if is_extended:
         empty = spark.createDataFrame([], changes.extended)
         writer = empty.write.format("delta").mode("append").option("mergeSchema", "true")
-        writer.options(**export.layout.properties).save(export.table)
-    is_extended = (bool(found) and fit_layout(spark, export)) or is_extended
+        if not found:
+            writer = writer.partitionBy(*layout.partitions)
+        writer.options(**layout.properties).save(export.table)
+    is_extended = fit_layout(spark, export) or is_extended
     if is_extended or head is None:
         head = head_as_before(export, head)
     if rewrite is None:
@@ -204,7 +203,8 @@ def fit_table(
     if export.digest:  # no digest changes: equal numbers have equal digests
         stamp = NextLink(head).add_to(stamp)
     version = _rewrite(spark, export, rewrite, head, stamp, last_known=rewrite.version + is_extended)
-    return TableHead(version, current=stamp, newest=stamp, next_guard=version + 1, table_id=stamp.table_id)
+    head = TableHead(version, current=stamp, newest=stamp, next_guard=version + 1, table_id=stamp.table_id)
+    return head_as_before(export, head) if fit_layout(spark, export) else head
 
 
 def _columns(spark: SparkSession, export: Export) -> StructType:
@@ -293,14 +293,15 @@ def _named(widenings: tuple[Widening, ...]) -> str:
     return ", ".join(str(each) for each in widenings)
 
 
-def _plan_rewrite(spark: SparkSession, table: str, version: int, widenings: tuple[Widening, ...]) -> _TableRewrite:
+def _plan_rewrite(spark: SparkSession, export: Export, version: int, widenings: tuple[Widening, ...]) -> _TableRewrite:
     """Check, before anything is written, that the table may be rewritten and that no number loses digits.
 
     Raises:
         TableSchemaError: the table must not be rewritten, or a number would lose digits.
     """
+    table = export.table
     now = spark.read.format("delta").load(table)
-    partitions = check_rewritable(spark, table, now.schema, _named(widenings), _ELSEWHERE)
+    partitions = check_rewritable(spark, export, now.schema, _named(widenings), _ELSEWHERE)
     rows, inexact = _count(now, widenings)
     for widening, count in inexact.items():
         raise _too_large(table, widening, f"{counted(count, 'row')} of {rows:,}")
@@ -344,30 +345,6 @@ def _rewrite(
         _check_version_before(spark, export, version, now.schema)
         check_foreign(export, read_head(export.table))
     return version
-
-
-def check_rewritable(spark: SparkSession, table: str, columns: StructType, why: str, remedy: str) -> list[str]:
-    """The columns by which a table is partitioned.
-
-    Args:
-        why: why the table is rewritten.
-
-    Raises:
-        TableSchemaError: a property forbids a rewrite, or a rewrite would lose a property of the table.
-    """
-    details = DeltaTable.forPath(spark, table).detail().first()
-    assert details is not None, "a table has exactly one row there"
-    problem = None
-    if lost := sorted(set(details["tableFeatures"]) - _KEPT_FEATURES):
-        problem = f"it has the Delta feature {', '.join(lost)}, which a rewrite may lose"
-    elif details["properties"].get("delta.appendOnly", "false").lower() == "true":
-        problem = "its property delta.appendOnly forbids a rewrite"
-    elif columns != nullable(columns):
-        problem = "it has a NOT NULL column, which a rewrite would lose"
-    if problem is not None:
-        raise TableSchemaError(table, f"must be rewritten because {why}, but {problem}", remedy)
-    partitions: list[str] = details["partitionColumns"]
-    return partitions
 
 
 def _count(table: DataFrame, widenings: tuple[Widening, ...]) -> tuple[int, dict[Widening, int]]:

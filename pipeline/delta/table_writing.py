@@ -106,6 +106,8 @@ def append_rows(
         writer = writer.mode("overwrite").option("replaceWhere", replaced)
     else:
         writer = writer.mode("append")
+    if export.layout.partitions:  # otherwise each task writes a file for each value
+        writer = writer.option("optimizeWrite", "true")
     writer.save(export.table)
     return stamp
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lakelog.dead_letter_tables import export_dead_letters_key
 from pipeline.delta.export_plan import Export, ExportBounds, ExportMode
+from pipeline.delta.layout_columns import unfit_cluster, unfit_partition
 from pipeline.delta.table_properties import TableLayout, can_read_deletion_vectors
 from pipeline.jdbc.target_tables import letters_table
 from pipeline.job import JobContext
@@ -108,7 +109,7 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
     deletion_vectors = None
     if wanted.readers is not None and mode is ExportMode.UPSERT:
         deletion_vectors = can_read_deletion_vectors(wanted.readers)
-    return Export(
+    export = Export(
         topic=state.topic,
         topic_id=state.topic_id,
         mode=mode,
@@ -120,8 +121,26 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
         section=context.settings.export_section,
         headers=wanted.headers,
         digest=wanted.digest and wanted.jdbc is None,
-        layout=TableLayout(deletion_vectors),
+        layout=TableLayout(deletion_vectors, wanted.partition_by, wanted.cluster_by),
     )
+    _check_columns(context, export)
+    return export
+
+
+def _check_columns(context: JobContext, export: Export) -> None:
+    """Check that the table can be partitioned and clustered by the columns of the settings.
+
+    Raises:
+        ConfigError: a column is unknown, or unsuitable.
+    """
+    layout = export.layout
+    partition_by = [("partition.by", name, unfit_partition(export, name)) for name in layout.partitions]
+    cluster_by = [("cluster.by", name, unfit_cluster(export, name)) for name in layout.cluster_by or ()]
+    for setting, name, problem in (*partition_by, *cluster_by):
+        if problem is not None:
+            raise ConfigError(
+                context.settings.place_of(f"export.{setting}"), f"the column {name} {problem}", "Name another column."
+            )
 
 
 def bounds_of(context: JobContext, state: TopicState) -> ExportBounds:

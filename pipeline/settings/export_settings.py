@@ -21,6 +21,8 @@ from pipeline.settings.values import AVAILABLE_NOW, Noun, Table, TopicName, Trig
 
 _Reader = Literal["spark", "duckdb", "polars", "deltalake"]
 _READERS: Final = "spark, duckdb, polars and deltalake"
+MOST_CLUSTERED: Final = 4
+"""The largest number of columns by which Delta clusters a table."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
@@ -63,6 +65,21 @@ class ExportSettings(Section):
         " needs Spark. spark, polars, and duckdb with its extension delta can read them. deltalake cannot, and neither can"
         " DuckDB and pandas through deltalake. Without this setting, a new table has no deletion vectors.",
     )
+    partition_by: Annotated[tuple[str, ...], Noun("a list of columns"), BeforeValidator(listed)] | None = Field(
+        default=None,
+        alias="partition.by",
+        description="The columns by which a new Delta table is partitioned: fields of the model with texts, whole numbers,"
+        " booleans or dates, or _partition. In these columns, an empty text becomes null. To change the partitions of a"
+        " table that exists, run the export once with --rebuild. Without this setting, a new table has no partitions, and"
+        " any other table keeps its own.",
+    )
+    cluster_by: Annotated[tuple[str, ...], Noun("a list of columns"), BeforeValidator(listed)] | None = Field(
+        default=None,
+        alias="cluster.by",
+        description=f"The columns, at most {MOST_CLUSTERED}, by which Spark's OPTIMIZE clusters the rows of a Delta table"
+        " (liquid clustering). Only Spark writes such a table; spark, duckdb, polars and deltalake read it. A change of the"
+        " setting changes no row. Without this setting, a new table has no such columns, and any other table keeps its own.",
+    )
     max_dead_letter_share: Annotated[float, Noun("a number"), by_key(MAX_DEAD_LETTER_SHARE)] = Field(
         default=DEFAULT_MAX_SHARE, alias="max.dead.letter.share", description=MAX_DEAD_LETTER_SHARE.doc
     )
@@ -81,6 +98,22 @@ class ExportSettings(Section):
         return str(self.jdbc.target()) if self.jdbc is not None else self.table
 
     @model_validator(mode="after")
+    def _has_one_layout(self) -> Self:
+        if self.partition_by and self.cluster_by:
+            raise mistake(
+                "found both keys, partition.by and cluster.by, but Delta clusters only tables without partitions",
+                "Remove one of them.",
+            )
+        for name, columns in (("partition.by", self.partition_by), ("cluster.by", self.cluster_by)):
+            if columns is not None and len(set(columns)) < len(columns):
+                raise mistake(f"found a column twice in {name}", "Name each column once.")
+        if self.cluster_by is not None and len(self.cluster_by) > MOST_CLUSTERED:
+            raise mistake(
+                f"found {len(self.cluster_by)} columns in cluster.by", f"Name at most {MOST_CLUSTERED} columns."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _fits_a_database(self) -> Self:
         if self.jdbc is None:
             return self
@@ -93,6 +126,9 @@ class ExportSettings(Section):
             )
         if self.readers is not None:
             raise mistake("found readers, which are only for Delta tables", "Remove readers.")
+        if self.partition_by is not None or self.cluster_by is not None:
+            name = "partition.by" if self.partition_by is not None else "cluster.by"
+            raise mistake(f"found {name}, which is only for Delta tables", f"Remove {name}.")
         if self.headers:
             raise mistake("found headers: true, but an export into a database has no headers", "Remove headers.")
         if self.jdbc.schema_ is not None and self.jdbc.target().kind is not DatabaseKind.POSTGRESQL:

@@ -35,15 +35,16 @@ from storage_engine.storage.storage_opening import open_storage
 
 
 def can_append(export: Export, plan: ExportPlan) -> bool:
-    """Whether an append adds rows only, and the table is plain and has all columns, or does not exist yet."""
-    if export.mode is ExportMode.UPSERT or plan.replaced or export.layout.needs_spark:
+    """Whether an append adds rows only, and the table has no partitions, is plain and has all columns, or does not exist
+    yet."""
+    if export.mode is ExportMode.UPSERT or plan.replaced or export.layout.needs_spark or export.layout.partitions:
         return False
     return plan.head is None or is_plain(export, plan.head.version)
 
 
 def is_plain(export: Export, version: int) -> bool:
-    """Whether the table is plain and has all columns, and the settings ask for no layout that only Spark can write."""
-    if export.layout.needs_spark:
+    """Whether the table is plain and has no partitions and all columns, and the settings ask for no other layout."""
+    if export.layout.needs_spark or export.layout.partitions:
         return False
     return PlainTable.open(export.table, version, table_columns(export)) is not None
 

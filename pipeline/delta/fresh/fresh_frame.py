@@ -21,6 +21,7 @@ from pipeline.delta.fresh.snapshot import ExportedHead, FreshRequest, Snapshot, 
 from pipeline.delta.rows.export_rows import decoding
 from pipeline.delta.rows.row_columns import row_columns
 from pipeline.delta.rows.upserted_rows import upserted_rows
+from pipeline.delta.table_layout import partition_columns
 from pipeline.delta.table_schema import as_exported
 from pipeline.spark.failures import spark_failures
 from storage_engine.progress import NO_PROGRESS
@@ -42,7 +43,8 @@ def fresh_frame(spark: SparkSession, request: FreshRequest) -> DataFrame:
     """
 
     def plan(exported: ExportedHead) -> Snapshot:
-        return snapshot_of(request, exported, _table(spark, request.table, exported.head.version).columns)
+        columns = _table(spark, request.table, exported.head.version).columns
+        return snapshot_of(request, exported, columns, partition_columns(spark, request.table))
 
     with spark_failures(f"table {request.table}"):
         return read_whole(request, plan, lambda snapshot: _united(spark, request, snapshot))

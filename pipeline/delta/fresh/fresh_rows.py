@@ -125,7 +125,8 @@ def fresh_rows(request: FreshRequest) -> FreshRows:
         opened.clear()
         table = _open(request.table, exported.head.version)
         opened[exported.head.version] = table
-        return snapshot_of(request, exported, pa.schema(table.schema().to_arrow()).names)
+        columns = pa.schema(table.schema().to_arrow()).names
+        return snapshot_of(request, exported, columns, table.metadata().partition_columns)
 
     return read_whole(request, plan, lambda snapshot: _read(request, snapshot, opened[snapshot.head.version]))
 

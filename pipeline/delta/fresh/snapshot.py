@@ -32,6 +32,7 @@ from pipeline.delta.export_plan import (
 )
 from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, HEADERS_COLUMN
 from pipeline.delta.table_history import DeltaLog, find_head
+from pipeline.delta.table_properties import TableLayout
 from pipeline.delta.table_stamp import Stamp, TableHead
 from schemas.event_schema import EventSchema, writer_schemas
 from schemas.key_decoder import is_of_key
@@ -135,11 +136,14 @@ def exported_head(table: str) -> ExportedHead:
     return ExportedHead(head, head.current)
 
 
-def snapshot_of(request: FreshRequest, exported: ExportedHead, columns: Sequence[str]) -> Snapshot:
+def snapshot_of(
+    request: FreshRequest, exported: ExportedHead, columns: Sequence[str], partition_by: Sequence[str]
+) -> Snapshot:
     """What a fresh view of this version of the table contains.
 
     Args:
         columns: the columns of the table.
+        partition_by: the columns by which the table is partitioned.
 
     Raises:
         LostRecordsError: retention deleted records that are not in the table.
@@ -162,6 +166,7 @@ def snapshot_of(request: FreshRequest, exported: ExportedHead, columns: Sequence
         headers=HEADERS_COLUMN in columns,
         digest=DIGEST.name in columns and exported.stamp.chain is not None,
         key_schema=_key_schema(request, state),
+        layout=TableLayout(partition_by=tuple(partition_by)),
     )
     plan = decide_export(export, exported.head, exported.stamp.positions, offset_ranges(state))
     if plan.gaps:

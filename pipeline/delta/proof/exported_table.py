@@ -66,6 +66,11 @@ class ExportedTable:
         return self.head.current.chain if self.head.current is not None else None
 
     @property
+    def partition_columns(self) -> list[str]:
+        """The columns by which the table is partitioned."""
+        return list(self.table.metadata().partition_columns)
+
+    @property
     def digest_type(self) -> pa.DataType | None:
         """The type of the column of digests; None if the table has no such column."""
         columns = pa.schema(self.table.schema().to_arrow())

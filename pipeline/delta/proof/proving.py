@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.delta.export_plan import Export, ExportMode, PartitionOffsets, decide_export
+from pipeline.delta.layout_columns import as_partitioned
 from pipeline.delta.proof.appended_rows import compare_appended
 from pipeline.delta.proof.chain_proof import ChainProof, Since, changed_since, prove_chain
 from pipeline.delta.proof.compared_rows import Places
@@ -103,6 +104,7 @@ def prove_table(
     """
     decide_export(export, table.head, table.positions, ranges)  # checks the topic, the mode and the position
     export = replace(export, digest=False)  # the chain compares the digests
+    export = as_partitioned(export, table.partition_columns)
     changed = None if since is None else changed_since(table, since)
     absent = [name for name in table_columns(export).names if name not in table.columns.names]
     proof = Proof(

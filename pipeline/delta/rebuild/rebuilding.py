@@ -48,15 +48,15 @@ from pipeline.delta.export_plan import (
     check_up_to,
 )
 from pipeline.delta.exporting import ReadRecords, count_records, decided, too_many
+from pipeline.delta.layout_columns import as_partitioned
 from pipeline.delta.rebuild.lost_rows import LostRows, check_lost, lost_rows
 from pipeline.delta.replaying import mark_letters, open_letters
 from pipeline.delta.rows.export_rows import decoding
 from pipeline.delta.rows.row_columns import table_columns
 from pipeline.delta.rows.upserted_rows import upserted_rows
 from pipeline.delta.table_history import DeltaLog, check_committed
-from pipeline.delta.table_layout import check_layout, fit_layout
+from pipeline.delta.table_layout import check_readers, check_rewritable, fit_layout
 from pipeline.delta.table_position import check_coordinates, stamp_of
-from pipeline.delta.table_schema import check_rewritable
 from pipeline.delta.table_stamp import Began, NextLink, Recent, Stamp, TableHead, known_began
 from pipeline.delta.table_writing import append_undecodable, rows_changed
 from pipeline.settings.job_keys import DEFAULT_MAX_SHARE
@@ -124,7 +124,8 @@ def rebuild_table(
     table = spark.read.format("delta").option("versionAsOf", head.version).load(export.table)
     check_coordinates(export, table.columns)
     partitions = _partitions(spark, export, table)
-    check_layout(spark, export)
+    export = as_partitioned(export, partitions)
+    check_readers(spark, export)
     plan = decide_rebuild(export, head, ranges, options.bounds)
     register(plan.before)
     rows = decided(export, read(*plan.to_read, plan.required, decoding(export))).persist()
@@ -138,9 +139,9 @@ def rebuild_table(
         check_lost(export, before, lost, options.accepted_lost)
         stamp = stamp_of(spark, export, head, plan.positions, recent, plan.began)
         with named_conflicts(export.table, "rebuild"):
-            fit_layout(spark, export)
             stamp = _write(spark, export, plan, rows, counts, stamp, partitions)
             result = _result(export, plan, counts, head.version, stamp)
+            fit_layout(spark, export)  # last: a partitioned table cannot get clustering columns
         unfinished = _finish(spark, export, stamp, rows, log_starts)
     finally:
         rows.unpersist()
@@ -168,9 +169,11 @@ def decide_rebuild(
 
 
 def _partitions(spark: SparkSession, export: Export, table: DataFrame) -> list[str]:
-    """The columns by which the table is partitioned. The new table has the same partitioning."""
+    """The columns by which the new table is partitioned: those of the settings, or else those of the old table."""
     elsewhere = "Nothing was changed. Export to another table."
-    partitions = check_rewritable(spark, export.table, table.schema, "all rows are made again", elsewhere)
+    partitions = check_rewritable(spark, export, table.schema, "all rows are made again", elsewhere)
+    if export.layout.partition_by is not None or export.layout.cluster_by:
+        return export.layout.partitions
     for name in partitions:
         if name not in table_columns(export).names:
             raise TableSchemaError(

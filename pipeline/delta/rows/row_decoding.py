@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from pipeline.delta.chain.row_digest import row_digests
 from pipeline.delta.export_plan import Export, ExportMode
+from pipeline.delta.layout_columns import as_stored
 from pipeline.delta.rows.row_columns import (
     CHANGE_TYPE,
     COUNTS,
@@ -135,7 +136,7 @@ def _decode(batch: pa.RecordBatch, export: Export) -> pa.RecordBatch:
         _only(bad, batch.column("headers")),
         values.is_null(),
     ]
-    arrays = [array.cast(each.type) for array, each in zip(arrays, columns, strict=True)]
+    arrays = [as_stored(array.cast(each.type), each.name, export) for array, each in zip(arrays, columns, strict=True)]
     return pa.record_batch(arrays, schema=columns)
 
 

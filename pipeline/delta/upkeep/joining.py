@@ -12,6 +12,8 @@ version. If another writer commits this version first, Lakelog reads the other w
 commit removed one of the joined files or changed the table's columns, Lakelog commits nothing. Otherwise Lakelog
 commits its change as the next version.
 
+In a partitioned table, only files of one partition are joined. The new file is in the folder of one of them.
+
 After a crash before the commit, the new files belong to no version, and a later vacuum deletes them.
 """
 
@@ -19,8 +21,10 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +39,19 @@ from storage_engine.storage import Storage
 _ROWS = 1 << 16
 
 
+@dataclass(frozen=True)
+class DataFile:
+    """A file of a table.
+
+    path: as in Delta's log, where some characters are percent-encoded.
+    partition: the values of the partition columns as in Delta's log; empty if the table has no partitions.
+    """
+
+    path: str
+    size: int
+    partition: Mapping[str, str | None]
+
+
 def join_files(
     storage: Storage, table: DeltaTable, joins: Sequence[Sequence[str]], clock: Clock | None = None
 ) -> int | None:
@@ -44,27 +61,30 @@ def join_files(
     Args:
         storage: the storage that begins at the table.
         table: a plain table, at any version.
+        joins: the paths of files; the files of a list are in one partition.
     """
     clock = clock or SystemClock()
     joined = {name for names in joins for name in names}
+    files = {each.path: each for each in files_of(table)}
     with_statistics = table.metadata().configuration.get("delta.dataSkippingNumIndexedCols") != "0"
     dataset = table.to_pyarrow_dataset(parquet_read_options=READ_OPTIONS)
+    inside = [name for name in dataset.schema.names if name not in table.metadata().partition_columns]
+    columns = pa.schema([dataset.schema.field(name) for name in inside])
     fragments = {fragment.path: fragment for fragment in dataset.get_fragments()}
     adds = []
     for names in joins:
-        rows = (
-            batch for name in names for batch in fragments[name].to_batches(schema=dataset.schema, batch_size=_ROWS)
-        )
-        name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
-        content, statistics = _written(rows, dataset.schema, with_statistics=with_statistics)
-        storage.put_new(name, content)
+        parts = (fragments[unquote(name)] for name in names)
+        rows = (batch for part in parts for batch in part.to_batches(dataset.schema, columns=inside, batch_size=_ROWS))
+        folder, slash, _ = names[0].rpartition("/")
+        name = f"{folder}{slash}part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+        content, statistics = _written(rows, columns, with_statistics=with_statistics)
+        storage.put_new(unquote(name), content)
         adds.append(
-            {"path": name, "partitionValues": {}, "size": content.size, "modificationTime": clock.now_ms(),
+            {"path": name, "partitionValues": files[names[0]].partition, "size": content.size, "modificationTime": clock.now_ms(),
              "dataChange": False, "stats": json.dumps(statistics)}
         )  # fmt: skip
-    sizes = sizes_of(table)
     removes = [
-        {"path": name, "partitionValues": {}, "size": sizes[name], "deletionTimestamp": clock.now_ms(),
+        {"path": name, "partitionValues": files[name].partition, "size": files[name].size, "deletionTimestamp": clock.now_ms(),
          "dataChange": False, "extendedFileMetadata": True}
         for name in sorted(joined)
     ]  # fmt: skip
@@ -91,17 +111,33 @@ def join_files(
             return version
 
 
-def sizes_of(table: DeltaTable) -> dict[str, int]:
-    """The bytes of each file of the table, by the file's path below the table."""
+def files_of(table: DeltaTable) -> list[DataFile]:
+    """The files of the table. Its partition columns have texts, whole numbers, booleans and dates only."""
+    columns = table.metadata().partition_columns
     actions = table.get_add_actions(flatten=True)
-    return dict(zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True))
+    partitions = zip(*(actions[f"partition.{name}"].to_pylist() for name in columns), strict=True)
+    values = list(partitions) if columns else [()] * len(actions["path"])
+    paths, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
+    return [
+        DataFile(path, size, {name: _partition_text(value) for name, value in zip(columns, found, strict=True)})
+        for path, size, found in zip(paths, sizes, values, strict=True)
+    ]
+
+
+def _partition_text(value: object) -> str | None:
+    """The form of a value in Delta's log."""
+    if value is None:
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _hinders(commit: bytes, joined: set[str]) -> bool:
     """Whether a commit removed a joined file, or changed the table's columns or properties."""
+    decoded = {unquote(name) for name in joined}  # writers encode different characters
     for line in commit.splitlines():
         action = json.loads(line)
-        if "metaData" in action or "protocol" in action or action.get("remove", {}).get("path") in joined:
+        removed = action.get("remove", {}).get("path", "")
+        if "metaData" in action or "protocol" in action or unquote(removed) in decoded:
             return True
     return False
 

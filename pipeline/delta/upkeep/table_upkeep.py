@@ -3,7 +3,7 @@
     1. checkpoint   write a checkpoint of Delta's log, if enough commits follow the last checkpoint
     2. log          delete the log's entries that are older than delta.logRetentionDuration and precede a checkpoint
     3. vacuum       delete the files that no version within delta.deletedFileRetentionDuration needs
-    4. files        join small files in one commit (OPTIMIZE); no row changes
+    4. files        join small files of each partition, all in one commit (OPTIMIZE); no row changes
 
 After a crash, the table is whole: its rows and its newest version are those of before or after a step. Exports, readers
 and other runs of this module may work at the same time. Only step 4 makes a commit (`pipeline.delta.upkeep.joining`).
@@ -22,15 +22,17 @@ A table that deltalake must not write is not changed (`pipeline.delta.without_sp
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from lakelog.delta_options import delta_options
+from pipeline.delta.layout_columns import can_partition
 from pipeline.delta.table_history import Commit, DeltaLog, find_head
-from pipeline.delta.upkeep.joining import join_files, sizes_of
+from pipeline.delta.upkeep.joining import DataFile, files_of, join_files
 from pipeline.delta.upkeep.small_files import SmallFileRule, decide_joins
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.plain_table import has_int96, why_not_plain
@@ -46,8 +48,8 @@ _PERIOD = re.compile(r"interval [0-9]+ (second|minute|hour|day|week)s?")
 """The periods that deltalake reads as Spark does."""
 _PERIODS = ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration")
 _UNKNOWN_FEATURE = re.compile(r"Feature '([^']+)' is not supported")
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
-"""Names that are written in the same way in Delta's log. Other names are percent-encoded there."""
+_OUTSIDE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
+"""The beginning of a path that is not below the table."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,10 @@ def keep_table(
 def _why_not_writable(table: DeltaTable) -> str | None:
     if (reason := why_not_plain(table)) is not None:
         return reason
+    columns = pa.schema(table.schema().to_arrow())
+    for name in table.metadata().partition_columns:
+        if not can_partition(columns.field(name).type):
+            return f"is partitioned by the column {name}, which is {columns.field(name).type}"
     properties = table.metadata().configuration
     for name in _PERIODS:
         if name in properties and _PERIOD.fullmatch(properties[name]) is None:
@@ -188,14 +194,26 @@ def _expire_log(path: str, table: DeltaTable, needed: int) -> None:
         table.cleanup_metadata()
 
 
+def _partitions(files: Iterable[DataFile]) -> Iterable[dict[str, int]]:
+    """For each partition of the table, the bytes of its files, by path."""
+    partitions: dict[tuple[str | None, ...], dict[str, int]] = {}
+    for each in files:
+        if not _OUTSIDE.match(each.path):
+            partitions.setdefault(tuple(each.partition.values()), {})[each.path] = each.size
+    return partitions.values()
+
+
 def _join_small_files(path: str, rule: SmallFileRule, has_room: Callable[[int], bool]) -> TableUpkeep:
     """Join small files, if there are too many."""
     for _ in range(_MOST_ATTEMPTS):
         table = DeltaTable(path, storage_options=delta_options())
         if (reason := _why_not_writable(table)) is not None:
             return TableUpkeep(left_alone=reason)
-        sizes = {name: size for name, size in sizes_of(table).items() if _PLAIN_NAME.fullmatch(name)}
-        joins = decide_joins(sizes, rule)
+        sizes: dict[str, int] = {}
+        joins: list[list[str]] = []
+        for part in _partitions(files_of(table)):
+            sizes |= part
+            joins += decide_joins(part, rule)
         if not joins:
             return TableUpkeep()
         if not has_room(sum(sizes[name] for names in joins for name in names)):

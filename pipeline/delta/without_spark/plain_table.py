@@ -1,7 +1,7 @@
 """Reads and writes a Delta table with the deltalake library, at the version from which an export was planned.
 
 Only plain tables are opened. A plain table needs version 1 of Delta's protocol for readers, and at most version 2 for
-writers. It has exactly the expected columns, and it has no partitions and no constraints. If rows are merged, the table
+writers. It has exactly the expected columns and partition columns, and no constraints. If rows are merged, the table
 must also have no files with timestamps of type INT96. Spark exports to all other tables.
 
 **The guard.** Spark skips a commit if an earlier commit with the same application id has the same version, or a higher
@@ -72,8 +72,6 @@ def why_not_plain(table: DeltaTable) -> str | None:
             f"needs reader version {protocol.min_reader_version} and writer version {protocol.min_writer_version} of"
             " Delta's protocol"
         )
-    if metadata.partition_columns:
-        return "is partitioned"
     properties = metadata.configuration
     changed = [name for name, harmless in _HARMLESS.items() if properties.get(name, harmless) != harmless]
     for name in [*sorted(properties.keys() - _KNOWN_PROPERTIES), *changed]:
@@ -112,8 +110,11 @@ class PlainTable:
         self._writer = _DIGEST_WRITER if DIGEST.name in columns.names else _WRITER
 
     @classmethod
-    def open(cls, path: str, version: int | None, columns: pa.Schema) -> PlainTable | None:
-        """The table at a version, or at its newest version; None if it is not a plain table with these columns.
+    def open(
+        cls, path: str, version: int | None, columns: pa.Schema, partition_by: Sequence[str] = ()
+    ) -> PlainTable | None:
+        """The table at a version, or at its newest version; None if it is not a plain table with these columns and
+        partition columns.
 
         Raises:
             StorageError: the table cannot be read.
@@ -122,19 +123,22 @@ class PlainTable:
             table = DeltaTable(path, version=version, storage_options=delta_options())
             wanted = Schema.from_arrow(nullable_columns(columns))
             fits = why_not_plain(table) is None and table.schema().to_json() == wanted.to_json()
+            fits = fits and table.metadata().partition_columns == list(partition_by)
             if not fits or (STALE_SINCE.name in columns.names and has_int96(table)):
                 return None
         return cls(path, table, columns)
 
     @classmethod
-    def create(cls, path: str, columns: pa.Schema, properties: Mapping[str, str]) -> PlainTable:
+    def create(
+        cls, path: str, columns: pa.Schema, properties: Mapping[str, str], partition_by: Sequence[str] = ()
+    ) -> PlainTable:
         """Create an empty table.
 
         Raises:
             ConflictError: another process has created the table.
             StorageError: the table cannot be written.
         """
-        if not create_table(path, nullable_columns(columns), properties):
+        if not create_table(path, nullable_columns(columns), properties, partition_by):
             raise _conflict(path)
         with deltalake_errors(path, "Nothing was exported."):
             table = DeltaTable(path, version=0, storage_options=delta_options())

@@ -82,7 +82,8 @@ def export_without_spark(
         return None
     export = as_in_table(export, plan.head)
     head = plan.head
-    table = PlainTable.open(export.table, head.version, table_columns(export)) if head is not None else None
+    partitions = export.layout.partitions
+    table = PlainTable.open(export.table, head.version, table_columns(export), partitions) if head is not None else None
     letters = read_head(export.dead_letters)
     letters_fit = letters is None or _open_letters(export, letters) is not None
     if (head is not None and table is None) or not letters_fit:
@@ -105,7 +106,8 @@ def _write_increment(
     """Create the table if there is none. Then write the dead letters. Then write the rows and the position."""
     head = plan.head
     if table is None or head is None:
-        table = PlainTable.create(export.table, table_columns(export), PLAIN_TABLE_PROPERTIES)
+        partitions = export.layout.partitions
+        table = PlainTable.create(export.table, table_columns(export), PLAIN_TABLE_PROPERTIES, partitions)
         head = head_as_before(export, None)
     table_id = head.table_id or table.table_id
     stamp = new_stamp(export, head, table_id, plan.positions, recent, plan.began)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
@@ -49,7 +49,9 @@ def has_column(table: str, name: str) -> bool:
         return opened is not None and name in [each.name for each in opened.schema().fields]
 
 
-def create_table(table: str, columns: pa.Schema, properties: Mapping[str, str]) -> bool:
+def create_table(
+    table: str, columns: pa.Schema, properties: Mapping[str, str], partition_by: Sequence[str] = ()
+) -> bool:
     """Create an empty table with these columns. False: another process has created a table.
 
     Raises:
@@ -64,7 +66,7 @@ def create_table(table: str, columns: pa.Schema, properties: Mapping[str, str]) 
                 "id": str(uuid.uuid4()),
                 "format": {"provider": "parquet", "options": {}},
                 "schemaString": Schema.from_arrow(columns).to_json(),
-                "partitionColumns": [],
+                "partitionColumns": list(partition_by),
                 "createdTime": now_ms,
                 "configuration": dict(properties),
             }

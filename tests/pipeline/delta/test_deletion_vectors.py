@@ -20,6 +20,8 @@ from lakelog.report.exported_tables import StaleRows, count_stale_rows
 from lakelog.spark.splits import RECORDS, RecordTask, read_topic
 from pipeline.delta.export_plan import Export
 from pipeline.delta.exporting import export_increment
+from pipeline.delta.rebuild.rebuilding import rebuild_table
+from pipeline.delta.table_history import read_head
 from pipeline.delta.table_layout import TableReadersError
 from pipeline.delta.table_properties import TableLayout
 from pipeline.delta.upkeep.small_files import SmallFileRule
@@ -147,6 +149,28 @@ def test_maintenance_does_not_change_a_table_with_deletion_vectors(spark: SparkS
     assert len(report.warnings) == 1
     assert "needs reader version 3 and writer version 7" in report.warnings[0]
     assert files_below(topic.storage, "tables/orders/") == files
+
+
+def test_a_rebuild_replaces_rows_with_deletion_vectors(log: Log, upsert: Export, tmp_path: Path) -> None:
+    for number in range(30):
+        log.add(b"%d" % number, number)
+    export = replace(upsert, layout=VECTORS)
+    run(log, export)
+    for number in range(5):
+        log.add(b"%d" % number, None if number % 2 else 100 + number)
+    run(log, export)
+    assert vectors(table_at(export.table)) > 0
+    before = with_deltalake(export.table)
+    head = read_head(export.table)
+    assert head is not None
+    result = rebuild_table(log.spark, export, head, log.ranges(), log.read, lambda: {0: 0})
+    assert (result.before, result.exported.written, result.lost.total) == (28, 28, 0)
+    assert vectors(table_at(export.table)) == 0
+    assert with_deltalake(export.table) == with_spark(log.spark, export.table) == before
+    log.add(b"9", 200)
+    run(log, export)
+    assert vectors(table_at(export.table)) == 1
+    assert [row["number"] for row in with_deltalake(export.table)][-2:] == [104, 200]
 
 
 # --- Which tables have deletion vectors -----------------------------------------------------------------------------

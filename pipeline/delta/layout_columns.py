@@ -1,0 +1,84 @@
+"""Decides which columns can partition or cluster an exported table, and how their values are stored.
+
+Delta stores the value of a partition column as a text in its log, not in the files. An empty text there means null. So in
+a partition column, a text that Delta cannot tell from null becomes null when the record is decoded. The digest of the row
+and the job `prove` then see the same value as the readers of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.delta.export_plan import Export
+from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, STALE_SINCE, table_columns
+
+_WITH_STATISTICS = 32
+"""Delta collects the statistics of so many columns, the first ones of a table. It clusters only by these columns."""
+_NULL_TEXTS = pa.array(["", "__HIVE_DEFAULT_PARTITION__"])
+"""The texts that Spark or Delta's log do not distinguish from null in a partition column."""
+
+
+def unfit_partition(export: Export, name: str) -> str | None:
+    """Why a column cannot partition the table, as the rest of a sentence; None if it can."""
+    columns = table_columns(export)
+    if name not in columns.names:
+        return _unknown(columns)
+    kind = columns.field(name).type
+    if name in ("_key", "_offset", "_timestamp", STALE_SINCE.name, DIGEST.name):
+        return "is different in nearly each row"
+    return (
+        None
+        if can_partition(kind)
+        else f"is {kind}; only texts, whole numbers, booleans and dates can partition a table"
+    )
+
+
+def can_partition(kind: pa.DataType) -> bool:
+    """Whether all writers of Lakelog write the values of this type in the same way into Delta's log."""
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return is_text or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind)
+
+
+def unfit_cluster(export: Export, name: str) -> str | None:
+    """Why a column cannot cluster the table, as the rest of a sentence; None if it can."""
+    columns = table_columns(export)
+    if name not in columns.names:
+        return _unknown(columns)
+    kind = columns.field(name).type
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    if not (is_number or pa.types.is_string(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)):
+        return f"is {kind}; only texts, numbers, dates and timestamps can cluster a table"
+    before = sum(
+        _leaves(each.type) for each in columns if columns.get_field_index(each.name) < columns.get_field_index(name)
+    )
+    if before >= _WITH_STATISTICS:
+        return f"comes after the first {_WITH_STATISTICS} columns, and Delta has statistics only of these"
+    return None
+
+
+def _unknown(columns: pa.Schema) -> str:
+    fields = [name for name in columns.names if name not in (*COORDINATES.names, STALE_SINCE.name, DIGEST.name)]
+    return f"is no column of the table; the model has the columns {', '.join(fields)}"
+
+
+def _leaves(kind: pa.DataType) -> int:
+    """The number of columns without inner columns in a column of this type."""
+    if pa.types.is_struct(kind):
+        return sum(_leaves(each.type) for each in kind)
+    return 1
+
+
+def as_partitioned(export: Export, columns: Iterable[str]) -> Export:
+    """The export into a table that is partitioned by these columns."""
+    return replace(export, layout=replace(export.layout, partition_by=tuple(columns)))
+
+
+def as_stored(array: pa.Array, name: str, export: Export) -> pa.Array:
+    """The values of a column as the table stores them. In a partition column, some texts are stored as null."""
+    if name not in export.layout.partitions or not pa.types.is_string(array.type):
+        return array
+    return pc.if_else(pc.is_in(array, _NULL_TEXTS), pa.scalar(None, array.type), array)
