@@ -743,6 +743,8 @@ def test_the_password_of_a_database_comes_from_the_environment(tmp_path: Path) -
         ("jdbc:mysql://h/d", "}\n  table: tables/t #", "found both keys, table and jdbc"),
         ("jdbc:mysql://h/d", "}\n  headers: true #", "has no headers"),
         ("jdbc:mysql://h/d", "}\n  readers: spark #", "found readers"),
+        ("jdbc:mysql://h/d", "}\n  partition.by: a #", "found partition.by"),
+        ("jdbc:mysql://h/d", "}\n  cluster.by: [] #", "found cluster.by"),
     ],
 )
 def test_a_wrong_section_of_a_database_is_refused_without_its_secrets(
@@ -752,6 +754,20 @@ def test_a_wrong_section_of_a_database_is_refused_without_its_secrets(
     assert words in message
     assert "hidden" not in message
     assert message.startswith("settings.yaml, line ")
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ("partition.by: a, cluster.by: b", "found both keys, partition.by and cluster.by"),
+        ("partition.by: [a, b, a]", "found a column twice in partition.by"),
+        ("cluster.by: [a, b, c, d, e]", "found 5 columns in cluster.by"),
+    ],
+)
+def test_a_wrong_layout_of_a_table_is_refused(keys: str, words: str, tmp_path: Path) -> None:
+    message = mistake(f"root: r\nexport: {{topic: t, {keys}}}\n", tmp_path)
+    assert words in message
+    assert message.startswith("settings.yaml, line 2")
 
 
 def test_each_table_of_a_database_has_one_export(tmp_path: Path) -> None:
