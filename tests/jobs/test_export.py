@@ -195,3 +195,27 @@ def test_a_rebuild_changes_the_mode_of_the_table(
     assert (status, result["rows upserted"], result["warnings"]) == (0, 1, [ends])
     append(lakelog, FLIGHT)
     assert run_export(*upsert)[1]["warnings"] == []
+
+
+def test_the_settings_choose_the_layout_of_a_new_table(
+    tmp_path: Path, lakelog: Lakelog, run_export: Callable[..., Ended]
+) -> None:
+    lakelog("topics", "create", "t", "--partitions", "1")
+    append(lakelog, FLIGHT, {**FLIGHT, "origin": "JFK"})
+    storage = storage_at(tmp_path / "root")
+    for setting, column, words in (
+        ("partition.by", "place", "the column place is no column of the table; the model has the columns year, month,"),
+        ("partition.by", "time_hour", "the column time_hour is timestamp[us, tz=UTC]; only texts,"),
+        ("cluster.by", "_key", "the column _key is binary; only texts,"),
+    ):
+        status, _, told = run_export("--set", f"export.{setting}={column}")
+        assert status == 1
+        assert words in told
+        assert f"export.{setting}" in told
+    assert not list(files_below(storage, "tables/"))
+    status, result, told = run_export("--set", "export.partition.by=origin,month")
+    assert (status, told, result["rows appended"]) == (0, "", 2)
+    table = open_table(storage, "tables/t")
+    assert table.metadata().partition_columns == ["origin", "month"]
+    found = table.to_pyarrow_table().sort_by("_offset")
+    assert [found[name].to_pylist() for name in ("origin", "month")] == [["EWR", "JFK"], [1, 1]]
