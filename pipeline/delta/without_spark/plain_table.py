@@ -2,7 +2,8 @@
 
 Only plain tables are opened. A plain table needs version 1 of Delta's protocol for readers, and at most version 2 for
 writers. It has exactly the expected columns and partition columns, and no constraints. If rows are merged, the table
-must also have no files with timestamps of type INT96. Spark exports to all other tables.
+must also have no files with timestamps of type INT96, and no files whose path has letters that are not ASCII. Spark
+exports to all other tables.
 
 **The guard.** Spark skips a commit if an earlier commit with the same application id has the same version, or a higher
 version. The library deltalake checks less: it compares a new commit only with commits that were made after the table
@@ -100,6 +101,17 @@ def has_int96(table: DeltaTable) -> bool:
     return any(footer.column(number).physical_type == "INT96" for footer in footers for number in range(len(footer)))
 
 
+def has_unencoded_paths(table: DeltaTable) -> bool:
+    """Whether the path of a file has a letter that is not ASCII, as Spark writes the folders of some partitions.
+
+    deltalake's MERGE names a removed file with an encoded path. Delta's log then has two different paths, so the old file
+    would stay in the table, and its rows would be doubled.
+    """
+    if not table.metadata().partition_columns:  # the names of the files themselves are ASCII
+        return False
+    return not all(path.isascii() for path in table.get_add_actions(flatten=True)["path"].to_pylist())
+
+
 class PlainTable:
     """A table at one version. A commit that does not fit this version raises a ConflictError."""
 
@@ -124,7 +136,8 @@ class PlainTable:
             wanted = Schema.from_arrow(nullable_columns(columns))
             fits = why_not_plain(table) is None and table.schema().to_json() == wanted.to_json()
             fits = fits and table.metadata().partition_columns == list(partition_by)
-            if not fits or (STALE_SINCE.name in columns.names and has_int96(table)):
+            merges = STALE_SINCE.name in columns.names
+            if not fits or (merges and (has_unencoded_paths(table) or has_int96(table))):
                 return None
         return cls(path, table, columns)
 
