@@ -40,7 +40,7 @@ def unfit_partition(export: Export, name: str) -> str | None:
 def can_partition(kind: pa.DataType) -> bool:
     """Whether all writers of Lakelog write the values of this type in the same way into Delta's log."""
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    return is_text or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind)
+    return bool(is_text or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind))
 
 
 def unfit_cluster(export: Export, name: str) -> str | None:
