@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from lakelog.dead_letter_tables import export_dead_letters_key
 from pipeline.delta.export_plan import Export, ExportBounds, ExportMode
@@ -105,6 +106,13 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
     if wanted.jdbc is not None:
         mode, asked_by = ExportMode.UPSERT, context.settings.place_of("export.jdbc")
         table, dead_letters = str(wanted.jdbc.target()), letters_table(wanted.jdbc.target())
+    unfit = unfit_for_deltalake(table)
+    if unfit:
+        raise ConfigError(
+            context.settings.place_of("export.table"),
+            f"the path {table} has the character {unfit!r}, and the library deltalake cannot read such paths in HDFS",
+            "Use only ASCII letters, digits and the characters - . _ ~ / in the paths of the root and of the table.",
+        )
     schemas = topic_schemas(context.settings, state.topic)
     deletion_vectors = None
     if wanted.readers is not None and mode is ExportMode.UPSERT:
@@ -125,6 +133,16 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
     )
     _check_columns(context, export)
     return export
+
+
+def unfit_for_deltalake(table: str) -> str | None:
+    """The first character of a table's path that deltalake 1.6.6 cannot handle; None if there is none.
+
+    In HDFS, deltalake writes some characters of a path in their percent-encoded form, and reads them in the other form.
+    """
+    if not table.startswith("hdfs://"):
+        return None
+    return next((each for each in table.partition("://")[2].partition("/")[2] if quote(each, safe="/") != each), None)
 
 
 def _check_columns(context: JobContext, export: Export) -> None:

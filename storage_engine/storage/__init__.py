@@ -251,7 +251,7 @@ class Folders(Protocol):
         """Everything in a folder, including what no listing shows. Empty if the folder does not exist.
 
         Args:
-            folder: empty for the root itself.
+            folder: empty for the root itself. It may end with `/`.
         """
 
     def is_empty_folder(self) -> bool:

@@ -133,7 +133,7 @@ class HdfsStorage:
         return [(entry.path.rpartition("/")[2], entry) for entry in found if entry.path != path]
 
     def entries(self, folder: str) -> Sequence[FolderEntry]:
-        path = self._path(folder) if folder else self._folder or "/"
+        path = self._path(folder.rstrip("/")) if folder else self._folder or "/"
         try:
             found = self._calls.repeated(lambda: self._entries(folder, path))
         except NotFoundError:

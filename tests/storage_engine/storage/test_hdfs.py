@@ -412,6 +412,7 @@ def test_folders_and_all_their_names_are_listed_and_removed(storage: HdfsStorage
     assert (folder.name, folder.is_folder) == ("b", True)
     assert (file.name, file.is_folder, file.size) == ("other", False, 1)
     assert abs(file.modified_ms - time.time() * 1000) < 600_000
+    assert sorted(storage.entries("a/"), key=lambda entry: entry.name) == [folder, file]
     assert [entry.name for entry in storage.entries("")] == ["a"]
     assert list(storage.entries("missing")) == []
     storage.remove_folder("a/b")
