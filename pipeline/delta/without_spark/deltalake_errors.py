@@ -45,6 +45,12 @@ def deltalake_errors(path: str, remedy: str, failed: str = "cannot be written") 
         # The cause is not kept, because Arrow's message may contain a value.
         file = _FILE.search(str(error))
         raise StorageError(path, f"{failed}: {file[0] if file else 'a file'} is damaged", remedy) from None
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        # Code in Rust panicked. The type of this exception cannot be imported, and is no subclass of Exception.
+        problem = f"{failed}: deltalake had an internal error. It is unknown whether the change was committed"
+        raise StorageError(path, problem, "Run the job again.") from None
 
 
 def _store_error(path: str, error: Exception, remedy: str, failed: str) -> StorageError:

@@ -210,7 +210,7 @@ def test_exports_at_once_write_each_record_once_and_each_loser_is_told(
             assert 0 in lost
             told += sum(lost)
     assert told > 0
-    whole = replace(export, table=f"{export.table} at once", dead_letters=f"{export.table} at once, dead letters")
+    whole = replace(export, table=f"{export.table}-at-once", dead_letters=f"{export.table}-at-once-dead-letters")
     small(log, whole)
     assert by_offset(export.table) == by_offset(whole.table)
     written, expected = (sorted(row["offset"] for row in rows(each.dead_letters)) for each in (export, whole))

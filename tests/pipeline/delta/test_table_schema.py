@@ -59,7 +59,7 @@ def version(path: str) -> int:
 
 def made_at_once(log: Log, export: Export) -> Export:
     """A table of the whole log, made by one export."""
-    other = replace(export, table=f"{export.table} at once", dead_letters=f"{export.table} at once, dead letters")
+    other = replace(export, table=f"{export.table}-at-once", dead_letters=f"{export.table}-at-once-dead-letters")
     run(log, other)
     return other
 

@@ -74,7 +74,7 @@ def export_each(log: Log, export: Export, count: int) -> None:
 
 def at_once(log: Log, export: Export) -> Export:
     """The tables that one export of all records makes."""
-    whole = replace(export, table=f"{export.table} at once", dead_letters=f"{export.dead_letters} at once")
+    whole = replace(export, table=f"{export.table}-at-once", dead_letters=f"{export.dead_letters}-at-once")
     assert small(log, whole) is not None
     return whole
 
