@@ -221,7 +221,7 @@ def test_digits_are_not_lost_in_silence(log: Log, append: Export) -> None:
     run(log, wanted)
     assert contents(append.table) == contents(made_at_once(log, wanted).table)
 
-    other = replace(narrow, table=f"{append.table} 2")
+    other = replace(narrow, table=f"{append.table}-2")
     for number in (2**53 + 1, 2**63 - 1):
         log.add(b"inexact", trip(3).replace(b'"distance": 7', b'"distance": %d' % number))
     run(log, other)
