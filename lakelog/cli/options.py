@@ -276,4 +276,9 @@ def listen_address(text: str, example: str, option: str = "--listen") -> tuple[s
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 0xFFFF or (":" in host and not host.startswith("[")):
         raise UsageError(option, f"expected HOST:PORT; found {text!r}", f"For example {example}.")
-    return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise UsageError(option, f"expected HOST:PORT; {host!r} cannot be a host", f"For example {example}.") from None
+    return host or "0.0.0.0", int(port)
