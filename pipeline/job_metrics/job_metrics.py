@@ -76,18 +76,24 @@ class JobMetrics:
         self._watch.start()
 
     def _open(self, targets: MetricsTargets) -> None:
-        if targets.textfile is not None:
-            textfile = Textfile(targets.textfile, self._families)
-            earlier = textfile.value(_SUCCESS, self._labels)
-            self._success_ms = None if earlier is None else round(earlier * 1000)
-            textfile.write()
-            self._outputs.append(textfile)
-        if targets.listen is not None:
+        if targets.listen is not None:  # first: a job that ends here must not replace the file
             endpoint = Endpoint(*targets.listen, self._families)
             self.url = endpoint.url
             self._outputs.append(endpoint)
         if targets.spark:
             self._outputs.append(SparkMetrics(self._families))
+        if targets.textfile is None:
+            return
+        try:
+            textfile = Textfile(targets.textfile, self._families)
+            earlier = textfile.value(_SUCCESS, self._labels)
+            self._success_ms = None if earlier is None else round(earlier * 1000)
+            textfile.write()
+        except StorageError:
+            for output in self._outputs:
+                output.close()
+            raise
+        self._outputs.append(textfile)
 
     @contextmanager
     def work(self, name: str, *, plain_lines: bool = True) -> Iterator[Meter]:

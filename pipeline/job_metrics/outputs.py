@@ -123,32 +123,33 @@ class SparkMetrics:
 
     def write(self) -> None:
         context = _spark_context()
-        if context is None:
+        if context is None or (of_java := _of_java(context)) is None:
             return
         from pipeline.spark.failures import SPARK_ERRORS
 
         with suppress(*SPARK_ERRORS, OSError):  # Spark is ending
-            if self._application != context.applicationId:
-                self._application, self._gauges = context.applicationId, {}
+            of_scala = of_java.sc()
+            if self._application != (application := of_scala.applicationId()):
+                self._application, self._gauges = application, {}
             values = {
                 spark_name(sample.name, sample.labels): sample.value
                 for family in self._families()
                 for sample in family.samples
             }
-            self._register(context, values.keys() - self._gauges.keys())
+            self._register(context, of_scala, values.keys() - self._gauges.keys())
             for name, value in values.items():
                 self._gauges[name].setValue(float(value))
 
-    def _register(self, context: SparkContext, names: set[str]) -> None:
+    def _register(self, context: SparkContext, of_scala: Any, names: set[str]) -> None:
+        if not names:
+            return
         jvm: Any = context._jvm  # noqa: SLF001 - PySpark has no other access to the metrics system
-        of_scala = context._jsc.sc()  # noqa: SLF001
         new = jvm.java.util.HashMap()
         for name in sorted(names):
             self._gauges[name] = of_scala.doubleAccumulator(name)
             new.put(name, self._gauges[name])
-        if names:
-            source = getattr(jvm.org.apache.spark.metrics.source, "DoubleAccumulatorSource$")
-            getattr(source, "MODULE$").register(of_scala, jvm.PythonUtils.toScalaMap(new))
+        source = getattr(jvm.org.apache.spark.metrics.source, "DoubleAccumulatorSource$")
+        getattr(source, "MODULE$").register(of_scala, jvm.PythonUtils.toScalaMap(new))
 
     def close(self) -> None:
         """Spark keeps the last values until the application ends."""
@@ -161,13 +162,18 @@ def spark_name(metric: str, labels: dict[str, str]) -> str:
 
 
 def _spark_context() -> SparkContext | None:
-    """The Spark context of this process; None if there is none, or if it was stopped."""
+    """The Spark context of this process, which may have been stopped; None if there is none."""
     if "pyspark" not in sys.modules:  # the import takes long, and a process without it has no context
         return None
     from pyspark import SparkContext
 
-    context = SparkContext._active_spark_context  # noqa: SLF001 - any public call would create one
-    return None if context is None or context._jsc is None else context  # noqa: SLF001
+    return SparkContext._active_spark_context  # noqa: SLF001 - any public call would create one
+
+
+def _of_java(context: SparkContext) -> Any | None:
+    """The context's object in the JVM; None if the context was stopped. Read it once: another thread may stop the context,
+    and then the attribute is None."""
+    return context._jsc  # noqa: SLF001
 
 
 class _Registry(CollectorRegistry):

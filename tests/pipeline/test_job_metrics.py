@@ -11,12 +11,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import lakelog
@@ -25,9 +27,10 @@ from lakelog.terminal.progress_display import NoDisplay
 from pipeline.job import JobContext, JobReport, run_job
 from pipeline.job_metrics import job_metrics
 from pipeline.job_metrics.job_metrics import JobMetrics, MetricsTargets
+from pipeline.job_metrics.outputs import SparkMetrics, Textfile
 from storage_engine.clock import ManualClock, SystemClock
 from storage_engine.config import BrokerConfig
-from storage_engine.errors import ExitStatus, FencedError
+from storage_engine.errors import ExitStatus, FencedError, StorageAccessError
 from storage_engine.topic.ingest_reports import read_report
 from storage_engine.topic.topics import Topics
 from tests.stores import storage_at
@@ -131,6 +134,48 @@ def test_an_address_that_is_none_or_is_taken_is_refused_before_the_work(
             argv = ["--root", str(tmp_path), "--metrics-listen", given]
             assert run_job("export", "", lambda _: pytest.fail("the work began"), argv=argv, environ={}) == status
             assert capfd.readouterr().err == f"export: {told}\n"
+
+
+def test_a_job_whose_address_is_taken_leaves_the_file_of_the_run_before(tmp_path: Path) -> None:
+    file = tmp_path / "export.prom"
+    argv = ["--root", str(tmp_path), "--metrics-textfile", str(file)]
+    assert run_job("export", "", lambda _: JobReport({}), argv=argv, environ={}) == 0
+    before = file.read_bytes()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        argv += ["--metrics-listen", f"127.0.0.1:{taken.getsockname()[1]}"]
+        assert run_job("export", "", lambda _: pytest.fail("the work began"), argv=argv, environ={}) == 1
+    assert file.read_bytes() == before
+    assert samples(file)["lakelog_job_running"] == 0
+
+
+def test_an_address_is_closed_if_the_file_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: Textfile) -> None:
+        raise StorageAccessError(str(tmp_path), "No space left on device", "Free space.")
+
+    monkeypatch.setattr(Textfile, "write", refused)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    targets = MetricsTargets(textfile=tmp_path / "export.prom", listen=("127.0.0.1", port))
+    with pytest.raises(StorageAccessError):
+        JobMetrics(NoDisplay(), targets, "export", "")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+def test_a_context_that_another_thread_stops_ends_no_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopping:
+        """A context that is stopped after the first look at it."""
+
+        looks = 0
+        applicationId = "app"  # noqa: N815 - the name in PySpark
+
+        @property
+        def _jsc(self) -> object:
+            self.looks += 1
+            return SimpleNamespace(sc=lambda: SimpleNamespace(applicationId=lambda: "app")) if self.looks == 1 else None
+
+    monkeypatch.setattr(SparkContext, "_active_spark_context", Stopping())
+    SparkMetrics(list).write()
 
 
 def test_a_failure_keeps_the_time_of_the_last_success(tmp_path: Path) -> None:
