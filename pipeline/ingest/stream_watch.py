@@ -13,7 +13,6 @@ the ingest does.
 from __future__ import annotations
 
 import json
-import math
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,6 +37,7 @@ from storage_engine.topic.ingest_reports import REPORT_EVERY_MS, IngestReport, d
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
+_RATES = ("inputRowsPerSecond", "processedRowsPerSecond")
 _SILENT_MS = 60_000
 _END_SECONDS = 10.0
 """Longest wait for Spark's last events after the end of the stream."""
@@ -49,12 +49,18 @@ class StreamWatch:
     Use it as a context around the query: at its end, the last report is written.
     """
 
-    def __init__(self, query_id: str, storage: Storage, clock: Clock, meter: Meter) -> None:
+    def __init__(self, query_id: str, storage: Storage, clock: Clock, meter: Meter, *, tells_lag: bool) -> None:
+        """
+        Args:
+            tells_lag: whether the source tells how many records it has.
+        """
         self._query_id = query_id
         self._storage = storage
         self._clock = clock
         self._meter = meter
-        self._lock = threading.RLock()
+        self._tells_lag = tells_lag
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()  # a storage can be slow, and must not hold up the micro-batches
         self._ended = threading.Event()
         self._rows = 0
         self._lag: int | None = None
@@ -126,18 +132,16 @@ class StreamWatch:
         self._meter.expect(self._lag)
         self._meter.figure("spark_seconds", {name: ms / 1000 for name, ms in progress.durationMs.items()})
         self._meter.figure("input_rows", self._rows)
-        for name, rate in (
-            ("input_rows_per_second", progress.inputRowsPerSecond),
-            ("processed_rows_per_second", progress.processedRowsPerSecond),
-        ):
-            self._meter.figure(name, rate if math.isfinite(rate) else 0.0)
+        self._meter.figure("input_rows_per_second", progress.inputRowsPerSecond)
+        self._meter.figure("processed_rows_per_second", progress.processedRowsPerSecond)
         self._tell_lag()
         self._write_sometimes()
 
     def _take_idle(self) -> None:
-        """The source has no new rows: the stream has read everything that the source had told."""
+        """The source has no new rows: the stream has read everything that the source had told. After a restart, this can be
+        the first event."""
         with self._lock:
-            if self._lag is not None:
+            if self._tells_lag:
                 self._lag = 0
         self._meter.expect(self._lag)
         self._tell_lag()
@@ -152,12 +156,13 @@ class StreamWatch:
             self._write(is_running=True)
 
     def _write(self, *, is_running: bool) -> None:
-        with suppress(StorageError), self._lock:  # a report is not worth a failure
-            self._written_ms = self._clock.now_ms()
-            report = IngestReport(
-                query=self._query_id, updated_ms=self._written_ms, is_running=is_running, batch_id=self._batch_id,
-                batch_ms=self._batch_ms, lag_records=self._lag,
-            )  # fmt: skip
+        with suppress(StorageError), self._writing:  # a report is not worth a failure
+            with self._lock:
+                self._written_ms = self._clock.now_ms()
+                report = IngestReport(
+                    query=self._query_id, updated_ms=self._written_ms, is_running=is_running, batch_id=self._batch_id,
+                    batch_ms=self._batch_ms, lag_records=self._lag,
+                )  # fmt: skip
             put_report(self._storage, report)
 
 
@@ -209,6 +214,8 @@ class _Events:
     def onQueryProgress(self, event: JavaObject) -> None:  # noqa: N802
         found = json.loads(event.progress().json())
         if found["id"] == self._query_id:
+            for part in (found, *found["sources"]):  # Spark leaves out a rate that is not finite
+                part.update({name: part.get(name, 0.0) for name in _RATES})
             self._take(StreamingQueryProgress.fromJson(found))
 
     def onQueryIdle(self, event: JavaObject) -> None:  # noqa: N802

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def storage(tmp_path: Path) -> Storage:
 
 def test_an_ingest_says_once_a_minute_what_it_does(storage: Storage) -> None:
     clock = ManualClock(START)
-    watch = StreamWatch(QUERY, storage, clock, Meter("ingest", clock))
+    watch = StreamWatch(QUERY, storage, clock, Meter("ingest", clock), tells_lag=True)
     events: Any = watch.listener
     clock.advance(59_999)
     assert watch.line_after_silence() is None
@@ -86,7 +87,7 @@ def test_an_ingest_says_once_a_minute_what_it_does(storage: Storage) -> None:
 def test_the_report_is_written_every_half_minute_and_at_the_end(storage: Storage) -> None:
     clock = ManualClock(START)
     meter = Meter("ingest", clock)
-    watch = StreamWatch(QUERY, storage, clock, meter)
+    watch = StreamWatch(QUERY, storage, clock, meter, tells_lag=True)
     events: Any = watch.listener
     assert read_report(storage, QUERY) is None
     for batch_id, other in enumerate((QUERY, "another-query", QUERY, QUERY)):
@@ -108,7 +109,7 @@ def test_the_report_is_written_every_half_minute_and_at_the_end(storage: Storage
 
 def test_a_report_that_cannot_be_read_is_missing_and_old_reports_are_deleted(storage: Storage, tmp_path: Path) -> None:
     clock = ManualClock(START)
-    StreamWatch(QUERY, storage, clock, Meter("ingest", clock)).end(waits=False)
+    StreamWatch(QUERY, storage, clock, Meter("ingest", clock), tells_lag=True).end(waits=False)
     (file,) = (tmp_path / INGEST_REPORTS).iterdir()
     whole = file.read_bytes()
     file.write_bytes(whole.replace(b'"batch_id":-1', b'"batch_id":-2'))
@@ -116,5 +117,62 @@ def test_a_report_that_cannot_be_read_is_missing_and_old_reports_are_deleted(sto
     file.write_bytes(whole)
     assert read_report(storage, "../@ingests/" + QUERY) is None
     later = ManualClock(round(file.stat().st_mtime * 1000) + 31 * 86_400_000)
-    StreamWatch("next", storage, later, Meter("ingest", later))
+    StreamWatch("next", storage, later, Meter("ingest", later), tells_lag=True)
     assert list((tmp_path / INGEST_REPORTS).iterdir()) == []
+
+
+@pytest.mark.parametrize(("tells_lag", "lag"), [(True, 0), (False, None)])
+def test_an_ingest_that_starts_at_the_end_of_its_source_reports_no_lag(
+    storage: Storage, tells_lag: bool, lag: int | None
+) -> None:
+    clock = ManualClock(START)
+    watch = StreamWatch(QUERY, storage, clock, Meter("ingest", clock), tells_lag=tells_lag)
+    events: Any = watch.listener
+    events._events.onQueryIdle(Event(QUERY, {}))
+    report = read_report(storage, QUERY)
+    assert report is not None
+    assert report.lag_records == lag
+
+
+def test_rates_that_spark_leaves_out_are_0(storage: Storage) -> None:
+    clock = ManualClock(START)
+    meter = Meter("ingest", clock)
+    events: Any = StreamWatch(QUERY, storage, clock, meter, tells_lag=True).listener
+    event = Event(QUERY, {"batchId": 0, "sources": [source(10, 15)]})
+    found = json.loads(event.json())
+    for part in (found, found["sources"][0]):
+        del part["inputRowsPerSecond"], part["processedRowsPerSecond"]
+    event.json = lambda: json.dumps(found)  # type: ignore[method-assign]
+    events._events.onQueryProgress(event)
+    facts = meter.facts()
+    assert (facts["input_rows_per_second"], facts["processed_rows_per_second"], facts["source_lag_records"]) == (0, 0, 5)
+
+
+def test_a_slow_report_delays_no_micro_batch(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock(START)
+    watch = StreamWatch(QUERY, storage, clock, Meter("ingest", clock), tells_lag=True)
+    events: Any = watch.listener
+    writes, may_go_on = threading.Event(), threading.Event()
+
+    def replace(key: str, data: bytes) -> None:
+        writes.set()
+        assert may_go_on.wait(60)
+
+    monkeypatch.setattr(storage, "replace", replace)
+    report = threading.Thread(target=events._events.onQueryIdle, args=[Event(QUERY, {})])
+    report.start()
+    assert writes.wait(60)
+
+    def micro_batch() -> None:
+        watch.begin(1)
+        watch.done()
+        clock.advance(60_000)
+        assert watch.line_after_silence() is not None
+
+    batch = threading.Thread(target=micro_batch, daemon=True)
+    batch.start()
+    batch.join(60)
+    has_ended = not batch.is_alive()
+    may_go_on.set()
+    report.join()
+    assert has_ended
