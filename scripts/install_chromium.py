@@ -39,14 +39,14 @@ _FONTS = """<?xml version="1.0"?>
 
 
 def chromium() -> Path | None:
-    """The program, which is installed if it is missing; None if this machine cannot install it, because it has no npm, or
-    its processor is not an x86-64.
+    """The program, which is installed if it is missing; None if this machine cannot install it, because it has no npm,
+    or is not a Linux on an x86-64.
 
     Raises:
         RuntimeError: npm cannot download the package.
     """
     npm = shutil.which("npm")
-    if npm is None or platform.machine() != "x86_64":
+    if npm is None or (sys.platform, platform.machine()) != ("linux", "x86_64"):
         return None
 
     def install(folder: Path) -> Path:
@@ -83,6 +83,6 @@ if __name__ == "__main__":
     installed = chromium()
     if installed is None:
         sys.exit(
-            "found no npm on PATH, or a processor that is not an x86-64: install Chromium, or let CHROMIUM name it"
+            "found no npm on PATH, or a machine that is not a Linux on an x86-64: install Chromium, or let CHROMIUM name it"
         )
     print(installed)
