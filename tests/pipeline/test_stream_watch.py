@@ -145,7 +145,11 @@ def test_rates_that_spark_leaves_out_are_0(storage: Storage) -> None:
     event.json = lambda: json.dumps(found)  # type: ignore[method-assign]
     events._events.onQueryProgress(event)
     facts = meter.facts()
-    assert (facts["input_rows_per_second"], facts["processed_rows_per_second"], facts["source_lag_records"]) == (0, 0, 5)
+    assert (facts["input_rows_per_second"], facts["processed_rows_per_second"], facts["source_lag_records"]) == (
+        0,
+        0,
+        5,
+    )
 
 
 def test_a_slow_report_delays_no_micro_batch(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
