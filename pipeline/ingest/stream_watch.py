@@ -5,7 +5,7 @@ thread is not the thread of the micro-batches, so a slow report delays no commit
 event with about a hundred calls to the JVM, which takes 14 ms. So `_Events` takes the event as one JSON document.
 
 From each event, the watch updates the meter of the job: the rows that Spark has read, the rates, Spark's phases, and
-the lag behind the source, if the source tells it. Every half minute, the watch writes the ingest's report into the root
+the lag behind the source, if the source reports it. Every half minute, the watch writes the ingest's report into the root
 (storage_engine/topic/ingest_reports.py). If an ingest has printed no line for a minute, `line_after_silence` says what
 the ingest does.
 """
@@ -52,7 +52,7 @@ class StreamWatch:
     def __init__(self, query_id: str, storage: Storage, clock: Clock, meter: Meter, *, tells_lag: bool) -> None:
         """
         Args:
-            tells_lag: whether the source tells how many records it has.
+            tells_lag: whether the source reports how many records it has.
         """
         self._query_id = query_id
         self._storage = storage
@@ -138,7 +138,7 @@ class StreamWatch:
         self._write_sometimes()
 
     def _take_idle(self) -> None:
-        """The source has no new rows: the stream has read everything that the source had told. After a restart, this can be
+        """The source has no new rows: the stream has read everything that the source had reported. After a restart, this can be
         the first event."""
         with self._lock:
             if self._tells_lag:

@@ -33,7 +33,7 @@ REPORT_EVERY_MS: Final = 30_000
 _KEPT_MS = 30 * 86_400_000
 _QUERY_ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 _WHAT = "the report of an ingest"
-_REMEDY = "Delete the file: it is only a report, which the ingest writes again."
+DELETE_REPORT: Final = "Delete the file: it is only a report, which the ingest writes again."
 
 
 class IngestReport(Frozen):
@@ -44,7 +44,8 @@ class IngestReport(Frozen):
     is_running: False if the ingest ended by itself, or was stopped.
     batch_id: the newest micro-batch that Spark has recorded; -1 if this run has recorded none.
     batch_ms: when Spark recorded that micro-batch; 0 if this run has recorded none.
-    lag_records: how many records of its source the stream had not read; None if the source does not tell.
+    lag_records: how many records of its source the stream had not read; None if that is not known, because the source does not
+        report how many records it has, or has reported nothing in this run.
     """
 
     format: int = FORMAT
@@ -61,7 +62,7 @@ def shown_report(report: IngestReport) -> str:
     does = "runs" if report.is_running else "has ended"
     batch = "no micro-batch yet" if report.batch_id < 0 else f"micro-batch {report.batch_id} is recorded"
     lag = (
-        "the source does not tell how many records remain"
+        "its lag is not known"
         if report.lag_records is None
         else f"{counted(report.lag_records, 'record')} behind its source"
     )
@@ -135,11 +136,11 @@ class KeptReports:
 
 
 def _decoded(storage: Storage, key: str, data: bytes) -> IngestReport:
-    document = decode_document(storage, key, data, _WHAT, _REMEDY)
+    document = decode_document(storage, key, data, _WHAT, DELETE_REPORT)
     try:
         return IngestReport.model_validate(document)
     except ValidationError as error:
-        raise CorruptionError(key, 0, _WHAT, "other fields", _REMEDY) from error
+        raise CorruptionError(key, 0, _WHAT, "other fields", DELETE_REPORT) from error
 
 
 def _key(query: str) -> str | None:

@@ -20,6 +20,7 @@ from storage_engine.topic.chain.documents import folders_for_documents
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import DroppedFile, TopicState
 from storage_engine.topic.chain.transaction_files import damaged_records
+from storage_engine.topic.ingest_reports import DELETE_REPORT, INGEST_REPORTS
 from storage_engine.topic.topics import Topics, is_root, may_become_root
 from storage_engine.verify.findings import Finding, Kind, of_error, placed, problems
 from storage_engine.verify.root.chain_check import check_chain
@@ -82,8 +83,9 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
         found.findings += [placed(of_error(error, Kind.STATE), uri) for error in damaged_records(topics.storage)]
     named = {finding.file for finding in found.findings}
     damaged = [
-        placed(of_error(error, Kind.STATE, _BRING_BACK), topics.storage.uri)
+        placed(of_error(error, Kind.STATE, remedy), topics.storage.uri)
         for error in damaged_documents(topics.storage, topic)
+        for remedy in (DELETE_REPORT if error.file.startswith(f"{INGEST_REPORTS}/") else _BRING_BACK,)
     ]
     damaged += [
         placed(of_error(error, Kind.STATE), topics.storage.uri)

@@ -67,7 +67,7 @@ def test_describe_shows_how_far_the_ingest_is_behind_its_source(lakelog, tmp_pat
     }
     for lag, told in (
         (1_200, "1,200 records behind its source"),
-        (None, "the source does not tell how many records remain"),
+        (None, "its lag is not known"),
     ):
         put_report(topics.storage, IngestReport.model_validate(shown | {"lag_records": lag}))
         line = f"ingest           runs, micro-batch 41 is recorded, {told}; reported 2023-11-14 22:13:20.000Z\n"

@@ -25,6 +25,7 @@ from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.chain import history_file
 from storage_engine.topic.chain.pruning import prune
+from storage_engine.topic.ingest_reports import INGEST_REPORTS, IngestReport, put_report
 from storage_engine.topic.kafka.kafka_import import import_topic, topics_in
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.topics import Topics
@@ -535,3 +536,11 @@ def test_a_topic_that_is_deleted_during_the_check_makes_no_problem(root) -> None
 
     busy = Topics(Busy(root.path, act, 1), BrokerConfig(), root.clock)
     assert problems(check_root(busy, None, None, Options(), threads=1).findings) == []
+
+
+def test_a_damaged_report_of_an_ingest_is_to_be_deleted(root) -> None:
+    put_report(root.storage, IngestReport(query="q", updated_ms=NOW_MS, is_running=True))
+    root.storage.replace(f"{INGEST_REPORTS}/q.json", b"")
+    (found,) = problems(check_root(root.topics, None, None, Options(), threads=1).findings)
+    assert found.file.endswith(f"{INGEST_REPORTS}/q.json")
+    assert found.meaning == "Delete the file: it is only a report, which the ingest writes again."
