@@ -300,6 +300,7 @@ def test_an_interrupted_chain_is_found_with_two_listings(storage) -> None:
     assert listings == ["meta/t/"] * 2
 
 
+@pytest.mark.posix("the client of HDFS starts threads of its own")
 def test_a_commit_without_a_second_thread_is_told(storage, monkeypatch) -> None:
     class ManyReads(PlainStorage):
         reads_at_once = 8
