@@ -69,9 +69,9 @@ class ChangedFiles:
 
 
 def can_upsert(export: Export, plan: ExportPlan) -> bool:
-    """Whether an upsert deletes no rows whose keys have no record, and the table is plain and has all columns, or does
-    not exist yet."""
-    if export.mode is not ExportMode.UPSERT or plan.rebuilt or export.layout.needs_spark:
+    """Whether an upsert deletes no rows whose keys have no record, and the table has no partitions, is plain and has all
+    columns, or does not exist yet."""
+    if export.mode is not ExportMode.UPSERT or plan.rebuilt or export.layout.needs_spark or export.layout.partitions:
         return False
     if plan.head is None:
         return True

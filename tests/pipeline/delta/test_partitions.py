@@ -95,6 +95,18 @@ def test_each_reader_sees_the_rows_of_a_table_without_partitions(
     assert in_order(rows_in_duckdb(export.table)) == rows
 
 
+@pytest.mark.spark
+def test_the_first_upsert_of_a_partitioned_table_can_need_spark(log: Log, upsert: Export, tmp_path: Path) -> None:
+    add_orders(log, random.Random(4), 20)
+    plain = replace(upsert, table=root_at(tmp_path / "plain"))
+    assert run_small(log, plain) is not None
+    log.with_spark = True
+    export = replace(upsert, layout=BY_COLOUR)
+    run(log, export)
+    assert table_at(export.table).metadata().partition_columns == ["colour"]
+    assert with_deltalake(export.table) == as_partition(with_deltalake(plain.table))
+
+
 def test_an_upsert_moves_a_row_to_another_partition(tmp_path: Path) -> None:
     topic = ExportedTopic(tmp_path, partitions=1, digest=True)
     topic.export = replace(topic.export, layout=BY_COLOUR)
@@ -194,8 +206,9 @@ def test_another_partitioning_is_refused_until_a_rebuild(log: Log, upsert: Expor
     plain = with_deltalake(upsert.table)
     log.add(b"0", order(9, "green"))
     partitioned = replace(upsert, layout=BY_COLOUR)
-    with pytest.raises(TableLayoutError, match=r"not partitioned, but export\.partition\.by says colour.*--rebuild"):
-        run(log, partitioned)
+    for log.with_spark in (True, False):
+        with pytest.raises(TableLayoutError, match=r"not partitioned, but export\.partition\.by says colour.*--rebuild"):
+            run(log, partitioned)
     assert with_deltalake(upsert.table) == plain
 
     rebuild(log, partitioned)
