@@ -106,9 +106,14 @@ def run_tasks(spark: SparkSession) -> RunTasks:
 
 
 def results_of(rows: DataFrame) -> Results:
-    """What the tasks of `upserting` return, without the records that cannot be decoded."""
-    found = rows.where(F.col("_written").isNotNull()).select("_written", "_index").collect()
-    return [each.asDict() for each in found]
+    """What the tasks of `upserting` return, without the records that cannot be decoded. If the lists of all tasks together
+    are too large, the driver does not load them: each list is null."""
+    done = rows.where(F.col("_written").isNotNull())
+    lists = F.col("_index")
+    size = done.agg(F.sum(F.length(lists).cast("long"))).collect()[0][0] or 0
+    if size > INDEX_BYTES:
+        lists = F.lit(None).cast("binary")
+    return [each.asDict() for each in done.select("_written", lists.alias("_index")).collect()]
 
 
 def what_was_reduced(results: Results) -> tuple[Written, pa.Table | None]:
@@ -117,7 +122,7 @@ def what_was_reduced(results: Results) -> tuple[Written, pa.Table | None]:
     parts = [Written.from_json(each["_written"]) for each in results]
     written = reduce(add, parts, Written())
     lists = [each["_index"] for each in results]
-    if None in lists or sum(map(len, lists)) > INDEX_BYTES:
+    if None in lists:
         return written, None
     index = [INDEX.empty_table()]
     first = 0

@@ -109,6 +109,18 @@ def test_a_first_upsert_writes_and_does_not_merge(log: Log, upsert: Export) -> N
     assert [each["operation"] for each in table_at(upsert.table).history()] == ["WRITE", "CREATE TABLE"]
 
 
+def test_the_driver_loads_no_lists_that_are_too_large_together(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upserting, "INDEX_BYTES", 1200)
+    results = [("1", b"a" * 600), (None, None), ("2", b"b" * 600)]
+    columns = "_written STRING, _index BINARY"
+    of_two = upserting.results_of(spark.createDataFrame(results, columns))
+    assert [(each["_written"], bytes(each["_index"])) for each in of_two] == [results[0], results[2]]
+    of_three = upserting.results_of(spark.createDataFrame([*results, ("3", b"c")], columns))
+    assert of_three == [{"_written": name, "_index": None} for name in "123"]
+
+
 def test_an_upsert_is_the_same_with_and_without_a_merge(
     spark: SparkSession, log: Log, upsert: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
