@@ -207,7 +207,9 @@ def test_another_partitioning_is_refused_until_a_rebuild(log: Log, upsert: Expor
     log.add(b"0", order(9, "green"))
     partitioned = replace(upsert, layout=BY_COLOUR)
     for log.with_spark in (True, False):
-        with pytest.raises(TableLayoutError, match=r"not partitioned, but export\.partition\.by says colour.*--rebuild"):
+        with pytest.raises(
+            TableLayoutError, match=r"not partitioned, but export\.partition\.by says colour.*--rebuild"
+        ):
             run(log, partitioned)
     assert with_deltalake(upsert.table) == plain
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
@@ -18,15 +19,22 @@ import pytest
 from lakelog.rows import ROWS
 from pipeline.delta.chain.digest_sums import sums_by_partition
 from pipeline.delta.chain.stamp_chain import NO_ROWS, added
-from pipeline.delta.export_plan import Export, ExportMode, new_stamp
+from pipeline.delta.export_plan import NO_BOUNDS, Export, ExportMode, PartitionOffsets, new_stamp
 from pipeline.delta.files import row_files
 from pipeline.delta.files.appending import counts_of, delete_files
 from pipeline.delta.files.upsert_tasks import ReduceRecords
-from pipeline.delta.files.upserting import ChangedFiles, Results, change_files, commit_changes, what_was_reduced
+from pipeline.delta.files.upserting import (
+    ChangedFiles,
+    Results,
+    can_upsert,
+    change_files,
+    commit_changes,
+    what_was_reduced,
+)
 from pipeline.delta.rows import row_decoding
 from pipeline.delta.rows.row_columns import STALE_SINCE, nullable_columns, row_columns, table_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
-from pipeline.delta.table_history import read_head
+from pipeline.delta.table_history import plan_from_history, read_head
 from pipeline.delta.table_stamp import Recent
 from pipeline.delta.without_spark.row_changes import IncrementRecords, RecordPlace, RowChanges, TableRow
 from pipeline.delta.without_spark.table_opening import create_table
@@ -231,6 +239,19 @@ def test_a_commit_that_changes_no_file_is_no_conflict(export: Export) -> None:
     table_at(export.table).alter.set_table_description("orders")
     commit(export, changed)
     assert {key: row["_offset"] for key, row in of_table(export).items()} == {b"a": 1}
+
+
+@pytest.mark.parametrize("name", ["grün.parquet", "a%20b.parquet", "a*b.parquet", "part-1.c000.snappy.parquet"])
+def test_only_files_whose_names_need_no_encoding_are_written_again(export: Export, name: str) -> None:
+    commit(export, upserted(export, [[order(b"a", 0)]])[0])
+    file = Path(*table_at(export.table).file_uris())
+    file.rename(file.with_name(unquote(name)))
+    log = Path(export.table, "_delta_log", f"{1:020}.json")
+    log.write_text(log.read_text().replace(file.name, name))
+    assert {*of_table(export)} == {b"a"}
+    plan = plan_from_history(export, {0: PartitionOffsets(0, 5)}, NO_BOUNDS)
+    assert plan is not None
+    assert can_upsert(export, plan) == name.startswith("part-")
 
 
 def test_too_many_keys_give_no_list_and_their_files_can_be_deleted(export: Export) -> None:
