@@ -12,7 +12,6 @@ upsert with a MERGE, as in all other tables (`pipeline.delta.table_writing`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -42,14 +41,11 @@ from pipeline.delta.files.upsert_tasks import (
 )
 from pipeline.delta.rows.row_columns import table_columns
 from pipeline.delta.table_stamp import Stamp
-from pipeline.delta.without_spark.plain_table import PlainTable
+from pipeline.delta.without_spark.plain_table import PLAIN_PATH, PlainTable
 from storage_engine.errors import ConflictError
 
 INDEX_BYTES = 128 << 20
 """The largest size of the list of the keys: about 2.5 million keys of 20 bytes."""
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.=-][A-Za-z0-9_.=/-]*")
-"""The name of a file in the folder of the table that all writers write in the same way into Delta's log. A clone has files
-of another folder. deltalake encodes many other letters, and Spark encodes fewer."""
 _ATTEMPTS = 5
 """How often a commit is tried if other writers commit meanwhile, but change no file."""
 
@@ -80,7 +76,7 @@ def can_upsert(export: Export, plan: ExportPlan) -> bool:
     if plan.head is None:
         return True
     table = PlainTable.open(export.table, plan.head.version, table_columns(export))
-    return table is not None and all(_PLAIN_NAME.fullmatch(each.name) for each in table.files)
+    return table is not None and all(PLAIN_PATH.fullmatch(each.name) for each in table.files)
 
 
 def upserting(export: Export) -> RecordTask:

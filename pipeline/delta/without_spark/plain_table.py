@@ -14,6 +14,7 @@ table.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -44,6 +45,9 @@ from pipeline.delta.without_spark.row_changes import RowChanges, TableRow, place
 from pipeline.delta.without_spark.table_opening import create_table
 from storage_engine.errors import ConflictError
 
+PLAIN_PATH = re.compile(r"[A-Za-z0-9_.=-][A-Za-z0-9_.=/-]*")
+"""A path of a file in the folder of the table that all writers write in the same way into Delta's log. A clone has files of
+another folder. deltalake encodes many other letters, and Spark encodes fewer."""
 _READER_VERSION = 1
 _WRITER_VERSION = 2
 _KNOWN_PROPERTIES = {
@@ -102,14 +106,16 @@ def has_int96(table: DeltaTable) -> bool:
 
 
 def has_unencoded_paths(table: DeltaTable) -> bool:
-    """Whether the path of a file has a letter that is not ASCII, as Spark writes the folders of some partitions.
+    """Whether deltalake would write the path of a file in another way than the writer of the file did.
 
-    deltalake's MERGE names a removed file with an encoded path. Delta's log then has two different paths, so the old file
-    would stay in the table, and its rows would be doubled.
+    deltalake's MERGE names a removed file with its own encoding of the path. If Delta's log then has two different paths,
+    the old file stays in the table, and its rows are doubled. In the folders of partitions, Spark leaves only letters
+    unencoded that are not ASCII. In a table without partitions, another program can have chosen the names.
     """
-    if not table.metadata().partition_columns:  # the names of the files themselves are ASCII
-        return False
-    return not all(path.isascii() for path in table.get_add_actions(flatten=True)["path"].to_pylist())
+    paths = table.get_add_actions(flatten=True)["path"].to_pylist()
+    if table.metadata().partition_columns:
+        return not all(path.isascii() for path in paths)
+    return not all(PLAIN_PATH.fullmatch(path) for path in paths)
 
 
 class PlainTable:

@@ -140,6 +140,23 @@ def test_deltalake_merges_no_files_whose_paths_it_would_write_in_another_way(tmp
     assert export_without_spark(topic.export, plan, topic.reader()) is None, "Spark must merge"
 
 
+@pytest.mark.posix("renames a file")
+@pytest.mark.parametrize("name", ["grün.parquet", "a*b.parquet", "part-1.c000.snappy.parquet"])
+def test_deltalake_merges_no_files_whose_names_it_would_write_in_another_way(tmp_path: Path, name: str) -> None:
+    topic = ExportedTopic(tmp_path, partitions=1)
+    topic.append((b"1", order(1, "red")))
+    topic.run_export()
+    file = Path(*table_at(topic.export.table).file_uris())
+    file.rename(file.with_name(name))
+    commit = commit_file(topic.export.table, 1)
+    commit.write_bytes(commit.read_bytes().replace(file.name.encode(), name.encode()))
+    topic.append((b"1", order(2, "red")))
+    plan = plan_from_history(topic.export, topic.ranges(), NO_BOUNDS)
+    assert plan is not None
+    assert (export_without_spark(topic.export, plan, topic.reader()) is None) == (not name.startswith("part-"))
+    assert [row["number"] for row in with_deltalake(topic.export.table)] == [2 if name.startswith("part-") else 1]
+
+
 @pytest.mark.parametrize("mode", list(ExportMode))
 def test_a_partitioned_table_is_proven_with_the_values_that_readers_see(tmp_path: Path, mode: ExportMode) -> None:
     chance = random.Random(4)
