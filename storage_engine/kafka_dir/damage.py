@@ -65,6 +65,7 @@ class DamagedParts:
             with closing(files.storage.open(key)) as log:
                 log.truncate(end)
                 log.sync()
+            files.note_modified(base)  # as in the file system; retention uses the time if no record has a timestamp
         else:
             self._write_without(base, kept)
 

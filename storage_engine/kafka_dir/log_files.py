@@ -31,7 +31,7 @@ class LogFiles:
         """
         Args:
             entries: the listing of the folder.
-            now_ms: the modification time for new files.
+            now_ms: the modification time for new and changed files.
 
         Raises:
             CorruptionError: as load_log.
@@ -109,6 +109,11 @@ class LogFiles:
         """Record that a file was created or has a new size."""
         entry = self.entries.get(name) or FolderEntry(name, False, 0, self._now_ms * 1_000_000, (0, 0))
         self.entries[name] = replace(entry, size=size)
+
+    def note_modified(self, base: int) -> None:
+        """Record that a segment's .log was changed now."""
+        name = offset_name(base) + LOG
+        self.entries[name] = replace(self.entries[name], modified_ns=self._now_ms * 1_000_000)
 
     def remove(self, name: str) -> None:
         """Delete a file."""

@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from storage_engine.config import TopicConfig
+from storage_engine.config import LONG_MAX, TopicConfig
 from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.kafka_dir.damage import DamagedParts
 from storage_engine.kafka_dir.log_files import LogFiles
@@ -68,6 +68,7 @@ class LoadedLog(NamedTuple):
     recovery_point: the log is known to be durable below this offset.
     leader_epochs: each epoch with its first offset.
     producers: the producers at the log's end.
+    replicated_producers: the producers at the high watermark; None if the log does not end above it.
     report: what loading found and repaired.
     """
 
@@ -79,6 +80,7 @@ class LoadedLog(NamedTuple):
     recovery_point: int
     leader_epochs: Epochs
     producers: Producers
+    replicated_producers: Producers | None
     report: RecoveryReport
 
 
@@ -92,6 +94,7 @@ class LoadOptions:
     log_start_offset: from the checkpoint; 0 if the checkpoint does not name the log.
     producer_expiration_ms: producers without a batch for this time are dropped.
     truncates: whether, after a crash, the log ends at the first damaged byte, as in Kafka.
+    high_watermark: another leader can replace the records at and above it.
     """
 
     now_ms: int
@@ -100,6 +103,7 @@ class LoadOptions:
     log_start_offset: int = 0
     producer_expiration_ms: int = 86_400_000
     truncates: bool = False
+    high_watermark: int = LONG_MAX
 
 
 def load_log(storage: Directory, folder: str, config: TopicConfig, options: LoadOptions) -> LoadedLog:
@@ -187,6 +191,7 @@ class _Loading:
             recovery_point=end if options.clean else min(options.recovery_point, end),
             leader_epochs=kept_epochs,
             producers=producers,
+            replicated_producers=self._known.at(options.high_watermark) if options.high_watermark < end else None,
             report=files.report,
         )
 

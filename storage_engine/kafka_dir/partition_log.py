@@ -28,13 +28,7 @@ from math import inf
 
 import pyarrow as pa
 
-from storage_engine.cleaner.cleaner import (
-    CleanedPartition,
-    CleaningTask,
-    aborted_in_reach,
-    clean_partition,
-    last_batches,
-)
+from storage_engine.cleaner.cleaner import CleanedPartition, clean_partition
 from storage_engine.cleaner.replacement import delete_segments
 from storage_engine.clock import Clock
 from storage_engine.config import LONG_MAX
@@ -45,10 +39,9 @@ from storage_engine.kafka_dir.local_log import Appended, LocalLog
 from storage_engine.kafka_dir.log_loading import LoadedLog, LoadOptions, load_log, settle_topic_id
 from storage_engine.kafka_dir.recovery_report import RecoveryReport
 from storage_engine.kafka_dir.segment_swap import DeletedFiles, put_segments_aside, swap_in_cleaned
-from storage_engine.kafka_dir.upkeep.due_compaction import select_in_place
+from storage_engine.kafka_dir.upkeep.due_compaction import due_task
 from storage_engine.log.admission import admit_batches, admit_records
 from storage_engine.log.checkpoint import LEADER_EPOCHS, encode_leader_epochs
-from storage_engine.log.filenames import SegmentFolder
 from storage_engine.log.isolation import Isolation
 from storage_engine.log.leader_epochs import Epochs, begin_epoch, cut_start
 from storage_engine.log.log_reader import LogReader
@@ -75,7 +68,7 @@ class PartitionLog:
         loaded: LoadedLog,
         topic_id: str | None,
         first_dirty_offset: int | None,
-        high_watermark: int = LONG_MAX,
+        high_watermark: int,
     ) -> None:
         """Use a log that is loaded already. `open` loads a log and calls this constructor."""
         self.report: RecoveryReport = loaded.report
@@ -88,6 +81,7 @@ class PartitionLog:
         self._failure: StorageError | None = None
         self._first_dirty_offset = None if (first_dirty_offset or 0) > loaded.active.end_offset else first_dirty_offset
         self._high_watermark = high_watermark
+        self._replicated_producers = loaded.replicated_producers
         self._deleted = DeletedFiles(storage)
         self._lookup = BatchLookup(storage, folder)
         self._log = LocalLog(storage, folder, config, loaded, clock.now_ms())
@@ -128,7 +122,9 @@ class PartitionLog:
             StorageError: the storage refused or failed.
         """
         now_ms = clock.now_ms()
-        options = LoadOptions(now_ms, clean, recovery_point, log_start_offset, producer_expiration_ms, truncates)
+        options = LoadOptions(
+            now_ms, clean, recovery_point, log_start_offset, producer_expiration_ms, truncates, high_watermark
+        )
         loaded = load_log(storage, folder, config, options)
         found_id = settle_topic_id(storage, folder, topic_id)
         log = cls(storage, folder, config, clock, loaded, found_id, first_dirty_offset, high_watermark)
@@ -183,6 +179,8 @@ class PartitionLog:
         with self._lock:
             if self._state is None:
                 # The parts are validated already. With a thousand segments, validating them again would take long.
+                # A transaction is open until its marker is below the high watermark: another leader can replace the marker.
+                producers = self._log.producers if self._replicated_producers is None else self._replicated_producers
                 self._state = PartitionState.model_construct(
                     log_start_offset=self._log_start_offset,
                     high_watermark=min(self.log_end_offset, max(self._high_watermark, self._log_start_offset)),
@@ -190,7 +188,7 @@ class PartitionLog:
                     segments=(*self._log.closed, self._log.active_segment()),
                     leader_epochs=self._epochs,
                     listed=None,
-                    producers=self._log.producers.entries(),
+                    producers=producers.entries(),
                 )
             return self._state
 
@@ -321,7 +319,9 @@ class PartitionLog:
     def expire_producers(self, expiration_ms: int) -> None:
         """Drop the producers that have not written for this time."""
         with self._lock:
-            self._log.producers.expire(self._clock.now_ms(), expiration_ms)
+            for producers in (self._log.producers, self._replicated_producers):
+                if producers is not None:
+                    producers.expire(self._clock.now_ms(), expiration_ms)
             self._state = None
 
     # Deleting and compacting
@@ -399,20 +399,19 @@ class PartitionLog:
             CorruptionError, ConfigError, StorageError: as cleaner.clean_partition; nothing changed.
         """
         with self._cleaning:
-            state, now_ms = self.state(), self._clock.now_ms()
-            files = SegmentFolder(f"{self.folder}/", None)
-            plan = select_in_place(self._storage, state, self.config, self.folder, now_ms, force=force)
-            if plan.reason is None:
-                return None
-            task = CleaningTask(
-                self.folder, "", 0, files, plan, self.config, memory_bytes, now_ms,
-                last_batches(state.producers), aborted_in_reach(state), bytes_per_second=bytes_per_second,
+            with self._lock:
+                state, writers = self.state(), self._log.producers.entries()
+            task = due_task(
+                self._storage, state, writers, self.config, self.folder, self._clock.now_ms(), force=force,
+                memory_bytes=memory_bytes, bytes_per_second=bytes_per_second,
             )  # fmt: skip
+            if task is None:
+                return None
             cleaned = clean_partition(self._storage, task, progress)
             replaced = set(cleaned.replaced)
             with self._lock, self._failing():
                 if not replaced <= set(self._log.closed):
-                    delete_segments(self._storage, files, cleaned.segments)
+                    delete_segments(self._storage, task.files, cleaned.segments)
                     return None
                 self._forget_files(swap_in_cleaned(self._storage, self.folder, cleaned))
                 kept = (each for each in self._log.closed if each not in replaced)

@@ -16,9 +16,9 @@ import numpy as np
 
 from storage_engine.errors import CorruptionError
 from storage_engine.kafka_dir.log_files import LogFiles
-from storage_engine.log.filenames import SNAPSHOT, offset_name
+from storage_engine.log.filenames import LOG, SNAPSHOT, offset_name
 from storage_engine.log.intact_batches import Damage, DamagedLog
-from storage_engine.log.producers.producer_snapshot import decode_snapshot
+from storage_engine.log.producers.producer_snapshot import decode_snapshot, encode_snapshot
 from storage_engine.log.producers.producer_state import EndedTransaction, Producers, active_producers
 from storage_engine.log.segment_reader import Chunk
 from storage_engine.record.batch import BatchTable
@@ -81,11 +81,15 @@ class KnownProducers:
 
     def remove_stray_snapshots(self, end_offset: int) -> None:
         """Remove the snapshots that are not at a segment's base offset. If the log was closed cleanly, the newest
-        snapshot may also be at the log's end.
+        snapshot may also be at the log's end. If an empty segment without a snapshot was added after that, the segment
+        gets a snapshot first.
         """
         snapshots = self._files.snapshot_offsets()
         newest = max((each for each in snapshots if each <= end_offset), default=-1)
-        bases = set(self._files.bases)
+        bases, last = set(self._files.bases), self._files.bases[-1]
+        if 0 <= newest < last and self._files.has(last, LOG):
+            self._files.write(offset_name(last) + SNAPSHOT, encode_snapshot(self.at(last).entries()))
+            newest = last
         for snapshot in snapshots:
             if snapshot != newest and (snapshot not in bases or snapshot > end_offset):
                 self._files.remove(offset_name(snapshot) + SNAPSHOT)

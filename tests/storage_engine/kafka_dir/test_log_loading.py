@@ -5,6 +5,7 @@ files are derived from the log again.
 from __future__ import annotations
 
 import copy
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -224,6 +225,36 @@ def test_indexes_without_a_log_and_stray_snapshots_go() -> None:
     log.close()
     assert storage.files() == expected
     assert len(log.report.removed) == 4
+
+
+def test_the_newest_producers_move_to_the_snapshot_of_an_empty_segment_that_was_added(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "idem/data/idem-0", tmp_path / "idem-0")
+    newest = max((tmp_path / "idem-0").glob("*.snapshot"))
+    expected = newest.read_bytes()
+    added = newest.with_name(f"{int(newest.stem) + 20:020d}.snapshot")
+    added.with_suffix(".log").touch()
+    config = LogManagerConfig().topic({"index.interval.bytes": 512})
+    PartitionLog.open(PosixStorage(tmp_path), "idem-0", config, ManualClock(NOW_MS), clean=True).close()
+    assert not newest.exists()
+    assert added.read_bytes() == expected
+
+
+def test_after_a_cut_the_age_of_records_without_timestamps_begins_again(tmp_path: Path) -> None:
+    storage = PosixStorage(tmp_path)
+    config = LogManagerConfig().topic({"retention.ms": 1000})
+    file = tmp_path / FOLDER / f"{0:020d}.log"
+    log = PartitionLog.open(storage, FOLDER, config, ManualClock(NOW_MS))
+    log.append_batches(encode_records(to_table([Row(b"k", b"v", (), -1)]), 1000).data)
+    log.abandon()
+    with file.open("ab") as torn:
+        torn.write(b"torn")
+    os.utime(file, ns=(0, 0))
+    clock = ManualClock(NOW_MS)
+    log = PartitionLog.open(storage, FOLDER, config, clock)
+    clock.advance(1000)
+    assert not log.apply_retention().deletions
+    clock.advance(1)
+    assert log.apply_retention().deletions
 
 
 def test_aborted_records_stay_hidden_when_a_transaction_index_is_lost(tmp_path: Path) -> None:

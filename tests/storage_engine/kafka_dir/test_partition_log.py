@@ -15,7 +15,9 @@ from storage_engine.kafka_dir.partition_log import PartitionLog
 from storage_engine.log.isolation import Isolation
 from storage_engine.record.batch import scan_batches
 from storage_engine.record.compression import Codec
+from storage_engine.record.control import ControlType, TransactionMarker, encode_marker
 from storage_engine.record.encoding import encode_records
+from storage_engine.record.header import CONTROL, TRANSACTIONAL
 from storage_engine.storage.posix import PosixStorage
 from tests.kafka.random_logs import Record, Sender, encode_batch
 from tests.storage_engine.kafka_dir.unreliable_directory import UnreliableDirectory
@@ -69,6 +71,40 @@ def test_an_open_transaction_holds_readers_of_committed_records_back(tmp_path: P
     assert found[0] > 0
     with pytest.raises(InvalidRecordError, match="control batch, which a producer may not write"):
         log.append_batches(data[int(table.positions[row]) : int(table.positions[row] + table.sizes[row])])
+
+
+def test_a_transaction_is_open_while_its_marker_is_above_the_high_watermark(tmp_path: Path) -> None:
+    """Another leader can replace the marker. So the records are not committed, and compaction leaves them alone."""
+    sender = Sender(7, 0, 0)
+    records = encode_batch(3, [Record(NOW_MS, b"k", b"open")], sender=sender, attributes=TRANSACTIONAL)
+    marker = encode_batch(
+        4, [Record(NOW_MS, *encode_marker(TransactionMarker(ControlType.ABORT, 0)))],
+        sender=sender._replace(sequence=-1), attributes=TRANSACTIONAL | CONTROL,
+    )  # fmt: skip
+    log = open_log(tmp_path, cleanup_policy="compact")
+    for data in (*(encode_batch(0, [Record(NOW_MS, b"k", b"%d" % number)]) for number in range(3)), records, marker):
+        log.append_batches(np.frombuffer(bytearray(data), np.uint8), control=data is marker)
+        log.roll()
+    log.append_records(to_table(ROWS[:1]))
+    log.close()
+    config = LogManagerConfig().topic({"cleanup.policy": "compact"})
+    for clean in (True, False):
+        for high_watermark, stable in ((4, 3), (5, 5), (6, 6), (7, 6)):
+            log = PartitionLog.open(
+                PosixStorage(tmp_path),
+                "orders-0",
+                config,
+                ManualClock(NOW_MS),
+                clean=clean,
+                high_watermark=high_watermark,
+            )
+            assert log.state().last_stable_offset == stable
+            log.abandon()
+    log = PartitionLog.open(PosixStorage(tmp_path), "orders-0", config, ManualClock(NOW_MS), high_watermark=4)
+    cleaned = log.compact(force=True)
+    assert cleaned is not None
+    assert (cleaned.first_dirty_offset, cleaned.aborted) == (3, 0)
+    log.abandon()
 
 
 def test_indexes_have_their_full_size_while_a_segment_is_active(tmp_path: Path) -> None:
