@@ -47,7 +47,7 @@ NOT_RUN = {
     "commands, which tests/lakelog/cli/clean/test_log_manager.py runs": ["lakelog log-manager --config"],
     "a picture": ["nycflights13 ", "jobs/  ->", "meta/flights/0", "<root>/"],
     "what a command prints, with numbers of its day": [
-        "ingest orders: batch 41: 26,849 records", "positions        of 12 partitions",
+        "ingest orders: batch 41: 26,849 records", "ingest orders: waiting for new rows", "positions        of 12 partitions",
         "export: table /mnt/shared", "LAKELOG CRITICAL: ", "prove: orders: no longer provable",
     ],
     "an error message, which needs its fault": [
