@@ -94,6 +94,7 @@ from pipeline.delta.files.appending import (
     delete_files,
     what_was_written,
 )
+from pipeline.delta.files.row_files import Written
 from pipeline.delta.files.upserting import (
     can_upsert,
     change_files,
@@ -109,7 +110,7 @@ from pipeline.delta.table_history import Commit, as_in_table, check_committed
 from pipeline.delta.table_layout import check_layout
 from pipeline.delta.table_position import look_at_table, stamp_of
 from pipeline.delta.table_schema import Notify, check_columns, fit_table
-from pipeline.delta.table_stamp import NextLink, Stamp, TableHead
+from pipeline.delta.table_stamp import NextLink, Recent, Stamp, TableHead
 from pipeline.delta.table_writing import (
     NOTHING_STALE,
     Stale,
@@ -205,17 +206,9 @@ def _append(
     rows = read(*plan.to_read, plan.required, appending(export)).persist()
     try:
         written = what_was_written(rows)
-        counts = counts_of(written)
-        recent = recent_after(plan.recent, counts, max_share, accepted=accepted)
-        if recent is None:
-            error = too_many(export, plan, rows, counts, max_share)
-            delete_files(export, written)
-            raise error
+        counts, recent = _checked(export, plan, rows, written, max_share, accepted=accepted)
         with named_conflicts(export.table, "export"):
-            head = plan.head or fit_table(spark, export, plan)
-            stamp = stamp_of(spark, export, head, plan.positions, recent, plan.began)
-            if counts.dead_letters:
-                append_undecodable(spark, export, rows, stamp, plan.start)
+            head, stamp = _begin_commit(spark, export, plan, rows, counts, recent)
             if export.digest:
                 stamp = NextLink(head, plan.to_read[0], counts.by_partition).add_to(stamp, written.came)
             commit_files(export, written, stamp)
@@ -235,17 +228,9 @@ def _upsert(
         if index is None:
             delete_files(export, written)
             return None
-        counts = counts_of(written)
-        recent = recent_after(plan.recent, counts, max_share, accepted=accepted)
-        if recent is None:
-            error = too_many(export, plan, rows, counts, max_share)
-            delete_files(export, written)
-            raise error
+        counts, recent = _checked(export, plan, rows, written, max_share, accepted=accepted)
         with named_conflicts(export.table, "export"):
-            head = plan.head or fit_table(spark, export, plan)
-            stamp = stamp_of(spark, export, head, plan.positions, recent, plan.began)
-            if counts.dead_letters:
-                append_undecodable(spark, export, rows, stamp, plan.start)
+            head, stamp = _begin_commit(spark, export, plan, rows, counts, recent)
             changed = change_files(run_tasks(spark), export, head.version, written, index)
             decision = changed.decision
             if export.digest:
@@ -266,6 +251,35 @@ def _upsert(
         plan=plan,
         table_version=commit.version,
     )
+
+
+def _checked(
+    export: Export, plan: ExportPlan, rows: DataFrame, written: Written, max_share: float, *, accepted: bool
+) -> tuple[Counts, Recent]:
+    """The counts of the records of `written`, and the recent records for the next stamp.
+
+    Raises:
+        TooManyDeadLettersError: more records than allowed cannot be decoded. The files of `written` were deleted.
+    """
+    counts = counts_of(written)
+    recent = recent_after(plan.recent, counts, max_share, accepted=accepted)
+    if recent is None:
+        error = too_many(export, plan, rows, counts, max_share)
+        delete_files(export, written)
+        raise error
+    return counts, recent
+
+
+def _begin_commit(
+    spark: SparkSession, export: Export, plan: ExportPlan, rows: DataFrame, counts: Counts, recent: Recent
+) -> tuple[TableHead, Stamp]:
+    """Create a table that does not exist yet, and write the dead letters. Returns the version of the table and the stamp,
+    still without the chain."""
+    head = plan.head or fit_table(spark, export, plan)
+    stamp = stamp_of(spark, export, head, plan.positions, recent, plan.began)
+    if counts.dead_letters:
+        append_undecodable(spark, export, rows, stamp, plan.start)
+    return head, stamp
 
 
 def decided(export: Export, decoded: DataFrame) -> DataFrame:

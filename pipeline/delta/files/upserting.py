@@ -41,7 +41,7 @@ from pipeline.delta.files.upsert_tasks import (
 )
 from pipeline.delta.rows.row_columns import table_columns
 from pipeline.delta.table_stamp import Stamp
-from pipeline.delta.without_spark.plain_table import PLAIN_PATH, PlainTable
+from pipeline.delta.without_spark.plain_table import PlainTable
 from storage_engine.errors import ConflictError
 
 INDEX_BYTES = 128 << 20
@@ -75,8 +75,7 @@ def can_upsert(export: Export, plan: ExportPlan) -> bool:
         return False
     if plan.head is None:
         return True
-    table = PlainTable.open(export.table, plan.head.version, table_columns(export))
-    return table is not None and all(PLAIN_PATH.fullmatch(each.name) for each in table.files)
+    return PlainTable.open(export.table, plan.head.version, table_columns(export)) is not None
 
 
 def upserting(export: Export) -> RecordTask:
@@ -137,10 +136,10 @@ def change_files(run: RunTasks, export: Export, version: int, written: Written, 
     """Write the changed files.
 
     Args:
-        version: the version of the table from which the changes are computed.
+        version: the version of the table from which the changes are computed, which `can_upsert` has looked at, or that is empty.
         written, index: from `what_was_reduced`.
     """
-    table = PlainTable.open(export.table, version, table_columns(export))
+    table = PlainTable.open(export.table, version, table_columns(export), knows_files=True)
     if table is None:
         raise _conflict(export)
     before = table.files
@@ -174,7 +173,7 @@ def commit_changes(export: Export, changed: ChangedFiles, stamp: Stamp) -> None:
         ConflictError: another writer changed the table.
     """
     for attempt in range(_ATTEMPTS):
-        table = PlainTable.open(export.table, None, table_columns(export))
+        table = PlainTable.open(export.table, None, table_columns(export), knows_files=True)
         if table is None or {*table.files} != {*changed.before}:
             raise _conflict(export)
         try:

@@ -45,7 +45,7 @@ from pipeline.delta.without_spark.row_changes import RowChanges, TableRow, place
 from pipeline.delta.without_spark.table_opening import create_table
 from storage_engine.errors import ConflictError
 
-PLAIN_PATH = re.compile(r"[A-Za-z0-9_.=-][A-Za-z0-9_.=/-]*")
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_.=-][A-Za-z0-9_.=/-]*")
 """A path of a file in the folder of the table that all writers write in the same way into Delta's log. A clone has files of
 another folder. deltalake encodes many other letters, and Spark encodes fewer."""
 _READER_VERSION = 1
@@ -115,7 +115,7 @@ def has_unencoded_paths(table: DeltaTable) -> bool:
     paths = table.get_add_actions(flatten=True)["path"].to_pylist()
     if table.metadata().partition_columns:
         return not all(path.isascii() for path in paths)
-    return not all(PLAIN_PATH.fullmatch(path) for path in paths)
+    return not all(_PLAIN_PATH.fullmatch(path) for path in paths)
 
 
 class PlainTable:
@@ -129,10 +129,19 @@ class PlainTable:
 
     @classmethod
     def open(
-        cls, path: str, version: int | None, columns: pa.Schema, partition_by: Sequence[str] = ()
+        cls,
+        path: str,
+        version: int | None,
+        columns: pa.Schema,
+        partition_by: Sequence[str] = (),
+        *,
+        knows_files: bool = False,
     ) -> PlainTable | None:
         """The table at a version, or at its newest version; None if it is not a plain table with these columns and
         partition columns.
+
+        Args:
+            knows_files: the caller has opened a version with the same files before, so their footers are not read again.
 
         Raises:
             StorageError: the table cannot be read.
@@ -142,7 +151,7 @@ class PlainTable:
             wanted = Schema.from_arrow(nullable_columns(columns))
             fits = why_not_plain(table) is None and table.schema().to_json() == wanted.to_json()
             fits = fits and table.metadata().partition_columns == list(partition_by)
-            merges = STALE_SINCE.name in columns.names
+            merges = STALE_SINCE.name in columns.names and not knows_files
             if not fits or (merges and (has_unencoded_paths(table) or has_int96(table))):
                 return None
         return cls(path, table, columns)
