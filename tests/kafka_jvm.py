@@ -7,11 +7,15 @@ broker that the tests start.
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyspark
 
+from bench.turns import Peer
 from tests.kafka_broker import distribution
 
 
@@ -23,3 +27,27 @@ def kafka_command(source: Path, java_options: Sequence[str] = ()) -> list[str]:
         "java", *java_options, "-cp", ":".join([*compiler, f"{distribution()}/*"]),
         "org.codehaus.janino.SimpleCompiler", str(source), source.stem,
     ]  # fmt: skip
+
+
+class KafkaJvm:
+    """A running Java program, and a folder for its files, in memory if possible. `close` ends both.
+
+    folder: the folder. program: the Java program.
+    """
+
+    def __init__(self, source: Path, java_options: Sequence[str]) -> None:
+        self._command = kafka_command(source, java_options)
+        with ExitStack() as stack:
+            memory = Path("/dev/shm")
+            room = memory if os.access(memory, os.W_OK) else None
+            self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lakelog-judge-", dir=room)))
+            self.program = stack.enter_context(Peer(self._command))
+            self._stack = stack.pop_all()
+
+    def restart(self) -> None:
+        """Start the Java program again."""
+        self.program.__exit__(None, None, None)
+        self.program = self._stack.enter_context(Peer(self._command))
+
+    def close(self) -> None:
+        self._stack.close()

@@ -6,6 +6,7 @@ Each call adds orders with new numbers, like new input before a later run of an 
 from __future__ import annotations
 
 import json
+import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -31,6 +32,14 @@ def orders(first: int, count: int) -> pa.Table:
             "at": pa.array([start + timedelta(minutes=number) for number in numbers], pa.timestamp("us", "UTC")),
         }
     )
+
+
+def random_order(chance: random.Random) -> tuple[bytes, int | str | None, bytes | None]:
+    """The key, the amount and the value of a record with one of 40 keys. An amount of None means a tombstone, and a text
+    means a value that cannot be decoded."""
+    key = b"k%d" % chance.randrange(40)
+    amount: int | str | None = chance.choices([chance.randrange(1000), None, "much"], [7, 1, 2])[0]
+    return key, amount, None if amount is None else json.dumps({"id": key.decode(), "amount": amount}).encode()
 
 
 def as_json(table: pa.Table) -> list[str]:

@@ -29,7 +29,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -66,7 +66,7 @@ from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.topics import Topics
 from tests.kafka.random_logs import RandomLog, Round, random_log, random_log_to_retain
 from tests.kafka.rules import RULES
-from tests.kafka_jvm import kafka_command
+from tests.kafka_jvm import KafkaJvm
 from tests.storage_engine.record_tables import decompress
 
 TOPIC = "t"
@@ -107,22 +107,17 @@ class Judge:
     counts: Counter[str] = field(default_factory=Counter)
 
     def __enter__(self) -> Judge:
-        with ExitStack() as stack:
-            memory = Path("/dev/shm")
-            room = memory if os.access(memory, os.W_OK) else None
-            self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lakelog-judge-", dir=room)))
-            self._kafka = stack.enter_context(Peer(kafka_command(SOURCE, JAVA_OPTIONS)))
-            self._stack = stack.pop_all()
+        self._jvm = KafkaJvm(SOURCE, JAVA_OPTIONS)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._jvm.close()
 
     def clean(self, number: int, log: RandomLog) -> None:
         """Clean a log by Kafka and by ours, and note what differs."""
         self.counts.update(log.counts)
-        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-            trial = _Trial(Path(folder), log, self._kafka)
+        with tempfile.TemporaryDirectory(dir=self._jvm.folder) as folder:
+            trial = _Trial(Path(folder), log, self._jvm.program)
             for place, each in enumerate(log.rounds):
                 found = [Difference(number, place, where, what) for where, what in trial.clean(each, self.counts)]
                 self.counts["rounds"] += 1
@@ -133,8 +128,8 @@ class Judge:
     def retain(self, number: int, log: RandomLog) -> None:
         """Apply retention to a log by Kafka and by ours, and note what differs."""
         self.counts.update(log.counts)
-        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-            trial = _Trial(Path(folder), log, self._kafka)
+        with tempfile.TemporaryDirectory(dir=self._jvm.folder) as folder:
+            trial = _Trial(Path(folder), log, self._jvm.program)
             found = trial.retain(log.rounds[0], self.counts)
             self.differences += [Difference(number, 0, where, what) for where, what in found]
 

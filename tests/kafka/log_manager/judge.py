@@ -24,7 +24,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -35,12 +34,10 @@ from storage_engine.log.filenames import LOG, TIME_INDEX
 from tests.kafka.log_manager.comparison import Folder, compare, same_offsets
 from tests.kafka.log_manager.random_directories import Case, random_case
 from tests.kafka.log_manager.sides import KafkaError, KafkaSide, Offsets, OurSide, Seen
-from tests.kafka_jvm import kafka_command
+from tests.kafka_jvm import KafkaJvm
 
 SOURCE = Path(__file__).with_name("KafkaLogManagerPeer.java")
 JAVA_OPTIONS = ("-XX:+UseSerialGC", "-Xmx384m", "-XX:TieredStopAtLevel=1")
-
-
 CASES_A_JVM = 60
 
 
@@ -67,27 +64,21 @@ class ManagerJudge:
     counts: Counter[str] = field(default_factory=Counter)
 
     def __enter__(self) -> ManagerJudge:
-        with ExitStack() as stack:
-            memory = Path("/dev/shm")
-            room = memory if os.access(memory, os.W_OK) else None
-            self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lakelog-judge-", dir=room)))
-            self._kafka = stack.enter_context(Peer(kafka_command(SOURCE, JAVA_OPTIONS)))
-            self._asked = 0
-            self._stack = stack.pop_all()
+        self._jvm = KafkaJvm(SOURCE, JAVA_OPTIONS)
+        self._asked = 0
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._jvm.close()
 
     def judge(self, number: int, case: Case) -> None:
         """Run a case by Kafka and by Lakelog, and note what differs."""
         self.counts.update(case.counts)
         self._asked += 1
         if self._asked % CASES_A_JVM == 0:  # Kafka's metrics keep a part of each manager in memory
-            self._kafka.__exit__(None, None, None)
-            self._kafka = self._stack.enter_context(Peer(kafka_command(SOURCE, JAVA_OPTIONS)))
-        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-            trial = _Trial(Path(folder), case, self._kafka, self.counts)
+            self._jvm.restart()
+        with tempfile.TemporaryDirectory(dir=self._jvm.folder) as folder:
+            trial = _Trial(Path(folder), case, self._jvm.program, self.counts)
             for life in range(len(case.lives)):
                 found = [Difference(number, life, where, what) for where, what in trial.live(life)]
                 self.differences += found

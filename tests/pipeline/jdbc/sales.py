@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -13,6 +12,7 @@ from typing import Any
 import lakelog
 from pipeline.settings.jdbc_settings import DatabaseTarget
 from tests.pipeline.jdbc.shop import sql
+from tests.sample_orders import random_order
 
 PROJECT = Path(__file__).resolve().parents[3]
 SETTINGS = """
@@ -24,7 +24,6 @@ export:
   max.dead.letter.share: 1
   jdbc: {{url: "{url}", table: {table}, user: {user}}}
 """
-KEYS = 40
 
 
 class Sales:
@@ -46,10 +45,8 @@ class Sales:
         """Append random records: values, tombstones and values that do not decode. A key has one partition."""
         made: list[list[dict[str, Any]]] = [[], []]
         for _ in range(records):
-            key = b"k%d" % chance.randrange(KEYS)
+            key, amount, value = random_order(chance)
             partition = key[-1] % 2
-            amount = chance.choices([chance.randrange(1000), None, "much"], [7, 1, 2])[0]
-            value = None if amount is None else json.dumps({"id": key.decode(), "amount": amount}).encode()
             offset = self._ends[partition]
             self._ends[partition] += 1
             made[partition].append({"key": key, "value": value})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from typing import Any
@@ -12,9 +11,9 @@ from lakelog.delta.rows import open_rows
 from pipeline.delta.without_spark.table_opening import open_or_none
 from storage_engine.storage.storage_opening import open_storage
 from tests.roots.delta_tables import table_at
+from tests.sample_orders import random_order
 from tests.stores import files_below
 
-KEYS = 40
 TABLE, LETTERS = "tables/orders", "tables/dead_letters/export/orders"
 Row = tuple[Any, ...]
 
@@ -62,10 +61,8 @@ class Orders:
         """Append random orders, tombstones and values that cannot be decoded. A key has one partition."""
         made: list[list[dict[str, Any]]] = [[], []]
         for _ in range(records):
-            key = b"k%d" % chance.randrange(KEYS)
+            key, amount, value = random_order(chance)
             partition = key[-1] % 2
-            amount = chance.choices([chance.randrange(1000), None, "much"], [7, 1, 2])[0]
-            value = None if amount is None else json.dumps({"id": key.decode(), "amount": amount}).encode()
             made[partition].append({"key": key, "value": value})
             self._expect(key, amount, value, partition, self._ends[partition])
             self._ends[partition] += 1
