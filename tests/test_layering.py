@@ -66,7 +66,7 @@ ABOVE = {
     " lakelog.cli.inspect",
     "pipeline.settings": "",
     "pipeline.spark": "lakelog.garbage_collection lakelog.spark",
-    "pipeline.job_metrics": "lakelog.terminal lakelog.optional pipeline.spark",
+    "pipeline.job_metrics": "lakelog.terminal lakelog.optional lakelog.metrics pipeline.spark",
     "pipeline.job": "lakelog.terminal lakelog.opening lakelog.cli.output lakelog.cli.options lakelog.cli.clean"
     " pipeline.settings pipeline.spark pipeline.job_metrics",
     "pipeline.topic_model": "schemas pipeline.settings",

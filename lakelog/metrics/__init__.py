@@ -8,6 +8,7 @@
     figures.py                      the values that all of these make
     families.py                     values -> Prometheus's metrics (pure)
     endpoint.py                     metrics -> HTTP, or a text file
+    scrape_server.py                answers scrapes over HTTP, also for jobs
     rules.py, judging.py            values and limits -> findings (pure)
     plugin_output.py                findings -> the text of a monitoring plugin (pure)
 

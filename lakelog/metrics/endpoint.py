@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from lakelog.metrics.families import families
 from lakelog.metrics.figures import RootFigures
 from lakelog.metrics.root_watch import RootWatch, all_errors
+from lakelog.metrics.scrape_server import CurrentMetrics, ScrapeServer
 from lakelog.optional import optional
-from storage_engine.errors import StorageAccessError
 
 with optional("prometheus_client", "lakelog[metrics]", "The command `lakelog metrics`"):
-    from prometheus_client import generate_latest, start_http_server
-    from prometheus_client.core import CollectorRegistry, Metric
-    from prometheus_client.registry import Collector
+    from prometheus_client import generate_latest
+    from prometheus_client.core import Metric
 
 
-class RootCollector(Collector):
+class RootCollector:
     """Makes the metrics of a root at each scrape. Several scrapes may run at the same time."""
 
     def __init__(self, watch: RootWatch, warn: Callable[[str], None]) -> None:
@@ -43,24 +42,13 @@ class RootCollector(Collector):
         return figures
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry at each scrape."""
+        """The metrics for a scrape."""
         return families(self.look())
 
 
 def exposition(figures: RootFigures) -> bytes:
     """The metrics in Prometheus's text format."""
-    return generate_latest(_Once(figures))
-
-
-class _Once(CollectorRegistry):
-    """A registry with the metrics of one look."""
-
-    def __init__(self, figures: RootFigures) -> None:
-        super().__init__()
-        self._figures = figures
-
-    def collect(self) -> Iterator[Metric]:
-        return families(self._figures)
+    return generate_latest(CurrentMetrics(lambda: families(figures)))
 
 
 def serve(
@@ -79,30 +67,7 @@ def serve(
         StorageAccessError: the port cannot be opened.
     """
     collector.look()
-    registry = CollectorRegistry()
-    registry.register(_Described(collector))
-    try:
-        server, thread = start_http_server(port, host, registry)
-    except OSError as error:
-        raise StorageAccessError(
-            f"--listen {host}:{port}", f"cannot be opened: {error.strerror or error}", "Choose another address."
-        ) from error
-    ready(f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics")
+    server = ScrapeServer("--listen", host, port, collector.collect)
+    ready(server.url)
     stop(None)
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-class _Described(Collector):
-    """A collector that does not look at the root when it is registered. From a collector without `describe`, a registry
-    would request the metrics at once."""
-
-    def __init__(self, collector: RootCollector) -> None:
-        self._collector = collector
-
-    def collect(self) -> Iterator[Metric]:
-        return self._collector.collect()
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
+    server.close()

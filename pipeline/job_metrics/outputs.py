@@ -17,19 +17,20 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lakelog.metrics.scrape_server import CurrentMetrics, ScrapeServer
 from lakelog.optional import optional
 from pipeline.job_metrics.job_figures import JOB_LABELS
-from storage_engine.errors import StorageAccessError, StorageError
+from storage_engine.errors import StorageError
 from storage_engine.storage.storage_opening import open_directory
 
 with optional("prometheus_client", "lakelog[metrics]", "The metrics of a job"):
-    from prometheus_client import generate_latest, start_http_server
-    from prometheus_client.core import CollectorRegistry, Metric
+    from prometheus_client import generate_latest
+    from prometheus_client.core import Metric
     from prometheus_client.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Textfile:
         return next((each.value for each in samples if each.name == metric and each.labels == wanted), None)
 
     def write(self) -> None:
-        self._directory.replace(self._name, generate_latest(_Registry(self._families)))
+        self._directory.replace(self._name, generate_latest(CurrentMetrics(self._families)))
 
     def close(self) -> None:
         """The file keeps the last metrics."""
@@ -95,22 +96,14 @@ class Endpoint:
         Raises:
             StorageAccessError: the port cannot be opened.
         """
-        try:
-            self._server, self._thread = start_http_server(port, host, _Registry(families))
-        except OSError as error:
-            raise StorageAccessError(
-                f"--metrics-listen {host}:{port}", f"cannot be opened: {error.strerror or error}",
-                "Choose another address.",
-            ) from error  # fmt: skip
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._server.server_port}/metrics"
+        self._server = ScrapeServer("--metrics-listen", host, port, families)
+        self.url = self._server.url
 
     def write(self) -> None:
         """A scrape gets the metrics from `families`."""
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.close()
 
 
 class SparkMetrics:
@@ -174,14 +167,3 @@ def _of_java(context: SparkContext) -> Any | None:
     """The context's object in the JVM; None if the context was stopped. Read it once: another thread may stop the context,
     and then the attribute is None."""
     return context._jsc  # noqa: SLF001
-
-
-class _Registry(CollectorRegistry):
-    """A registry with the metrics of the moment in which it is read."""
-
-    def __init__(self, families: Families) -> None:
-        super().__init__()
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        return iter(self._families())
