@@ -90,10 +90,7 @@ def read_report(storage: Storage, query: str | None) -> IngestReport | None:
     """
     if query is None or (key := _key(query)) is None:
         return None
-    try:
-        return _decoded(storage, key, storage.read(key))
-    except (NotFoundError, CorruptionError):  # `lakelog verify` names damaged documents
-        return None
+    return _read(storage, key)
 
 
 def delete_old_reports(storage: Storage, now_ms: int) -> None:
@@ -123,16 +120,16 @@ class KeptReports:
         for file in storage.list(f"{INGEST_REPORTS}/"):
             kept = self._files.get(file.key)
             same = kept is not None and kept[0] == file
-            files[file.key] = kept if kept is not None and same else (file, self._report(storage, file.key))
+            files[file.key] = kept if kept is not None and same else (file, _read(storage, file.key))
         self._files = files
         return {report.query: report for _, report in files.values() if report is not None}
 
-    @staticmethod
-    def _report(storage: Storage, key: str) -> IngestReport | None:
-        try:
-            return _decoded(storage, key, storage.read(key))
-        except (NotFoundError, CorruptionError):
-            return None
+
+def _read(storage: Storage, key: str) -> IngestReport | None:
+    try:
+        return _decoded(storage, key, storage.read(key))
+    except (NotFoundError, CorruptionError):  # `lakelog verify` names damaged documents
+        return None
 
 
 def _decoded(storage: Storage, key: str, data: bytes) -> IngestReport:

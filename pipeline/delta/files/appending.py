@@ -29,24 +29,27 @@ from pipeline.delta.files.row_files import LETTER_COLUMNS, RESULT, AppendRecords
 from pipeline.delta.rows.row_columns import REASONS, STALE_SINCE, row_columns, table_columns
 from pipeline.delta.rows.upserted_rows import DECIDES
 from pipeline.delta.table_stamp import Stamp
-from pipeline.delta.without_spark.plain_table import PlainTable
-from storage_engine.errors import ConflictError
+from pipeline.delta.without_spark.plain_table import PlainTable, conflict
 from storage_engine.storage.storage_opening import open_storage
 
 
 def can_append(export: Export, plan: ExportPlan) -> bool:
     """Whether an append adds rows only, and the table has no partitions, is plain and has all columns, or does not exist
     yet."""
-    if export.mode is ExportMode.UPSERT or plan.replaced or export.layout.needs_spark or export.layout.partitions:
+    if export.mode is ExportMode.UPSERT or plan.replaced:
         return False
-    return plan.head is None or is_plain(export, plan.head.version)
+    return is_plain(export, None if plan.head is None else plan.head.version)
 
 
-def is_plain(export: Export, version: int) -> bool:
-    """Whether the table is plain and has no partitions and all columns, and the settings ask for no other layout."""
+def is_plain(export: Export, version: int | None) -> bool:
+    """Whether the table is plain and has no partitions and all columns, and the settings ask for no other layout.
+
+    Args:
+        version: None if the table does not exist yet.
+    """
     if export.layout.needs_spark or export.layout.partitions:
         return False
-    return PlainTable.open(export.table, version, table_columns(export)) is not None
+    return version is None or PlainTable.open(export.table, version, table_columns(export)) is not None
 
 
 def appending(export: Export) -> RecordTask:
@@ -103,9 +106,7 @@ def commit_files(export: Export, written: Written, stamp: Stamp) -> None:
     """
     table = PlainTable.open(export.table, None, table_columns(export))
     if table is None or (export.mode is ExportMode.UPSERT and not table.has_no_rows):
-        raise ConflictError(
-            export.table, "another writer changed the table during the export", "Nothing is lost: start the job again."
-        )
+        raise conflict(export.table)
     table.change_files(written.files, stamp)
 
 

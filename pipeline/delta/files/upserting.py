@@ -27,6 +27,7 @@ from lakelog.spark.splits import RecordTask
 from lakelog.spark.types import nullable, spark_struct
 from pipeline.delta.chain.stamp_chain import NO_ROWS, RowSum, added
 from pipeline.delta.export_plan import Export, ExportMode, ExportPlan
+from pipeline.delta.files.appending import is_plain
 from pipeline.delta.files.key_index import INDEX, KeyIndex, UpsertDecision
 from pipeline.delta.files.row_files import TableFile, Written, WrittenFile
 from pipeline.delta.files.upsert_tasks import (
@@ -41,7 +42,7 @@ from pipeline.delta.files.upsert_tasks import (
 )
 from pipeline.delta.rows.row_columns import table_columns
 from pipeline.delta.table_stamp import Stamp
-from pipeline.delta.without_spark.plain_table import PlainTable
+from pipeline.delta.without_spark.plain_table import PlainTable, conflict
 from storage_engine.errors import ConflictError
 
 INDEX_BYTES = 128 << 20
@@ -71,11 +72,9 @@ class ChangedFiles:
 def can_upsert(export: Export, plan: ExportPlan) -> bool:
     """Whether an upsert deletes no rows whose keys have no record, and the table has no partitions, is plain and has all
     columns, or does not exist yet."""
-    if export.mode is not ExportMode.UPSERT or plan.rebuilt or export.layout.needs_spark or export.layout.partitions:
+    if export.mode is not ExportMode.UPSERT or plan.rebuilt:
         return False
-    if plan.head is None:
-        return True
-    return PlainTable.open(export.table, plan.head.version, table_columns(export)) is not None
+    return is_plain(export, None if plan.head is None else plan.head.version)
 
 
 def upserting(export: Export) -> RecordTask:
@@ -141,7 +140,7 @@ def change_files(run: RunTasks, export: Export, version: int, written: Written, 
     """
     table = PlainTable.open(export.table, version, table_columns(export), knows_files=True)
     if table is None:
-        raise _conflict(export)
+        raise conflict(export.table)
     before = table.files
     keys = KeyIndex(index)
     found = {}
@@ -175,7 +174,7 @@ def commit_changes(export: Export, changed: ChangedFiles, stamp: Stamp) -> None:
     for attempt in range(_ATTEMPTS):
         table = PlainTable.open(export.table, None, table_columns(export), knows_files=True)
         if table is None or {*table.files} != {*changed.before}:
-            raise _conflict(export)
+            raise conflict(export.table)
         try:
             # Without another try, no commit can come between the version that was looked at and this commit.
             table.change_files(changed.files, stamp, changed.removed, retries=0)
@@ -184,9 +183,3 @@ def commit_changes(export: Export, changed: ChangedFiles, stamp: Stamp) -> None:
                 raise
         else:
             return
-
-
-def _conflict(export: Export) -> ConflictError:
-    return ConflictError(
-        export.table, "another writer changed the table during the export", "Nothing is lost: start the job again."
-    )

@@ -167,7 +167,7 @@ class PlainTable:
             StorageError: the table cannot be written.
         """
         if not create_table(path, nullable_columns(columns), properties, partition_by):
-            raise _conflict(path)
+            raise conflict(path)
         with deltalake_errors(path, "Nothing was exported."):
             table = DeltaTable(path, version=0, storage_options=delta_options())
         return cls(path, table, columns)
@@ -310,7 +310,7 @@ class PlainTable:
     def _commit(self, stamp: Stamp, guard: int, metrics: Mapping[str, int] | None = None) -> CommitProperties:
         committed = self._table.transaction_version(stamp.app_id)
         if committed is not None and committed >= guard:
-            raise _conflict(self._path)
+            raise conflict(self._path)
         about: dict[str, Any] = {"userMetadata": stamp.to_json()}
         if metrics is not None:  # as Spark records them
             about["operationMetrics"] = {name: str(value) for name, value in metrics.items()}
@@ -344,10 +344,11 @@ def _conflicts(path: str) -> Iterator[None]:
     try:
         yield
     except CommitFailedError as error:
-        raise _conflict(path) from error
+        raise conflict(path) from error
 
 
-def _conflict(path: str) -> ConflictError:
+def conflict(path: str) -> ConflictError:
+    """The error of an export that another writer has overtaken."""
     return ConflictError(
         path, "another writer changed the table during the export", "Nothing is lost: start the job again."
     )
