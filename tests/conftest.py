@@ -26,9 +26,9 @@ from tests.stores import choose_tests, environment, new_bucket, serving_store
 
 if TYPE_CHECKING:
     from tests.kafka_broker import KafkaBroker
-    from tests.servers.databases import Databases
     from tests.servers.minicluster import HdfsCluster
     from tests.servers.object_server import ObjectServer
+    from tests.servers.sql.databases import Databases
 
 # Each plan runs a few times, over a few rows: compiling it would take several times as long as running it. Delta's VACUUM
 # lists the folders of a table in ten thousand tasks, unless a setting says less. The state of a table of a few files is
@@ -142,7 +142,7 @@ def kafka_broker() -> Iterator[KafkaBroker]:
 def databases() -> Iterator[Databases]:
     """PostgreSQL and MariaDB, each started by the first test that needs it. All tests share the servers. Each test
     makes its own tables."""
-    from tests.servers.databases import Databases
+    from tests.servers.sql.databases import Databases
 
     with Databases() as servers:
         yield servers

@@ -1,5 +1,7 @@
 """The SQL that turns staged records into rows of the target. All functions of this module are pure.
 
+The first row of a window is `< 2` and not `= 1`, because MySQL 8.0.12 sometimes finds no row with `= 1` (decision 0054).
+
 The rules are the same as in an export to Delta (`pipeline.delta.rows.export_rows`, `pipeline.delta.table_writing`). The
 database applies these rules in two steps. `deciding_records` finds, for each key, the newest record of the increment
 that can be decoded or is a tombstone. `changes` compares this record with the row of the target, and decides what
@@ -35,7 +37,7 @@ def deciding_records(database: Database, export: Export, staging: Staging, tasks
         "SELECT p.*, row_number() OVER (PARTITION BY _key ORDER BY _timestamp DESC, _partition DESC) AS _among FROM ("
         "SELECT r.*, row_number() OVER (PARTITION BY _key, _partition ORDER BY _offset DESC) AS _within"
         f" FROM {_name(database, staging, 'rows')} r WHERE {_of_tasks('r', tasks)}"
-        ") p WHERE _within = 1) a WHERE _among = 1"
+        ") p WHERE _within < 2) a WHERE _among < 2"
     )
 
 
@@ -79,7 +81,7 @@ def _first_bad(keys: str, target: str) -> str:
         " (PARTITION BY _key ORDER BY _timestamp, _partition) AS _among FROM (SELECT m._key, m._partition, m._offset,"
         " m._timestamp, row_number() OVER (PARTITION BY m._key, m._partition ORDER BY m._offset) AS _within FROM met m"
         f" LEFT JOIN {keys} d ON d._key = m._key LEFT JOIN {target} t ON t._key = m._key WHERE {newer}"
-        ") w WHERE _within = 1) v WHERE _among = 1"
+        ") w WHERE _within < 2) v WHERE _among < 2"
     )
 
 

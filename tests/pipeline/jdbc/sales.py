@@ -22,7 +22,7 @@ topics:
 export:
   topic: sales
   max.dead.letter.share: 1
-  jdbc: {{url: "{url}", table: {table}, user: {user}}}
+  jdbc: {{url: "{url}", table: {table}, user: {user}, tls: {tls}}}
 """
 
 
@@ -32,7 +32,11 @@ class Sales:
     def __init__(self, folder: Path, target: DatabaseTarget) -> None:
         self.target = target
         self.root, self.conf = folder / "root", folder / "sales.yaml"
-        self.conf.write_text(SETTINGS.format(root=self.root, url=target.server, table=target.table, user=target.user))
+        self.conf.write_text(
+            SETTINGS.format(
+                root=self.root, url=target.server, table=target.table, user=target.user, tls=f'"{target.tls}"'
+            )
+        )
         self.environment = {"LAKELOG_EXPORT_JDBC_PASSWORD": target.password}
         self._topic = lakelog.open(self.root, create=True).create_topic(
             "sales", partitions=2, config={"cleanup.policy": "compact"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,10 @@ from schemas.event_model import EventModel
 from tests.pipeline.delta.order_log import Log
 from tests.pipeline.delta.order_models import Order, schema_of
 
+CONTEXT = ssl.create_default_context()
+CONTEXT.check_hostname = False
+CONTEXT.verify_mode = ssl.CERT_NONE
+
 
 def sql(target: DatabaseTarget, statement: str) -> list[tuple[Any, ...]]:
     """Run a statement with the driver of the database, in a separate connection."""
@@ -41,7 +46,8 @@ def sql(target: DatabaseTarget, statement: str) -> list[tuple[Any, ...]]:
 
     other = pymysql.connect(
         host=target.host, port=target.port, database=target.database, user=target.user, password=target.password,
-        autocommit=True, charset="utf8mb4", ssl_disabled=True,
+        autocommit=True, charset="utf8mb4", ssl=CONTEXT if target.tls == "on" else None,
+        ssl_disabled=target.tls == "off",
     )  # fmt: skip
     with other, other.cursor() as cursor:
         cursor.execute(statement)

@@ -24,7 +24,7 @@ from pipeline.settings.jdbc_settings import DatabaseKind
 from storage_engine.topic.readers.consumer_files import exported_table, read_consumers
 from tests.pipeline.jdbc.sales import Sales
 from tests.pipeline.jdbc.shop import Shop
-from tests.servers.databases import Databases
+from tests.servers.sql.databases import Databases
 
 Run = Callable[..., tuple[int, dict[str, Any], str]]
 

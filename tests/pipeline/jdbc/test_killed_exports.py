@@ -20,15 +20,16 @@ import pytest
 
 from pipeline.settings.jdbc_settings import DatabaseKind
 from tests.pipeline.jdbc.sales import Sales
-from tests.servers.databases import Databases
+from tests.servers.sql.databases import Databases
 
 KILLS = int(os.environ.get("KILLS", "2"))
 SEED = int(os.environ.get("SEED", str(random.SystemRandom().randrange(1 << 32))))
 IS_LONG = KILLS > 10
 LONGEST_SECONDS = 300
+KINDS = tuple(DatabaseKind) if IS_LONG else (DatabaseKind.POSTGRESQL, DatabaseKind.MARIADB)
 
 
-@pytest.mark.parametrize("kind", [DatabaseKind.POSTGRESQL, DatabaseKind.MARIADB], ids=str)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_killed_jobs_lose_and_double_nothing(databases: Databases, tmp_path: Path, kind: DatabaseKind) -> None:
     print(f"SEED={SEED}")
     chance = random.Random(SEED)

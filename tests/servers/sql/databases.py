@@ -6,10 +6,15 @@ from contextlib import ExitStack
 from typing import Self
 
 from pipeline.settings.jdbc_settings import DatabaseKind, DatabaseTarget
-from tests.servers.mariadb import mariadb_server
-from tests.servers.postgresql import postgresql_server
+from tests.servers.sql.mariadb import mariadb_server
+from tests.servers.sql.mysql import mysql_server
+from tests.servers.sql.postgresql import postgresql_server
 
-_SERVERS = {DatabaseKind.POSTGRESQL: postgresql_server, DatabaseKind.MARIADB: mariadb_server}
+_SERVERS = {
+    DatabaseKind.POSTGRESQL: postgresql_server,
+    DatabaseKind.MARIADB: mariadb_server,
+    DatabaseKind.MYSQL: mysql_server,
+}
 
 
 class Databases(ExitStack):
