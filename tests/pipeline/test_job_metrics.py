@@ -33,7 +33,7 @@ from storage_engine.config import BrokerConfig
 from storage_engine.errors import ExitStatus, FencedError, StorageAccessError
 from storage_engine.topic.ingest_reports import read_report
 from storage_engine.topic.topics import Topics
-from tests.stores import storage_at
+from tests.stores import root_at, storage_at
 
 EXPOSITION = Path(__file__).with_name("job_exposition.prom")
 PROJECT = Path(__file__).resolve().parents[2]
@@ -253,7 +253,7 @@ ingest:
 
 @pytest.mark.spark
 def test_an_ingest_reports_its_micro_batches(spark: SparkSession, tmp_path: Path) -> None:
-    root, conf, path = tmp_path / "root", tmp_path / "copy.yaml", tmp_path / "copy.prom"
+    root, conf, path = root_at(tmp_path / "root"), tmp_path / "copy.yaml", tmp_path / "copy.prom"
     conf.write_text(_COPY)
     events = lakelog.open(root, create=True).create_topic("events", partitions=1)
     events.append([{"key": b"k", "value": b"v"}, {"key": None, "value": b"v"}] * 2)
@@ -261,7 +261,7 @@ def test_an_ingest_reports_its_micro_batches(spark: SparkSession, tmp_path: Path
         "--conf",
         str(conf),
         "--root",
-        str(root),
+        root,
         "--metrics-textfile",
         str(path),
         "--progress-json",
@@ -284,7 +284,7 @@ def test_an_ingest_reports_its_micro_batches(spark: SparkSession, tmp_path: Path
         "lakelog_job_records_total": 2, "lakelog_job_expected_records": 2, "lakelog_job_batches_total": 2,
         "lakelog_job_input_rows_total": 4, "lakelog_job_source_lag_records": 0,
     }  # fmt: skip
-    assert {"stage", "publish", "fsync"} <= phases.keys()
+    assert {"stage", "publish", "commit"} <= phases.keys()
     assert {"addBatch", "triggerExecution"} <= spark_phases.keys()
     lines = [json.loads(line) for line in Path(f"{path}.jsonl").read_text().splitlines()]
     (end,) = [each for each in lines if (each["work"], each["state"]) == ("ingest copy", "done")]
@@ -293,9 +293,8 @@ def test_an_ingest_reports_its_micro_batches(spark: SparkSession, tmp_path: Path
     assert gauges["lakelog_job_records_total.ingest_copy"] == 2
     assert gauges["lakelog_job_phase_seconds_total.ingest_copy.stage"] == phases["stage"]
     assert gauges["lakelog_job_exit_status"] == 0
-    report = read_report(
-        storage_at(root), Topics(storage_at(root), BrokerConfig(), SystemClock()).state("copy").writer.query
-    )
+    storage = storage_at(tmp_path / "root")
+    report = read_report(storage, Topics(storage, BrokerConfig(), SystemClock()).state("copy").writer.query)
     assert report is not None
     assert (report.is_running, report.batch_id, report.lag_records) == (False, 1, 0)
 
