@@ -135,7 +135,6 @@ class HdfsCluster:
                 "dfs.namenode.name.dir": f"{folder}/names",
                 "dfs.namenode.http-address": f"127.0.0.1:{self._http_port}",
                 "dfs.namenode.safemode.extension": "0",
-                "dfs.namenode.file.close.num-committed-allowed": "1",
                 "dfs.datanode.data.dir": f"{folder}/blocks",
                 "dfs.datanode.address": "127.0.0.1:0",
                 "dfs.datanode.http.address": "127.0.0.1:0",
