@@ -99,12 +99,14 @@ class Meter:
         with self._lock:
             self._note = text
 
-    def figure(self, name: str, value: float | Mapping[str, float]) -> None:
+    def figure(self, name: str, value: float | Mapping[str, float] | None) -> None:
         """Set a figure that only this kind of work has: a number, or several numbers by name. This value replaces the
-        figure's earlier value. `facts` returns the figures, and `line` does not show them.
+        figure's earlier value. None removes the figure. `facts` returns the figures, and `line` does not show them.
         """
         with self._lock:
-            self._figures[name] = value
+            self._figures.pop(name, None)
+            if value is not None:
+                self._figures[name] = value
 
     @property
     def share(self) -> float | None:

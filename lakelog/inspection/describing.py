@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from storage_engine.config import TOPIC_KEYS, BrokerConfig, TopicConfig, as_text
+from storage_engine.errors import LogError
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.topic.chain.topic_state import CommittedBatch, DroppedFile, TopicState, Writer
 from storage_engine.topic.clean.sweeping import unnamed_files
@@ -38,6 +39,7 @@ class TopicDescription:
     writer: the job that feeds the topic, and its epoch.
     queries: the last micro-batch of each streaming query, by the id of the query.
     ingest: what the ingest that feeds the topic last reported; None if there is no such report.
+    ingest_error: why the report of the ingest cannot be read; None if nothing is wrong with it.
     positions: for each source and each partition of the source, the highest committed position.
     sweep_floor: the oldest version of the state from which a job may still start.
     settings: the settings that are not Kafka's defaults.
@@ -56,6 +58,7 @@ class TopicDescription:
     writer: Writer
     queries: Mapping[str, CommittedBatch]
     ingest: IngestReport | None
+    ingest_error: LogError | None
     positions: Mapping[str, Mapping[str, int]]
     sweep_floor: int
     settings: tuple[Setting, ...]
@@ -76,6 +79,7 @@ class TopicDescription:
             "writer": self.writer.model_dump(),
             "queries": {query: batch.model_dump() for query, batch in self.queries.items()},
             "ingest": None if self.ingest is None else self.ingest.model_dump(exclude={"format"}),
+            "ingest_error": None if self.ingest_error is None else str(self.ingest_error),
             "positions": {source: dict(positions) for source, positions in self.positions.items()},
             "sweep_floor": self.sweep_floor,
             "settings": [{"key": each.key, "value": each.value, "from": each.source} for each in self.settings],
@@ -96,6 +100,7 @@ def describe(topics: Topics, state: TopicState) -> TopicDescription:
         StorageError: the storage refused or failed.
     """
     unswept = list(unnamed_files(topics.storage, state))
+    found = read_report(topics.storage, state.writer.query)
     return TopicDescription(
         topic=state.topic,
         topic_id=state.topic_id,
@@ -104,7 +109,8 @@ def describe(topics: Topics, state: TopicState) -> TopicDescription:
         change=state.change,
         writer=state.writer,
         queries=state.queries,
-        ingest=read_report(topics.storage, state.writer.query),
+        ingest=found.report,
+        ingest_error=found.error,
         positions=state.positions,
         sweep_floor=state.sweep_floor,
         settings=tuple(_settings(state, topics.broker)),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from lakelog.metrics.consumer_status import ConsumerStatus
 from lakelog.metrics.figures import ConsumerFigures, PartitionFigures, RootFigures, TopicFigures, lag_seconds
 from lakelog.optional import optional
+from storage_engine.topic.ingest_reports import NO_REPORT
 
 with optional("prometheus_client", "lakelog[metrics]", "The command `lakelog metrics`"):
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -161,6 +162,10 @@ def _of_root(root: RootFigures) -> Iterator[Metric]:
             "lakelog_view_settled_timestamp_seconds", "When the offsets that log/ shows last changed.",
             None if root.view_settled_ms is None else root.view_settled_ms / 1000,
         ),
+        (
+            "lakelog_root_ingest_reports_readable", "1 if the reports of ingests can be listed, else 0.",
+            None if root.problem else int(not root.reports_error),
+        ),
     ):  # fmt: skip
         yield _gauge(name, text, (), iter([] if value is None else [((), value)]))
 
@@ -201,19 +206,24 @@ _TOPIC_GAUGES: tuple[tuple[str, str, Callable[[TopicFigures], float | None]], ..
     ("lakelog_topic_has_ingest", "1 if an ingest feeds the topic, else 0.", lambda topic: int(topic.has_ingest)),
     ("lakelog_topic_writer_epoch", "The writer's epoch. Each take-over adds one.", lambda topic: topic.epoch),
     (
+        "lakelog_topic_ingest_report_readable",
+        "1 if the report of the topic's ingest can be read, 0 if it is damaged.",
+        lambda topic: None if topic.ingest == NO_REPORT else int(topic.ingest.error is None),
+    ),
+    (
         "lakelog_topic_ingest_lag_records",
         "Records of the source that the ingest had not read at its last report.",
-        lambda topic: topic.ingest.lag_records if topic.ingest is not None else None,
+        lambda topic: None if topic.ingest.report is None else topic.ingest.report.lag_records,
     ),
     (
         "lakelog_topic_ingest_running",
         "1 if the ingest ran at its last report, 0 if it had ended.",
-        lambda topic: int(topic.ingest.is_running) if topic.ingest is not None else None,
+        lambda topic: None if topic.ingest.report is None else int(topic.ingest.report.is_running),
     ),
     (
         "lakelog_topic_ingest_reported_timestamp_seconds",
         "When the ingest wrote its last report.",
-        lambda topic: topic.ingest.updated_ms / 1000 if topic.ingest is not None else None,
+        lambda topic: None if topic.ingest.report is None else topic.ingest.report.updated_ms / 1000,
     ),
     (
         "lakelog_topic_waiting_segments",

@@ -12,7 +12,7 @@ from lakelog.metrics.change_kinds import RecentChanges
 from lakelog.metrics.consumer_status import ConsumerStatus
 from lakelog.report.dead_letter_counts import DeadLetters
 from lakelog.report.exported_tables import StaleRows
-from storage_engine.topic.ingest_reports import IngestReport
+from storage_engine.topic.ingest_reports import NO_REPORT, FoundReport
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class TopicFigures:
     versions_kept: the number of versions in storage.
     has_ingest: whether an ingest has taken over the topic.
     epoch: the writer's epoch, which each take-over increases.
-    ingest: what the ingest last reported about its stream; None if there is no such report.
+    ingest: what the ingest last reported about its stream, or the reason why its report cannot be read.
     damaged_consumers: the files of consumers that cannot be read, with their errors.
     waiting_segments: dropped segments whose files are not deleted yet.
     due_segments: segments that the next maintenance would drop, and dropped segments whose files it would delete.
@@ -118,7 +118,7 @@ class TopicFigures:
     lag_error: str = ""
     dead_letters: tuple[DeadLetters, ...] | None = None
     stale_rows: tuple[StaleRows, ...] | None = None
-    ingest: IngestReport | None = None
+    ingest: FoundReport = NO_REPORT
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,7 @@ class RootFigures:
     unreadable: the other topics, with the reason.
     table_errors: why some tables could not be counted.
     problem: why the root itself cannot be read; empty if it can be read.
+    reports_error: why the reports of ingests cannot be listed; empty if they can be listed.
     free_bytes, capacity_bytes: of the file system; None if the storage does not report them.
     view_settled_ms: when the offsets that log/ shows last changed.
     """
@@ -140,6 +141,7 @@ class RootFigures:
     unreadable: Mapping[str, str] = field(default_factory=dict)
     table_errors: tuple[str, ...] = ()
     problem: str = ""
+    reports_error: str = ""
     free_bytes: int | None = None
     capacity_bytes: int | None = None
     view_settled_ms: int | None = None

@@ -42,6 +42,8 @@ def judge(root: RootFigures, rules: Rules) -> list[CheckFinding]:
         return [CheckFinding(PluginStatus.UNKNOWN, "root", root.problem)]
     found = [*_disk(root, rules)]
     found += (CheckFinding(PluginStatus.CRITICAL, f"topic {name}", text) for name, text in root.unreadable.items())
+    if root.reports_error:
+        found.append(CheckFinding(PluginStatus.WARNING, "reports of ingests", root.reports_error))
     for topic in root.topics:
         found += _topic(root, topic, rules.of_topic(topic.name), set(rules.ignore_consumers))
     return sorted(found, key=lambda each: -each.status)
@@ -80,6 +82,7 @@ def _topic(root: RootFigures, topic: TopicFigures, rules: TopicRules, ignored: s
         yield CheckFinding(PluginStatus.CRITICAL, place, topic.lag_error)
     for text in topic.damaged_consumers:
         yield CheckFinding(PluginStatus.WARNING, place, text)
+    yield from _ingest(root, topic, rules)
     for consumer in topic.consumers:
         if consumer.name not in ignored:
             yield from _consumer(root, topic, consumer, rules)
@@ -139,6 +142,21 @@ def _writer(root: RootFigures, topic: TopicFigures, rules: TopicRules) -> Iterat
     for other, skew_ms in skews.items():
         far = f"{shown_duration(abs(skew_ms) / 1000)} {'ahead of' if skew_ms > 0 else 'behind'} {other}"
         yield from _broken(_above(rules.clock_skew_seconds, abs(skew_ms) / 1000), place, f"the writer's clock is {far}")
+
+
+def _ingest(root: RootFigures, topic: TopicFigures, rules: TopicRules) -> Iterator[CheckFinding]:
+    place = f"topic {topic.name}, ingest"
+    if topic.ingest.error is not None:
+        yield CheckFinding(PluginStatus.WARNING, place, str(topic.ingest.error))
+    if (report := topic.ingest.report) is None:
+        return
+    if report.lag_records is not None:
+        behind = f"{counted(report.lag_records, 'record')} behind its source"
+        yield from _broken(_above(rules.ingest_lag_records, report.lag_records), place, behind)
+    age = (root.now_ms - report.updated_ms) / 1000
+    if report.is_running:
+        text = f"the last report was {shown_duration(age)} ago, and the ingest had not ended"
+        yield from _broken(_above(rules.ingest_report_age_seconds, age), place, text)
 
 
 def _consumer(

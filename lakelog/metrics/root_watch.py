@@ -21,7 +21,7 @@ from storage_engine.errors import LogError, NoRootError
 from storage_engine.log.checkpoint import HIGH_WATERMARKS
 from storage_engine.storage import Storage
 from storage_engine.topic.chain.state_chain import StateChain
-from storage_engine.topic.ingest_reports import INGEST_REPORTS, KeptReports
+from storage_engine.topic.ingest_reports import INGEST_REPORTS, FoundReports, KeptReports
 from storage_engine.topic.readers.consumer_files import read_consumers
 from storage_engine.topic.topics import Topics, is_root
 from storage_engine.topic.view_record import VIEW
@@ -84,7 +84,7 @@ class RootWatch:
             self._unreadable = {name: each for name, each in self._unreadable.items() if name not in self._watches}
             self._follow()
         has_reports = storage.folders is None or INGEST_REPORTS.removeprefix("meta/") in folders
-        reports = self._reports.read(storage) if has_reports else {}
+        reports = self._reports.read(storage) if has_reports else FoundReports()
         topics: list[TopicFigures] = []
         for name, watch in sorted(self._watches.items()):
             if name in self._unreadable:
@@ -101,6 +101,7 @@ class RootWatch:
             topics=tuple(topics),
             unreadable={name: str(error) for name, error in sorted(self._unreadable.items())},
             table_errors=tuple(self._table_errors),
+            reports_error="" if reports.error is None else str(reports.error),
             free_bytes=free,
             capacity_bytes=capacity,
             view_settled_ms=_settled_ms(storage, shown),
@@ -163,10 +164,13 @@ def _settled_ms(storage: Storage, shown: ShownOffsets) -> int | None:
 
 
 def all_errors(figures: RootFigures) -> Mapping[str, str]:
-    """Everything that could not be read, by its place: the root, a topic, a consumer's file, a part of a log, a table."""
+    """Everything that could not be read, by its place: the root, a topic, a consumer's file, the report of an ingest, a
+    part of a log, a table."""
     errors = {"root": figures.problem} if figures.problem else {}
+    errors |= {"reports of ingests": figures.reports_error} if figures.reports_error else {}
     errors |= dict(figures.unreadable)
     for topic in figures.topics:
         errors |= {f"{topic.name}, consumer {number}": text for number, text in enumerate(topic.damaged_consumers)}
+        errors |= {f"{topic.name}, ingest": str(topic.ingest.error)} if topic.ingest.error is not None else {}
         errors |= {f"{topic.name}, lag": topic.lag_error} if topic.lag_error else {}
     return errors | {f"table {number}": text for number, text in enumerate(figures.table_errors)}

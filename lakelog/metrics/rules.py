@@ -98,6 +98,13 @@ class TopicRules(Section):
         allow_inf_nan=False,
         description="Length of the time window in which writer.takeovers counts take-overs.",
     )
+    ingest_lag_records: _Limit = _limit(
+        "ingest.lag.records", None, None, "Records of the source that the ingest had not read when it last reported."
+    )
+    ingest_report_age_seconds: _Limit = _limit(
+        "ingest.report.age.seconds", 3600, None,
+        "Time since the ingest last reported. Checked only if the ingest was still running then.",
+    )  # fmt: skip
     view_age_seconds: _Limit = _limit(
         "view.age.seconds",
         10_800,

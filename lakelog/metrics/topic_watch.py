@@ -9,7 +9,7 @@ versions were committed between two looks that some of them are deleted already.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from lakelog.metrics.change_kinds import CLEANING, RecentChanges, kind_of, recent_changes
 from lakelog.metrics.consumer_lag import LagMeter
@@ -22,7 +22,7 @@ from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.chain.version_files import version_key
 from storage_engine.topic.chain.version_notes import VersionNote, note_of, notes_before
-from storage_engine.topic.ingest_reports import IngestReport
+from storage_engine.topic.ingest_reports import FoundReports
 from storage_engine.topic.readers.consumer_files import Consumers
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.witnesses import ShownOffsets
@@ -82,12 +82,12 @@ class TopicWatch:
             self._changes = recent_changes(notes, self._changes)
         return not self._state.deleted
 
-    def figures(self, shown: ShownOffsets, reports: Mapping[str, IngestReport], now_ms: int) -> TopicFigures:
+    def figures(self, shown: ShownOffsets, reports: FoundReports, now_ms: int) -> TopicFigures:
         """The figures of the topic.
 
         Args:
             shown: the offsets that the view shows.
-            reports: the reports of ingests, by query.
+            reports: the reports of ingests.
 
         Raises:
             LogError: the consumers cannot be listed, or the topic's settings are wrong.
@@ -111,7 +111,7 @@ class TopicWatch:
             view_behind=_behind(state, shown),
             clock_skew_ms=self._clock_skew_ms,
             lag_error=lag.error,
-            ingest=reports.get(state.writer.query or ""),
+            ingest=reports.of(state.writer.query),
         )
 
     def _look_back(self) -> RecentChanges:

@@ -179,7 +179,7 @@ def _count(rows: pa.Table, columns: tuple[str, str, str]) -> pa.Table:
     count, first and last."""
     place = columns[2]
     if _OUTCOME in rows.column_names:
-        outcome = rows[_OUTCOME].fill_null("").cast(pa.string())
+        outcome = rows[_OUTCOME].cast(pa.string()).fill_null("")  # a column without any value can have the type null
     else:
         outcome = pa.array([""] * rows.num_rows, pa.string())
     rows = rows.select(columns).append_column(_OUTCOME, outcome)

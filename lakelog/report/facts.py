@@ -119,7 +119,7 @@ class TopicFacts:
     dead_letters: from the tables that could be read.
     all_dead_letters: whether all tables could be read.
     stale_rows: the stale rows of the tables to which the topic is exported.
-    ingest: what the ingest that feeds the topic last reported; None if there is no such report.
+    ingest: what the ingest that feeds the topic last reported; None if there is no such report, or if it cannot be read.
     database_dead_letters: the tables in databases that also have dead letters of the topic, which are not counted.
     """
 
@@ -261,10 +261,13 @@ def collect_topic(topics: Topics, name: str, now_ms: int) -> TopicFacts:
         stale_rows = count_stale_rows(topics.storage, consumers.known)
     except LogError as error:
         warnings.append(ReportWarning(WarningKind.UNREADABLE, name, str(error)))
+    ingest = read_report(topics.storage, state.writer.query)
+    if ingest.error is not None:
+        warnings.append(ReportWarning(WarningKind.UNREADABLE, name, str(ingest.error)))
     warnings += _of_exports(name, dead_letters, stale_rows)
     return TopicFacts(
         state, config, partitions, history, tuple(dead_letters), all_dead_letters, tuple(warnings), stale_rows,
-        database_dead_letters(consumers.known), read_report(topics.storage, state.writer.query),
+        database_dead_letters(consumers.known), ingest.report,
     )  # fmt: skip
 
 

@@ -48,6 +48,7 @@ def alter_setting(site: Site, request: Request, name: str) -> Response:
         topics, problems = site.exact_topics(), list[str]()
         topics.state(name)
         topics.alter(name, None, {declared.key: value})
+        site.plans.forget(name)
         settle_committed(topics, (name,), problems.append)
         return Outcome([f"topic {name}: {declared.key} was set to {shown_value} on a page of this server"], problems)
 

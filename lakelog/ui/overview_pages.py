@@ -69,6 +69,8 @@ def _tiles(look: RootLook, found: Sequence[Attention]) -> dict[str, str]:
 
 
 def _finding(each: Attention) -> Markup:
+    if not each.topic:
+        return joined([element("strong", each.kind), ": ", each.text])
     target = (
         link(f"{each.topic}, group {each.group}", "group", topic=each.topic, name=each.group)
         if each.group else link(each.topic, "topics", each.topic)

@@ -1,5 +1,8 @@
 """Pages about cleaning: what retention, compaction and merging would do, before anything is done.
 
+Plans are computed in the background (background/topic_plans.py). If a plan is not ready in time, its page says that it is
+being computed, and asks again every second.
+
 With --allow-changes, the page of a topic has a form that applies exactly the plan that the page shows. If the log has
 changed after the page was made, the whole plan is refused (storage_engine.topic.clean.applying_plans). Only one plan is
 applied at a time, in a thread of its own. The page of the change shows that it is being applied, and then the outcome.
@@ -7,21 +10,21 @@ applied at a time, in a thread of its own. The page of the change shows that it 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 
 from lakelog.inspection.plan_texts import block_text, found_and_limit
 from lakelog.optional import optional
 from lakelog.report.layout import data_table, row_head
-from lakelog.report.markup import Child, Markup
+from lakelog.report.markup import Child, Markup, element
 from lakelog.ui.access.guard import form_of
 from lakelog.ui.background.defects import report_defect
 from lakelog.ui.background.running_changes import Outcome
+from lakelog.ui.background.topic_plans import PlanComputation
 from lakelog.ui.changes import answer_of
 from lakelog.ui.overview_pages import page_of
 from lakelog.ui.rendering import Look, link_head, paging, show
 from lakelog.ui.site import Site
-from storage_engine.errors import LogError, StalePlanError
+from storage_engine.errors import LogError, StalePlanError, UnknownTopicError
 from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
 from storage_engine.topic.clean.applying_plans import (
     check_current,
@@ -34,8 +37,6 @@ from storage_engine.topic.clean.cleaning_plan import (
     PartitionPlan,
     Plan,
     TopicPlan,
-    encode_plan,
-    plan_topics,
     step_summary,
 )
 from storage_engine.topic.clean.topic_compaction import compact_partitions
@@ -59,15 +60,17 @@ def plans(site: Site, request: Request) -> Response:
         ConfigError: a parameter is wrong.
         StorageError: the root cannot be listed.
     """
-    topics, now_ms = site.exact_topics(), site.now_ms()
+    topics = site.exact_topics()
     look = site.look()
     names = look.names
     shown = page_of(request, len(names), TOPICS_OF_A_PAGE)
     rows, errors = list[Sequence[Child]](), list[LogError]()
-    for name in names[shown.first : shown.end]:
+    found = site.plans.ask(topics, names[shown.first : shown.end], site.patience_seconds)
+    for each in found:
         try:
-            state = topics.find(name)
-            rows += [] if state is None else map(_summary_row, plan_topics(topics, [state], now_ms).topics)
+            rows += [_being_computed(each)] if each.ended_ms is None else map(_summary_row, each.result().topics)
+        except UnknownTopicError:
+            continue  # a deleted topic
         except LogError as error:
             errors.append(error)
     columns = ("topic", "cleanup.policy", "what would be done", "in the log", "after that")
@@ -76,7 +79,13 @@ def plans(site: Site, request: Request) -> Response:
         if rows else None,
         "errors": errors, "paging": shown, "seen": look,
     }  # fmt: skip
-    return show(site, request, "plans", Look("Plans", tab="plans", is_unfinished=not look.is_listed), values)
+    is_unfinished = not look.is_listed or any(each.ended_ms is None for each in found)
+    return show(site, request, "plans", Look("Plans", tab="plans", is_unfinished=is_unfinished), values)
+
+
+def _being_computed(computation: PlanComputation) -> Sequence[Child]:
+    name = computation.topic
+    return (link_head(name, "topics", name, "plan"), None, element("strong", "being computed"), None, None)
 
 
 def _summary_row(planned: TopicPlan) -> Sequence[Child]:
@@ -98,20 +107,21 @@ def plan(site: Site, request: Request, name: str) -> Response:
         CorruptionError: the state of the topic is damaged.
         StorageError: a decision required to read a segment, and the read failed.
     """
-    topics = site.exact_topics()
-    planned = plan_topics(topics, [topics.state(name)], site.now_ms())
-    return _show_plan(site, request, planned)
+    (computation,) = site.plans.ask(site.exact_topics(), [name], site.patience_seconds)
+    if computation.ended_ms is None:
+        look = Look(f"Plan for {name}", name, "plan", is_unfinished=True)
+        return show(site, request, "plan_computation", look, {"computation": computation})
+    return _show_plan(site, request, computation.result(), computation.name)
 
 
-def _show_plan(site: Site, request: Request, planned: Plan) -> Response:
+def _show_plan(site: Site, request: Request, planned: Plan, plan_name: str) -> Response:
     (of_topic,) = planned.topics
     steps = [step for each in of_topic.partitions for step in each.steps]
     busy = [each for each in of_topic.partitions if each.steps]
     can_apply = site.options.allow_changes and bool(steps)
     shown = paging(len(busy), 1, MOST_STEPS)
-    name = hashlib.sha256(encode_plan(planned)).hexdigest()
     if can_apply:
-        site.keep_plan(name, planned)
+        site.keep_plan(plan_name, planned)
     values = {
         "name": of_topic.topic, "planned": of_topic, "as_of": shown_moment(of_topic.now_ms),
         "summary": step_summary(steps),
@@ -119,7 +129,7 @@ def _show_plan(site: Site, request: Request, planned: Plan) -> Response:
         "more_partitions": len(busy) - shown.end,
         "steps": _steps_table(of_topic) if steps else None, "more_steps": max(0, len(steps) - MOST_STEPS),
         "notes": list(_notes(of_topic))[:MOST_NOTES],
-        "can_apply": can_apply, "plan": name,
+        "can_apply": can_apply, "plan": plan_name,
     }  # fmt: skip
     look = Look(f"Plan for {of_topic.topic}", of_topic.topic, "plan", has_form=can_apply)
     return show(site, request, "plan", look, values)
@@ -226,4 +236,5 @@ def apply_plan(site: Site, planned: Plan) -> Outcome:
             settle_committed(topics, (each.topic,), problems.append)
     except LogError as error:
         problems.append(str(error))
+    site.plans.forget(each.topic)
     return Outcome(done, problems)

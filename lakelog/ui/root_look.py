@@ -82,7 +82,7 @@ class Attention:
     """Something that an operator should look at.
 
     kind: one or two words.
-    topic: the topic, which has a page.
+    topic: the topic, which has a page; empty if it concerns the root.
     group: the group with this finding; empty if it concerns the whole topic.
     """
 
@@ -98,6 +98,7 @@ class RootLook:
 
     unreadable: the topics that cannot be read, with their errors.
     unread: the names that were found, but not read yet. The topics of some of these names may be deleted.
+    reports_error: why the reports of ingests cannot be listed; None if they can be listed.
     is_listed: whether all names were found.
     is_newest: whether everything was read after the page was asked for.
     """
@@ -106,6 +107,7 @@ class RootLook:
     topics: tuple[TopicRow, ...] = ()
     unreadable: Mapping[str, LogError] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    reports_error: LogError | None = None
     is_listed: bool = True
     is_newest: bool = True
 
@@ -123,6 +125,8 @@ class RootLook:
         """What asks for attention, the most serious first."""
         for name, error in self.unreadable.items():
             yield Attention("not readable", name, str(error))
+        if self.reports_error is not None:
+            yield Attention("not readable", "", str(self.reports_error))
         for topic in self.topics:
             yield from (Attention("damaged", topic.name, str(each)) for each in topic.damaged)
         for topic in self.topics:

@@ -73,6 +73,7 @@ def serve(
         server.should_exit = True
         thread.join()
         site.watcher.stop()
+        site.plans.stop()
         left = site.changes.stop(options.stop_seconds)
         listening.close()
     if left is not None:

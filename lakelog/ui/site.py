@@ -11,6 +11,7 @@ from lakelog.ui.access.options import UiOptions
 from lakelog.ui.access.sessions import Sessions
 from lakelog.ui.background.root_watcher import RootWatcher
 from lakelog.ui.background.running_changes import RunningChanges
+from lakelog.ui.background.topic_plans import TopicPlans
 from lakelog.ui.root_look import RootLook
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import LogError
@@ -51,6 +52,7 @@ class Site:
         self.patience_seconds = patience_seconds
         self.sessions = Sessions(topics.clock.now_ms)
         self.watcher = RootWatcher(self.topics)
+        self.plans = TopicPlans(topics.clock.now_ms)
         self.changes = RunningChanges(topics.clock.now_ms, warn)
         self._plans: dict[str, Plan] = {}
         self._lock = threading.Lock()

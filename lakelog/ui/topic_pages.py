@@ -49,6 +49,9 @@ def topic(site: Site, request: Request, name: str) -> Response:
     numbers = range(shown.first, shown.end)
     consumers = read_consumers(topics.storage, state)
     warnings = [ReportWarning(WarningKind.UNREADABLE, name, str(error)) for error in consumers.damaged]
+    ingest = read_report(topics.storage, state.writer.query)
+    if ingest.error is not None:
+        warnings.append(ReportWarning(WarningKind.UNREADABLE, name, str(ingest.error)))
     if (problem := site.settings_error()) is not None:
         text = f"{problem} This page assumes Kafka's defaults."
         warnings.append(ReportWarning(WarningKind.UNREADABLE, "broker settings", text))
@@ -62,7 +65,7 @@ def topic(site: Site, request: Request, name: str) -> Response:
     pictures = joined([show_partition(name, config, each, now_ms) for each in parts])
     values = {
         "name": name, "paging": shown,
-        "facts": _summary(state, config) | ingest_row(read_report(topics.storage, state.writer.query)),
+        "facts": _summary(state, config) | ingest_row(ingest.report),
         "warnings": warning_list(warnings) if warnings else None,
         "table": partitions_table(parts, now_ms),
         "records": [(number, address("topics", name, "records", partition=number)) for number in numbers],

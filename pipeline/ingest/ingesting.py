@@ -172,10 +172,10 @@ class Ingest:
     @contextmanager
     def _watched(self, query_id: str) -> Iterator[None]:
         """Watch the query that is started in this context."""
-        tells_lag = self._ingest.source.has_messages
         self._watch = watch = StreamWatch(
-            query_id, self._topics.storage, self._topics.clock, self._meter, tells_lag=tells_lag
-        )
+            query_id, self._topics.storage, self._topics.clock, self._meter,
+            is_read_when_idle=self._ingest.source.is_read_when_idle,
+        )  # fmt: skip
         listener = watch.listener
         self._spark.streams.addListener(listener)
         has_ended = False

@@ -49,16 +49,17 @@ class StreamWatch:
     Use it as a context around the query: at its end, the last report is written.
     """
 
-    def __init__(self, query_id: str, storage: Storage, clock: Clock, meter: Meter, *, tells_lag: bool) -> None:
+    def __init__(self, query_id: str, storage: Storage, clock: Clock, meter: Meter, *, is_read_when_idle: bool) -> None:
         """
         Args:
-            tells_lag: whether the source reports how many records it has.
+            is_read_when_idle: whether the stream has read all records of the source if the source has no new rows. If not,
+                the lag is not known then.
         """
         self._query_id = query_id
         self._storage = storage
         self._clock = clock
         self._meter = meter
-        self._tells_lag = tells_lag
+        self._is_read_when_idle = is_read_when_idle
         self._lock = threading.Lock()
         self._writing = threading.Lock()  # a storage can be slow, and must not hold up the micro-batches
         self._ended = threading.Event()
@@ -129,7 +130,6 @@ class StreamWatch:
             self._rows += progress.numInputRows
             if progress.numInputRows or progress.batchId > self._batch_id:
                 self._batch_id, self._batch_ms = progress.batchId, self._clock.now_ms()
-        self._meter.expect(self._lag)
         self._meter.figure("spark_seconds", {name: ms / 1000 for name, ms in progress.durationMs.items()})
         self._meter.figure("input_rows", self._rows)
         self._meter.figure("input_rows_per_second", progress.inputRowsPerSecond)
@@ -138,18 +138,15 @@ class StreamWatch:
         self._write_sometimes()
 
     def _take_idle(self) -> None:
-        """The source has no new rows: the stream has read everything that the source had reported. After a restart, this can be
-        the first event."""
+        """The source has no new rows for the stream. After a restart, this can be the first event."""
         with self._lock:
-            if self._tells_lag:
-                self._lag = 0
-        self._meter.expect(self._lag)
+            self._lag = 0 if self._is_read_when_idle else None
         self._tell_lag()
         self._write_sometimes()
 
     def _tell_lag(self) -> None:
-        if self._lag is not None:
-            self._meter.figure("source_lag_records", self._lag)
+        self._meter.expect(self._lag)
+        self._meter.figure("source_lag_records", self._lag)
 
     def _write_sometimes(self) -> None:
         if self._clock.now_ms() - self._written_ms >= REPORT_EVERY_MS:

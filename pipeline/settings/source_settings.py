@@ -43,3 +43,9 @@ class SourceSettings(Section):
     def has_messages(self) -> bool:
         """Whether the rows are messages, with the columns of Spark's Kafka source."""
         return self.format.lower() in ("kafka", "lakelog")
+
+    @property
+    def is_read_when_idle(self) -> bool:
+        """Whether a stream that gets no new rows has read all records of the source. Only the sources with messages report
+        how many records they have. With minOffsetsPerTrigger, they hold back new records until there are enough."""
+        return self.has_messages and "minoffsetspertrigger" not in {name.lower() for name in self.options}

@@ -5,9 +5,10 @@
 
 Only the source of a stream knows how many of its records the stream has not read, and only the running stream can ask
 the source. So the ingest writes this report every half minute while it runs, and once at its end. The report is
-replaced each time. No commit depends on it: it may be old, missing or damaged. A report whose ingest was killed keeps
-`is_running`, and its time `updated_ms` does not change any more. If two runs of one query run at the same time, the
-report is that of the run that wrote last.
+replaced each time. No commit depends on it: it may be old, missing or damaged. So a report that cannot be read is never
+raised as an error, but returned as one: whoever shows the topic shows the error in place of the report, and shows all
+else as usual. A report whose ingest was killed keeps `is_running`, and its time `updated_ms` does not change any more.
+If two runs of one query run at the same time, the report is that of the run that wrote last.
 
 A new query has a new id, so reports of old queries remain. Each ingest deletes the reports that are older than 30 days
 when it starts. A topic's name cannot contain `@`, so no topic uses the folder meta/@ingests/.
@@ -16,11 +17,13 @@ when it starts. A topic's name cannot contain `@`, so no topic uses the folder m
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from pydantic import ValidationError
 
-from storage_engine.errors import CorruptionError, NotFoundError
+from storage_engine.errors import CorruptionError, LogError, NotFoundError, StorageError
 from storage_engine.log.partition_state import Frozen, Long
 from storage_engine.quantities import counted
 from storage_engine.storage import Storage, StoredFile
@@ -32,8 +35,11 @@ REPORT_EVERY_MS: Final = 30_000
 """A running ingest writes its report this often. Some of the times may be late, because a micro-batch takes longer."""
 _KEPT_MS = 30 * 86_400_000
 _QUERY_ID = re.compile(r"[0-9A-Za-z-]{1,64}")
+_KEY = re.compile(rf"{INGEST_REPORTS}/({_QUERY_ID.pattern})\.json")
 _WHAT = "the report of an ingest"
-DELETE_REPORT: Final = "Delete the file: it is only a report, which the ingest writes again."
+DELETE_REPORT: Final = (
+    "`lakelog verify --repair` removes the file: it is only a report, which a running ingest writes again."
+)
 
 
 class IngestReport(Frozen):
@@ -55,6 +61,36 @@ class IngestReport(Frozen):
     batch_id: int = -1
     batch_ms: Long = 0
     lag_records: Long | None = None
+
+
+@dataclass(frozen=True)
+class FoundReport:
+    """What was found in the place of a report. If there is no report, both fields are None.
+
+    error: why the report cannot be read.
+    """
+
+    report: IngestReport | None = None
+    error: LogError | None = None
+
+
+NO_REPORT: Final = FoundReport()
+"""What is found if there is no report."""
+
+
+@dataclass(frozen=True)
+class FoundReports:
+    """The reports of a root, by the id of the query.
+
+    error: why the folder of the reports cannot be listed. Then no report is known.
+    """
+
+    by_query: Mapping[str, FoundReport] = field(default_factory=dict)
+    error: LogError | None = None
+
+    def of(self, query: str | None) -> FoundReport:
+        """The report of a query; None as the query has no report."""
+        return self.by_query.get(query or "", NO_REPORT)
 
 
 def shown_report(report: IngestReport) -> str:
@@ -79,18 +115,20 @@ def put_report(storage: Storage, report: IngestReport) -> None:
         storage.replace(key, encode_document(key, report.model_dump_json().encode()))
 
 
-def read_report(storage: Storage, query: str | None) -> IngestReport | None:
-    """The report of a query; None if there is none, or if it is damaged.
+def read_report(storage: Storage, query: str | None) -> FoundReport:
+    """The report of a query.
 
     Args:
         query: the writer of a topic; None if the topic has no ingest.
-
-    Raises:
-        StorageError: the storage refused or failed.
     """
     if query is None or (key := _key(query)) is None:
-        return None
+        return NO_REPORT
     return _read(storage, key)
+
+
+def is_report(key: str) -> bool:
+    """Whether a key is the key of a report."""
+    return _KEY.fullmatch(key) is not None
 
 
 def delete_old_reports(storage: Storage, now_ms: int) -> None:
@@ -108,28 +146,32 @@ class KeptReports:
     """Reads the reports of a root repeatedly. A file is read again only if a listing shows that it has changed."""
 
     def __init__(self) -> None:
-        self._files: dict[str, tuple[StoredFile, IngestReport | None]] = {}
+        self._files: dict[str, tuple[StoredFile, FoundReport]] = {}
 
-    def read(self, storage: Storage) -> dict[str, IngestReport]:
-        """The reports that can be read, by query.
-
-        Raises:
-            StorageError: the storage refused or failed.
-        """
-        files: dict[str, tuple[StoredFile, IngestReport | None]] = {}
-        for file in storage.list(f"{INGEST_REPORTS}/"):
-            kept = self._files.get(file.key)
-            same = kept is not None and kept[0] == file
-            files[file.key] = kept if kept is not None and same else (file, _read(storage, file.key))
+    def read(self, storage: Storage) -> FoundReports:
+        """The reports of the root."""
+        files: dict[str, tuple[StoredFile, FoundReport]] = {}
+        try:
+            listed = list(storage.list(f"{INGEST_REPORTS}/"))
+        except LogError as error:
+            return FoundReports(error=error)
+        for file in listed:
+            if (named := _KEY.fullmatch(file.key)) is None:
+                continue
+            kept = self._files.get(named[1])
+            is_same = kept is not None and kept[0] == file and not isinstance(kept[1].error, StorageError)
+            files[named[1]] = kept if kept is not None and is_same else (file, _read(storage, file.key))
         self._files = files
-        return {report.query: report for _, report in files.values() if report is not None}
+        return FoundReports({query: found for query, (_, found) in files.items()})
 
 
-def _read(storage: Storage, key: str) -> IngestReport | None:
+def _read(storage: Storage, key: str) -> FoundReport:
     try:
-        return _decoded(storage, key, storage.read(key))
-    except (NotFoundError, CorruptionError):  # `lakelog verify` names damaged documents
-        return None
+        return FoundReport(_decoded(storage, key, storage.read(key)))
+    except NotFoundError:
+        return NO_REPORT
+    except LogError as error:
+        return FoundReport(error=error)
 
 
 def _decoded(storage: Storage, key: str, data: bytes) -> IngestReport:

@@ -294,7 +294,7 @@ def test_an_ingest_reports_its_micro_batches(spark: SparkSession, tmp_path: Path
     assert gauges["lakelog_job_phase_seconds_total.ingest_copy.stage"] == phases["stage"]
     assert gauges["lakelog_job_exit_status"] == 0
     storage = storage_at(tmp_path / "root")
-    report = read_report(storage, Topics(storage, BrokerConfig(), SystemClock()).state("copy").writer.query)
+    report = read_report(storage, Topics(storage, BrokerConfig(), SystemClock()).state("copy").writer.query).report
     assert report is not None
     assert (report.is_running, report.batch_id, report.lag_records) == (False, 1, 0)
 

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from pipeline.ingest.stream_watch import StreamWatch
+from pipeline.settings.source_settings import SourceSettings
 from storage_engine.clock import ManualClock
+from storage_engine.errors import CorruptionError
 from storage_engine.progress import Meter
 from storage_engine.storage import Storage
 from storage_engine.storage.storage_opening import open_storage
-from storage_engine.topic.ingest_reports import INGEST_REPORTS, IngestReport, read_report
+from storage_engine.topic.ingest_reports import INGEST_REPORTS, NO_REPORT, IngestReport, read_report
 
 QUERY = "6f2c8a94-2a40-4a54-9a3e-0a7f1c6f5f10"
 START = 1_795_233_600_000
@@ -63,7 +65,7 @@ def storage(tmp_path: Path) -> Storage:
 
 def test_an_ingest_says_once_a_minute_what_it_does(storage: Storage) -> None:
     clock = ManualClock(START)
-    watch = StreamWatch(QUERY, storage, clock, Meter("ingest", clock), tells_lag=True)
+    watch = StreamWatch(QUERY, storage, clock, Meter("ingest", clock), is_read_when_idle=True)
     events: Any = watch.listener
     clock.advance(59_999)
     assert watch.line_after_silence() is None
@@ -87,16 +89,16 @@ def test_an_ingest_says_once_a_minute_what_it_does(storage: Storage) -> None:
 def test_the_report_is_written_every_half_minute_and_at_the_end(storage: Storage) -> None:
     clock = ManualClock(START)
     meter = Meter("ingest", clock)
-    watch = StreamWatch(QUERY, storage, clock, meter, tells_lag=True)
+    watch = StreamWatch(QUERY, storage, clock, meter, is_read_when_idle=True)
     events: Any = watch.listener
-    assert read_report(storage, QUERY) is None
+    assert read_report(storage, QUERY) == NO_REPORT
     for batch_id, other in enumerate((QUERY, "another-query", QUERY, QUERY)):
         events._events.onQueryProgress(Event(other, {"batchId": batch_id, "sources": [source(batch_id, 100)]}))
         clock.advance(15_000)
     running = IngestReport(
         query=QUERY, updated_ms=START + 30_000, is_running=True, batch_id=2, batch_ms=START + 30_000, lag_records=98
     )
-    assert read_report(storage, QUERY) == running
+    assert read_report(storage, QUERY).report == running
     facts = meter.facts()
     assert (facts["source_lag_records"], facts["expected_records"], facts["input_rows"]) == (97, 97, 3)
     events._events.onQueryTerminated(Event(QUERY, {}))
@@ -104,40 +106,54 @@ def test_the_report_is_written_every_half_minute_and_at_the_end(storage: Storage
     ended = IngestReport(
         query=QUERY, updated_ms=START + 60_000, is_running=False, batch_id=3, batch_ms=START + 45_000, lag_records=97
     )
-    assert read_report(storage, QUERY) == ended
+    assert read_report(storage, QUERY).report == ended
 
 
-def test_a_report_that_cannot_be_read_is_missing_and_old_reports_are_deleted(storage: Storage, tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_read_is_an_error_and_old_reports_are_deleted(storage: Storage, tmp_path: Path) -> None:
     clock = ManualClock(START)
-    StreamWatch(QUERY, storage, clock, Meter("ingest", clock), tells_lag=True).end(waits=False)
+    StreamWatch(QUERY, storage, clock, Meter("ingest", clock), is_read_when_idle=True).end(waits=False)
     (file,) = (tmp_path / INGEST_REPORTS).iterdir()
     whole = file.read_bytes()
     file.write_bytes(whole.replace(b'"batch_id":-1', b'"batch_id":-2'))
-    assert read_report(storage, QUERY) is None
+    found = read_report(storage, QUERY)
+    assert (found.report, type(found.error)) == (None, CorruptionError)
     file.write_bytes(whole)
-    assert read_report(storage, "../@ingests/" + QUERY) is None
+    assert read_report(storage, "../@ingests/" + QUERY) == NO_REPORT
     later = ManualClock(round(file.stat().st_mtime * 1000) + 31 * 86_400_000)
-    StreamWatch("next", storage, later, Meter("ingest", later), tells_lag=True)
+    StreamWatch("next", storage, later, Meter("ingest", later), is_read_when_idle=True)
     assert list((tmp_path / INGEST_REPORTS).iterdir()) == []
 
 
-@pytest.mark.parametrize(("tells_lag", "lag"), [(True, 0), (False, None)])
-def test_an_ingest_that_starts_at_the_end_of_its_source_reports_no_lag(
-    storage: Storage, tells_lag: bool, lag: int | None
+@pytest.mark.parametrize(
+    ("options", "lag"),
+    [
+        ({"format": "kafka"}, 0), ({"format": "lakelog"}, 0), ({"format": "rate"}, None),
+        ({"format": "kafka", "options": {"minoffsetsPerTrigger": "100"}}, None),
+    ],
+)  # fmt: skip
+def test_an_ingest_without_new_rows_has_no_lag_or_does_not_know_its_lag(
+    storage: Storage, options: dict[str, object], lag: int | None
 ) -> None:
+    """With minOffsetsPerTrigger, the source waits until it has enough new records, and Spark does not say how many it has."""
     clock = ManualClock(START)
-    watch = StreamWatch(QUERY, storage, clock, Meter("ingest", clock), tells_lag=tells_lag)
-    events: Any = watch.listener
+    meter = Meter("ingest", clock)
+    is_read = SourceSettings.model_validate(options).is_read_when_idle
+    events: Any = StreamWatch(QUERY, storage, clock, meter, is_read_when_idle=is_read).listener
+    events._events.onQueryProgress(Event(QUERY, {"batchId": 0, "sources": [source(93, 100)]}))
+    assert (meter.facts()["source_lag_records"], meter.facts()["expected_records"]) == (7, 7)
+    clock.advance(30_000)
     events._events.onQueryIdle(Event(QUERY, {}))
-    report = read_report(storage, QUERY)
+    report = read_report(storage, QUERY).report
     assert report is not None
-    assert report.lag_records == lag
+    assert (report.updated_ms, report.lag_records) == (clock.now_ms(), lag)
+    facts = meter.facts()
+    assert (facts.get("source_lag_records"), facts["expected_records"]) == (lag, lag)
 
 
 def test_rates_that_spark_leaves_out_are_0(storage: Storage) -> None:
     clock = ManualClock(START)
     meter = Meter("ingest", clock)
-    events: Any = StreamWatch(QUERY, storage, clock, meter, tells_lag=True).listener
+    events: Any = StreamWatch(QUERY, storage, clock, meter, is_read_when_idle=True).listener
     event = Event(QUERY, {"batchId": 0, "sources": [source(10, 15)]})
     found = json.loads(event.json())
     for part in (found, found["sources"][0]):
@@ -154,7 +170,7 @@ def test_rates_that_spark_leaves_out_are_0(storage: Storage) -> None:
 
 def test_a_slow_report_delays_no_micro_batch(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock(START)
-    watch = StreamWatch(QUERY, storage, clock, Meter("ingest", clock), tells_lag=True)
+    watch = StreamWatch(QUERY, storage, clock, Meter("ingest", clock), is_read_when_idle=True)
     events: Any = watch.listener
     writes, may_go_on = threading.Event(), threading.Event()
 

@@ -95,7 +95,11 @@ def describe(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Show a topic's partitions, segments, writer and settings."""
+    """Show a topic's partitions, segments, writer and settings.
+
+    If the report of the topic's ingest cannot be read, the command shows everything else, prints the reason to standard
+    error, and ends with the exit status 4.
+    """
     topics = open_topics(root, conf)
     state = topics.state(topic)
     from lakelog.inspection import describing
@@ -103,10 +107,13 @@ def describe(
     described = describing.describe(topics, state)
     if form is TopicsFormat.JSON:
         write_line(json.dumps(described.as_json()))
-        return
-    write_table(*_summary(described), *_upkeep(described), "")
-    write_table(_partition_table(described), "", _segment_table(described), "")
-    write_table(_config_table(described))
+    else:
+        write_table(*_summary(described), *_upkeep(described), "")
+        write_table(_partition_table(described), "", _segment_table(described), "")
+        write_table(_config_table(described))
+    if described.ingest_error is not None:
+        write_error(described.ingest_error)
+        raise typer.Exit(ExitStatus.PARTIAL)
 
 
 @app.command("alter")
@@ -315,6 +322,8 @@ def _summary(topic: TopicDescription) -> Iterator[str]:
         )
     if topic.ingest is not None:
         yield f"ingest           {shown_report(topic.ingest)}; reported {shown_moment(topic.ingest.updated_ms)}"
+    if topic.ingest_error is not None:
+        yield "ingest           its report cannot be read"
     for query, batch in topic.queries.items():
         yield f"last batch       {batch.batch_id if batch.batch_id >= 0 else 'none'} of query {query}"
     for source, positions in topic.positions.items():

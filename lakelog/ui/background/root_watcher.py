@@ -22,6 +22,7 @@ from lakelog.ui.root_look import MOST_PROBES, Probes, RootLook, TopicRow, TopicT
 from storage_engine.errors import LogError, NoRootError
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
+from storage_engine.topic.ingest_reports import FoundReports, KeptReports
 from storage_engine.topic.readers.consumer_files import KeptConsumers
 from storage_engine.topic.topics import Topics, is_root
 
@@ -124,6 +125,7 @@ class _Part:
         self._unread: dict[str, None] = {}
         self._is_listed = False
         self.now_ms = 0
+        self.reports = FoundReports()
         self.is_stopped = False
 
     def add_name(self, name: str) -> None:
@@ -152,7 +154,9 @@ class _Part:
     def look(self) -> RootLook:
         """What was read so far. The caller holds the lock."""
         unreadable = dict(sorted(self._unreadable.items()))
-        return RootLook(self.now_ms, tuple(self._rows), unreadable, tuple(self._unread), self._is_listed)
+        return RootLook(
+            self.now_ms, tuple(self._rows), unreadable, tuple(self._unread), self.reports.error, self._is_listed
+        )
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -170,6 +174,7 @@ class _Reader:
         self._read_ms: dict[str, int] = {}
         self._totals: dict[str, tuple[str, TopicTotals]] = {}
         self._consumers: dict[str, KeptConsumers] = {}
+        self._reports = KeptReports()
 
     def read(self, topics: Topics, part: _Part) -> RootLook:
         """Read all topics. Raises the errors of RootWatcher.look.
@@ -185,8 +190,9 @@ class _Reader:
             part.add_name(name)
         part.all_listed()
         probes = Probes(MOST_PROBES)
+        part.reports = self._reports.read(topics.storage)
         for name in names:
-            part.add(name, self._read_topic(topics, name, now_ms, probes))
+            part.add(name, self._read_topic(topics, name, now_ms, part.reports, probes))
         known = self._chains.keys() | self._totals.keys() | self._consumers.keys()
         for name in known - set(names):
             self._forget(name)
@@ -198,13 +204,15 @@ class _Reader:
             )  # fmt: skip
         return look
 
-    def _read_topic(self, topics: Topics, name: str, now_ms: int, probes: Probes) -> TopicRow | LogError | None:
+    def _read_topic(
+        self, topics: Topics, name: str, now_ms: int, reports: FoundReports, probes: Probes
+    ) -> TopicRow | LogError | None:
         chain = self._chains.setdefault(name, topics.chain(name))
         try:
             state = topics.find(name, chain)
             self._read_ms.setdefault(name, now_ms)
             if state is not None:
-                return self._row(topics, state, now_ms, probes)
+                return self._row(topics, state, now_ms, reports, probes)
             self._totals.pop(name, None)
             self._consumers.pop(name, None)
             return None
@@ -212,13 +220,15 @@ class _Reader:
             self._forget(name)
             return error
 
-    def _row(self, topics: Topics, state: TopicState, now_ms: int, probes: Probes) -> TopicRow:
+    def _row(self, topics: Topics, state: TopicState, now_ms: int, reports: FoundReports, probes: Probes) -> TopicRow:
         known = self._totals.get(state.topic)
         totals = known[1] if known is not None and known[0] == state.id else totals_of(state)
         self._totals[state.topic] = state.id, totals
         consumers = self._consumers.setdefault(state.topic, KeptConsumers()).read(topics.storage, state, now_ms)
         rows = tuple(consumer_rows(topics, state, consumers, now_ms, probes))
-        return TopicRow(state, totals, rows, consumers.damaged)
+        report = reports.of(state.writer.query)
+        damaged = consumers.damaged if report.error is None else (*consumers.damaged, report.error)
+        return TopicRow(state, totals, rows, damaged)
 
     def _forget_oldest(self, now_ms: int) -> None:
         oldest = sorted((read_ms, name) for name, read_ms in self._read_ms.items() if now_ms - read_ms > ANEW_MS)

@@ -11,7 +11,7 @@ topic.clean.applying_plans applies a plan.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -168,17 +168,19 @@ def plan_topics(
     *,
     force: bool = False,
     failures: list[LogError] | None = None,
+    begin_partition: Callable[[int], None] = lambda _: None,
 ) -> Plan:
     """Plan the cleaning of several topics.
 
     Args:
         failures: receives the errors of topics that cannot be planned. The plan does not contain these topics. If
             `failures` is None, the errors are raised.
+        begin_partition: as in plan_topic.
     """
     planned = []
     for state in states:
         try:
-            planned.append(plan_topic(topics, state, now_ms, work, force=force))
+            planned.append(plan_topic(topics, state, now_ms, work, force=force, begin_partition=begin_partition))
         except LogError as error:
             if failures is None:
                 raise
@@ -187,7 +189,13 @@ def plan_topics(
 
 
 def plan_topic(
-    topics: Topics, state: TopicState, now_ms: int, work: Collection[Work] = ALL_WORK, *, force: bool = False
+    topics: Topics,
+    state: TopicState,
+    now_ms: int,
+    work: Collection[Work] = ALL_WORK,
+    *,
+    force: bool = False,
+    begin_partition: Callable[[int], None] = lambda _: None,
 ) -> TopicPlan:
     """Plan the cleaning of one topic.
 
@@ -195,6 +203,7 @@ def plan_topic(
         now_ms: the time for all decisions.
         work: the kinds of cleaning.
         force: compact partitions even if compaction is not due.
+        begin_partition: called with the number of each partition before its plan is made. An exception ends the work.
 
     Raises:
         ConfigError: the topic's settings are wrong.
@@ -215,6 +224,7 @@ def plan_topic(
     )
     partitions = []
     for number, (part, retention) in enumerate(zip(state.partitions, retentions, strict=True)):
+        begin_partition(number)
         cleaning = None
         if Work.COMPACTION in work and config.compact:
             cleaning = plan_compaction(

@@ -20,7 +20,7 @@ from storage_engine.topic.chain.documents import folders_for_documents
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import DroppedFile, TopicState
 from storage_engine.topic.chain.transaction_files import damaged_records
-from storage_engine.topic.ingest_reports import DELETE_REPORT, INGEST_REPORTS
+from storage_engine.topic.ingest_reports import DELETE_REPORT, INGEST_REPORTS, KeptReports
 from storage_engine.topic.topics import Topics, is_root, may_become_root
 from storage_engine.verify.findings import Finding, Kind, of_error, placed, problems
 from storage_engine.verify.root.chain_check import check_chain
@@ -81,6 +81,8 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
         uri = topics.storage.uri
         found.findings += _no_root(topics.storage)
         found.findings += [placed(of_error(error, Kind.STATE), uri) for error in damaged_records(topics.storage)]
+        reports_error = KeptReports().read(topics.storage).error
+        found.findings += [] if reports_error is None else [placed(of_error(reports_error, Kind.STATE), uri)]
     named = {finding.file for finding in found.findings}
     damaged = [
         placed(of_error(error, Kind.STATE, remedy), topics.storage.uri)

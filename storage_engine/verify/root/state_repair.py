@@ -25,7 +25,8 @@ If the history names later versions than the chain has, these versions were lost
 the loss of the newest version, and the history files of the lost versions are moved to `damaged/`.
 
 A file can contain bytes that no document names. Nothing shows whether these bytes were committed. The repair never
-makes these bytes visible, but the report lists them. Each replaced document is kept as `meta/<topic>/damaged/<file
+makes these bytes visible, but the report lists them. A damaged report of an ingest is removed, because a running ingest
+writes it again. Each replaced document is kept as `meta/<topic>/damaged/<file
 name>.<random>`. After a crash, each document is the complete old or the complete new document. A second repair
 finishes the work.
 
@@ -47,7 +48,14 @@ from storage_engine.log.filenames import LOG, data_folder, is_offset_name
 from storage_engine.log.partition_state import SegmentList
 from storage_engine.quantities import counted, shown_size
 from storage_engine.storage import Storage
-from storage_engine.topic.chain.documents import FORMAT, decode_document, digest_of, set_aside, undo_one_byte
+from storage_engine.topic.chain.documents import (
+    FORMAT,
+    NewerDocumentError,
+    decode_document,
+    digest_of,
+    set_aside,
+    undo_one_byte,
+)
 from storage_engine.topic.chain.history_file import (
     file_end,
     has_other,
@@ -60,6 +68,7 @@ from storage_engine.topic.chain.segment_lists import encode_list, list_folder, l
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import RESTORED, TopicState
 from storage_engine.topic.chain.version_files import encode_state, retired_version, version_key
+from storage_engine.topic.ingest_reports import is_report
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.findings import Restored
 from storage_engine.verify.root.damaged_documents import A_DOCUMENT, damaged_documents
@@ -87,6 +96,9 @@ def repair_documents(topics: Topics, topic: str | None = None) -> list[Restored]
             position = next(at for at, (one, other) in enumerate(zip(data, fitting, strict=True)) if one != other)
             _replace(storage, error.file, data, fitting)
             done.append(Restored(error.file, f"the byte at position {position}", "the digest of the document"))
+        elif is_report(error.file) and not isinstance(error, NewerDocumentError):
+            set_aside(storage, error.file, data)
+            storage.delete(error.file)
         else:
             left.setdefault(error.file.split("/")[1], []).append(error.file)
     for name in [topic] if topic is not None else list(topics.names(with_deleted=True)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.append.topic_writer import take_over
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.chain.version_files import version_key
-from storage_engine.topic.ingest_reports import IngestReport, put_report
+from storage_engine.topic.ingest_reports import INGEST_REPORTS, IngestReport, put_report
 from storage_engine.topic.readers.consumer_files import (
     EXPORT_KIND,
     GROUP_KIND,
@@ -87,15 +88,27 @@ class WatchedRoot:
     def take_over(self, name: str, query: str = "q") -> TopicState:
         return take_over(self.topics.chain(name), query)
 
-    def report_ingest(self, name: str, lag: int | None, *, is_running: bool = True) -> IngestReport:
+    def report_ingest(self, name: str, lag: int | None, *, is_running: bool = True, age_ms: int = 0) -> IngestReport:
         """A report of the ingest that feeds a topic."""
-        query, now_ms = self.topics.state(name).writer.query, self.clock.now_ms()
+        query, now_ms = self.topics.state(name).writer.query, self.clock.now_ms() - age_ms
         assert query is not None
         report = IngestReport(
             query=query, updated_ms=now_ms, is_running=is_running, batch_id=41, batch_ms=now_ms, lag_records=lag
         )
         put_report(self.storage, report)
         return report
+
+    def tear_report(self, name: str) -> None:
+        """Cut off the second half of the report of the ingest that feeds a topic."""
+        key = f"{INGEST_REPORTS}/{self.topics.state(name).writer.query}.json"
+        data = self.storage.read(key)
+        self.storage.replace(key, data[: len(data) // 2])
+
+    def hide_reports(self) -> None:
+        """Make the folder of the reports of ingests unreadable: it becomes a link to itself."""
+        folder = self.folder / INGEST_REPORTS
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.symlink_to(folder.name)
 
     def export(
         self, name: str, positions: Mapping[int, int], table: str = "tables/orders", kind: str = EXPORT_KIND

@@ -12,6 +12,8 @@ from lakelog.metrics.figures import ConsumerFigures, PartitionFigures, Partition
 from lakelog.metrics.judging import CheckFinding, PluginStatus, judge
 from lakelog.metrics.plugin_output import plugin_lines, unknown_line, worst
 from lakelog.metrics.rules import Limit, Rules
+from storage_engine.errors import CorruptionError
+from storage_engine.topic.ingest_reports import FoundReport, IngestReport
 from storage_engine.topic.readers.consumer_files import EXPORT_KIND, GROUP_KIND
 from tests.lakelog.metrics.roots import DAY, HOUR, MINUTE, NOW
 
@@ -41,9 +43,27 @@ def changes(last: dict[ChangeKind, int], *take_overs: int) -> RecentChanges:
     return RecentChanges({**TOPIC.changes.last_ms, **last}, take_overs, TOPIC.changes.since_ms)
 
 
-GROUP, EXPORT = "topic orders, group billing", "topic orders, export tables/orders"
+def ingest(**changes: object) -> RootFigures:
+    report = {"query": "q", "updated_ms": NOW, "is_running": True} | changes
+    return with_topic(ingest=FoundReport(IngestReport.model_validate(report)))
+
+
+GROUP, EXPORT, INGEST = "topic orders, group billing", "topic orders, export tables/orders", "topic orders, ingest"
 CASES: dict[str, tuple[RootFigures, list[tuple[PluginStatus, str, str]]]] = {
     "nothing is wrong": (ROOT, []),
+    "an ingest that reported at the limit, and has a lag": (ingest(lag_records=10**9, updated_ms=NOW - HOUR), []),
+    "an ingest that ran at its last report, long ago": (
+        ingest(updated_ms=NOW - 2 * HOUR),
+        [(WARNING, INGEST, "the last report was 2 h ago, and the ingest had not ended")],
+    ),
+    "an ingest that ended long ago": (ingest(updated_ms=NOW - 9 * DAY, is_running=False), []),
+    "a report of an ingest that cannot be read": (
+        with_topic(ingest=FoundReport(error=CorruptionError("meta/@ingests/q.json", 0, "a report", "nothing"))),
+        [(WARNING, INGEST, "meta/@ingests/q.json at position 0: expected a report; found nothing.")],
+    ),
+    "a folder of reports that cannot be listed": (
+        replace(ROOT, reports_error="meta/@ingests: no."), [(WARNING, "reports of ingests", "meta/@ingests: no.")],
+    ),
     "lag of a group at its limit": (with_consumer(GROUP_KIND, 5, 900_000), []),
     "lag of a group above its limit": (
         with_consumer(GROUP_KIND, 5, 900_001),

@@ -27,13 +27,14 @@ ALERTS_OF_RULES = {
     "versions": ("LakelogManyVersions", None),
     "writer.silent.seconds": ("LakelogWriterSilent", None),
     "writer.takeovers": ("LakelogWriterTakeOvers", "LakelogWriterFight"),
+    "ingest.report.age.seconds": ("LakelogIngestReportOld", None),
     "view.age.seconds": ("LakelogViewBehind", None),
     "clock.skew.seconds": ("LakelogClockSkew", None),
     "disk.free.percent": ("LakelogDiskLow", "LakelogDiskFull"),
 }
 WITHOUT_RULE = {
     "LakelogDown", "LakelogRootUnreadable", "LakelogTopicUnreadable", "LakelogConsumerDamaged", "LakelogDeadLetters",
-    "LakelogStaleRows", "LakelogJobFailed", "LakelogJobKilled",
+    "LakelogStaleRows", "LakelogJobFailed", "LakelogJobKilled", "LakelogIngestBehind", "LakelogIngestReportDamaged",
 }  # fmt: skip
 """Alerts that have no limit, or that the check does not make."""
 EXPRESSIONS = [*dashboard_expressions(), *(alert["expr"] for alert in alerts().values())]

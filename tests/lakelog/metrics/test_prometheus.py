@@ -30,9 +30,12 @@ from tests.lakelog.metrics.roots import DAY, HOUR, MINUTE, WatchedRoot
 from tests.lakelog.report.roots import partition, segments
 
 CASES = Path(__file__).with_name("alert_tests.yaml")
-ONLY_WITH_PROMTOOL = {"LakelogDiskLow", "LakelogDiskFull", "LakelogDeadLetters", "LakelogJobFailed", "LakelogJobKilled"}
-"""These tests make no full disk and no metrics of jobs, and tables are counted only every five minutes. promtool tests these
-alerts."""
+ONLY_WITH_PROMTOOL = {
+    "LakelogDiskLow", "LakelogDiskFull", "LakelogDeadLetters", "LakelogJobFailed", "LakelogJobKilled",
+    "LakelogIngestBehind",
+}  # fmt: skip
+"""These tests make no full disk and no metrics of jobs, tables are counted only every five minutes, and the lag of an ingest
+is compared over half an hour. promtool tests these alerts."""
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +111,11 @@ def stage(folder: Path) -> WatchedRoot:
     stage_state(root, "many_files", dropped=10_001)
     stage_versions(root, "many_versions")
     settle(root.topics, ["read"])
+    for name in ("killed", "torn"):
+        root.topic(name)
+        root.take_over(name, f"query-of-{name}")
+        root.report_ingest(name, 5, age_ms=2 * HOUR)
+    root.tear_report("torn")
     root.topic("fought_over")
     root.append("fought_over", 0)
     root.set_time(root.folder / "log/replication-offset-checkpoint", root.clock.now_ms() - 4 * HOUR)

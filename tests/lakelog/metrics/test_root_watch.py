@@ -9,11 +9,13 @@ from pathlib import Path
 
 from lakelog.metrics.change_kinds import ChangeKind, RecentChanges
 from lakelog.metrics.consumer_status import ConsumerStatus
+from lakelog.metrics.families import families
 from lakelog.metrics.figures import ConsumerFigures, PartitionFigures, PartitionLag, RootFigures, TopicFigures
 from lakelog.metrics.root_watch import LONG_WAY_MS, RootWatch, all_errors
 from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.chain.pruning import prune
 from storage_engine.topic.clean.topic_compaction import compact_topic
+from storage_engine.topic.ingest_reports import NO_REPORT
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.consumer_files import EXPORT_KIND, GROUP_KIND, group_folder
 from storage_engine.topic.readers.membership import join
@@ -88,7 +90,7 @@ def test_the_newest_report_of_an_ingest_is_a_figure_of_its_topic(tmp_path: Path)
         root.topic(name)
         root.take_over(name, f"query-of-{name}")
     found = [root.report_ingest("a", 7)]
-    assert [topic.ingest for topic in root.look().topics] == [*found, None]
+    assert [topic.ingest.report for topic in root.look().topics] == [*found, None]
     root.look()
     root.storage.taken()
     root.look()
@@ -96,7 +98,47 @@ def test_the_newest_report_of_an_ingest_is_a_figure_of_its_topic(tmp_path: Path)
     assert root.storage.taken() == listed, "a report that has not changed is not read again"
     root.clock.advance(30_000)
     found = [root.report_ingest("a", None, is_running=False)]
-    assert [topic.ingest for topic in root.look().topics] == [*found, None]
+    assert [topic.ingest.report for topic in root.look().topics] == [*found, None]
+
+
+def test_a_report_that_cannot_be_read_hides_nothing_else(root: WatchedRoot) -> None:
+    for name in ("a", "b"):
+        root.topic(name)
+        root.take_over(name, f"query-of-{name}")
+        root.report_ingest(name, 7)
+    root.append("a", 1000)
+    healthy = root.look()
+    root.tear_report("a")
+    look = root.look()
+    (a, b) = look.topics
+    assert (a.ingest.report, b.ingest) == (None, healthy.topics[1].ingest)
+    assert replace(look, topics=()) == replace(healthy, topics=())
+    assert replace(a, ingest=NO_REPORT) == replace(healthy.topics[0], ingest=NO_REPORT)
+    assert list(all_errors(look)) == ["a, ingest"]
+    assert all_errors(look)["a, ingest"].startswith("meta/@ingests/query-of-a.json at position ")
+    assert metrics_of(look, "topic_ingest_report_readable") == {"a": 0, "b": 1}
+    assert metrics_of(look, "ingest_lag") == {"b": 7}
+    root.hide_reports()
+    look = root.look()
+    assert look == replace(
+        healthy,
+        reports_error=look.reports_error,
+        topics=tuple(replace(each, ingest=NO_REPORT) for each in healthy.topics),
+    )
+    assert all_errors(look) == {"reports of ingests": look.reports_error}
+    assert look.reports_error.endswith(
+        "meta/@ingests: Too many levels of symbolic links. The operating system refused the operation."
+    )
+    assert metrics_of(look, "root_ingest_reports_readable") == {"": 0}
+    assert metrics_of(look, "topic_ingest") == {}
+
+
+def metrics_of(figures: RootFigures, part: str) -> dict[str, float]:
+    """The values of the metrics of Lakelog that have this part in their names, by topic."""
+    return {
+        sample.labels.get("topic", ""): sample.value
+        for family in families(figures) if part in family.name for sample in family.samples
+    }  # fmt: skip
 
 
 def test_a_change_costs_what_changed(tmp_path: Path) -> None:

@@ -67,6 +67,15 @@ def test_what_a_replay_has_made_of_them_is_told_apart(root: Root) -> None:
     assert [each.asks_for_attention for each in found] == [True, False]
 
 
+def test_open_dead_letters_are_counted_in_a_table_whose_outcomes_have_no_type(root: Root) -> None:
+    """As in a copy of a table that another program has made without a type for the column."""
+    root.folder.mkdir()
+    write(root, DeadLetterKind.EXPORT, [{"reason": "undecodable", "partition": 0, "offset": 4, "outcome": None}] * 2)
+    assert count_dead_letters(root.topics.storage, "t", DeadLetterKind.EXPORT) == (
+        DeadLetters(DeadLetterKind.EXPORT, "undecodable", "0", 2, 4, 4),
+    )
+
+
 def test_a_table_without_rows_or_none_at_all_has_none(root: Root) -> None:
     root.folder.mkdir()
     assert count_dead_letters(root.topics.storage, "t", DeadLetterKind.INGEST) == ()

@@ -4,6 +4,8 @@ the report.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
@@ -13,6 +15,7 @@ from lakelog.report.facts import MOST_DAMAGED, RootFacts, SegmentFate, WarningKi
 from storage_engine.config import topic_config
 from storage_engine.errors import UnknownTopicError
 from storage_engine.topic.chain.version_files import version_key
+from storage_engine.topic.ingest_reports import IngestReport, put_report
 from storage_engine.topic.readers.consumer_files import EXPORT_KIND, export_consumer, put_positions
 from tests.lakelog.report.roots import DAY, HOUR, NOW, Root, partition, segments
 
@@ -24,6 +27,21 @@ def collect(root: Root, *names: str) -> RootFacts:
 def fates(root: Root, name: str = "t", number: int = 0) -> list[SegmentFate]:
     (topic,) = collect(root, name).topics
     return [each.fate for each in topic.partitions[number].segments]
+
+
+def test_a_report_of_an_ingest_that_cannot_be_read_is_a_warning(root: Root) -> None:
+    root.topic("t", partition(*segments(10)))
+    root.commit("t", partition(*segments(10)), query="q")
+    report = IngestReport(query="q", updated_ms=NOW, is_running=True, lag_records=7)
+    put_report(root.topics.storage, report)
+    healthy = collect(root)
+    assert (healthy.topics[0].ingest, healthy.unread) == (report, ())
+    root.topics.storage.replace("meta/@ingests/q.json", b"")
+    facts = collect(root)
+    (warned,) = facts.unread
+    assert (warned.finding, warned.place) == (WarningKind.UNREADABLE, "t")
+    assert warned.text.startswith("meta/@ingests/q.json at position 0: expected the report of an ingest")
+    assert replace(facts.topics[0], warnings=(), ingest=report) == healthy.topics[0]
 
 
 def test_a_topic_tells_what_its_state_says(root: Root) -> None:

@@ -164,6 +164,8 @@ class PagesRoot(WatchedRoot):
 
     def dead_letters(self, kind: str, name: str, rows: Sequence[Mapping[str, object]]) -> None:
         table = pa.Table.from_pylist(list(rows))
+        types = {each.name: pa.string() if pa.types.is_null(each.type) else each.type for each in table.schema}
+        table = table.cast(pa.schema(types))  # the columns of Lakelog's tables have a type, also without values
         write_deltalake(self.folder / f"tables/dead_letters/{kind}/{name}", table, mode="append")
 
     def segment_file(self, name: str, number: int = 0, suffix: str = ".log") -> Path:

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import threading
+import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +42,18 @@ def serving(root: Path | str, *options: str, **variables: str) -> Iterator[tuple
     finally:
         process.kill()
         process.communicate()
+
+
+def plan_page(address: str) -> tuple[str, str]:
+    """The cookie and the text of a page with the form that applies a plan, as soon as the plan is computed."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS) as page:
+            cookie, text = (page.headers["Set-Cookie"] or "").partition(";")[0], page.read().decode()
+        if "Apply this plan" in text:
+            return cookie, text
+        assert time.monotonic() < deadline, text
+        time.sleep(0.2)
 
 
 @contextmanager

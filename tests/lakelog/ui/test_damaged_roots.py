@@ -56,7 +56,7 @@ def data_of(root: PagesRoot) -> str:
     return f"data/{root.topics.state('hurt').topic_id}"
 
 
-NEWEST, OLDER = "meta/hurt/00000000000000000002.json", "meta/hurt/00000000000000000001.json"
+NEWEST, OLDER = "meta/hurt/00000000000000000003.json", "meta/hurt/00000000000000000002.json"
 CHECKPOINT = "log/replication-offset-checkpoint"
 DAMAGES: dict[str, Callable[[PagesRoot], None]] = {
     "a byte of the newest state": lambda root: flip(root, NEWEST),
@@ -74,6 +74,9 @@ DAMAGES: dict[str, Callable[[PagesRoot], None]] = {
     "an empty file of a group": lambda root: write(root, "meta/hurt/groups/*.json"),
     "a folder in the place of a group": lambda root: with_folder(root, "meta/hurt/groups/x-00000000.json"),
     "a file in the place of the folder of groups": lambda root: with_file(root, "meta/hurt/groups"),
+    "an empty report of an ingest": lambda root: write(root, "meta/@ingests/q.json"),
+    "a folder in the place of a report": lambda root: with_folder(root, "meta/@ingests/q.json"),
+    "a file in the place of the folder of reports": lambda root: with_file(root, "meta/@ingests"),
     "a table that is no table": lambda root: write(
         root, f"tables/dead_letters/export/hurt/_delta_log/{0:020d}.json", b"{"
     ),
@@ -91,6 +94,7 @@ NO_OTHER_TOPIC = {"a root without topics", "no root"}
 def test_no_page_ends_with_a_server_error(root: PagesRoot, damage: str, is_open: bool) -> None:
     for name in ("hurt", "well"):
         root.topic(name, retention_ms=str(DAY))
+        root.take_over(name)
         for age in (3 * DAY, HOUR):
             root.append(name, age, age)
         root.group(name, "billing", {0: 1})
@@ -128,6 +132,29 @@ def test_a_damaged_topic_shows_the_place_and_what_to_do(root: PagesRoot) -> None
         assert page.facts["found"].startswith("expected bytes with digest ")
         assert "verify --repair" in page.facts["what to do"]
         assert "/topics/hurt/history" in page.links
+
+
+def test_a_damaged_report_of_an_ingest_asks_for_attention_and_hides_nothing(root: PagesRoot) -> None:
+    root.topic("hurt")
+    root.take_over("hurt")
+    root.append("hurt", HOUR)
+    browser = root.browser()
+    root.report_ingest("hurt", 1_200)
+    assert "1,200 records behind its source" in browser.get("/topics/hurt").facts["ingest"]
+    assert "Nothing asks for attention." in browser.get("/").words
+    root.tear_report("hurt")
+    error = "meta/@ingests/q.json at position "
+    overview, page = browser.get("/"), browser.get("/topics/hurt")
+    assert f"damaged, hurt: {error}" in overview.words
+    assert f"not readable, hurt: {error}" in page.words
+    assert page.tables["Partitions"][0]["high watermark"] == "1"
+    assert "ingest" not in page.facts
+    root.hide_reports()
+    overview, page = browser.get("/"), browser.get("/topics/hurt")
+    assert "not readable: " in overview.words
+    assert "meta/@ingests: Too many levels of symbolic links" in overview.words
+    assert "meta/@ingests/q.json: Too many levels of symbolic links" in page.words
+    assert [row["topic"] for row in overview.tables["Topics"]] == ["hurt"]
 
 
 def test_a_missing_segment_is_named_on_the_page_of_the_topic(root: PagesRoot) -> None:

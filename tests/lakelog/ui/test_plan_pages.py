@@ -25,7 +25,7 @@ from storage_engine.topic.clean.cleaning_plan import Plan, step_summary
 from tests.lakelog.metrics.roots import DAY, HOUR
 from tests.lakelog.ui.background.gates import closed_gate
 from tests.lakelog.ui.browsing import PagesRoot, hidden_fields
-from tests.lakelog.ui.processes import pages
+from tests.lakelog.ui.processes import pages, plan_page
 
 pytestmark = pytest.mark.posix("the files of the root are changed")
 
@@ -166,8 +166,7 @@ def test_a_plan_that_is_being_applied_is_finished_when_the_server_ends(
         return apply_plan(site, planned)
 
     def send(address: str) -> None:
-        with urllib.request.urlopen(f"{address}/topics/orders/plan") as page:
-            cookie, text = page.headers["Set-Cookie"].partition(";")[0], page.read().decode()
+        cookie, text = plan_page(f"{address}/topics/orders/plan")
         data = urllib.parse.urlencode(hidden_fields(text)).encode()
         headers = {"Cookie": cookie, "Origin": address}
         with suppress(OSError):  # the server closes the connection

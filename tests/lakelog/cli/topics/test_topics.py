@@ -76,6 +76,25 @@ def test_describe_shows_how_far_the_ingest_is_behind_its_source(lakelog, tmp_pat
         assert found == shown | {"lag_records": lag}
 
 
+def test_describe_shows_everything_else_if_the_report_of_the_ingest_is_damaged(lakelog, tmp_path) -> None:
+    lakelog("topics", "create", "t", "--partitions", "2")
+    storage = storage_at(tmp_path / "root")
+    topics = Topics(storage, BrokerConfig(), ManualClock(1_700_000_000_000))
+    take_over(topics.chain("t"), "q")
+    whole = lakelog("topics", "describe", "t", "--format", "json")
+    storage.replace("meta/@ingests/q.json", b'{"format":2,')
+    found = lakelog("topics", "describe", "t", "--format", "json")
+    shown = json.loads(found.out)
+    assert (found.status, found.err) == (4, f"lakelog: {shown['ingest_error']}\n")
+    assert shown["ingest_error"].startswith("meta/@ingests/q.json at position 12: expected the report of an ingest")
+    assert shown | {"ingest_error": None} == json.loads(whole.out)
+    table = lakelog("topics", "describe", "t")
+    assert (table.status, table.err) == (4, found.err)
+    assert "ingest           its report cannot be read\n" in table.out
+    removed = lakelog("verify", "--repair")
+    assert (removed.status, lakelog("topics", "describe", "t", "--format", "json")) == (0, whole)
+
+
 def test_describe_shows_partitions_and_segments(lakelog) -> None:
     lakelog("topics", "create", "t", "--partitions", "2", "--config", "segment.bytes=1024")
     lines = [line(b"k", bytes(400), timestamp=1_700_000_000_000 + number) for number in range(5)]

@@ -18,7 +18,7 @@ from storage_engine.topic.kafka import view
 from tests.lakelog.metrics.roots import DAY, HOUR
 from tests.lakelog.ui.background.gates import PATIENCE_SECONDS, Gate, closed_gate
 from tests.lakelog.ui.browsing import Browser, PagesRoot, hidden_fields
-from tests.lakelog.ui.processes import serving
+from tests.lakelog.ui.processes import plan_page, serving
 
 pytestmark = pytest.mark.posix("the files of the root are changed")
 PLAN, SETTINGS = "/topics/orders/plan", "/topics/orders/settings"
@@ -47,6 +47,14 @@ def hurried(root: PagesRoot) -> Browser:
     return browser
 
 
+def plan_form(browser: Browser) -> dict[str, str]:
+    """The fields of the form that applies the plan. The page waits until the plan is computed."""
+    patience, browser.site.patience_seconds = browser.site.patience_seconds, PATIENCE_SECONDS
+    fields = hidden_fields(browser.get(PLAN).text)
+    browser.site.patience_seconds = patience
+    return fields
+
+
 def broken(*_: object) -> None:
     raise ValueError("the content of a record")
 
@@ -63,7 +71,7 @@ def test_a_plan_is_applied_once_while_its_page_shows_that_it_runs(
 ) -> None:
     monkeypatch.setattr(plan_pages, "apply_plan", gate.before(plan_pages.apply_plan))
     browser = hurried(due)
-    fields = hidden_fields(browser.get(PLAN).text)
+    fields = plan_form(browser)
 
     first, second = browser.post(PLAN, fields), browser.post(PLAN, fields)
 
@@ -170,7 +178,7 @@ def test_a_change_that_is_refused_says_so_on_its_page(
 ) -> None:
     monkeypatch.setattr(plan_pages, "apply_plan", gate.before(plan_pages.apply_plan))
     browser = hurried(due)
-    fields = hidden_fields(browser.get(PLAN).text)
+    fields = plan_form(browser)
     due.topics.alter("orders", None, {"retention.ms": str(10 * DAY)})
     address = browser.post(PLAN, fields).headers["location"]
     gate.open()
@@ -198,7 +206,7 @@ def test_a_problem_of_a_change_is_shown_although_the_change_is_done(
 def test_a_defect_of_a_change_shows_no_contents(due: PagesRoot, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_pages, "apply_plan", gate.before(broken))
     browser = hurried(due)
-    address = browser.send(PLAN, PLAN).headers["location"]
+    address = browser.post(PLAN, plan_form(browser)).headers["location"]
     gate.open()
     ended(browser, address)
     page = browser.get(address)
@@ -245,8 +253,7 @@ def test_a_change_that_does_not_end_in_time_is_named_and_leaves_a_whole_root(roo
     options = ("--listen", "127.0.0.1:0", "--allow-changes", "--stop-timeout", "1", "--conf", str(conf))
     with serving(root.folder, *options) as (process, found):
         address = found.rstrip("/")
-        with urllib.request.urlopen(f"{address}/topics/latest/plan") as page:
-            cookie, text = page.headers["Set-Cookie"].partition(";")[0], page.read().decode()
+        cookie, text = plan_page(f"{address}/topics/latest/plan")
         data = urllib.parse.urlencode(hidden_fields(text)).encode()
         form = urllib.request.Request(f"{address}/topics/latest/plan", data, {"Cookie": cookie, "Origin": address})
         with urllib.request.urlopen(form) as answer:

@@ -25,13 +25,14 @@ from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.chain import history_file
 from storage_engine.topic.chain.pruning import prune
-from storage_engine.topic.ingest_reports import INGEST_REPORTS, IngestReport, put_report
+from storage_engine.topic.ingest_reports import INGEST_REPORTS, IngestReport, KeptReports, put_report
 from storage_engine.topic.kafka.kafka_import import import_topic, topics_in
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.findings import Finding, Kind, problems
 from storage_engine.verify.root.root_check import check_root
 from storage_engine.verify.root.root_repair import repair_root
+from storage_engine.verify.root.state_repair import repair_documents
 from storage_engine.verify.segment_check import Options
 from tests.storage_engine.topic.chain.signed_documents import change_fields
 from tests.storage_engine.verify.directories import GOLDEN, contents, flip
@@ -538,9 +539,34 @@ def test_a_topic_that_is_deleted_during_the_check_makes_no_problem(root) -> None
     assert problems(check_root(busy, None, None, Options(), threads=1).findings) == []
 
 
-def test_a_damaged_report_of_an_ingest_is_to_be_deleted(root) -> None:
-    put_report(root.storage, IngestReport(query="q", updated_ms=NOW_MS, is_running=True))
-    root.storage.replace(f"{INGEST_REPORTS}/q.json", b"")
+def test_a_damaged_report_of_an_ingest_is_removed_by_a_repair(root) -> None:
+    for query in ("q", "well"):
+        put_report(root.storage, IngestReport(query=query, updated_ms=NOW_MS, is_running=True))
+    root.storage.replace(f"{INGEST_REPORTS}/q.json", b"torn")
     (found,) = problems(check_root(root.topics, None, None, Options(), threads=1).findings)
     assert found.file.endswith(f"{INGEST_REPORTS}/q.json")
-    assert found.meaning == "Delete the file: it is only a report, which the ingest writes again."
+    assert found.meaning == (
+        "`lakelog verify --repair` removes the file: it is only a report, which a running ingest writes again."
+    )
+    assert repair_documents(root.topics) == []
+    assert problems(check_root(root.topics, None, None, Options(), threads=1).findings) == []
+    left, aside = [file.key for file in root.storage.list(f"{INGEST_REPORTS}/w")], INGEST_REPORTS + "/damaged/"
+    assert left == [f"{INGEST_REPORTS}/well.json"]
+    assert [root.storage.read(file.key) for file in root.storage.list(aside)] == [b"torn"]
+    assert KeptReports().read(root.storage).by_query.keys() == {"well"}
+
+
+def test_a_report_of_a_newer_lakelog_is_not_removed(root) -> None:
+    key = f"{INGEST_REPORTS}/q.json"
+    root.storage.replace(key, b'{"format":99}')
+    assert repair_documents(root.topics) == []
+    (found,) = problems(check_root(root.topics, None, None, Options(), threads=1).findings)
+    assert found.file == f"{root.storage.uri}/{key}"
+    assert root.storage.read(key) == b'{"format":99}'
+
+
+@pytest.mark.posix("makes a file in the place of a folder")
+def test_a_folder_of_reports_that_cannot_be_listed_is_found(root) -> None:
+    (root.path / INGEST_REPORTS).write_bytes(b"")
+    (found,) = problems(check_root(root.topics, None, None, Options(), threads=1).findings)
+    assert (found.kind, found.file) == (Kind.UNREADABLE, f"{root.storage.uri}/{INGEST_REPORTS}")
