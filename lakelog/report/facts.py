@@ -33,6 +33,7 @@ from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.segment_retention import Deletion, RetentionPlan, decide_retention, newest_time
 from storage_engine.quantities import counted, shown_duration, shown_number, shown_size
 from storage_engine.storage import Storage
+from storage_engine.storage.small_requests import results_of
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.clean.topic_compaction import plan_compaction
 from storage_engine.topic.ingest_reports import IngestReport, read_report
@@ -293,14 +294,22 @@ def _described(
     topics: Topics, state: TopicState, consumers: Consumers, numbers: Sequence[int], now_ms: int
 ) -> tuple[tuple[PartitionFacts, ...], list[ReportWarning]]:
     config = topics.config(state)
+
+    def decide(number: int) -> CompactionPlan | LogError | None:
+        """Some decisions read a batch."""
+        try:
+            return plan_compaction(topics.storage, state, number, config, now_ms, consumers.holds(number))
+        except LogError as error:
+            return error
+
+    decided = results_of(topics.storage, decide, numbers) if config.compact else [None] * len(numbers)
     partitions, warnings = [], []
-    for number in numbers:
+    for number, decision in zip(numbers, decided, strict=True):
         compaction, holds = None, consumers.holds(number)
-        if config.compact:
-            try:
-                compaction = plan_compaction(topics.storage, state, number, config, now_ms, holds)
-            except LogError as error:
-                warnings.append(ReportWarning(WarningKind.UNREADABLE, _place(state, number), str(error)))
+        if isinstance(decision, LogError):
+            warnings.append(ReportWarning(WarningKind.UNREADABLE, _place(state, number), str(decision)))
+        else:
+            compaction = decision
         facts = describe_partition(number, state.partitions[number], config, now_ms, compaction, holds)
         warnings += _noteworthy(_place(state, number), facts, config)
         partitions.append(facts)
@@ -370,14 +379,19 @@ def _place(state: TopicState, number: int) -> str:
 
 def _held_against_files(storage: Storage, state: TopicState, numbers: Sequence[int]) -> list[ReportWarning]:
     """Find segments of these partitions whose committed bytes are not complete."""
+
+    def sizes_of(number: int) -> dict[str, int] | LogError:
+        try:
+            return {file.key: file.size for file in storage.list(data_folder(state.topic_id, number))}
+        except LogError as error:
+            return error
+
     warnings = []
-    for number in numbers:
+    for number, sizes in zip(numbers, results_of(storage, sizes_of, numbers), strict=True):
         part = state.partitions[number]
         place = _place(state, number)
-        try:
-            sizes = {file.key: file.size for file in storage.list(data_folder(state.topic_id, number))}
-        except LogError as error:
-            warnings.append(ReportWarning(WarningKind.UNREADABLE, place, str(error)))
+        if isinstance(sizes, LogError):
+            warnings.append(ReportWarning(WarningKind.UNREADABLE, place, str(sizes)))
             continue
         damage = []
         for segment in part.segments:

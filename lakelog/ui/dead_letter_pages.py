@@ -31,6 +31,7 @@ from lakelog.ui.site import Site
 from storage_engine.errors import LogError
 from storage_engine.quantities import shown_moment, shown_number
 from storage_engine.storage import Storage
+from storage_engine.storage.small_requests import results_of
 from storage_engine.topic.readers.consumer_files import read_consumers
 
 with optional("starlette", "lakelog[ui]", "The command `lakelog ui`"):
@@ -53,8 +54,9 @@ def dead_letters(site: Site, request: Request) -> Response:
     names = list(topics.names(with_deleted=True))
     shown = page_of(request, len(names), TOPICS_OF_A_PAGE)
     letters, errors = list[tuple[str, DeadLetters]](), list[LogError]()
-    for name in names[shown.first : shown.end]:
-        found, problems = _counted(topics.storage, name)
+    listed = names[shown.first : shown.end]
+    counts = results_of(topics.storage, lambda name: _counted(topics.storage, name), listed)
+    for name, (found, problems) in zip(listed, counts, strict=True):
         letters += ((name, each) for each in found)
         errors += problems
     of_no_topic: tuple[DeadLetters, ...] = ()

@@ -21,6 +21,7 @@ from lakelog.ui.site import Site
 from storage_engine.config import LONG_MAX, TOPIC_KEYS, TopicConfig, as_text
 from storage_engine.errors import LogError
 from storage_engine.quantities import shown_number, shown_size
+from storage_engine.storage.small_requests import results_of
 from storage_engine.topic.chain.history_file import VersionChange
 from storage_engine.topic.chain.history_reader import HistoryReader
 from storage_engine.topic.chain.topic_state import TopicState, Writer
@@ -33,6 +34,7 @@ with optional("starlette", "lakelog[ui]", "The command `lakelog ui`"):
 
 PARTITIONS_OF_A_PAGE = 16
 CHANGES_OF_A_PAGE = 25
+CHANGES_OF_A_READER = 5
 
 
 def topic(site: Site, request: Request, name: str) -> Response:
@@ -146,16 +148,14 @@ def history(site: Site, request: Request, name: str) -> Response:
     newest = topics.state(name).version
     last = min(newest, given.whole("to", newest, 0, LONG_MAX))
     first = max(0, last - CHANGES_OF_A_PAGE + 1)
-    reader = HistoryReader(topics.storage, topics.chain(name))
-    rows = list[Sequence[Child]]()
-    for version in range(first, last + 1):
-        try:
-            change = reader.change(version)
-        except LogError as error:
-            text = element("strong", "not readable: ") + escaped(str(error))
-            rows.append((row_head(shown_number(version)), None, None, None, Markup(text), *[None] * 4))
-        else:
-            rows += [_change_row(change)] if change is not None else []
+
+    def rows_of(versions: range) -> list[Sequence[Child]]:
+        reader = HistoryReader(topics.storage, topics.chain(name))
+        return [row for version in versions for row in _history_rows(reader, version)]
+
+    parts = [range(start, min(start + CHANGES_OF_A_READER, last + 1))
+             for start in range(first, last + 1, CHANGES_OF_A_READER)]  # fmt: skip
+    rows = [row for found in results_of(topics.storage, rows_of, parts) for row in found]
     values = {
         "name": name, "newest": newest, "first": first, "last": last,
         "older": first - 1 if first else None,
@@ -168,6 +168,17 @@ def history(site: Site, request: Request, name: str) -> Response:
     }  # fmt: skip
     look = Look(f"History of {name}", name, "history", is_live=last == newest)
     return show(site, request, "history", look, values)
+
+
+def _history_rows(reader: HistoryReader, version: int) -> Iterator[Sequence[Child]]:
+    try:
+        change = reader.change(version)
+    except LogError as error:
+        text = element("strong", "not readable: ") + escaped(str(error))
+        yield (row_head(shown_number(version)), None, None, None, Markup(text), *[None] * 4)
+    else:
+        if change is not None:
+            yield _change_row(change)
 
 
 def _change_row(change: VersionChange) -> Sequence[Child]:

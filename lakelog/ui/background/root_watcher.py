@@ -20,6 +20,7 @@ from types import TracebackType
 
 from lakelog.ui.root_look import MOST_PROBES, Probes, RootLook, TopicRow, TopicTotals, consumer_rows, totals_of
 from storage_engine.errors import LogError, NoRootError
+from storage_engine.storage.small_requests import results_of
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.ingest_reports import FoundReports, KeptReports
@@ -167,7 +168,7 @@ class _Part:
 
 
 class _Reader:
-    """Reads a root again and again, in one thread. It keeps what need not be read again."""
+    """Reads a root again and again, one reading after another. It keeps what need not be read again."""
 
     def __init__(self) -> None:
         self._chains: dict[str, StateChain] = {}
@@ -191,8 +192,11 @@ class _Reader:
         part.all_listed()
         probes = Probes(MOST_PROBES)
         part.reports = self._reports.read(topics.storage)
-        for name in names:
-            part.add(name, self._read_topic(topics, name, now_ms, part.reports, probes))
+        rows = results_of(
+            topics.storage, lambda name: self._read_topic(topics, name, now_ms, part.reports, probes), names
+        )
+        for name, row in zip(names, rows, strict=True):
+            part.add(name, row)
         known = self._chains.keys() | self._totals.keys() | self._consumers.keys()
         for name in known - set(names):
             self._forget(name)

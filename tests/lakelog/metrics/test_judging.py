@@ -59,7 +59,7 @@ CASES: dict[str, tuple[RootFigures, list[tuple[PluginStatus, str, str]]]] = {
     "an ingest that ended long ago": (ingest(updated_ms=NOW - 9 * DAY, is_running=False), []),
     "a report of an ingest that cannot be read": (
         with_topic(ingest=FoundReport(error=CorruptionError("meta/@ingests/q.json", 0, "a report", "nothing"))),
-        [(WARNING, INGEST, "meta/@ingests/q.json at position 0: expected a report; found nothing.")],
+        [(WARNING, INGEST, "meta/@ingests/q.json at position 0: expected a report, found nothing.")],
     ),
     "a folder of reports that cannot be listed": (
         replace(ROOT, reports_error="meta/@ingests: no."), [(WARNING, "reports of ingests", "meta/@ingests: no.")],
