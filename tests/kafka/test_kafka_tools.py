@@ -404,6 +404,7 @@ def test_perf_produce(both: Both, tmp_path: Path) -> None:
         ("--num-records", "2000", "--record-size", "20", "--throughput", "-1", "--warmup-records", "500"),
         ("--num-records", "30", "--payload-file", str(payloads), "--throughput", "1000"),
         ("--num-records", "30", "--payload-monotonic", "--throughput", "-1"),
+        ("--num-records", "30", "--record-size", "9", "--throughput", "-1", "--transaction-duration-ms", "5"),
     ):
         expected = both.tools.run("kafka-producer-perf-test", "--topic", "kt.dot", *arguments, *server)
         assert expected.status == 0

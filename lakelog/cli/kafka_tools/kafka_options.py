@@ -96,7 +96,8 @@ TOOLS = (
     ),
     _tool(
         "kafka-producer-perf-test", "perf produce",
-        "The latency of a record is the time until its commit is visible. A commit has many records.",
+        "The latency of a record is the time until its append is committed, or is a part of the open transaction. An append has"
+        " many records.",
         PRODUCER_PERF_TEST,
     ),
     _tool(

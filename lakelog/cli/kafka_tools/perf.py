@@ -1,6 +1,7 @@
 """`lakelog perf`: measures appends and reads, with the options and the output of Kafka's two performance tests.
 
-`perf produce` appends records without keys, many in each commit. The records stay in the topic. `perf consume` reads
+`perf produce` appends records without keys, many in each commit, with or without transactions. The records stay in the
+topic. `perf consume` reads
 the records that the topic has when the command starts, also records of open and aborted transactions. `perf consume`
 does not convert the records to Python objects, and does not print them.
 """
@@ -33,12 +34,14 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
+    from lakelog.cli.kafka_tools.perf_appends import PerfAppends
     from storage_engine.topic.topics import Topics
 
 app = typer.Typer(help="Measure how fast a topic is written and read.", no_args_is_help=True)
 
 _INT_MAX = 2**31 - 1
 _CAPITAL_A, _CAPITALS = 65, 26
+_TRANSACTION_MS = 3000
 _Values = Callable[[int, int], "pa.Array"]
 """Makes the values of some records: the number of the first record, and how many."""
 IntervalOption = Annotated[
@@ -63,6 +66,22 @@ WarmupOption = Annotated[
 ]
 BatchOption = Annotated[
     int, typer.Option("--batch-records", metavar="N", min=1, max=_INT_MAX, help="Number of records in a commit.")
+]
+TransactionalIdOption = Annotated[
+    str | None,
+    typer.Option(
+        "--transactional-id", metavar="NAME", help="Append in transactions. The name has no effect in Lakelog."
+    ),
+]
+TransactionDurationOption = Annotated[
+    int | None,
+    typer.Option(
+        "--transaction-duration-ms",
+        metavar="MS",
+        min=1,
+        max=_INT_MAX,
+        help="Append in transactions, and commit each transaction after this time. Default with --transactional-id: 3000.",
+    ),
 ]
 RecordsOption = Annotated[
     int | None,
@@ -101,6 +120,8 @@ def produce(
     warmup_records: WarmupOption = 0,
     batch_records: BatchOption = 10_000,
     reporting_interval: IntervalOption = 5000,
+    transactional_id: TransactionalIdOption = None,
+    transaction_duration_ms: TransactionDurationOption = None,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
@@ -125,22 +146,20 @@ def produce(
             f"Warmup first {warmup_records} records. Steady state results will print after the complete test summary."
         )
     most = batch_records if throughput <= 0 else max(1, min(batch_records, int(throughput)))
+    sizes = _sizes(num_records, warmup_records, most)
+    if transactional_id is not None and transaction_duration_ms is None:
+        transaction_duration_ms = _TRANSACTION_MS
+    from lakelog.cli.kafka_tools.perf_appends import PerfAppends
+
     try:
-        _produce(
-            topics,
-            topic,
-            values,
-            _sizes(num_records, warmup_records, most),
-            throughput,
-            warmup_records,
-            reporting_interval,
-        )
+        with PerfAppends(topics, topic, transaction_duration_ms, _now_ms) as appends:
+            _produce(appends, values, sizes, throughput, warmup_records, reporting_interval)
     finally:
         settle_view(topics, topic)
 
 
 def _produce(
-    topics: Topics, topic: str, values: _Values, sizes: Iterator[int], throughput: float, warmup: int, interval_ms: int
+    appends: PerfAppends, values: _Values, sizes: Iterator[int], throughput: float, warmup: int, interval_ms: int
 ) -> None:
     """Append commits of these sizes, and print the figures."""
     begun = _now_ms()
@@ -150,11 +169,12 @@ def _produce(
         start = _now_ms()
         if steady is None and 0 < warmup <= total.count:
             steady = ProducerFigures(start, steady=True)
-        size = _append(topics, topic, values(total.count, count))
+        size = appends.append(values(total.count, count))
         now = _now_ms()
         for figures in (total, window, steady):
             if figures is not None:
                 figures.record(round(now - start), count, size)
+        appends.commit_if_due()
         if now - window.start_ms >= interval_ms:
             if steady is not None and steady.count == window.count:
                 write_line("In steady state.")
@@ -163,6 +183,7 @@ def _produce(
             window = ProducerFigures(now)
         if throughput > 0:
             time.sleep(max(0.0, total.count / throughput - (_now_ms() - begun) / 1000))
+    appends.commit()
     end = _now_ms()
     write_line(total.total(end))
     if steady is not None:
@@ -181,25 +202,6 @@ def _sizes(records: int, warmup: int, most: int) -> Iterator[int]:
 
 def _now_ms() -> float:
     return time.monotonic() * 1000
-
-
-def _append(topics: Topics, topic: str, values: pa.Array) -> int:
-    """Append one commit; returns the bytes of the values."""
-    import pyarrow as pa
-
-    from lakelog.given_records import record_batches
-    from storage_engine.topic.append.appending import Append
-
-    state = topics.state(topic)
-    records = pa.RecordBatch.from_arrays([values], names=["value"])
-    with Append(topics.storage, topics.chain(topic), topics.config(state), topics.clock, state=state) as append:
-        for batch in record_batches(records, topics.clock.now_ms()):
-            append.stage(batch)
-        append.commit()
-    import pyarrow.compute as pc
-
-    size: int = pc.sum(pc.binary_length(values)).as_py()
-    return size
 
 
 def _values(record_size: int | None, file: Path | None, delimiter: str) -> _Values:

@@ -130,7 +130,6 @@ LOG_DIRS: Rows = (
 )
 
 _COMMITS = "Lakelog has no Kafka producer. To set the number of records in a commit, use --batch-records."
-_NO_TRANSACTION = "To append in a transaction, use `lakelog append --transactional`."
 PRODUCER_PERF_TEST: Rows = (
     ("--bootstrap-server", "", _NO_BROKER_OF_ROOT),
     ("--topic", "--topic", ""),
@@ -155,8 +154,12 @@ PRODUCER_PERF_TEST: Rows = (
     ("--producer.config", "", _COMMITS),
     ("--command-config", "", _COMMITS),
     ("--print-metrics", "", "Lakelog has no producer. `lakelog metrics` prints the figures of topics."),
-    ("--transactional-id", "", _NO_TRANSACTION),
-    ("--transaction-duration-ms", "", _NO_TRANSACTION),
+    (
+        "--transactional-id",
+        "--transactional-id",
+        "Lakelog's transactions have no names. Any name turns transactions on.",
+    ),
+    ("--transaction-duration-ms", "--transaction-duration-ms", ""),
     ("--help", "--help", ""),
 )
 

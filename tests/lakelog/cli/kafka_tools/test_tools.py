@@ -173,6 +173,25 @@ def test_perf_produce_appends_the_records(orders: Lakelog, tmp_path: Path) -> No
     )
 
 
+def test_perf_produce_appends_in_transactions(orders: Lakelog) -> None:
+    """Each append takes longer than a millisecond, so each is a transaction. In the other runs, one transaction has all. Each
+    transaction appends a marker."""
+    orders("topics", "create", "single")
+    batches, end = ("--batch-records", "10"), 0
+    for words, markers in (
+        (("--transactional-id", "x", *batches, "--transaction-duration-ms", "1"), 3),
+        (("--transaction-duration-ms", "3600000", *batches), 1),
+        (("--transactional-id", "x"), 1),
+    ):
+        ended = orders("perf", "produce", "--topic", "single", "--payload-monotonic", "--num-records", "30", *words)
+        assert (ended.status, ended.err) == (0, "")
+        assert ended.out.splitlines()[-1].startswith("30 records sent, ")
+        found = orders("read", "--topic", "single", "--from", str(end)).records
+        assert [base64.b64decode(each["value"]) for each in found] == [b"%d" % number for number in range(30)]
+        end += 30 + markers
+        assert orders("offsets", "--topic", "single").out == f"single:0:{end}\n"
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
