@@ -126,5 +126,6 @@ def test_a_form_is_sent_by_a_browser(filled: PagesRoot, chromium: Chromium) -> N
         )
         assert filled.topics.state("orders").configs["segment.ms"] == "3600000"
         assert page.complaints == []
-        page.ask("fetch('/topics/orders/plan').then(answer => answer.text()).then(text => window.plan = text)")
-        wait_for(page, "window.plan ?? ''", lambda found: "Apply this plan" in str(found))
+        fetched = "fetch('/topics/orders/plan').then(answer => answer.text()).then(text => window.plan = text)"
+        page.ask(fetched)
+        wait_for(page, f"{fetched}, window.plan ?? ''", lambda found: "Apply this plan" in str(found))
