@@ -81,8 +81,7 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
         uri = topics.storage.uri
         found.findings += _no_root(topics.storage)
         found.findings += [placed(of_error(error, Kind.STATE), uri) for error in damaged_records(topics.storage)]
-        reports_error = KeptReports().read(topics.storage).error
-        found.findings += [] if reports_error is None else [placed(of_error(reports_error, Kind.STATE), uri)]
+        found.findings += _unlisted_reports(topics.storage)
     named = {finding.file for finding in found.findings}
     damaged = [
         placed(of_error(error, Kind.STATE, remedy), topics.storage.uri)
@@ -192,6 +191,12 @@ def _no_root(storage: Storage) -> Iterator[Finding]:
     if may_become_root(storage):
         finding = replace(finding, is_note=True, meaning="nothing was ever created here")
     yield finding
+
+
+def _unlisted_reports(storage: Storage) -> Iterator[Finding]:
+    """Report a folder of reports of ingests that cannot be listed."""
+    if (error := KeptReports().read(storage).error) is not None:
+        yield placed(of_error(error, Kind.STATE), storage.uri)
 
 
 def _foreign_files(topics: Topics, states: Iterable[TopicState]) -> Iterator[Finding]:
