@@ -105,6 +105,7 @@ class Topics:
         if (folders := self.storage.folders) is not None:  # lists all folders in one call
             # Includes a symbolic link to a folder: `entries` does not follow the link, but `list` does.
             names = sorted(shown.union(f"{entry.name}/" for entry in folders.entries("meta")))
+            names = [name for name in names if is_topic_name(name[:-1])]  # another folder may be unreadable
             yield from (name[:-1] for name in names if name in shown or self._has_files(f"meta/{name}"))
             return
         after = ""

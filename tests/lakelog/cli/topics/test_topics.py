@@ -86,7 +86,7 @@ def test_describe_shows_everything_else_if_the_report_of_the_ingest_is_damaged(l
     found = lakelog("topics", "describe", "t", "--format", "json")
     shown = json.loads(found.out)
     assert (found.status, found.err) == (4, f"lakelog: {shown['ingest_error']}\n")
-    assert shown["ingest_error"].startswith("meta/@ingests/q.json at position 12: expected the report of an ingest")
+    assert shown["ingest_error"].startswith("meta/@ingests/q.json at position 0: expected the report of an ingest")
     assert shown | {"ingest_error": None} == json.loads(whole.out)
     table = lakelog("topics", "describe", "t")
     assert (table.status, table.err) == (4, found.err)
