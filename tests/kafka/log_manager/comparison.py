@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +19,12 @@ from storage_engine.log.checkpoint import (
     decode_offsets,
 )
 from storage_engine.log.filenames import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX
-from storage_engine.log.indexes.transaction_index import decode_transaction_index
+from storage_engine.log.indexes.transaction_index import AbortedTransaction, decode_transaction_index
 from storage_engine.log.producers.producer_snapshot import EMPTY_SNAPSHOT, ProducerEntry, decode_snapshot
 from storage_engine.log.producers.producer_state import active_producers
 from storage_engine.record.batch import scan_batches
 from tests.kafka.judge import differing_batches, index_by_rule
+from tests.kafka.log_manager.derivations import Derivations
 from tests.kafka.log_manager.sides import Offsets
 
 CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, FIRST_DIRTY_OFFSETS)
@@ -84,8 +85,10 @@ def same_offsets(theirs: Offsets | None, ours: Offsets | None) -> bool:
 class Folder:
     """What is known about a partition's folder. The comparison needs it to recognise the intended differences.
 
-    interval: index.interval.bytes. start, end: of our log. now_ms: the end of this life. expiration_ms: of producers.
-    recovered: whether files were ever damaged, or the log was recovered after a crash.
+    interval: index.interval.bytes. start, end: of the log. now_ms: the end of this life. expiration_ms: of producers.
+    ends_clean: whether this life ended with an orderly stop.
+    recovered: the lowest base offset of a segment that this life has recovered; None if there is none.
+    theirs, ours: what Kafka and Lakelog can know about the producers.
     """
 
     interval: int
@@ -93,50 +96,81 @@ class Folder:
     end: int
     now_ms: int
     expiration_ms: int
-    recovered: bool
+    ends_clean: bool
+    recovered: int | None
+    theirs: Derivations
+    ours: Derivations
 
-    def same_producers(self, theirs: bytes, ours: bytes) -> bool:
-        """Whether two snapshots have the same producers, apart from those that a broker that starts now would drop. After a
-        recovery, Kafka does not know all producers, their coordinators' epochs, and where their transactions began."""
-        one, other = (
-            set(active_producers(decode_snapshot(data, SNAPSHOT), self.now_ms, self.expiration_ms))
-            for data in (theirs, ours)
+    def _active(self, entries: Iterable[ProducerEntry]) -> frozenset[ProducerEntry]:
+        """The producers that a broker that starts now would load."""
+        return frozenset(active_producers(entries, self.now_ms, self.expiration_ms))
+
+    def same_producers(self, offset: int, theirs: bytes, ours: bytes) -> bool:
+        """Whether two snapshots at an offset have the same producers, apart from expired ones. If Kafka has started with
+        another snapshot than Lakelog, both must be right, and Lakelog must know as much as Kafka.
+        """
+        one, other = (self._active(decode_snapshot(data, SNAPSHOT)) for data in (theirs, ours))
+        if one == other:
+            return True
+        known = {each.producer_id: each for each in other}
+        return (
+            all(_is_newer(known.get(each.producer_id), each) for each in one)
+            and any(one == self._active(each) for each in self.theirs.producers(offset))
+            and any(other == self._active(each) for each in self.ours.producers(offset))
         )
-        if not self.recovered:
-            return one == other
-        return {_batches_of(each) for each in one} <= {_batches_of(each) for each in other}
 
     def without_expired(self, theirs: bytes, ours: bytes) -> bytes:
         """Kafka's log without the empty batches of expired producers that only Kafka keeps. To recover a segment, Kafka
         deletes the later snapshots. It then knows expired producers again, up to its first check for them."""
-        if not self.recovered:
-            return theirs
         table = scan_batches(np.frombuffer(theirs, np.uint8), LOG)
         kept = scan_batches(np.frombuffer(ours, np.uint8), LOG).base_offsets
         expired = self.now_ms - table.max_timestamps >= self.expiration_ms
         only_theirs = ~np.isin(table.base_offsets, kept) & (table.producer_ids >= 0) & ~table.is_control & expired
         dropped = only_theirs & (table.records_counts == 0)
-        places = zip(table.positions.tolist(), table.sizes.tolist(), dropped.tolist(), strict=True)
-        return b"".join(theirs[at : at + size] for at, size, drop in places if not drop)
+        if not dropped.any():
+            return theirs
+        newest = {(each.producer_id, each.last_offset) for some in self.theirs.producers(self.end) for each in some}
+        places = zip(
+            table.positions.tolist(), table.sizes.tolist(), dropped.tolist(), table.producer_ids.tolist(),
+            table.last_offsets.tolist(), strict=True,
+        )  # fmt: skip
+        return b"".join(
+            theirs[at : at + size] for at, size, drop, *batch in places if not (drop and tuple(batch) in newest)
+        )
 
     def same_epochs(self, theirs: bytes, ours: bytes) -> bool:
-        """Whether two checkpoints have the same leader epochs. Kafka drops an epoch that begins at the log's end."""
+        """Whether two checkpoints have the same leader epochs. Kafka drops an epoch that begins at the log's end. A
+        broker that leads the partition begins another epoch before it appends, but here nobody leads.
+        """
         one, other = (
             [each for each in decode_leader_epochs(data, LEADER_EPOCHS) if each[1] < self.end]
             for data in (theirs, ours)
         )
-        return one == other or not one
+        return one == other or (not one and not self.theirs.found.has_epoch)
 
     def same_aborted(self, theirs: bytes, ours: bytes) -> bool:
-        """Whether two transaction indexes have the same transactions. After a recovery, Kafka does not know where a
-        transaction began if that is below the log start or before a missing snapshot."""
-        if not self.recovered:
-            return theirs == ours
-        one, other = (
-            {(each.producer_id, each.last_offset) for each in decode_transaction_index(data, TRANSACTION_INDEX)}
-            for data in (theirs, ours)
+        """Whether two transaction indexes have the same transactions. If Kafka has started with another snapshot than
+        Lakelog, it can miss a transaction, or the beginning of one. Both must be right then.
+        """
+        one, other = (frozenset(decode_transaction_index(data, TRANSACTION_INDEX)) for data in (theirs, ours))
+        if one == other:
+            return True
+        known = {each.last_offset: each for each in other}
+        return (
+            all(_is_wider(known.get(each.last_offset), each) for each in one)
+            and one - other <= self.theirs.aborted(self.end)
+            and other - one <= self.ours.aborted(self.end)
         )
-        return one <= other
+
+
+def _is_newer(ours: ProducerEntry | None, theirs: ProducerEntry) -> bool:
+    """Whether our state of a producer is as new as Kafka's."""
+    return ours is not None and (ours.producer_epoch, ours.last_offset) >= (theirs.producer_epoch, theirs.last_offset)
+
+
+def _is_wider(ours: AbortedTransaction | None, theirs: AbortedTransaction) -> bool:
+    """Whether our aborted transaction hides as much as Kafka's."""
+    return ours is not None and ours.producer_id == theirs.producer_id and ours.first_offset <= theirs.first_offset
 
 
 def _compare_logs(theirs: Path, ours: Path, known: Folder) -> Iterator[tuple[str, str]]:
@@ -148,23 +182,45 @@ def _compare_logs(theirs: Path, ours: Path, known: Folder) -> Iterator[tuple[str
         }
         for folder in (theirs, ours)
     )
-    bases = {name.removesuffix(LOG) for name in other if name.endswith(LOG)}
     for name in sorted(one.keys() ^ other.keys()):
         stem, _, suffix = name.partition(".")
         if name in other and f".{suffix}" in (INDEX, TIME_INDEX) and other.get(stem + LOG) == b"":
             continue  # Kafka makes the indexes of an empty segment when it uses them
-        if f".{suffix}" == SNAPSHOT and name in other and (stem in bases or int(stem) <= known.start):
-            continue  # Kafka has none at or below the log start, and none after a gap
-        if f".{suffix}" == SNAPSHOT and name in one and (stem not in bases or int(stem) == known.end):
-            continue  # after it has loaded a log, Kafka writes one at its end; Lakelog when it closes the log
-        if f".{suffix}" == SNAPSHOT and name in one and (one[name] == EMPTY_SNAPSHOT or not _is_snapshot(one[name])):
-            continue  # Kafka keeps a damaged one that it has not read, and one for a log without records
+        if f".{suffix}" == SNAPSHOT and (
+            _may_have_more(int(stem), one[name], known) if name in one else _may_lack(int(stem), known)
+        ):
+            continue
         if f".{suffix}" == TRANSACTION_INDEX and known.same_aborted(one.get(name, b""), other.get(name, b"")):
             continue
         yield name, "only Kafka has this file" if name in one else "Kafka has not this file"
     for name in sorted(one.keys() & other.keys()):
         if one[name] != other[name]:
             yield from ((name, what) for what in _compare_file(name, one, other, known))
+
+
+def _may_lack(offset: int, known: Folder) -> bool:
+    """Whether Kafka may lack a snapshot. It deletes those at and below the log start, those above a segment that it
+    recovers, and those of the segments that it replaces by the results of an unfinished compaction. It never writes them
+    again.
+    """
+    is_above_recovered = known.recovered is not None and offset > known.recovered
+    was_lacking = offset in known.ours.found.snapshots and offset not in known.theirs.found.snapshots
+    return offset <= known.start or is_above_recovered or was_lacking or offset in known.theirs.found.swapped
+
+
+def _may_have_more(offset: int, data: bytes, known: Folder) -> bool:
+    """Whether only Kafka may have a snapshot. After it has loaded a log, Kafka writes one at its end, also if the log is
+    empty; Lakelog writes it when it closes a log with batches. After it has recovered the newest segment, Kafka writes one
+    at the end of the last batch that is not a legacy message.
+    """
+    if offset == known.end:
+        return not known.ends_clean or (known.start == known.end and data == EMPTY_SNAPSHOT)
+    return (
+        known.recovered is not None
+        and offset > known.theirs.last_base_offset
+        and _is_snapshot(data)
+        and frozenset(decode_snapshot(data, SNAPSHOT)) in known.theirs.producers(offset)
+    )
 
 
 def _compare_file(name: str, one: Mapping[str, bytes], other: Mapping[str, bytes], known: Folder) -> Iterator[str]:
@@ -178,7 +234,7 @@ def _compare_file(name: str, one: Mapping[str, bytes], other: Mapping[str, bytes
         if other[name] == rules[1] and (one[name] == rules[0] or len(one[name]) % len_of_entry(suffix)):
             return  # Kafka believes an index with a part of an entry
     elif f".{suffix}" == SNAPSHOT:
-        if not _is_snapshot(one[name]) or known.same_producers(one[name], other[name]):
+        if not _is_snapshot(one[name]) or known.same_producers(int(stem), one[name], other[name]):
             return
     elif f".{suffix}" == TRANSACTION_INDEX:
         if known.same_aborted(one[name], other[name]):
@@ -191,11 +247,6 @@ def _compare_file(name: str, one: Mapping[str, bytes], other: Mapping[str, bytes
 def len_of_entry(suffix: str) -> int:
     """The bytes of an entry of an index."""
     return 8 if f".{suffix}" == INDEX else 12
-
-
-def _batches_of(each: ProducerEntry) -> ProducerEntry:
-    """What the newest batch alone tells about a producer."""
-    return each._replace(coordinator_epoch=0, txn_first_offset=0)
 
 
 def _is_snapshot(data: bytes) -> bool:

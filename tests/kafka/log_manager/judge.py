@@ -1,5 +1,5 @@
 """Compares Kafka's own log manager with `lakelog log-manager` on random log directories: `python -m
-tests.kafka.log_manager.judge --directories 500 --seed 7 [--only N]`.
+tests.kafka.log_manager.judge --directories 500 --seed 7 [--only 13 409]`.
 
 Kafka's LogManager and LogCleaner run in one JVM with a simulated clock (KafkaLogManagerPeer.java), on a copy of the
 directories of each case (random_directories). Lakelog's log manager runs on another copy, with the same clock, the same
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +32,7 @@ from bench.turns import Peer
 from storage_engine.errors import LogError
 from storage_engine.log.filenames import LOG, TIME_INDEX
 from tests.kafka.log_manager.comparison import Folder, compare, same_offsets
+from tests.kafka.log_manager.derivations import Derivations, Found
 from tests.kafka.log_manager.random_directories import Case, random_case
 from tests.kafka.log_manager.sides import KafkaError, KafkaSide, Offsets, OurSide, Seen
 from tests.kafka_jvm import KafkaJvm
@@ -100,13 +101,14 @@ class _Trial:
         self._kafka = KafkaSide(self._theirs, case, kafka)
         self._lakelog = OurSide(self._ours, case)
         self._left_out: set[str] = set()
-        self._recovered: set[str] = set()
+        self._known: dict[str, tuple[Derivations, Derivations]] = {}
 
     def live(self, number: int) -> Iterator[tuple[str, str]]:
         """The differences of one life."""
         life = self._case.lives[number]
         for parent in (self._theirs, self._ours):
             self._case.lay(parent, number)
+        found = [self._found(parent) for parent in (self._theirs, self._ours)]
         try:
             theirs = self._kafka.open(life.now_ms)
         except KafkaError as error:
@@ -118,9 +120,8 @@ class _Trial:
             self._kafka.end(clean=False)
             yield "start", f"fails: {error}"
             return
-        if not self._was_clean(number):
-            self._recovered.update(ours.logs)
-        self._recovered.update(folder for folder, damages in life.damages.items() if damages)
+        self._known = self._derivations(found, ours, life.now_ms)
+        recovered = self._lakelog.recovered()
         self._date_changes(life.now_ms)
         self._leave_out_empty_time_indexes()
         self._leave_out_empty_segments()
@@ -130,9 +131,9 @@ class _Trial:
             theirs, ours = self._kafka.tick(tick), self._lakelog.tick(tick)
             self._date_changes(tick)
             self._left_out |= theirs.uncleanable
-            found = list(self._differing(f"tick {tick}", theirs, ours))
-            yield from found
-            if found:
+            differing = list(self._differing(f"tick {tick}", theirs, ours))
+            yield from differing
+            if differing:
                 break
         self._kafka.end(clean=life.ends_clean)
         self._lakelog.end(clean=life.ends_clean)
@@ -140,7 +141,8 @@ class _Trial:
         folders = {
             folder: Folder(
                 int(self._case.settings[folder.rpartition("-")[0]]["index.interval.bytes"]), each.start, each.end,
-                life.ticks[-1], expiration_ms, folder in self._recovered,
+                life.ticks[-1], expiration_ms, life.ends_clean,
+                min(recovered.get(folder, ()), default=None), *self._known[folder],
             )
             for folder, each in ours.logs.items()
         }  # fmt: skip
@@ -148,9 +150,27 @@ class _Trial:
             name = f"d{place}"
             yield from compare(self._theirs / name, self._ours / name, folders, self._left_out)
 
-    def _was_clean(self, number: int) -> bool:
-        """Whether the directories were closed in order before a life."""
-        return self._case.lives[number - 1].ends_clean if number else self._case.starts_clean
+    def _found(self, parent: Path) -> dict[str, Found]:
+        """What is in the folder of each partition before a life."""
+        return {each.folder: Found.at(parent / f"d{each.directory}" / each.folder) for each in self._case.partitions}
+
+    def _derivations(
+        self, found: Sequence[Mapping[str, Found]], ours: Seen, now_ms: int
+    ) -> dict[str, tuple[Derivations, Derivations]]:
+        """What can be known about the producers of each log, on both sides."""
+        expiration_ms = self._case.intervals["producer_expiration"]
+        known = {}
+        for each in self._case.partitions:
+            if each.folder in ours.logs:
+                start = ours.logs[each.folder].start
+                theirs, mine = (
+                    Derivations(
+                        before[each.folder], parent / f"d{each.directory}" / each.folder, start, now_ms, expiration_ms
+                    )
+                    for before, parent in zip(found, (self._theirs, self._ours), strict=True)
+                )
+                known[each.folder] = theirs, mine
+        return known
 
     def _date_changes(self, now_ms: int) -> None:
         """Give files that were changed by the real clock the simulated time. Kafka asks the file system for this time if
@@ -193,13 +213,13 @@ class _Trial:
 
     def _waits_longer(self, folder: str, theirs: Offsets, ours: Offsets) -> bool:
         """Whether only Lakelog knows an open transaction: one that began below the log start, one before a snapshot that
-        Kafka misses, or one whose marker is above the high watermark, but below the snapshot that Kafka has loaded. In a
-        log that was never recovered, the batches must show the transaction."""
-        shown = (ours.start, self._lakelog.first_open_offset(folder, ours.high_watermark))
+        Kafka misses, or one whose marker is above the high watermark, but below the snapshot that Kafka has loaded."""
+        known = self._known[folder]
         return (
             ours.last_stable_offset < theirs.last_stable_offset
             and same_offsets(theirs._replace(last_stable_offset=0), ours._replace(last_stable_offset=0))
-            and (folder in self._recovered or ours.last_stable_offset in shown)
+            and theirs.last_stable_offset in known[0].stable_offsets(theirs.high_watermark)
+            and ours.last_stable_offset in known[1].stable_offsets(ours.high_watermark)
         )
 
     def _differing(self, when: str, theirs: Seen, ours: Seen) -> Iterator[tuple[str, str]]:
@@ -219,9 +239,9 @@ def main() -> int:
     parser.add_argument("--directories", type=int, default=500, help="the number of cases")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--first", type=int, default=0, help="the number of the first case")
-    parser.add_argument("--only", type=int, help="the number of one case")
+    parser.add_argument("--only", type=int, nargs="+", help="the numbers of single cases")
     given = parser.parse_args()
-    numbers = range(given.first, given.first + given.directories) if given.only is None else [given.only]
+    numbers = range(given.first, given.first + given.directories) if given.only is None else given.only
     began = time.monotonic()
     differing = set()
     with ManagerJudge() as judge:

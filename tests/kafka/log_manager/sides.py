@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from bench.turns import Peer
 from storage_engine.clock import ManualClock
 from storage_engine.config.server_properties import read_server_properties
@@ -22,10 +20,7 @@ from storage_engine.kafka_dir.upkeep.cleaning import Cleaning
 from storage_engine.kafka_dir.upkeep.opening import BrokerLogs, Options
 from storage_engine.kafka_dir.upkeep.tasks import Tasks
 from storage_engine.log.checkpoint import HIGH_WATERMARKS, decode_offsets
-from storage_engine.log.filenames import LOG
 from storage_engine.log.log_reader import LogReader
-from storage_engine.record.batch import scan_batches
-from storage_engine.record.header import TRANSACTIONAL
 from tests.kafka.log_manager.random_directories import Case
 from tests.storage_engine.record_tables import to_rows
 
@@ -158,23 +153,14 @@ class OurSide:
         logs = self._opened.logs
         return {each.folder: _records(logs.log(*each)) for each in logs.partitions}
 
-    def first_open_offset(self, folder: str, high_watermark: int) -> int | None:
-        """The first offset of the oldest transaction without a marker below the high watermark, from the batches alone."""
-        begun: dict[int, int] = {}
-        for file in sorted(self._parent.glob(f"*/{folder}/*{LOG}")):
-            data = np.fromfile(file, np.uint8)
-            table = scan_batches(data, file.name)
-            columns = table.base_offsets, table.producer_ids, table.is_control, table.attributes & TRANSACTIONAL
-            for offset, producer, control, transactional in zip(*(each.tolist() for each in columns), strict=True):
-                if control and offset < high_watermark:
-                    begun.pop(producer, None)
-                elif transactional and offset < high_watermark:
-                    begun.setdefault(producer, offset)
-        return min(begun.values(), default=None)
-
     def damaged(self) -> frozenset[str]:
         """The folders in which loading cut damaged bytes out."""
         return frozenset(report.place for report in self._opened.logs.reports if report.cuts)
+
+    def recovered(self) -> dict[str, list[int]]:
+        """The base offsets of the segments that loading has recovered, by folder."""
+        reports = self._opened.logs.reports
+        return {Path(report.place).name: sorted(report.recovered) for report in reports if report.recovered}
 
     def end(self, *, clean: bool) -> None:
         if clean:

@@ -1,0 +1,166 @@
+"""Derives in all justified ways what a log manager can know about the producers of a log.
+
+A log manager derives the producers at an offset from a snapshot at or below this offset, and from the batches after the
+snapshot. Without a snapshot, it starts at the log start without any producer. Kafka and Lakelog do not always start with
+the same snapshot: to recover a segment, Kafka deletes the later snapshots, and at each load those at or below the log
+start. If batches of a producer were compacted, deleted or lost, the results then differ. Each result is nevertheless one
+of the derivations of this module. Any other value of a .snapshot, a .txnindex or a last stable offset is an error.
+
+A log manager drops an expired producer whenever it loads a snapshot. Kafka loads one for each segment that it recovers.
+So a derivation drops the expired producers either at its start only, or at each segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from storage_engine.errors import CorruptionError
+from storage_engine.kafka_dir.producers_at import replay_around_damage
+from storage_engine.log.checkpoint import LEADER_EPOCHS, decode_leader_epochs
+from storage_engine.log.filenames import LOG, SNAPSHOT, SWAP, TRANSACTION_INDEX
+from storage_engine.log.indexes.transaction_index import AbortedTransaction, decode_transaction_index
+from storage_engine.log.producers.producer_snapshot import ProducerEntry, decode_snapshot
+from storage_engine.log.producers.producer_state import Producers, aborted_among
+from storage_engine.log.segment_reader import Chunk
+from storage_engine.record.batch import scan_batches
+
+Snapshots = Mapping[int, tuple[ProducerEntry, ...]]
+
+
+def snapshots_in(folder: Path) -> Snapshots:
+    """The producers in each intact .snapshot of a partition, by the offset in its name."""
+    found = {}
+    for file in folder.glob(f"*{SNAPSHOT}"):
+        try:
+            found[int(file.stem)] = decode_snapshot(file.read_bytes(), file.name)
+        except CorruptionError:
+            continue
+    return found
+
+
+def aborted_in(folder: Path) -> frozenset[AbortedTransaction]:
+    """The transactions in all intact .txnindex files of a partition."""
+    found: set[AbortedTransaction] = set()
+    for file in folder.glob(f"*{TRANSACTION_INDEX}"):
+        try:
+            found.update(decode_transaction_index(file.read_bytes(), file.name))
+        except CorruptionError:
+            continue
+    return frozenset(found)
+
+
+def _swapped_in(folder: Path) -> range:
+    found = {int(file.name.partition(".")[0]): file for file in folder.glob(f"*{LOG}{SWAP}")}
+    if not found:
+        return range(0)
+    ends = [base + 1 for base in found]
+    for file in found.values():
+        table = scan_batches(np.frombuffer(file.read_bytes(), np.uint8), file.name)
+        ends += [int(each) + 1 for each in table.last_offsets[-1:]]
+    return range(min(found), max(ends))
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a life finds in a partition's folder before the log is loaded.
+
+    snapshots, aborted: the intact ones.
+    has_epoch: whether the log has a leader epoch.
+    swapped: the offsets of the segments that an unfinished compaction has written: first <= offset < end.
+    """
+
+    snapshots: Snapshots
+    aborted: frozenset[AbortedTransaction]
+    has_epoch: bool
+    swapped: range
+
+    @classmethod
+    def at(cls, folder: Path) -> Found:
+        epochs = folder / LEADER_EPOCHS
+        has_epoch = epochs.exists() and len(decode_leader_epochs(epochs.read_bytes(), LEADER_EPOCHS)) > 0
+        return cls(snapshots_in(folder), aborted_in(folder), has_epoch, _swapped_in(folder))
+
+
+class Derivations:
+    """What can be known about the producers of one log in one life.
+
+    Args:
+        found: before the log was loaded.
+        folder: after the log was loaded, so that damaged batches are cut out.
+        log_start_offset: after the log was loaded.
+        now_ms: when the log was loaded.
+        expiration_ms: producer.id.expiration.ms.
+    """
+
+    def __init__(self, found: Found, folder: Path, log_start_offset: int, now_ms: int, expiration_ms: int) -> None:
+        self.found = found
+        self._segments = [
+            (int(file.stem), np.frombuffer(file.read_bytes(), np.uint8)) for file in sorted(folder.glob(f"*{LOG}"))
+        ]
+        self.last_base_offset = max((base for base, _ in self._segments), default=-1)
+        self._start = log_start_offset
+        self._now_ms = now_ms
+        self._expiration_ms = expiration_ms
+
+    def producers(self, offset: int) -> Iterator[frozenset[ProducerEntry]]:
+        """The producers at an offset in each derivation."""
+        yield frozenset()
+        for begin in self._beginnings(offset):
+            for drops in (False, True):
+                yield frozenset(self._derived(begin, offset, drops=drops)[0].entries())
+
+    def aborted(self, end: int) -> frozenset[AbortedTransaction]:
+        """The aborted transactions in all derivations."""
+        found = set(self.found.aborted)
+        for begin in self._beginnings(end):
+            for drops in (False, True):
+                found.update(self._derived(begin, end, drops=drops)[1])
+        return frozenset(found)
+
+    def stable_offsets(self, high_watermark: int) -> frozenset[int]:
+        """The last stable offset in each derivation. A transaction in a snapshot above the high watermark is open.
+
+        If there is no batch at this offset, Kafka gives the base offset of the next batch (LogSegment.read). If a log has
+        no snapshot after an orderly stop, Kafka reads no batches, and knows no transaction.
+        """
+        found = {high_watermark}
+        for begin in (None, *self.found.snapshots):
+            for drops in (False, True):
+                at = max(high_watermark, -1 if begin is None else begin)
+                producers = self._derived(begin, at, drops=drops)[0]
+                begun = (each.txn_first_offset for each in producers.entries() if each.txn_first_offset >= 0)
+                stable = max(self._start, min(begun, default=high_watermark))
+                found |= {min(high_watermark, each) for each in (stable, self._next_batch(stable))}
+        return frozenset(found)
+
+    def _next_batch(self, offset: int) -> int:
+        """The base offset of the first batch that ends at or after an offset; the offset if there is none."""
+        for base, data in self._segments:
+            table = scan_batches(data, str(base))
+            later = table.base_offsets[table.last_offsets >= offset]
+            if len(later):
+                return int(later[0])
+        return offset
+
+    def _beginnings(self, offset: int) -> list[int | None]:
+        return [None, *(each for each in self.found.snapshots if each <= offset)]
+
+    def _derived(self, begin: int | None, end: int, *, drops: bool) -> tuple[Producers, tuple[AbortedTransaction, ...]]:
+        """The producers at `end`, and the transactions aborted before it, from the snapshot at `begin` on."""
+        producers = Producers() if begin is None else Producers(self.found.snapshots[begin])
+        producers.expire(self._now_ms, self._expiration_ms)
+        start = self._start if begin is None else begin
+        aborted: tuple[AbortedTransaction, ...] = ()
+        for base, data in self._segments:
+            if drops and base > start:
+                producers.expire(self._now_ms, self._expiration_ms)
+            table = scan_batches(data, str(base))
+            table = table.select((table.last_offsets >= start) & (table.base_offsets < end))
+            for part in replay_around_damage(producers, Chunk(data, 0, table), str(base)):
+                producers = part.producers
+                aborted += aborted_among(part.ended)
+        return producers, aborted
