@@ -211,14 +211,15 @@ def _may_lack(offset: int, known: Folder) -> bool:
 def _may_have_more(offset: int, data: bytes, known: Folder) -> bool:
     """Whether only Kafka may have a snapshot. After it has loaded a log, Kafka writes one at its end, also if the log is
     empty; Lakelog writes it when it closes a log with batches. After it has recovered the newest segment, Kafka writes one
-    at the end of the last batch that is not a legacy message.
+    at the end of the last batch that is not a legacy message. Kafka keeps a damaged one that it has not read.
     """
+    if not _is_snapshot(data):
+        return True
     if offset == known.end:
         return not known.ends_clean or (known.start == known.end and data == EMPTY_SNAPSHOT)
     return (
         known.recovered is not None
         and offset > known.theirs.last_base_offset
-        and _is_snapshot(data)
         and frozenset(decode_snapshot(data, SNAPSHOT)) in known.theirs.producers(offset)
     )
 
