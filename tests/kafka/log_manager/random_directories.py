@@ -99,7 +99,7 @@ class Case:
         life = self.lives[number]
         for place in range(self.directories):
             directory = parent / f"d{place}"
-            directory.mkdir(exist_ok=True)
+            directory.mkdir(parents=True, exist_ok=True)
             if number == 0:
                 for name, offsets in self.checkpoints[place].items():
                     (directory / name).write_bytes(encode_offsets(offsets))

@@ -1,0 +1,124 @@
+"""Kills processes of `lakelog log-manager` at random moments, and starts others: after each kill, Kafka's log manager and
+Lakelog's load the same records, and at the end nothing is lost. KILLS=50 kills so many; SEED gives other directories.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from time import time_ns
+
+import pytest
+
+from storage_engine.log.checkpoint import CLEAN_SHUTDOWN
+from tests.kafka.log_manager.judge import JAVA_OPTIONS, SOURCE
+from tests.kafka.log_manager.random_directories import DAY_MS, Case, Life, random_case
+from tests.kafka.log_manager.sides import KafkaSide, OurSide
+from tests.kafka_jvm import KafkaJvm
+
+pytestmark = pytest.mark.kafka
+
+HOME = Path(__file__).parents[3]
+SEED = int(os.environ.get("SEED", "7"))
+KILLS = int(os.environ.get("KILLS", "3"))
+MOST_LINES = 40
+KEPT = {"retention.ms": "-1", "min.cleanable.dirty.ratio": "0.0", "delete.retention.ms": str(DAY_MS)}
+"""Settings under which the time of a run does not decide what is deleted."""
+FAST = """log.initial.task.delay.ms=0
+log.cleaner.backoff.ms=20
+log.flush.scheduler.interval.ms=50
+log.flush.offset.checkpoint.interval.ms=50
+log.flush.start.offset.checkpoint.interval.ms=50
+producer.id.expiration.ms={expiration}
+"""
+Records = dict[str, dict[int, int]]
+
+
+def undamaged_case(number: int) -> Case:
+    """A random case with one life, whose files are intact. Its deletions do not depend on the time."""
+    case = random_case(SEED, number)
+    settings = {topic: {**own, **KEPT} for topic, own in case.settings.items()}
+    return replace(case, settings=settings, lives=(Life(time_ns() // 1_000_000, (), {}, frozenset(), True),))
+
+
+def managed_by_kafka(parent: Path, case: Case, jvm: KafkaJvm) -> Records:
+    """The records that Kafka's log manager keeps."""
+    case.lay(parent, 0)
+    kafka = KafkaSide(parent, case, jvm.program)
+    now_ms = case.lives[0].now_ms
+    kafka.open(now_ms)
+    for minutes in (1, 2):
+        kafka.tick(now_ms + minutes * 60_000)
+    records = kafka.records()
+    kafka.end(clean=True)
+    return records
+
+
+def loaded(parent: Path, case: Case, jvm: KafkaJvm) -> tuple[Records, Records]:
+    """The records that Kafka and Lakelog find in copies of the directories."""
+    now_ms = case.lives[0].now_ms
+    found = []
+    for side in ("kafka", "ours"):
+        copy = parent.with_name(f"copy-{side}")
+        shutil.copytree(parent, copy)
+        manager = KafkaSide(copy, case, jvm.program) if side == "kafka" else OurSide(copy, case)
+        manager.open(now_ms)
+        found.append(manager.records())
+        manager.end(clean=False)
+        shutil.rmtree(copy)
+    return found[0], found[1]
+
+
+def command(parent: Path, case: Case) -> list[str]:
+    properties, topics = parent.with_suffix(".properties"), parent.with_suffix(".yaml")
+    dirs = ",".join(str(parent / f"d{number}") for number in range(case.directories))
+    fast = FAST.format(expiration=case.intervals["producer_expiration"])
+    properties.write_text(f"log.dirs={dirs}\n{fast}")
+    sections = {
+        topic: {key: int(value) if value.lstrip("-").isdigit() else value for key, value in own.items()}
+        for topic, own in case.settings.items()
+    }
+    topics.write_text(json.dumps(sections))
+    options = ["--config", str(properties), "--topic-config", str(topics)]
+    return [sys.executable, "-m", "lakelog.cli", "log-manager", *options]
+
+
+def kill_after(lines: int, started: list[str]) -> None:
+    """Start a process, and kill it after it has printed so many lines."""
+    with subprocess.Popen(started, cwd=HOME, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(lines):
+            assert process.stdout.readline()
+        process.kill()
+
+
+def test_a_killed_process_loses_nothing_that_kafka_keeps(tmp_path: Path) -> None:
+    chance = random.Random(SEED)
+    print(f"SEED={SEED} KILLS={KILLS}", file=sys.stderr)
+    jvm = KafkaJvm(SOURCE, JAVA_OPTIONS)
+    try:
+        for number in range(max(1, KILLS // 3)):
+            case = undamaged_case(number)
+            expected = managed_by_kafka(jvm.folder / f"expected-{number}", case, jvm)
+            assert any(expected.values())
+            parent = jvm.folder / f"killed-{number}"
+            case.lay(parent, 0)
+            started = command(parent, case)
+            for _ in range(3):
+                kill_after(chance.randrange(MOST_LINES), started)
+                kafkas, ours = loaded(parent, case, jvm)
+                assert ours == kafkas
+                assert all(expected[folder].items() <= ours[folder].items() for folder in expected)
+            ended = subprocess.run([*started, "--once"], check=False, cwd=HOME, capture_output=True, text=True)
+            assert (ended.returncode, ended.stderr) == (0, "")
+            assert all((parent / f"d{place}" / CLEAN_SHUTDOWN).exists() for place in range(case.directories))
+            kafkas, ours = loaded(parent, case, jvm)
+            assert ours == kafkas == expected
+    finally:
+        jvm.close()
