@@ -22,6 +22,7 @@ import java.io.BufferedReader;
 import java.io.File;
 import java.io.InputStreamReader;
 import java.nio.ByteBuffer;
+import java.nio.channels.ClosedChannelException;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.Collections;
@@ -224,7 +225,11 @@ public class KafkaLogManagerPeer {
         cleaner.shutdown();  // it has no threads; this only removes its metrics, which would keep its memory
         Iterator locks = CollectionConverters.asJava((Seq) manager.dirLocks()).iterator();
         while (locks.hasNext()) {
-            ((FileLock) locks.next()).destroy();
+            try {
+                ((FileLock) locks.next()).destroy();
+            } catch (ClosedChannelException error) {
+                continue;  // of a directory that went offline
+            }
         }
     }
 

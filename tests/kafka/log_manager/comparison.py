@@ -10,7 +10,6 @@ import numpy as np
 
 from storage_engine.errors import CorruptionError
 from storage_engine.log.checkpoint import (
-    CLEAN_SHUTDOWN,
     FIRST_DIRTY_OFFSETS,
     LEADER_EPOCHS,
     LOG_STARTS,
@@ -31,23 +30,21 @@ CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, FIRST_DIRTY_OFFSETS)
 
 
 def compare(
-    theirs: Path, ours: Path, folders: Mapping[str, Folder], left_out: Container[str]
+    theirs: Path, ours: Path, folders: Mapping[str, Folder], left_out: Container[str], moving: Container[str] = ()
 ) -> Iterator[tuple[str, str]]:
     """The differences between two log directories: where, and what.
 
     Args:
         folders: of the open logs, by name.
         left_out: folders that are not compared.
+        moving: folders that also exist with the suffix -future in these directories. Kafka writes offsets of these.
     """
     both = [{path.name for path in parent.iterdir() if path.is_dir()} for parent in (theirs, ours)]
     for name in sorted(both[0] ^ both[1]):
         yield name, "only Kafka has this folder" if name in both[0] else "Kafka has not this folder"
-    clean = [(parent / CLEAN_SHUTDOWN).exists() for parent in (theirs, ours)]
-    if clean[0] != clean[1]:
-        yield CLEAN_SHUTDOWN, f"{clean[1]}, Kafka {clean[0]}"
     for file in CHECKPOINTS:
         offsets = _compare_offsets(theirs / file, ours / file, {folder: each.start for folder, each in folders.items()})
-        yield from ((file, what) for folder, what in offsets if folder not in left_out)
+        yield from ((file, what) for folder, what in offsets if folder not in left_out and folder not in moving)
     for folder in sorted(both[0] & both[1]):
         if folder not in left_out and folder in folders:
             found = _compare_logs(theirs / folder, ours / folder, folders[folder])

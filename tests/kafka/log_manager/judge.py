@@ -30,6 +30,8 @@ from typing import NamedTuple
 
 from bench.turns import Peer
 from storage_engine.errors import LogError
+from storage_engine.kafka_dir.log_directory import DELETED_FOLDER, FUTURE_FOLDER
+from storage_engine.log.checkpoint import CLEAN_SHUTDOWN
 from storage_engine.log.filenames import LOG, TIME_INDEX
 from tests.kafka.log_manager.comparison import Folder, compare, same_offsets
 from tests.kafka.log_manager.derivations import Derivations, Found
@@ -135,6 +137,10 @@ class _Trial:
             yield from differing
             if differing:
                 break
+            for folder, batch in life.appends.get(tick, ()):
+                if folder in theirs.logs and folder in ours.logs:
+                    self._kafka.append(folder, batch)
+                    self._lakelog.append(folder, batch)
         self._kafka.end(clean=life.ends_clean)
         self._lakelog.end(clean=life.ends_clean)
         expiration_ms = self._case.intervals["producer_expiration"]
@@ -147,8 +153,37 @@ class _Trial:
             for folder, each in ours.logs.items()
         }  # fmt: skip
         for place in range(self._case.directories):
-            name = f"d{place}"
-            yield from compare(self._theirs / name, self._ours / name, folders, self._left_out)
+            yield from self._compare_directory(place, folders, was_clean=self._was_clean(number))
+        yield from self._changed_aside()
+
+    def _was_clean(self, number: int) -> bool:
+        """Whether the directories were closed in order before a life."""
+        return self._case.lives[number - 1].ends_clean if number else self._case.starts_clean
+
+    def _compare_directory(
+        self, place: int, folders: Mapping[str, Folder], *, was_clean: bool
+    ) -> Iterator[tuple[str, str]]:
+        theirs, ours = self._theirs / f"d{place}", self._ours / f"d{place}"
+        moving = {
+            each.partition.folder
+            for each in self._case.aside
+            if each.directory == place and each.name.endswith(FUTURE_FOLDER)
+        }
+        yield from compare(theirs, ours, folders, self._left_out, moving)
+        clean = (theirs / CLEAN_SHUTDOWN).exists(), (ours / CLEAN_SHUTDOWN).exists()
+        if moving and not was_clean and clean == (True, False):
+            self.ended = True  # Lakelog does not open logs with the suffix -future, so the next start must recover them
+        elif clean[0] != clean[1]:
+            yield f"d{place}/{CLEAN_SHUTDOWN}", f"{clean[1]}, Kafka {clean[0]}"
+
+    def _changed_aside(self) -> Iterator[tuple[str, str]]:
+        """The files that Lakelog has changed in folders with the suffixes -future and -stray. Kafka opens their logs."""
+        for each in self._case.aside:
+            folder = self._ours / f"d{each.directory}" / each.name
+            if not each.name.endswith(DELETED_FOLDER):
+                files = {name: (folder / name).read_bytes() for name in each.partition.log.rounds[0].files}
+                if files != each.partition.log.rounds[0].files:
+                    yield str(folder.relative_to(self._ours)), "was changed"
 
     def _found(self, parent: Path) -> dict[str, Found]:
         """What is in the folder of each partition before a life."""

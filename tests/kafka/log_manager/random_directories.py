@@ -9,6 +9,8 @@ The cases vary in all that random_logs varies, and in:
 - the topics' settings for retention and compaction, the broker's intervals, the times at which the manager works;
 - checkpoints: recovery points anywhere, first dirty offsets, log start offsets, high watermarks or none;
 - after an orderly stop: missing indexes and snapshots, files and folders that a broker had set aside or not finished;
+- folders that a broker has set aside, to move, delete or forget a partition;
+- appends in the last life but one, with rolls, and a further life after them;
 - after a crash: also torn tails, zeros and garbage at the end, damaged batches and indexes.
 
 A damage is a function of a partition's folder, so that the same damage can be done to two copies of the folder.
@@ -21,7 +23,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,8 +41,9 @@ from storage_engine.log.checkpoint import (
 )
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX
 from storage_engine.record.batch import scan_batches
+from storage_engine.record.compression import Codec
 from storage_engine.record.header import HEADER_BYTES
-from tests.kafka.random_logs import DAY_MS, RandomLog, Round, random_log_of
+from tests.kafka.random_logs import DAY_MS, RandomLog, Record, Round, Sender, encode_batch, random_log_of
 
 TOPIC_ID = "judgejudgejudgejudge00"
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
@@ -67,6 +70,7 @@ class Life:
 
     now_ms: when it starts. ticks: when it works. damages: what is damaged before, by folder. loses: the folders whose
     damage costs intact records in Kafka. ends_clean: whether it ends with an orderly stop.
+    appends: batches that are appended after a tick, each with the folder of its partition.
     """
 
     now_ms: int
@@ -74,6 +78,20 @@ class Life:
     damages: Mapping[str, tuple[Damage, ...]]
     loses: frozenset[str]
     ends_clean: bool
+    appends: Mapping[int, tuple[tuple[str, bytes], ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Aside:
+    """A folder that a broker has set aside: a partition of another directory that it moves (-future), or that it does not
+    know (-stray), or that it deletes (-delete).
+
+    directory: the number of its log directory. partition: the partition with the same files.
+    """
+
+    directory: int
+    name: str
+    partition: Partition
 
 
 @dataclass(frozen=True)
@@ -93,6 +111,7 @@ class Case:
     starts_clean: bool
     truncates: bool
     counts: Counter[str] = field(default_factory=Counter)
+    aside: tuple[Aside, ...] = ()
 
     def lay(self, parent: Path, number: int) -> None:
         """Put the files of a life into the log directories below `parent`, and damage them."""
@@ -108,14 +127,58 @@ class Case:
         for partition in self.partitions:
             folder = parent / f"d{partition.directory}" / partition.folder
             if number == 0 or self.lives[number - 1].ends_clean:  # a broker appends only to what it has recovered
-                _lay(folder, partition.log.rounds[number], is_new=number == 0)
+                for each in partition.log.rounds[number : number + 1]:
+                    _lay(folder, each, is_new=number == 0)
             for damage in life.damages.get(partition.folder, ()):
                 damage(folder)
+        for aside in self.aside if number == 0 else ():
+            _lay(parent / f"d{aside.directory}" / aside.name, aside.partition.log.rounds[0], is_new=True)
 
 
 def random_case(seed: int, number: int) -> Case:
     """The case with this number."""
-    return _Maker(random.Random(f"log manager {seed} {number}")).case()
+    case = _Maker(random.Random(f"log manager {seed} {number}")).case()
+    chance = random.Random(f"additions {seed} {number}")
+    return _with_appends(chance, _with_folders_aside(chance, case))
+
+
+def _with_folders_aside(chance: random.Random, case: Case) -> Case:
+    found = []
+    for partition in case.partitions:
+        kind, place = chance.choice(["delete", "stray", "future"]), chance.randrange(case.directories)
+        if chance.random() < 0.15 and (kind != "future" or place != partition.directory):
+            found.append(Aside(place, f"{partition.folder}.{chance.randbytes(16).hex()}-{kind}", partition))
+            case.counts[f"folders with the suffix -{kind}"] += 1
+    return replace(case, aside=tuple(found))
+
+
+def _with_appends(chance: random.Random, case: Case) -> Case:
+    """The case with appends in its last life, and a further life after them. Only logs without high watermarks of a broker
+    get appends: their high watermark is the end of the log."""
+    if chance.random() < 0.6 or any(HIGH_WATERMARKS in each for each in case.checkpoints):
+        return case
+    *before, last = case.lives
+    appends = {}
+    for tick in last.ticks[::2]:
+        for _ in range(chance.randrange(4)):
+            partition = chance.choice(case.partitions)
+            appends[tick] = (*appends.get(tick, ()), (partition.folder, _batch(chance, tick)))
+            case.counts["appended batches"] += 1
+    began = last.ticks[-1]
+    further = Life(began, (began + HOUR_MS, began + DAY_MS), {}, frozenset(), chance.random() < 0.5)
+    return replace(case, lives=(*before, replace(last, appends=appends), further))
+
+
+def _batch(chance: random.Random, now_ms: int) -> bytes:
+    """A batch of some records, of no producer or of a new idempotent one."""
+    records = [
+        Record(
+            now_ms - chance.randrange(MINUTE_MS), b"k%d" % chance.randrange(9), chance.randbytes(chance.randrange(60))
+        )
+        for _ in range(chance.randrange(1, 12))
+    ]
+    sender = chance.choice([Sender(), Sender(chance.randrange(2**40), 0, 0)])
+    return encode_batch(0, records, chance.choice([Codec.NONE, Codec.GZIP]), sender)
 
 
 def _lay(folder: Path, each: Round, *, is_new: bool) -> None:

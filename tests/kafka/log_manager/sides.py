@@ -6,10 +6,13 @@ log, the directories that went offline, and the partitions that are not cleaned 
 
 from __future__ import annotations
 
+import base64
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from bench.turns import Peer
 from storage_engine.clock import ManualClock
@@ -77,6 +80,9 @@ class KafkaSide:
     def tick(self, now_ms: int) -> Seen:
         return self._seen(self._ask("tick", now=now_ms))
 
+    def append(self, folder: str, batch: bytes) -> None:
+        self._ask("append", folder=folder, batch=base64.b64encode(batch).decode())
+
     def records(self) -> dict[str, dict[int, int]]:
         return {folder: dict(found) for folder, found in self._ask("records").items()}
 
@@ -142,6 +148,12 @@ class OurSide:
         while self._cleaning.clean_next() is not None:
             pass
         return self.seen()
+
+    def append(self, folder: str, batch: bytes) -> None:
+        topic, _, number = folder.rpartition("-")
+        log = self._opened.logs.log(topic, int(number))
+        log.become_leader(log.leader_epoch)  # begins epoch 0 if the log has no epoch
+        log.append_batches(np.frombuffer(batch, np.uint8))
 
     def seen(self) -> Seen:
         logs = self._opened.logs

@@ -1,0 +1,180 @@
+"""Runs processes of `lakelog log-manager` on random directories. Processes are killed at random moments, or one of the
+directories is on a full disk. After each process, Kafka's log manager and Lakelog's load the same records. At the end, the
+records are those that Kafka's log manager keeps. KILLS=50 kills so many processes; SEED gives other directories.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from time import time_ns
+
+import pytest
+
+from storage_engine.log.checkpoint import CLEAN_SHUTDOWN
+from tests.kafka.log_manager.judge import JAVA_OPTIONS, SOURCE
+from tests.kafka.log_manager.random_directories import DAY_MS, Case, Life, random_case
+from tests.kafka.log_manager.sides import KafkaSide, OurSide
+from tests.kafka_jvm import KafkaJvm
+from tests.small_disks import can_mount, small_disk
+
+pytestmark = pytest.mark.kafka
+
+HOME = Path(__file__).parents[3]
+SEED = int(os.environ.get("SEED", "7"))
+KILLS = int(os.environ.get("KILLS", "3"))
+MOST_LINES = 40
+KEPT = {"retention.ms": "-1", "min.cleanable.dirty.ratio": "0.0", "delete.retention.ms": str(DAY_MS)}
+"""Settings under which the time of a run does not decide what is deleted."""
+FAST = """log.initial.task.delay.ms=0
+log.cleaner.backoff.ms=20
+log.flush.scheduler.interval.ms=50
+log.flush.offset.checkpoint.interval.ms=50
+log.flush.start.offset.checkpoint.interval.ms=50
+producer.id.expiration.ms={expiration}
+"""
+Records = dict[str, dict[int, int]]
+
+
+def undamaged_case(number: int) -> Case:
+    """A random case with one life, whose files are intact. Its deletions do not depend on the time."""
+    case = random_case(SEED, number)
+    settings = {topic: {**own, **KEPT} for topic, own in case.settings.items()}
+    return replace(case, settings=settings, lives=(Life(time_ns() // 1_000_000, (), {}, frozenset(), True),))
+
+
+def managed_by_kafka(parent: Path, case: Case, jvm: KafkaJvm) -> Records:
+    """The records that Kafka's log manager keeps."""
+    case.lay(parent, 0)
+    kafka = KafkaSide(parent, case, jvm.program)
+    now_ms = case.lives[0].now_ms
+    kafka.open(now_ms)
+    for minutes in (1, 2):
+        kafka.tick(now_ms + minutes * 60_000)
+    records = kafka.records()
+    kafka.end(clean=True)
+    return records
+
+
+def loaded(parent: Path, case: Case, jvm: KafkaJvm) -> tuple[Records, Records]:
+    """The records that Kafka and Lakelog find in copies of the directories."""
+    now_ms = case.lives[0].now_ms
+    found = []
+    for side in ("kafka", "ours"):
+        copy = parent.with_name(f"copy-{side}")
+        shutil.copytree(parent, copy)
+        manager = KafkaSide(copy, case, jvm.program) if side == "kafka" else OurSide(copy, case)
+        manager.open(now_ms)
+        found.append(manager.records())
+        manager.end(clean=False)
+        shutil.rmtree(copy)
+    return found[0], found[1]
+
+
+def command(parent: Path, case: Case) -> list[str]:
+    properties, topics = parent.with_suffix(".properties"), parent.with_suffix(".yaml")
+    dirs = ",".join(str(parent / f"d{number}") for number in range(case.directories))
+    fast = FAST.format(expiration=case.intervals["producer_expiration"])
+    properties.write_text(f"log.dirs={dirs}\n{fast}")
+    sections = {
+        topic: {key: int(value) if value.lstrip("-").isdigit() else value for key, value in own.items()}
+        for topic, own in case.settings.items()
+    }
+    topics.write_text(json.dumps(sections))
+    options = ["--config", str(properties), "--topic-config", str(topics)]
+    return [sys.executable, "-m", "lakelog.cli", "log-manager", *options]
+
+
+def kill_after(lines: int, started: list[str]) -> None:
+    """Start a process, and kill it after it has printed so many lines."""
+    with subprocess.Popen(started, cwd=HOME, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(lines):
+            assert process.stdout.readline()
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def jvm() -> Iterator[KafkaJvm]:
+    print(f"SEED={SEED} KILLS={KILLS}", file=sys.stderr)
+    jvm = KafkaJvm(SOURCE, JAVA_OPTIONS)
+    try:
+        yield jvm
+    finally:
+        jvm.close()
+
+
+def once(started: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*started, "--once"], check=False, cwd=HOME, capture_output=True, text=True)
+
+
+def finish(parent: Path, case: Case, jvm: KafkaJvm, expected: Records) -> None:
+    """The next run does all the work that is left."""
+    ended = once(command(parent, case))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert all((parent / f"d{place}" / CLEAN_SHUTDOWN).exists() for place in range(case.directories))
+    assert loaded(parent, case, jvm) == (expected, expected)
+
+
+def holds(ours: Records, expected: Records) -> bool:
+    return all(expected[folder].items() <= ours[folder].items() for folder in expected)
+
+
+@pytest.mark.parametrize("number", range(max(1, KILLS // 3)))
+def test_a_killed_process_loses_nothing_that_kafka_keeps(jvm: KafkaJvm, number: int) -> None:
+    chance = random.Random(f"{SEED} {number}")
+    case = undamaged_case(number)
+    expected = managed_by_kafka(jvm.folder / f"expected-{number}", case, jvm)
+    assert any(expected.values())
+    parent = jvm.folder / f"killed-{number}"
+    case.lay(parent, 0)
+    for _ in range(3):
+        kill_after(chance.randrange(MOST_LINES), command(parent, case))
+        kafkas, ours = loaded(parent, case, jvm)
+        assert ours == kafkas
+        assert holds(ours, expected)
+    finish(parent, case, jvm, expected)
+
+
+@pytest.mark.skipif(not can_mount(), reason="this user may not mount a file system")
+def test_a_full_disk_costs_no_record_and_the_other_directories_go_on(jvm: KafkaJvm, tmp_path: Path) -> None:
+    number = next(number for number in range(100) if two_busy_directories(undamaged_case(number)))
+    case = undamaged_case(number)
+    expected = managed_by_kafka(jvm.folder / "expected-full", case, jvm)
+    parents = tmp_path / "kafka", tmp_path / "ours"
+    with ExitStack() as disks:
+        for parent in parents:
+            parent.mkdir()
+            disk = disks.enter_context(small_disk(parent / "d0", 4 * 1024**2))
+            case.lay(parent, 0)
+            free = os.statvfs(disk)
+            (disk / "filler").write_bytes(bytes(free.f_bavail * free.f_frsize))
+        kafka = KafkaSide(parents[0], case, jvm.program)
+        now_ms = case.lives[0].now_ms
+        kafka.open(now_ms)
+        assert kafka.tick(now_ms + 60_000).offline == {"d0"}
+        kafka.end(clean=False)
+        ended = once(command(parents[1], case))
+        assert ended.returncode != 0
+        assert "No space left on device" in ended.stderr
+        for parent in parents:
+            (parent / "d0/filler").unlink()
+        kafkas, ours = loaded(parents[1], case, jvm)
+        assert ours == kafkas
+        assert holds(ours, expected)
+        others = [each.folder for each in case.partitions if each.directory != 0]
+        assert {folder: ours[folder] for folder in others} == {folder: expected[folder] for folder in others}
+        assert all((parents[1] / f"d{place}" / CLEAN_SHUTDOWN).exists() for place in range(1, case.directories))
+        finish(parents[1], case, jvm, expected)
+
+
+def two_busy_directories(case: Case) -> bool:
+    return {each.directory for each in case.partitions} >= {0, 1} and case.directories == 2
