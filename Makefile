@@ -55,14 +55,17 @@ fuzz: ## pass mutated files to every reader: 20,000 with bounds checks, then a m
 soak: ## repeat the tests of faults, the model and the jobs' output, for hours; SEED=7, KILLS=10, SCHEDULES=20000, RUNS=5
 	@$(SETUP); KILLS=$(or $(KILLS),50) BATCHES=$(or $(BATCHES),200) BROKER=1 $(if $(SEED),SEED=$(SEED)) \
 	    $(VENV_PYTHON) -m pytest -s -m "slow or soak" tests/faults/processes tests/pipeline/ingest/test_ingest_processes.py
+	@$(SETUP); KILLS=$(or $(KILLS),50) $(if $(SEED),SEED=$(SEED)) \
+	    $(VENV_PYTHON) -m pytest -s tests/kafka/log_manager/test_processes.py
 	@$(SETUP); $(VENV_PYTHON) -m tests.model.soak --schedules $(or $(SCHEDULES),20000) $(if $(SEED),--seed $(SEED))
 	@$(SETUP); $(VENV_PYTHON) -m tests.faults $(if $(SHARE),--share $(SHARE)) $(if $(SEED),--seed $(SEED))
 	@$(SETUP); $(VENV_PYTHON) -m tests.jobs.quiet_runs --runs $(or $(RUNS),20) --burners 4
 
-judge: ## compare Lakelog's compaction, retention and log manager with Kafka's, on random logs; LOGS=1000, DIRECTORIES=500, SEED=7
+judge: ## compare Lakelog's compaction, retention and log manager with Kafka's; LOGS=1000, DIRECTORIES=500, BROKERS=20, SEED=7
 	@$(SETUP); $(VENV_PYTHON) -m tests.kafka.judge --logs $(or $(LOGS),1000) $(if $(SEED),--seed $(SEED)); \
 	    $(VENV_PYTHON) -m tests.kafka.judge --retention --logs $(or $(LOGS),1000) $(if $(SEED),--seed $(SEED)); \
-	    $(VENV_PYTHON) -m tests.kafka.log_manager.judge --directories $(or $(DIRECTORIES),500) $(if $(SEED),--seed $(SEED))
+	    $(VENV_PYTHON) -m tests.kafka.log_manager.judge --directories $(or $(DIRECTORIES),500) $(if $(SEED),--seed $(SEED)); \
+	    $(VENV_PYTHON) -m tests.kafka.log_manager.real_brokers --directories $(or $(BROKERS),20) $(if $(SEED),--seed $(SEED))
 
 bench: ## run the benchmarks and write bench/results/
 	@$(SETUP); $(VENV_PYTHON) -m bench
