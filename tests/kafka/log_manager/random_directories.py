@@ -158,7 +158,7 @@ def _with_appends(chance: random.Random, case: Case) -> Case:
     if chance.random() < 0.6 or any(HIGH_WATERMARKS in each for each in case.checkpoints):
         return case
     *before, last = case.lives
-    appends = {}
+    appends: dict[int, tuple[tuple[str, bytes], ...]] = {}
     for tick in last.ticks[::2]:
         for _ in range(chance.randrange(4)):
             partition = chance.choice(case.partitions)

@@ -6,8 +6,8 @@ transactional producers, and is stopped in order or killed. Both log managers th
 and live for some simulated days in one or two lives, as in tests.kafka.log_manager.judge. If a case differs, the program
 prints the differences, and ends with exit status 1.
 
-The broker itself retains and compacts nothing. Folders of internal topics are left out: only KRaft and the coordinators
-know their settings.
+The broker itself retains and compacts nothing. Each copy has only the topics of its directory. Internal topics are left
+out: only KRaft and the coordinators know their settings.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pathlib import Path
 
 from kafka import KafkaProducer
 
-from storage_engine.log.checkpoint import CLEAN_SHUTDOWN
+from storage_engine.log.checkpoint import CLEAN_SHUTDOWN, decode_offsets, encode_offsets
 from tests.kafka.log_manager.judge import ManagerJudge
-from tests.kafka.log_manager.random_directories import DAY_MS, HOUR_MS, MINUTE_MS, Case, Life, Partition
-from tests.kafka.random_logs import RandomLog
+from tests.kafka.log_manager.random_directories import HOUR_MS, MINUTE_MS, Case, Life, Partition
+from tests.kafka.random_logs import DAY_MS, RandomLog
 from tests.kafka_broker import KafkaBroker
 
 QUIET = "log.cleaner.enable=false\nlog.initial.task.delay.ms=3600000\nlog.retention.check.interval.ms=3600000\n"
@@ -109,6 +109,9 @@ def copied_case(broker: KafkaBroker, chance: random.Random, prefix: str, copy: P
     for folder in copy.glob("*-*/"):
         if folder.name.rpartition("-")[0] not in settings:
             shutil.rmtree(folder)
+    for file in copy.glob("*-checkpoint"):
+        offsets = decode_offsets(file.read_bytes(), file.name)
+        file.write_bytes(encode_offsets({each: at for each, at in offsets.items() if each[0] in settings}))
     assert (copy / CLEAN_SHUTDOWN).exists() == is_clean
     intervals = {
         "retention": 5 * MINUTE_MS, "flush": MINUTE_MS, "recovery_points": MINUTE_MS, "log_starts": MINUTE_MS,

@@ -21,8 +21,9 @@ import pytest
 
 from storage_engine.log.checkpoint import CLEAN_SHUTDOWN
 from tests.kafka.log_manager.judge import JAVA_OPTIONS, SOURCE
-from tests.kafka.log_manager.random_directories import DAY_MS, Case, Life, random_case
+from tests.kafka.log_manager.random_directories import Case, Life, random_case
 from tests.kafka.log_manager.sides import KafkaSide, OurSide
+from tests.kafka.random_logs import DAY_MS
 from tests.kafka_jvm import KafkaJvm
 from tests.small_disks import can_mount, small_disk
 
