@@ -176,7 +176,7 @@ def fit_table(
     head = plan.head
     columns = nullable_columns(table_columns(export))
     layout = export.layout
-    created = head is None and not layout.needs_spark
+    created = head is None and not layout.cluster_by
     if created and create_table(export.table, columns, layout.properties, layout.partitions):
         return head_as_before(export, None)
     found = _columns(spark, export) if is_table(spark, export.table) else StructType()

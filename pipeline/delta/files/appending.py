@@ -1,7 +1,8 @@
 """Exports into files that Spark's tasks write with Arrow (`pipeline.delta.files.row_files`), and commits these files with the
 library deltalake. Upserts have a module of their own (`pipeline.delta.files.upserting`).
 
-This way is for plain tables only (`pipeline.delta.without_spark.plain_table`). It is used for two kinds of exports:
+This way is for plain tables (`pipeline.delta.without_spark.plain_table`) and for upsert tables with deletion vectors
+(`pipeline.delta.vectors.vector_table`). It is used for two kinds of exports:
 
 - an append: one pass over the log reads and decodes the records, and writes, hashes and counts the rows. Only records
   that cannot be decoded leave the tasks, and only their number and the files are known to the driver.
@@ -29,6 +30,7 @@ from pipeline.delta.files.row_files import LETTER_COLUMNS, RESULT, AppendRecords
 from pipeline.delta.rows.row_columns import REASONS, STALE_SINCE, row_columns, table_columns
 from pipeline.delta.rows.upserted_rows import DECIDES
 from pipeline.delta.table_stamp import Stamp
+from pipeline.delta.vectors.vector_table import VectorTable
 from pipeline.delta.without_spark.plain_table import PlainTable, conflict
 from storage_engine.storage.storage_opening import open_storage
 
@@ -42,14 +44,29 @@ def can_append(export: Export, plan: ExportPlan) -> bool:
 
 
 def is_plain(export: Export, version: int | None) -> bool:
-    """Whether the table is plain and has no partitions and all columns, and the settings ask for no other layout.
+    """Whether `open_table` opens the table, and the settings ask for no other layout.
 
     Args:
         version: None if the table does not exist yet.
     """
-    if export.layout.needs_spark or export.layout.partitions:
+    if export.layout.cluster_by or export.layout.partitions:
         return False
-    return version is None or PlainTable.open(export.table, version, table_columns(export)) is not None
+    return version is None or open_table(export, version) is not None
+
+
+def open_table(export: Export, version: int | None, *, knows_files: bool = False) -> PlainTable | VectorTable | None:
+    """The table at a version, or at its newest version; None if it is neither plain nor an upsert table with deletion
+    vectors, or has other columns than the export, or partitions.
+
+    Args:
+        knows_files: the caller has opened a version with the same files before, so their footers are not read again.
+    """
+    columns, wanted = table_columns(export), export.layout.deletion_vectors
+    if not wanted and (plain := PlainTable.open(export.table, version, columns, knows_files=knows_files)) is not None:
+        return plain
+    if wanted is False or export.mode is not ExportMode.UPSERT:
+        return None
+    return VectorTable.open(export.table, version, columns, knows_files=knows_files)
 
 
 def appending(export: Export) -> RecordTask:
@@ -104,7 +121,7 @@ def commit_files(export: Export, written: Written, stamp: Stamp) -> None:
     Raises:
         ConflictError: another writer changed the table.
     """
-    table = PlainTable.open(export.table, None, table_columns(export))
+    table = open_table(export, None)
     if table is None or (export.mode is ExportMode.UPSERT and not table.has_no_rows):
         raise conflict(export.table)
     table.change_files(written.files, stamp)

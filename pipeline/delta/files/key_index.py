@@ -35,11 +35,21 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass
 class FileChange:
-    """The changes of one file. dropped: the numbers of the rows that are dropped. stale: by number of a row, the new value
-    of `_stale_since`."""
+    """The changes of one file.
+
+    dropped: the numbers of the rows that are dropped.
+    stale: by number of a row, the new value of `_stale_since`.
+    stays: whether the file stays in the table. Then only the rows of `stale` are written again.
+    """
 
     dropped: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
     stale: dict[int, RecordPlace] = field(default_factory=dict)
+    stays: bool = False
+
+    @property
+    def gone(self) -> Numbers:
+        """The numbers of the rows that leave the file."""
+        return np.union1d(self.dropped, np.array([*self.stale], np.int64))
 
 
 @dataclass

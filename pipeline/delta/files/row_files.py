@@ -36,6 +36,7 @@ from pipeline.delta.rows.row_columns import (
     table_columns,
 )
 from pipeline.delta.rows.row_decoding import counted
+from pipeline.delta.vectors.vector_files import DeletionVector
 from storage_engine.storage import Storage
 from storage_engine.storage.file_object import FileObject
 from storage_engine.storage.storage_opening import open_storage
@@ -64,10 +65,11 @@ class WrittenFile:
 
 
 class TableFile(NamedTuple):
-    """A file of a table. name: the path in the folder of the table. size: in bytes."""
+    """A file of a table. name: the path in the folder of the table. size: in bytes. vector: its deletion vector."""
 
     name: str
     size: int
+    vector: DeletionVector | None = None
 
 
 @dataclass(frozen=True)

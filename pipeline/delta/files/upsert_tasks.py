@@ -1,4 +1,4 @@
-"""Contains the functions of the Spark tasks that upsert rows into a plain table.
+"""Contains the functions of the Spark tasks that upsert rows into a table.
 
     ReduceRecords   reads and decodes records, writes the rows of the newest ones into new files, and lists the records
     FindRows        finds the rows of the table that have keys of the list
@@ -35,6 +35,7 @@ from pipeline.delta.files.row_files import (
 )
 from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, STALE_SINCE, nullable_columns, table_columns
 from pipeline.delta.rows.row_decoding import newest_of_keys
+from pipeline.delta.vectors.vector_files import read_vector
 from pipeline.delta.without_spark.row_changes import stale_array
 from storage_engine.storage import Storage
 from storage_engine.storage.file_object import ReadableObject
@@ -44,12 +45,11 @@ REDUCED = pa.schema([*LETTER_COLUMNS, ("_index", pa.binary())])
 """The columns of ReduceRecords. One row of each task has `_written` and `_index`: the list of the records (`packed`), or
 null if the list would be too large. The other rows are the records that cannot be decoded."""
 FOUND_ROWS = pa.schema([("number", pa.int64()), ("found", pa.binary())])
-"""The columns of FindRows: the number of a file, and the rows that were found (`packed`)."""
+"""The columns of FindRows: the number of a file, and the rows that were found, with the columns FOUND and perhaps the
+digests (`packed`)."""
 REWRITTEN = pa.schema([("number", pa.int64()), ("files", pa.string()), ("went", pa.string())])
 """The columns of RewriteFiles: the number of a file, the files that replace it, and the sums of the rows that were
 dropped (`rewritten_of`)."""
-
-_FOUND_COLUMNS = [*COORDINATES.names, STALE_SINCE.name]
 
 
 def packed(table: pa.Table) -> bytes:
@@ -120,26 +120,34 @@ def _slices(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True)
 class FindRows:
-    """Finds the rows that have one of the keys. The tasks get the numbers of the files."""
+    """Finds the rows that have one of the keys. The tasks get the numbers of the files.
+
+    with_digests: whether the rows are returned with their digests.
+    """
 
     export: Export
     files: Sequence[TableFile]
     keys: pa.Array
+    with_digests: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         storage = open_storage(self.export.table)
+        columns = pa.schema([*FOUND, DIGEST]) if self.with_digests else FOUND
         for number in _ids(batches):
-            rows = _scanner(storage, self.files[number], self.export, _FOUND_COLUMNS).to_table()
+            file = self.files[number]
+            read = ["_key", *(name for name in columns.names if name not in ("row", "key"))]
+            rows = _scanner(storage, file, self.export, read).to_table()
             keys = pc.index_in(rows["_key"], value_set=self.keys).combine_chunks()
-            places = pc.indices_nonzero(keys.is_valid())
+            places = np.setdiff1d(pc.indices_nonzero(keys.is_valid()), read_vector(storage, file.vector))
             found = rows.take(places).drop_columns("_key")
-            found = found.add_column(0, "key", keys.take(places)).add_column(0, "row", places)
-            yield pa.record_batch([[number], [packed(found.select(FOUND.names).cast(FOUND))]], schema=FOUND_ROWS)
+            found = found.add_column(0, "key", keys.take(places)).add_column(0, "row", pa.array(places))
+            yield pa.record_batch([[number], [packed(found.select(columns.names).cast(columns))]], schema=FOUND_ROWS)
 
 
 @dataclass(frozen=True)
 class RewriteFiles:
-    """Writes files again, with their changes. The tasks get the numbers of the files."""
+    """Writes files again, with their changes. If a file stays in the table, only its stale rows are written. The tasks get
+    the numbers of the files."""
 
     export: Export
     files: Sequence[tuple[TableFile, FileChange]]
@@ -180,13 +188,15 @@ def _ids(batches: Iterable[pa.RecordBatch]) -> list[int]:
 
 def _scanner(storage: Storage, file: TableFile, export: Export, columns: list[str] | None = None) -> ds.Scanner:
     """Reads a file of the table, with the columns of the table. A column that the file does not have is null."""
-    fragment = ds.ParquetFileFormat().make_fragment(pa.PythonFile(ReadableObject(storage, *file), "r"))
+    fragment = ds.ParquetFileFormat().make_fragment(
+        pa.PythonFile(ReadableObject(storage, file.name, file.size), "r")
+    )
     schema = nullable_columns(table_columns(export))
     return fragment.scanner(schema=schema, columns=columns, use_threads=False)
 
 
 def _changed(batch: pa.RecordBatch, first: int, change: FileChange) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """The rows that stay, and the rows that are dropped. first: the number of the first row in its file."""
+    """The rows that are written again, and the rows that are dropped. first: the number of the first row in its file."""
     end = first + batch.num_rows
     if stale := {row - first: place for row, place in change.stale.items() if first <= row < end}:
         number = batch.schema.get_field_index(STALE_SINCE.name)
@@ -194,6 +204,8 @@ def _changed(batch: pa.RecordBatch, first: int, change: FileChange) -> tuple[pa.
         places = np.arange(batch.num_rows)
         places[list(stale)] = batch.num_rows + np.arange(len(stale))
         batch = batch.set_column(number, batch.schema.field(number), values.take(pa.array(places)))
+    if change.stays:
+        return batch.take(pa.array([*stale], pa.int64())), batch.slice(0, 0)
     begins, ends = np.searchsorted(change.dropped, (first, end))
     stays = np.ones(batch.num_rows, np.bool_)
     stays[change.dropped[begins:ends] - first] = False

@@ -1,9 +1,13 @@
-"""Upserts rows into a plain table with Spark's tasks, and commits the files with the library deltalake.
+"""Upserts rows into a table with Spark's tasks, which write files, and commits these files. The table is plain, or has
+deletion vectors.
 
     1. the tasks that read the records write the rows of the newest ones into new files, and list the keys
     2. the tasks of the second job look for these keys in the files of the table; a new table needs no such job
     3. the driver decides which rows are dropped, from the new files and from the files of the table
     4. the tasks of the third job write the files with such rows again; often there are none
+
+If the table has deletion vectors, step 4 does not write files of the table again. Instead, the driver writes deletion
+vectors with the dropped rows. Only rows that become stale are written again, into new files.
 
 So no row goes through Spark's shuffle, and the rows that are replaced are read once, also if they have digests. The driver
 holds the list of the keys. If the list would be larger than INDEX_BYTES, the new files are deleted, and Spark makes the
@@ -13,11 +17,12 @@ upsert with a MERGE, as in all other tables (`pipeline.delta.table_writing`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
@@ -25,10 +30,11 @@ from pyspark.sql import functions as F
 
 from lakelog.spark.splits import RecordTask
 from lakelog.spark.types import nullable, spark_struct
+from pipeline.delta.chain.digest_sums import sums_by_partition
 from pipeline.delta.chain.stamp_chain import NO_ROWS, RowSum, added
 from pipeline.delta.export_plan import Export, ExportMode, ExportPlan
-from pipeline.delta.files.appending import is_plain
-from pipeline.delta.files.key_index import INDEX, KeyIndex, UpsertDecision
+from pipeline.delta.files.appending import is_plain, open_table
+from pipeline.delta.files.key_index import FOUND, INDEX, FileChange, KeyIndex, UpsertDecision
 from pipeline.delta.files.row_files import TableFile, Written, WrittenFile
 from pipeline.delta.files.upsert_tasks import (
     FOUND_ROWS,
@@ -40,10 +46,13 @@ from pipeline.delta.files.upsert_tasks import (
     rewritten_of,
     unpacked,
 )
-from pipeline.delta.rows.row_columns import table_columns
+from pipeline.delta.rows.row_columns import DIGEST
 from pipeline.delta.table_stamp import Stamp
-from pipeline.delta.without_spark.plain_table import PlainTable, conflict
+from pipeline.delta.vectors.vector_files import DeletionVector, read_vector, write_vectors
+from pipeline.delta.vectors.vector_table import VectorTable
+from pipeline.delta.without_spark.plain_table import conflict
 from storage_engine.errors import ConflictError
+from storage_engine.storage.storage_opening import open_storage
 
 INDEX_BYTES = 128 << 20
 """The largest size of the list of the keys: about 2.5 million keys of 20 bytes."""
@@ -57,7 +66,8 @@ class ChangedFiles:
 
     before: the files of the table from which the changes were computed.
     files: the new files.
-    removed: the files of the table that the new files replace.
+    removed: the files of the table that have no rows any more, or that the new files replace.
+    marked: the files of the table that stay, with their new deletion vectors.
     came, went: by partition, the rows that are added and removed; empty if the rows have no digests.
     """
 
@@ -65,13 +75,14 @@ class ChangedFiles:
     files: Sequence[WrittenFile]
     removed: Sequence[TableFile]
     decision: UpsertDecision
+    marked: Sequence[tuple[TableFile, DeletionVector]] = ()
     came: Mapping[int, RowSum] = field(default_factory=dict)
     went: Mapping[int, RowSum] = field(default_factory=dict)
 
 
 def can_upsert(export: Export, plan: ExportPlan) -> bool:
-    """Whether an upsert deletes no rows whose keys have no record, and the table has no partitions, is plain and has all
-    columns, or does not exist yet."""
+    """Whether an upsert deletes no rows whose keys have no record, and the table has no partitions and all columns, is plain
+    or has deletion vectors, or does not exist yet."""
     if export.mode is not ExportMode.UPSERT or plan.rebuilt:
         return False
     return is_plain(export, None if plan.head is None else plan.head.version)
@@ -138,22 +149,27 @@ def change_files(run: RunTasks, export: Export, version: int, written: Written, 
         version: the version of the table from which the changes are computed, which `can_upsert` has looked at, or that is empty.
         written, index: from `what_was_reduced`.
     """
-    table = PlainTable.open(export.table, version, table_columns(export), knows_files=True)
+    table = open_table(export, version, knows_files=True)
     if table is None:
         raise conflict(export.table)
     before = table.files
+    has_vectors = isinstance(table, VectorTable)
+    with_digests = export.digest and has_vectors
     keys = KeyIndex(index)
     found = {}
     if before and len(keys.keys):
-        results = run(FindRows(export, before, keys.keys), len(before), FOUND_ROWS)
+        results = run(FindRows(export, before, keys.keys, with_digests), len(before), FOUND_ROWS)
         found = {each["number"]: unpacked(each["found"]) for each in results}
-    decision = keys.decide(found)
+    decision = keys.decide({number: rows.select(FOUND.names) for number, rows in found.items()})
     made = [TableFile(each.name, each.size) for each in written.files]
     new = [(made[number], decision.new[number]) for number in sorted(decision.new)]
     there = [(before[number], decision.there[number]) for number in sorted(decision.there)]
     changed = [*new, *there]
+    if has_vectors:
+        changed = [*new, *((file, replace(change, stays=True)) for file, change in there if change.stale)]
     files = [each for number, each in enumerate(written.files) if number not in decision.new]
-    came, went = dict(written.came), dict[int, RowSum]()
+    came = dict(written.came)
+    went = _dropped_sums(decision, found) if with_digests else {}
     for each in run(RewriteFiles(export, changed), len(changed), REWRITTEN) if changed else ():
         rewritten, dropped = rewritten_of(each["files"], each["went"])
         files += rewritten
@@ -161,7 +177,35 @@ def change_files(run: RunTasks, export: Export, version: int, written: Written, 
             came = {partition: total - dropped.get(partition, NO_ROWS) for partition, total in came.items()}
         else:
             went = added(went, dropped)
-    return ChangedFiles(before, files, [file for file, _ in there], decision, came, went)
+    if isinstance(table, VectorTable):
+        removed, marked = _marked(export, table, there)
+    else:
+        removed, marked = [file for file, _ in there], []
+    return ChangedFiles(before, files, removed, decision, marked, came, went)
+
+
+def _dropped_sums(decision: UpsertDecision, found: Mapping[int, pa.Table]) -> dict[int, RowSum]:
+    """By partition, the sums of the rows of the table that are dropped. found: the rows with their digests."""
+    sums: dict[int, RowSum] = {}
+    for number, change in decision.there.items():
+        rows = found[number]
+        dropped = rows.filter(pc.is_in(rows["row"], pa.array(change.dropped)))
+        sums = added(sums, sums_by_partition(dropped["_partition"], dropped[DIGEST.name]))
+    return sums
+
+
+def _marked(
+    export: Export, table: VectorTable, changed: Sequence[tuple[TableFile, FileChange]]
+) -> tuple[list[TableFile], list[tuple[TableFile, DeletionVector]]]:
+    """Write the new deletion vectors of files of the table. Returns the files that have no rows any more, and the others
+    with their vectors."""
+    storage = open_storage(export.table)
+    gone = [(file, np.union1d(change.gone, read_vector(storage, file.vector))) for file, change in changed]
+    staying = [(file, rows) for file, rows in gone if table.has_rows_left(file, len(rows))]
+    vectors = write_vectors(storage, [rows for _, rows in staying])
+    stays = {file for file, _ in staying}
+    marked = [(file, vector) for (file, _), vector in zip(staying, vectors, strict=True)]
+    return [file for file, _ in gone if file not in stays], marked
 
 
 def commit_changes(export: Export, changed: ChangedFiles, stamp: Stamp) -> None:
@@ -172,12 +216,15 @@ def commit_changes(export: Export, changed: ChangedFiles, stamp: Stamp) -> None:
         ConflictError: another writer changed the table.
     """
     for attempt in range(_ATTEMPTS):
-        table = PlainTable.open(export.table, None, table_columns(export), knows_files=True)
+        table = open_table(export, None, knows_files=True)
         if table is None or {*table.files} != {*changed.before}:
             raise conflict(export.table)
         try:
             # Without another try, no commit can come between the version that was looked at and this commit.
-            table.change_files(changed.files, stamp, changed.removed, retries=0)
+            if isinstance(table, VectorTable):
+                table.change_files(changed.files, stamp, changed.removed, changed.marked)
+            else:
+                table.change_files(changed.files, stamp, changed.removed, retries=0)
         except ConflictError:
             if attempt == _ATTEMPTS - 1:
                 raise

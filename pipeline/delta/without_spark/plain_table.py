@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import (
     ColumnProperties,
     CommitProperties,
@@ -44,12 +45,16 @@ from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.row_changes import RowChanges, TableRow, places_of, stale_array, stale_places
 from pipeline.delta.without_spark.table_opening import create_table
 from storage_engine.errors import ConflictError
+from storage_engine.storage import Storage
+from storage_engine.storage.file_object import ReadableObject
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_.=-][A-Za-z0-9_.=/-]*")
 """A path of a file in the folder of the table that all writers write in the same way into Delta's log. A clone has files of
 another folder. deltalake encodes many other letters, and Spark encodes fewer."""
 _READER_VERSION = 1
 _WRITER_VERSION = 2
+_FEATURES_WITH_VECTORS = {DELETION_VECTORS, "invariants", "appendOnly"}
+"""The features of a table with deletion vectors. Version 2 of the protocol for writers includes the others."""
 _KNOWN_PROPERTIES = {
     *DEAD_LETTER_PROPERTIES, "delta.logRetentionDuration", "delta.deletedFileRetentionDuration",
     "delta.enableExpiredLogCleanup", "delta.targetFileSize", "delta.tuneFileSizesForRewrites",
@@ -69,16 +74,25 @@ _ACTION = "_action"
 _DELETES, _WRITES, _BECOMES_STALE = range(3)
 
 
-def why_not_plain(table: DeltaTable) -> str | None:
-    """Why deltalake must not write to the table, as the rest of a sentence; None if deltalake may write to it."""
+def why_not_plain(table: DeltaTable, *, with_vectors: bool = False) -> str | None:
+    """Why the table is not plain, as the rest of a sentence; None if it is plain. deltalake writes only to plain tables.
+
+    Args:
+        with_vectors: a table counts as plain, too, if deletion vectors are the only difference.
+    """
     protocol, metadata = table.protocol(), table.metadata()
-    if protocol.min_reader_version != _READER_VERSION or protocol.min_writer_version > _WRITER_VERSION:
+    features = {*(protocol.writer_features or ())}
+    has_vectors = protocol.reader_features == [DELETION_VECTORS] and features <= _FEATURES_WITH_VECTORS
+    is_old = protocol.min_reader_version == _READER_VERSION and protocol.min_writer_version <= _WRITER_VERSION
+    if not is_old and not (with_vectors and has_vectors):
         return (
             f"needs reader version {protocol.min_reader_version} and writer version {protocol.min_writer_version} of"
             " Delta's protocol"
         )
     properties = metadata.configuration
     changed = [name for name, harmless in _HARMLESS.items() if properties.get(name, harmless) != harmless]
+    if with_vectors and has_vectors:
+        changed = [name for name in changed if name != DELETION_VECTORS_PROPERTY]
     for name in [*sorted(properties.keys() - _KNOWN_PROPERTIES), *changed]:
         return f"has the property {name} = {properties[name]}"
     return None
@@ -101,8 +115,21 @@ def has_int96(table: DeltaTable) -> bool:
     deltalake's MERGE also writes unchanged rows again. It turns INT96 into nanoseconds, so timestamps after
     the year 2262 would become wrong.
     """
-    footers = (fragment.metadata.schema for fragment in table.to_pyarrow_dataset().get_fragments())
-    return any(footer.column(number).physical_type == "INT96" for footer in footers for number in range(len(footer)))
+    return any(_is_int96(fragment.metadata.schema) for fragment in table.to_pyarrow_dataset().get_fragments())
+
+
+def have_int96(storage: Storage, files: Iterable[tuple[str, int]]) -> bool:
+    """Whether a file has timestamps as INT96.
+
+    Args:
+        storage: the storage that begins at the table.
+        files: names and sizes of files below the table.
+    """
+    return any(_is_int96(pq.ParquetFile(ReadableObject(storage, name, size)).schema) for name, size in files)
+
+
+def _is_int96(footer: pq.ParquetSchema) -> bool:
+    return any(footer.column(number).physical_type == "INT96" for number in range(len(footer)))
 
 
 def has_unencoded_paths(table: DeltaTable) -> bool:

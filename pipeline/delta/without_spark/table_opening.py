@@ -18,12 +18,20 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import TableNotFoundError
 
+from lakelog.delta.rows import DELETION_VECTORS
 from lakelog.delta_options import delta_options
+from pipeline.delta.table_properties import DELETION_VECTORS_PROPERTY
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from storage_engine.errors import AlreadyExistsError
 from storage_engine.storage.storage_opening import open_storage
 
 _FIRST_COMMIT = "_delta_log/00000000000000000000.json"
+_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
+_PROTOCOL_WITH_VECTORS = {
+    "minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [DELETION_VECTORS],
+    "writerFeatures": [DELETION_VECTORS, "invariants", "appendOnly"],
+}  # fmt: skip
+"""As Spark writes it."""
 
 
 def open_or_none(table: str) -> DeltaTable | None:
@@ -60,7 +68,7 @@ def create_table(
     now_ms = time.time_ns() // 1_000_000
     actions = [
         {"commitInfo": {"timestamp": now_ms, "operation": "CREATE TABLE", "operationParameters": {}}},
-        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"protocol": _PROTOCOL_WITH_VECTORS if properties.get(DELETION_VECTORS_PROPERTY) == "true" else _PROTOCOL},
         {
             "metaData": {
                 "id": str(uuid.uuid4()),

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pytest
 
+from lakelog.delta.rows import open_rows
 from lakelog.rows import ROWS
 from pipeline.delta.chain.digest_sums import sums_by_partition
 from pipeline.delta.chain.stamp_chain import NO_ROWS, added
@@ -35,11 +36,11 @@ from pipeline.delta.rows import row_decoding
 from pipeline.delta.rows.row_columns import STALE_SINCE, nullable_columns, row_columns, table_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 from pipeline.delta.table_history import plan_from_history, read_head
+from pipeline.delta.table_properties import TableLayout
 from pipeline.delta.table_stamp import Recent
 from pipeline.delta.without_spark.row_changes import IncrementRecords, RecordPlace, RowChanges, TableRow
 from pipeline.delta.without_spark.table_opening import create_table
 from storage_engine.errors import ConflictError
-from tests.pipeline.delta.order_log import rows
 from tests.pipeline.delta.order_models import Order, schema_of
 from tests.roots.delta_tables import table_at
 
@@ -47,11 +48,15 @@ VALUES = [b'{"number": 1}', b'{"number": 2, "colour": "red"}', b'{"number": 3}',
 LIMIT = 1 << 20
 
 
-@pytest.fixture
-def export(tmp_path: Path) -> Export:
+@pytest.fixture(params=["plain", "vectors"])
+def export(tmp_path: Path, request: pytest.FixtureRequest) -> Export:
     made = Export("orders", "id", ExportMode.UPSERT, schema_of(Order), str(tmp_path / "t"), "", digest=True)
-    assert create_table(made.table, nullable_columns(table_columns(made)), {})
-    return made
+    return made_table(replace(made, layout=TableLayout(deletion_vectors=request.param == "vectors")))
+
+
+def made_table(export: Export) -> Export:
+    assert create_table(export.table, nullable_columns(table_columns(export)), export.layout.properties)
+    return export
 
 
 class KeyedLog:
@@ -145,7 +150,7 @@ class Model:
 
 
 def of_table(export: Export) -> dict[bytes, dict[str, Any]]:
-    found = rows(export.table)
+    found = open_rows(table_at(export.table)).read_all().to_pylist()
     by_key = {row["_key"]: row for row in found}
     assert len(by_key) == len(found)
     for row in by_key.values():
@@ -164,8 +169,7 @@ def test_files_have_the_rows_that_the_rules_give(export: Export, monkeypatch: py
     monkeypatch.setattr(row_files, "_FILE_BYTES", 1000)
     export = replace(export, digest=chance.random() < 0.8) if seed else export
     if not export.digest:
-        export = replace(export, table=f"{export.table}_without")
-        assert create_table(export.table, nullable_columns(table_columns(export)), {})
+        export = made_table(replace(export, table=f"{export.table}_without"))
     log, model = KeyedLog(chance), Model(export)
     for _ in range(4):
         tasks = log.increment()

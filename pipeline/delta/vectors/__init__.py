@@ -1,0 +1,1 @@
+"""Reads and writes the deletion vectors of Delta tables, and the actions of Delta's log that name them."""
