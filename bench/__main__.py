@@ -16,6 +16,7 @@ bench/results/. To give options, run the module of the benchmark: `python -m ben
     following          the delay of Topic.follow after a commit
     exports            small exports, with and without Spark
     whole_exports      exports of whole topics by Spark, compared with Spark's Kafka source and Delta
+    deletion_vectors   upserts of a few records into a large table, with and without deletion vectors
     logs               verifying, recovering, opening and searching logs
     partitions         thousands of partitions
     latency            micro-batches of an ingest if each request to an S3 server takes 30 ms longer
@@ -39,7 +40,7 @@ from bench import (
     partitions,
     sink,
 )
-from bench.exporting import whole_exports
+from bench.exporting import deletion_vectors, whole_exports
 from bench.reading import consumer, filtered_reads, following, reads
 from bench.stores import latency, s3, small_files
 
@@ -57,6 +58,7 @@ BENCHMARKS = {
     "following": following.main,
     "exports": exports.main,
     "whole_exports": whole_exports.main,
+    "deletion_vectors": deletion_vectors.main,
     "logs": logs.main,
     "partitions": partitions.main,
     "latency": latency.main,

@@ -190,7 +190,7 @@ class RowFiles:
         self.written = Written()
         self._columns = nullable_columns(table_columns(export))
         self._storage = open_storage(export.table)
-        self._file: _RowFile | None = None
+        self._file: RowFile | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._bytes = 0
         self._rows = 0
@@ -215,7 +215,7 @@ class RowFiles:
 
     def _write_group(self) -> None:
         if self._file is None:
-            self._file = _RowFile(self._storage, self._columns)
+            self._file = RowFile(self._storage, f"part-{uuid.uuid4()}.snappy.parquet", self._columns)
         self._file.write(pa.Table.from_batches(self._waiting))
         self._waiting, self._bytes = [], 0
         if self._file.size >= _FILE_BYTES:
@@ -243,11 +243,11 @@ class RowFiles:
             self._storage.delete(each.name)
 
 
-class _RowFile:
-    """One file."""
+class RowFile:
+    """One new file."""
 
-    def __init__(self, storage: Storage, columns: pa.Schema) -> None:
-        self._name = f"part-{uuid.uuid4()}.snappy.parquet"
+    def __init__(self, storage: Storage, name: str, columns: pa.Schema) -> None:
+        self._name = name
         self._columns = columns
         self._file = storage.new_file(self._name)
         self._sink = FileObject(self._file)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from urllib.parse import unquote
 
+from pipeline.delta.vectors.vector_files import DeletionVector
 from storage_engine.errors import ConflictError, NotFoundError
 from storage_engine.storage import Storage
 from storage_engine.storage.storage_opening import open_storage
@@ -48,13 +49,15 @@ def check_files(table: str, version: int, took_ms: int) -> None:
 
 
 def _added(storage: Storage, version: int) -> list[str]:
-    """The files below the table that a commit added. Other files have absolute paths."""
+    """The files below the table that a commit added, with those of deletion vectors. Other files have absolute paths."""
     try:
         commit = storage.read(f"_delta_log/{version:020d}.json")
     except NotFoundError:  # Delta has deleted the old commit
         return []
-    actions = (json.loads(line) for line in commit.splitlines())
-    names = [unquote(action["add"]["path"]) for action in actions if "add" in action]
+    added = [action["add"] for action in map(json.loads, commit.splitlines()) if "add" in action]
+    names = [unquote(each["path"]) for each in added]
+    vectors = {DeletionVector.from_action(each["deletionVector"]).file for each in added if each.get("deletionVector")}
+    names += sorted(name for name in vectors if name is not None)
     return [name for name in names if "://" not in name and not name.startswith(("/", "file:"))]
 
 

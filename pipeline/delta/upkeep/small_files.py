@@ -30,6 +30,11 @@ class SmallFileRule:
     size: int
 
 
+MOST_DELETED = 0.2
+"""If a larger share of the rows of a file is deleted, the file is written again without these rows. Until then, readers
+read and skip the deleted rows. Writing the file costs as much as the rows that are left."""
+
+
 def decide_joins(sizes: Mapping[str, int], rule: SmallFileRule) -> list[list[str]]:
     """The files to join: each list becomes one file.
 

@@ -3,7 +3,8 @@
     1. checkpoint   write a checkpoint of Delta's log, if enough commits follow the last checkpoint
     2. log          delete the log's entries that are older than delta.logRetentionDuration and precede a checkpoint
     3. vacuum       delete the files that no version within delta.deletedFileRetentionDuration needs
-    4. files        join small files of each partition, all in one commit (OPTIMIZE); no row changes
+    4. files        join small files of each partition, and write files again in which many rows are deleted, all in one
+                    commit (OPTIMIZE); no row changes
 
 After a crash, the table is whole: its rows and its newest version are those of before or after a step. Exports, readers
 and other runs of this module may work at the same time. Only step 4 makes a commit (`pipeline.delta.upkeep.joining`).
@@ -16,26 +17,30 @@ not change. The position of a table is in the commit with the stamp of the curre
 is before an old checkpoint. So step 1 writes no checkpoint after that commit. If another writer wrote a checkpoint
 after that commit, steps 1 and 2 are left out until the next export.
 
-A table that deltalake must not write is not changed (`pipeline.delta.without_spark.plain_table`).
+Only plain tables (`pipeline.delta.without_spark.plain_table`) and tables with deletion vectors are changed. For the latter,
+the log says which vectors are in use (`pipeline.delta.vectors.table_files`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from lakelog.delta.rows import has_deletion_vectors
 from lakelog.delta_options import delta_options
 from pipeline.delta.layout_columns import can_partition
 from pipeline.delta.table_history import Commit, DeltaLog, find_head
-from pipeline.delta.upkeep.joining import DataFile, files_of, join_files
-from pipeline.delta.upkeep.small_files import SmallFileRule, decide_joins
+from pipeline.delta.upkeep.joining import join_files
+from pipeline.delta.upkeep.small_files import MOST_DELETED, SmallFileRule, decide_joins
+from pipeline.delta.vectors.table_files import DataFile, read_files
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
-from pipeline.delta.without_spark.plain_table import has_int96, why_not_plain
+from pipeline.delta.without_spark.plain_table import have_int96, why_not_plain
 from storage_engine.errors import ConflictError
 from storage_engine.storage import Storage
 from storage_engine.storage.storage_opening import open_storage
@@ -47,16 +52,16 @@ _CHECKPOINT = re.compile(r"_delta_log/([0-9]{20})\.checkpoint\..*parquet")
 _PERIOD = re.compile(r"interval [0-9]+ (second|minute|hour|day|week)s?")
 """The periods that deltalake reads as Spark does."""
 _PERIODS = ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration")
+_UNITS_MS = {"second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
 _UNKNOWN_FEATURE = re.compile(r"Feature '([^']+)' is not supported")
-_OUTSIDE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
-"""The beginning of a path that is not below the table."""
 
 
 @dataclass(frozen=True)
 class TableUpkeep:
     """What was done to one table.
 
-    joined, made: the number of files that were joined, and the number of files that replaced them.
+    joined, made: the number of files that were joined, or written again without deleted rows, and the number of files that
+        replaced them.
     deleted: the number of files that vacuum deleted.
     checkpoint: the version of the new checkpoint; None if no checkpoint was due.
     left_alone: the reason why the table, or its rows, must not be written; None if there is no such reason.
@@ -107,7 +112,7 @@ def keep_table(
 
 
 def _why_not_writable(table: DeltaTable) -> str | None:
-    if (reason := why_not_plain(table)) is not None:
+    if (reason := why_not_plain(table, with_vectors=True)) is not None:
         return reason
     columns = pa.schema(table.schema().to_arrow())
     for name in table.metadata().partition_columns:
@@ -162,13 +167,25 @@ def _write_checkpoint(path: str, table: DeltaTable, version: int) -> int | None:
 
 def _vacuum(path: str, table: DeltaTable) -> int:
     """Delete the files that no version within the retention needs. deltalake finds these files by the time of their
-    removal. If no commit names a file, the time of the file's last change decides."""
+    removal. If no commit names a file, the time of the file's last change decides. deltalake does not know the files with
+    deletion vectors: without `needed`, it would delete vectors that are in use."""
     storage = open_storage(path)
     tables: dict[str, bool] = {}
-    unneeded = [key for key in table.vacuum(dry_run=True, full=True) if not _is_in_inner_table(storage, key, tables)]
+    found = table.vacuum(dry_run=True, full=True)
+    needed: set[str] = set()
+    if found and has_deletion_vectors(table):
+        needed = read_files(storage, table.version()).needed(time.time_ns() // 1_000_000 - _retention_ms(table))
+    unneeded = [key for key in found if key not in needed and not _is_in_inner_table(storage, key, tables)]
     for key in unneeded:
         storage.delete(key)
     return len(unneeded)
+
+
+def _retention_ms(table: DeltaTable) -> int:
+    """How long removed files are kept."""
+    period = table.metadata().configuration.get(_PERIODS[0], "interval 1 week")
+    _, count, unit = period.split()
+    return int(count) * _UNITS_MS[unit.removesuffix("s")]
 
 
 def _is_in_inner_table(storage: Storage, key: str, tables: dict[str, bool]) -> bool:
@@ -194,34 +211,38 @@ def _expire_log(path: str, table: DeltaTable, needed: int) -> None:
         table.cleanup_metadata()
 
 
-def _partitions(files: Iterable[DataFile]) -> Iterable[dict[str, int]]:
-    """For each partition of the table, the bytes of its files, by path."""
-    partitions: dict[tuple[str | None, ...], dict[str, int]] = {}
+def _joins(files: Sequence[DataFile], rule: SmallFileRule) -> list[list[DataFile]]:
+    """The files to join, for each partition of the table, and the files to write again without their deleted rows."""
+    partitions: dict[tuple[str | None, ...], dict[str, DataFile]] = {}
     for each in files:
-        if not _OUTSIDE.match(each.path):
-            partitions.setdefault(tuple(each.partition.values()), {})[each.path] = each.size
-    return partitions.values()
+        if not each.is_outside:
+            partitions.setdefault(tuple(each.partition.values()), {})[each.name] = each
+    joins = []
+    for part in partitions.values():
+        names = decide_joins({name: each.size for name, each in part.items()}, rule)
+        joins += [[part[name] for name in each] for each in names]
+        alone = part.keys() - {name for each in names for name in each}
+        joins += [[part[name]] for name in sorted(alone) if part[name].deleted_share > MOST_DELETED]
+    return joins
 
 
 def _join_small_files(path: str, rule: SmallFileRule, has_room: Callable[[int], bool]) -> TableUpkeep:
-    """Join small files, if there are too many."""
+    """Join small files, if there are too many. Write files again in which many rows are deleted."""
+    storage = open_storage(path)
     for _ in range(_MOST_ATTEMPTS):
         table = DeltaTable(path, storage_options=delta_options())
         if (reason := _why_not_writable(table)) is not None:
             return TableUpkeep(left_alone=reason)
-        sizes: dict[str, int] = {}
-        joins: list[list[str]] = []
-        for part in _partitions(files_of(table)):
-            sizes |= part
-            joins += decide_joins(part, rule)
+        joins = _joins(read_files(storage, table.version()).files, rule)
+        joined = [each for files in joins for each in files]
         if not joins:
             return TableUpkeep()
-        if not has_room(sum(sizes[name] for names in joins for name in names)):
+        if not has_room(sum(each.size for each in joined)):
             return TableUpkeep(postponed=True)
-        if has_int96(table):
+        if have_int96(storage, [(each.name, each.size) for each in joined]):
             return TableUpkeep(left_alone="has files with timestamps of type INT96")
-        if join_files(open_storage(path), table, joins) is not None:
-            return TableUpkeep(joined=sum(map(len, joins)), made=len(joins))
+        if join_files(storage, table, joins) is not None:
+            return TableUpkeep(joined=len(joined), made=len(joins))
     raise ConflictError(
         path,
         f"other writers changed the table during each of {_MOST_ATTEMPTS} attempts to join its small files",

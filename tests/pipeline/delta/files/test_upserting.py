@@ -246,7 +246,7 @@ def test_a_commit_that_changes_no_file_is_no_conflict(export: Export) -> None:
 
 
 @pytest.mark.parametrize("name", ["grün.parquet", "a%20b.parquet", "a*b.parquet", "part-1.c000.snappy.parquet"])
-def test_only_files_whose_names_need_no_encoding_are_written_again(export: Export, name: str) -> None:
+def test_each_name_of_a_file_can_be_removed_or_is_not_changed(export: Export, name: str) -> None:
     commit(export, upserted(export, [[order(b"a", 0)]])[0])
     file = Path(*table_at(export.table).file_uris())
     file.rename(file.with_name(unquote(name)))
@@ -255,7 +255,11 @@ def test_only_files_whose_names_need_no_encoding_are_written_again(export: Expor
     assert {*of_table(export)} == {b"a"}
     plan = plan_from_history(export, {0: PartitionOffsets(0, 5)}, NO_BOUNDS)
     assert plan is not None
-    assert can_upsert(export, plan) == name.startswith("part-")
+    # deltalake would encode some names in another way than the log does. The commits of tables with vectors copy them.
+    assert can_upsert(export, plan) == (name.startswith("part-") or bool(export.layout.deletion_vectors))
+    if can_upsert(export, plan):
+        commit(export, upserted(export, [[order(b"a", 1), order(b"b", 2)]])[0])
+        assert {key: row["_offset"] for key, row in of_table(export).items()} == {b"a": 1, b"b": 2}
 
 
 def test_too_many_keys_give_no_list_and_their_files_can_be_deleted(export: Export) -> None:

@@ -26,7 +26,7 @@ STEPS: dict[str, tuple[type, str]] = {
     "checkpoint": (DeltaTable, "create_checkpoint"),
     "expiry": (DeltaTable, "cleanup_metadata"),
     "deletion": (Storage, "delete"),
-    "file": (Storage, "put_new"),
+    "file": (Storage, "new_file"),
     "commit": (Storage, "put_new"),
 }
 """The methods of the library and of the table's storage, by step."""
