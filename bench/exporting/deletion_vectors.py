@@ -31,7 +31,7 @@ from tests.roots.delta_tables import table_at
 
 SHARE, ROUNDS, WARM_UP, FULL = 0.01, 5, 1, 3
 TOPIC = "keyed"
-KINDS = {"with": ["export.readers=[spark]"], "without": []}
+KINDS = {"with": ["export.readers=spark"], "without": []}
 """The settings of the two tables."""
 
 

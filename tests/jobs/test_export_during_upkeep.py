@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lakelog
 from jobs.export import export
+from lakelog.delta.rows import open_rows
 from pipeline.delta import exporting, table_writing
 from pipeline.delta.files import upserting
 from pipeline.delta.rows.upserted_rows import upsert_source
@@ -96,20 +97,27 @@ class Joining:
 
 
 def check_race(
-    root: str, joining: Joining, race: Callable[[], None], run: RunJob, *settings: str, operation: str = "MERGE"
+    root: str,
+    joining: Joining,
+    race: Callable[[], None],
+    run: RunJob,
+    *settings: str,
+    operation: str = "MERGE",
+    layout: Sequence[str] = (),
 ) -> None:
+    """Race an upsert and a join of all files. layout: the settings of all exports; settings: those of the last one."""
     topic = lakelog.open(root, create=True).create_topic("t", partitions=1, config={"cleanup.policy": "compact"})
     for number in range(4):  # a new key is a new file
         topic.append([{"key": b"%d" % number, "value": b'{"id": %d}' % number}])
-        run("export")
+        run("export", *layout)
     topic.append(
         [{"key": b"1", "value": b'{"id": 100}'}, {"key": b"2", "value": None}, {"key": b"9", "value": b'{"id": 9}'}]
     )
     race()
-    report = run("export", *settings)
+    report = run("export", *layout, *settings)
     assert (report["exit_status"], report["warnings"]) == (0, [])
     assert [each["operation"] for each in table_at(joining.table).history()][:2] == [operation, "OPTIMIZE"]
-    rows = table_at(joining.table).to_pyarrow_table().select(["_key", "id"]).to_pylist()
+    rows = open_rows(table_at(joining.table), ["_key", "id"]).read_all().to_pylist()
     assert sorted((row["_key"], row["id"]) for row in rows) == [(b"0", 0), (b"1", 100), (b"3", 3), (b"9", 9)]
     assert run("prove")["answer"] == "equal"
 
@@ -192,6 +200,23 @@ def test_files_are_joined_during_a_merge_of_spark(
     joining = Joining(f"{root}/tables/t", tmp_path)
     race = lambda: joining.during_merge(monkeypatch)  # noqa: E731
     check_race(root, joining, race, run(root), "--set", "export.spark.records=0")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("operation", ["MERGE", "WRITE"])
+def test_files_are_joined_during_an_upsert_into_a_table_with_deletion_vectors(
+    spark: SparkSession, tmp_path: Path, run: Callable[[str], RunJob], monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    root = root_at(tmp_path / "root")
+    joining = Joining(f"{root}/tables/t", tmp_path)
+
+    def race() -> None:
+        if operation == "MERGE":
+            joining.during_merge(monkeypatch)
+        else:
+            joining.between_plan_and_commit(monkeypatch, exporting, "commit_changes")
+
+    check_race(root, joining, race, run(root), operation=operation, layout=("--set", "export.readers=spark"))
 
 
 @pytest.mark.spark

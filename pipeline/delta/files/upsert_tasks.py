@@ -188,9 +188,7 @@ def _ids(batches: Iterable[pa.RecordBatch]) -> list[int]:
 
 def _scanner(storage: Storage, file: TableFile, export: Export, columns: list[str] | None = None) -> ds.Scanner:
     """Reads a file of the table, with the columns of the table. A column that the file does not have is null."""
-    fragment = ds.ParquetFileFormat().make_fragment(
-        pa.PythonFile(ReadableObject(storage, file.name, file.size), "r")
-    )
+    fragment = ds.ParquetFileFormat().make_fragment(pa.PythonFile(ReadableObject(storage, file.name, file.size), "r"))
     schema = nullable_columns(table_columns(export))
     return fragment.scanner(schema=schema, columns=columns, use_threads=False)
 

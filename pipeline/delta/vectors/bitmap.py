@@ -92,7 +92,7 @@ def _decoded_part(data: bytes, position: int) -> tuple[Numbers, int]:
     position += 4
     if cookie & 0xFFFF == _WITH_RUNS:
         count = (cookie >> 16) + 1
-        flags = np.unpackbits(_array(data, position, "u1", -(-count // 8)), bitorder="little")
+        flags = _bits(data, position, -(-count // 8))
         position += -(-count // 8)
         has_places = count >= _FEW_CONTAINERS
     elif cookie == _WITHOUT_RUNS:
@@ -120,8 +120,11 @@ def _decoded_container(data: bytes, position: int, count: int, *, has_runs: bool
         return before + np.arange(lengths.sum()), position + 2 + 4 * runs
     if count <= _MOST_IN_ARRAY:
         return _array(data, position, "<u2", count).astype(np.int64), position + 2 * count
-    bits = np.unpackbits(_array(data, position, "u1", _BITSET_BYTES), bitorder="little")
-    return np.flatnonzero(bits).astype(np.int64), position + _BITSET_BYTES
+    return np.flatnonzero(_bits(data, position, _BITSET_BYTES)).astype(np.int64), position + _BITSET_BYTES
+
+
+def _bits(data: bytes, position: int, size: int) -> npt.NDArray[np.uint8]:
+    return np.unpackbits(_array(data, position, "u1", size).astype(np.uint8), bitorder="little")
 
 
 def _array(data: bytes, position: int, kind: str, count: int) -> npt.NDArray[np.generic]:

@@ -97,9 +97,10 @@ class TableFiles:
     def needed(self, since_ms: int) -> set[str]:
         """The keys of the files, also of those with vectors, that the version needs, or a version that was the newest at
         or after a moment."""
-        after = [each for each in self.removed if each.removed_ms >= since_ms]
-        names = {each.name for each in (*self.files, *after)}
-        vectors = (each.vector.file for each in (*self.files, *after) if each.vector is not None)
+        found: list[DataFile | RemovedFile] = [*self.files]
+        found += [each for each in self.removed if each.removed_ms >= since_ms]
+        names = {each.name for each in found}
+        vectors = (each.vector.file for each in found if each.vector is not None)
         return names | {file for file in vectors if file is not None}
 
 
