@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -89,18 +89,10 @@ def _joined(storage: Storage, files: Sequence[DataFile], columns: pa.Schema) -> 
     folder, slash, _ = files[0].path.rpartition("/")
     path = f"{folder}{slash}part-00000-{uuid.uuid4()}-c000.snappy.parquet"
     made = None
-    waiting: list[pa.RecordBatch] = []
     try:
-        for file in files:
-            for batch in _rows(storage, file, columns):
-                waiting.append(batch)
-                if sum(each.nbytes for each in waiting) >= GROUP_BYTES:
-                    made = made or RowFile(storage, unquote(path), columns)
-                    made.write(pa.Table.from_batches(waiting))
-                    waiting = []
-        if waiting:
+        for group in _groups(batch for file in files for batch in _rows(storage, file, columns)):
             made = made or RowFile(storage, unquote(path), columns)
-            made.write(pa.Table.from_batches(waiting))
+            made.write(group)
     except BaseException:
         if made is not None:
             made.abort()
@@ -109,6 +101,20 @@ def _joined(storage: Storage, files: Sequence[DataFile], columns: pa.Schema) -> 
         return None
     written = made.close()
     return path, written.size, written.rows, written.stats
+
+
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The rows, in groups of about GROUP_BYTES."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= GROUP_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 def _rows(storage: Storage, file: DataFile, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
