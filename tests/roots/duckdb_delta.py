@@ -20,7 +20,7 @@ VERSION = "1.5.5"
 _READ = """
 import pickle, sys
 import duckdb
-duckdb.execute(f"SET TimeZone = 'UTC'; LOAD '{sys.argv[1]}'")
+duckdb.execute(f"SET TimeZone = 'UTC'; SET enable_progress_bar = false; LOAD '{sys.argv[1]}'")
 found = duckdb.sql("SELECT * FROM delta_scan(?)", params=[sys.argv[2]])
 rows = [dict(zip(found.columns, row)) for row in found.fetchall()]
 sys.stdout.buffer.write(pickle.dumps(rows))
