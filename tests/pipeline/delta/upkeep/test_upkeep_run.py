@@ -18,16 +18,16 @@ from storage_engine.config import BrokerConfig
 from storage_engine.topic.readers.consumer_files import EXPORT_KIND, export_consumer, put_positions
 from storage_engine.topic.topics import Topics
 from tests.roots.delta_tables import commit_file, table_at
-from tests.stores import root_at, storage_at
+from tests.stores import STORE, root_at, storage_at
 
-EXPORTED = "exports/of orders"
+EXPORTED = "exports/of orders".replace(" ", "-" if STORE == "hdfs" else " ")  # deltalake knows no spaces in HDFS
 KEYS = [
     EXPORTED,
     "tables/dead_letters/ingest/orders",
     "tables/dead_letters/export/orders",
     "tables/dead_letters/unknown_topic",
 ]
-OTHER = "tables/of somebody else"
+OTHER = "tables/of_somebody_else"
 
 
 @pytest.fixture
