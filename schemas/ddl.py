@@ -102,11 +102,14 @@ class _Parser:
         required = self._accept("NOT")
         if required:
             self._expect("NULL")
+        annotation = annotation if required else annotation | None
         if self._accept("COMMENT"):
             if self.token is None or not self.token.startswith("'"):
                 raise self.error("a text in single quotation marks")
+            comment = re.sub(r"\\(.)", r"\1", self.token[1:-1])
+            annotation = Annotated[annotation, Field(description=comment)]
             self._next()
-        return name, (annotation, ...) if required else (annotation | None, None)
+        return name, (annotation, ... if required else None)
 
     def _name(self) -> str:
         token = self.token

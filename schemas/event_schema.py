@@ -92,6 +92,16 @@ class EventSchema:
         return schema
 
     @property
+    def file_content(self) -> bytes | None:
+        """The content of the file that the text names; None if it names none.
+
+        Raises:
+            UnknownSchemaError: the file cannot be read.
+        """
+        file = _file_of(self.text)
+        return _read(file) if file is not None and self.content is None else self.content
+
+    @property
     def decoder(self) -> Decoder:
         """What decodes the values. The first call in a process imports the module of a model.
 
@@ -187,10 +197,9 @@ def _decoder(schema: EventSchema) -> Decoder:
 
 
 def _decoder_of_fields(schema: EventSchema) -> Decoder:
-    file = _file_of(schema.text)
-    if file is None:
+    content = schema.file_content
+    if content is None:
         return ModelDecoder(_model(schema.text, schema.folders))
-    content = _read(file) if schema.content is None else schema.content
     try:
         if (found := _MESSAGE.fullmatch(schema.text)) is not None:
             from schemas.protobuf.message_decoder import MessageDecoder

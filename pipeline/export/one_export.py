@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pipeline.delta.comments.column_comments import write_comments
 from pipeline.delta.export_plan import (
     Export,
     ExportBounds,
@@ -95,7 +96,10 @@ def export_topic(context: JobContext) -> JobReport:
     if not result.plan.waiting:
         if newly_accepted is not None:
             record_model(context.topics, state, newly_accepted)
-        return export_report(target, wanted.shown_table, result, gap_warnings(result.plan))
+        warnings = gap_warnings(result.plan)
+        if wanted.jdbc is None:
+            warnings += _comment_columns(target)
+        return export_report(target, wanted.shown_table, result, warnings)
     compacted = any(part.first_dirty_offset for part in state.partitions)
     warnings = export_warnings(result, target, compacted, to_database=wanted.jdbc is not None)
     try:
@@ -108,7 +112,18 @@ def export_topic(context: JobContext) -> JobReport:
         warnings.append(
             f"the export is done, but its positions or the fields of its model could not be recorded: {error}"
         )
+    if wanted.jdbc is None:
+        warnings += _comment_columns(target)
     return export_report(target, wanted.shown_table, result, warnings)
+
+
+def _comment_columns(target: Export) -> list[str]:
+    """Write the descriptions of the model into the Delta table. An error becomes a warning, because the rows are exported."""
+    try:
+        write_comments(target)
+    except LogError as error:
+        return [f"the comments of the columns are not those of the model: {error}"]
+    return []
 
 
 def _to_delta(
@@ -264,6 +279,7 @@ def _rebuild(
         warnings.append(
             f"the rebuild is done, but its positions or the fields of its model could not be recorded: {error}"
         )
+    warnings += _comment_columns(target)
     return rebuild_report(target, wanted.table, result, warnings)
 
 

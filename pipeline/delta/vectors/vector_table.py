@@ -13,18 +13,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable
 
 from lakelog.delta.rows import has_deletion_vectors
 from lakelog.delta_options import delta_options
 from pipeline.delta.files.row_files import TableFile, WrittenFile
-from pipeline.delta.rows.row_columns import nullable_columns
 from pipeline.delta.table_properties import DELETION_VECTORS_PROPERTY
 from pipeline.delta.table_stamp import Stamp
 from pipeline.delta.vectors.table_files import DataFile, put_commit, read_files
 from pipeline.delta.vectors.vector_files import DeletionVector
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
-from pipeline.delta.without_spark.plain_table import conflict, have_int96, why_not_plain
+from pipeline.delta.without_spark.plain_table import conflict, has_columns, have_int96, why_not_plain
 from storage_engine.storage.storage_opening import open_storage
 
 
@@ -52,10 +51,9 @@ class VectorTable:
         """
         with deltalake_errors(path, "Nothing was exported."):
             table = DeltaTable(path, version=version, storage_options=delta_options())
-            wanted = Schema.from_arrow(nullable_columns(columns))
             fits = has_deletion_vectors(table) and why_not_plain(table, with_vectors=True) is None
             fits = fits and table.metadata().configuration.get(DELETION_VECTORS_PROPERTY) == "true"
-            fits = fits and table.schema().to_json() == wanted.to_json() and not table.metadata().partition_columns
+            fits = fits and has_columns(table, columns) and not table.metadata().partition_columns
             if not fits:
                 return None
             storage = open_storage(path)

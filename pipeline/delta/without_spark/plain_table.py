@@ -14,6 +14,7 @@ table.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -145,6 +146,15 @@ def has_unencoded_paths(table: DeltaTable) -> bool:
     return not all(_PLAIN_PATH.fullmatch(path) for path in paths)
 
 
+def has_columns(table: DeltaTable, columns: pa.Schema) -> bool:
+    """Whether the table has these columns, whatever their comments are (`pipeline.delta.comments`)."""
+    found, wanted = (
+        json.loads(each.to_json(), object_hook=lambda item: {name: item[name] for name in item if name != "comment"})
+        for each in (table.schema(), Schema.from_arrow(nullable_columns(columns)))
+    )
+    return bool(found == wanted)
+
+
 class PlainTable:
     """A table at one version. A commit that does not fit this version raises a ConflictError."""
 
@@ -175,8 +185,7 @@ class PlainTable:
         """
         with deltalake_errors(path, "Nothing was exported."):
             table = DeltaTable(path, version=version, storage_options=delta_options())
-            wanted = Schema.from_arrow(nullable_columns(columns))
-            fits = why_not_plain(table) is None and table.schema().to_json() == wanted.to_json()
+            fits = why_not_plain(table) is None and has_columns(table, columns)
             fits = fits and table.metadata().partition_columns == list(partition_by)
             merges = STALE_SINCE.name in columns.names and not knows_files
             if not fits or (merges and (has_unencoded_paths(table) or has_int96(table))):

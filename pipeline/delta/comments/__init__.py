@@ -1,0 +1,1 @@
+"""Gives the columns of an exported table the descriptions of the model's fields."""
