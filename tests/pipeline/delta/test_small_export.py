@@ -101,9 +101,6 @@ def test_both_ways_make_the_same_table_of_each_type(log: Log, upsert: Export, tm
     run(log, export)
     log.with_spark = False
     assert small(log, other) is not None
-    for a_, b_ in zip(by_offset(export.table), by_offset(other.table), strict=False):
-        for n_ in a_:
-            assert a_[n_] == b_[n_], (n_, a_[n_], b_[n_])
     assert by_offset(export.table) == by_offset(other.table)
     by_both = [log.spark.read.format("delta").load(each.table).toArrow().sort_by("_offset") for each in (export, other)]
     assert by_both[0].to_pylist() == by_both[1].to_pylist() == by_offset(export.table)
@@ -118,7 +115,6 @@ NOT_PLAIN = {
     "deletion vectors": alter("SET TBLPROPERTIES (delta.enableDeletionVectors = true)"),
     "constraint": alter("ADD CONSTRAINT positive CHECK (number > -5)"),
     "append only": alter("SET TBLPROPERTIES (delta.appendOnly = false)"),
-    "comment": alter("ALTER COLUMN number COMMENT 'of the order'"),
     "other column": alter("ADD COLUMNS (more STRING)"),
 }
 
