@@ -25,6 +25,8 @@ from pydantic import Field, PydanticUserError, create_model
 
 from schemas.event_model import EventModel
 
+_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t"}
+"""As in Spark's texts. Another letter after a backslash stands for itself."""
 _SCALARS: Final[dict[str, Any]] = {
     "STRING": str,
     "BIGINT": int,
@@ -106,7 +108,7 @@ class _Parser:
         if self._accept("COMMENT"):
             if self.token is None or not self.token.startswith("'"):
                 raise self.error("a text in single quotation marks")
-            comment = re.sub(r"\\(.)", r"\1", self.token[1:-1])
+            comment = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), self.token[1:-1])
             annotation = Annotated[annotation, Field(description=comment)]
             self._next()
         return name, (annotation, ... if required else None)

@@ -207,7 +207,7 @@ _TOPIC_GAUGES: tuple[tuple[str, str, Callable[[TopicFigures], float | None]], ..
     ("lakelog_topic_writer_epoch", "The writer's epoch. Each take-over adds one.", lambda topic: topic.epoch),
     (
         "lakelog_topic_ingest_report_readable",
-        "1 if the report of the topic's ingest can be read, 0 if it is damaged.",
+        "1 if the report of the topic's ingest can be read, 0 if not.",
         lambda topic: None if topic.ingest == NO_REPORT else int(topic.ingest.error is None),
     ),
     (

@@ -81,6 +81,7 @@ def delete_group(site: Site, request: Request) -> Response:
         if consumer.is_active(site.now_ms()):
             raise StateError(f"group {name}", "has an active member", "Stop this member first.")
         forget(topics.storage, topic, name)
+        site.plans.forget(topic)
         return Outcome([f"topic {topic}: group {name} was deleted on a page of this server"])
 
     what = f"delete the group {name}"

@@ -200,6 +200,7 @@ def apply_plan(site: Site, planned: Plan) -> Outcome:
         StalePlanError: the log has changed. Nothing was changed.
     """
     topics, (each,) = site.exact_topics(), planned.topics
+    site.plans.forget(each.topic)  # if the plan is refused, the next page needs a new one
     check_current(planned, topics)
     chain = topics.chain(each.topic)
     before = chain.newest()

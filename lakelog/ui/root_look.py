@@ -8,6 +8,7 @@ not compared with the state; the page of the topic does this. background/root_wa
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -147,7 +148,16 @@ class Probes:
     """Limits how many records a look reads to find the age of unread records."""
 
     def __init__(self, left: int) -> None:
-        self.left = left
+        self._left = left
+        self._lock = threading.Lock()
+
+    def take(self) -> bool:
+        """Take one of the probes that are left, if there is one. Several threads may call this."""
+        with self._lock:
+            if self._left == 0:
+                return False
+            self._left -= 1
+            return True
 
 
 def totals_of(state: TopicState) -> TopicTotals:
@@ -206,9 +216,8 @@ def _oldest_ms(
     found: list[int] = []
     empty = 0
     for number, first in list(unread.items())[:PROBES_OF_A_GROUP]:
-        if not probes.left:
+        if not probes.take():
             break
-        probes.left -= 1
         try:
             oldest = PartitionReader(storage, chain, number, state).oldest_unread(first)
         except LogError:

@@ -89,7 +89,7 @@ class FoundReports:
     error: LogError | None = None
 
     def of(self, query: str | None) -> FoundReport:
-        """The report of a query; None as the query has no report."""
+        """The report of a query; NO_REPORT if there is none."""
         return self.by_query.get(query or "", NO_REPORT)
 
 

@@ -38,7 +38,7 @@ def test_a_model_has_the_descriptions_of_its_fields_and_of_nested_models() -> No
 
 @pytest.mark.parametrize(("of_key", "prefix"), [(False, ""), (True, "_key_")])
 def test_ddl_has_comments(of_key: bool, prefix: str) -> None:
-    text = r"id STRING NOT NULL COMMENT 'the buyer\'s number', n BIGINT, p ARRAY<STRUCT<w: DOUBLE COMMENT 'in kg'>>"
+    text = r"id STRING NOT NULL COMMENT 'the buyer\'s\nnumber', n BIGINT, p ARRAY<STRUCT<w: DOUBLE COMMENT 'in kg'>>"
     assert descriptions_of(EventSchema(text, of_key=of_key)) == {
         (f"{prefix}id",): "the buyer's number",
         (f"{prefix}p", "w"): "in kg",

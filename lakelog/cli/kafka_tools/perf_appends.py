@@ -73,7 +73,9 @@ class PerfAppends:
         if self._open is not None:
             with self._open as transaction:
                 for problem in transaction.commit():
-                    write_error(problem)
+                    write_error(
+                        f"committed, but markers are missing; `lakelog transactions finish` writes them. {problem}"
+                    )
             self._open = None
 
     def __enter__(self) -> Self:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,8 @@ KEPT_MS = 60_000
 AT_ONCE = 4
 """So many plans are computed at the same time. While one of them waits for the storage, others can continue."""
 MOST_KEPT = 64
-"""The results of so many topics are kept. Of more topics, the oldest results are forgotten."""
+"""The results of so many topics are kept. Of more topics, the oldest results are forgotten. A computation that has not
+ended is never forgotten."""
 _STOP_SECONDS = 3
 
 
@@ -122,8 +124,9 @@ class TopicPlans:
             self._is_stopped = True
             self._condition.notify_all()
             left = list(self._threads)
+        deadline = time.monotonic() + seconds
         for thread in left:
-            thread.join(seconds)
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _find(self, topics: Topics, name: str) -> PlanComputation:
         now_ms = self._now_ms()
@@ -133,8 +136,9 @@ class TopicPlans:
         made = PlanComputation(name, now_ms)
         self._known.pop(name, None)
         self._known[name] = made
-        while len(self._known) > MOST_KEPT:
-            del self._known[next(iter(self._known))]
+        ended = [each for each, computation in self._known.items() if computation.ended_ms is not None]
+        for each in ended[: max(0, len(self._known) - MOST_KEPT)]:
+            del self._known[each]
         self._waiting.append((topics, made))
         if len(self._threads) < AT_ONCE and not self._is_stopped:
             thread = threading.Thread(target=self._work, name="plan", daemon=True)

@@ -213,10 +213,10 @@ def _expire_log(path: str, table: DeltaTable, needed: int) -> None:
 
 def _joins(files: Sequence[DataFile], rule: SmallFileRule) -> list[list[DataFile]]:
     """The files to join, for each partition of the table, and the files to write again without their deleted rows."""
-    partitions: dict[tuple[str | None, ...], dict[str, DataFile]] = {}
+    partitions: dict[frozenset[tuple[str, str | None]], dict[str, DataFile]] = {}
     for each in files:
         if not each.is_outside:
-            partitions.setdefault(tuple(each.partition.values()), {})[each.name] = each
+            partitions.setdefault(frozenset(each.partition.items()), {})[each.name] = each
     joins = []
     for part in partitions.values():
         names = decide_joins({name: each.size for name, each in part.items()}, rule)

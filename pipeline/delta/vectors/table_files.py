@@ -37,7 +37,7 @@ class DataFile:
     """A file of a table, as Delta's log names it.
 
     path: some characters are percent-encoded.
-    partition: the values of the partition columns; empty if the table has no partitions.
+    partition: the values of the partition columns by name, in no fixed order; empty if the table has no partitions.
     stats: the statistics, as JSON.
     """
 

@@ -87,17 +87,19 @@ def read_vector(storage: Storage, vector: DeletionVector | None) -> Numbers:
     """
     if vector is None:
         return np.zeros(0, np.int64)
+    file = None
     try:
-        if vector.file is None:
+        file = vector.file
+        if file is None:
             return decode(_from_z85(vector.place)[: vector.size])
-        found = storage.read(vector.file, vector.offset or 0, vector.size + 8)
+        found = storage.read(file, vector.offset or 0, vector.size + 8)
         size, crc = struct.unpack(">I", found[:4])[0], struct.unpack(">I", found[-4:])[0]
         if (size, crc) != (vector.size, zlib.crc32(found[4:-4])):
             raise ValueError("the size or the CRC-32 of the vector does not fit")
         return decode(found[4:-4])
     except (ValueError, struct.error) as error:
         raise StorageError(
-            f"{storage.uri}/{vector.file or '_delta_log'}",
+            f"{storage.uri}/{file or '_delta_log'}",
             f"has a damaged deletion vector: {error}",
             "Restore the file from a backup, or restore the table to an older version.",
         ) from error
@@ -140,5 +142,7 @@ def _from_z85(text: str) -> bytes:
         number = 0
         for digit in text[first : first + 5]:
             number = 85 * number + _DIGITS.index(digit)
+        if number >> 32:
+            raise ValueError("a text is not Z85")
         found += number.to_bytes(4, "big")
     return bytes(found)

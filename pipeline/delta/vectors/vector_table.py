@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from lakelog.delta.rows import has_deletion_vectors
 from lakelog.delta_options import delta_options
@@ -124,6 +126,9 @@ class VectorTable:
         ]
         if not put_commit(self._storage, version, actions):
             raise conflict(self._path)
+        if version % int(self._table.metadata().configuration.get("delta.checkpointInterval", "10")) == 0:
+            with suppress(DeltaError, OSError):  # the commit is done; a later commit writes a checkpoint
+                DeltaTable(self._path, version=version, storage_options=delta_options()).create_checkpoint()
 
 
 def _added(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakelog.ui.background.topic_plans import KEPT_MS, TopicPlans
+from lakelog.ui.background.topic_plans import KEPT_MS, MOST_KEPT, TopicPlans
 from storage_engine.errors import StorageError
 from storage_engine.quantities import shown_moment
 from storage_engine.topic.clean import cleaning_plan
@@ -164,6 +164,20 @@ def test_the_error_of_a_computation_that_took_long_is_shown_as_an_error(
         200, {"place": "data/x", "found": "cannot be read", "what to do": "Check the disk."}
     )  # fmt: skip
     assert "orders is not readable" in page.words
+
+
+def test_a_computation_that_has_not_ended_is_never_begun_again(
+    due: PagesRoot, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Decisions(gate, monkeypatch)
+    plans = TopicPlans(due.clock.now_ms)
+    names = ["orders", *(f"missing {number}" for number in range(MOST_KEPT + 10))]
+    first = [plans.ask(due.topics, names[begin : begin + 25], 0) for begin in range(0, len(names), 25)]
+    again = [plans.ask(due.topics, ["orders"], 0)]
+    assert again[0][0] is first[0][0]
+    gate.open()
+    assert all(each.ended_ms is not None for each in plans.ask(due.topics, ["orders"], PATIENCE_SECONDS))
+    plans.stop()
 
 
 def test_a_server_that_ends_stops_a_computation_before_its_next_partition(

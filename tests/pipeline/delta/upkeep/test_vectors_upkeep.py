@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from dataclasses import replace
@@ -23,7 +24,7 @@ from pipeline.delta.upkeep.small_files import SmallFileRule
 from pipeline.delta.upkeep.table_upkeep import TableUpkeep, keep_table
 from pipeline.delta.vectors import vector_files
 from pipeline.delta.vectors.bitmap import encode
-from pipeline.delta.vectors.table_files import TableFiles, read_files
+from pipeline.delta.vectors.table_files import TableFiles, commit_key, read_files
 from pipeline.delta.vectors.vector_files import DeletionVector, read_vector
 from pipeline.delta.without_spark.table_opening import create_table
 from storage_engine.errors import StorageError
@@ -75,6 +76,35 @@ def age(folder: Path, days: int = 40) -> None:
     for file in folder.iterdir():
         if file.is_file():
             os.utime(file, (time.time() - days * 86_400,) * 2)
+
+
+@pytest.mark.parametrize("has_vectors", [False, True])
+def test_files_of_different_partitions_are_never_joined(tmp_path: Path, has_vectors: bool) -> None:
+    """Writers name the partition columns of a file in any order."""
+    table, columns = (
+        root_at(tmp_path / "swapped"),
+        pa.schema([("a", pa.int64()), ("b", pa.int64()), ("name", pa.string())]),
+    )
+    properties = {"delta.enableDeletionVectors": "true"} if has_vectors else {}
+    create_table(table, columns, properties, ("a", "b"))
+    storage = open_storage(table)
+    for version, (a, b) in enumerate([(1, 2), (2, 1)] * 3, 1):
+        name = f"a={a}/b={b}/{version}.parquet"
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({"name": [f"{a}{b} in {version}"]}), sink)
+        storage.put_new(name, sink.getvalue().to_pybytes())
+        values = {"a": str(a), "b": str(b)}
+        added = {
+            "path": name, "partitionValues": values if version < 3 else dict(reversed(values.items())),
+            "size": len(sink.getvalue()), "modificationTime": 0, "dataChange": True,
+        }  # fmt: skip
+        storage.put_new(commit_key(version), json.dumps({"add": added}).encode())
+    before = sorted(open_rows(table_at(table)).read_all().to_pylist(), key=str)
+    assert len(before) == 6
+    done = keep_table(table, SmallFileRule(2, 32 << 20), has_stamps=False)
+    assert done is not None
+    assert (done.joined, done.made) == (6, 2)
+    assert sorted(open_rows(table_at(table)).read_all().to_pylist(), key=str) == before
 
 
 def test_an_upsert_writes_a_vector_and_not_the_file_again(export: Export) -> None:
@@ -220,6 +250,20 @@ def test_a_vector_in_the_log_is_read(export: Export) -> None:
     vector = DeletionVector("i", vector_files._to_z85(bitmap + bytes(-len(bitmap) % 4)), None, len(bitmap), 6)
     assert DeletionVector.from_action(vector.action) == vector
     assert read_vector(open_storage(export.table), vector).tolist() == numbers.tolist()
+    with pytest.raises(StorageError, match="_delta_log: has a damaged deletion vector: a text is not Z85"):
+        read_vector(open_storage(export.table), replace(vector, place="#####"))
+
+
+def test_each_tenth_upsert_writes_a_checkpoint(export: Export) -> None:
+    for offset in range(10):
+        upsert(export, offset)
+    found = [name for name in names_in(export.table) if "checkpoint." in name]
+    assert found == [f"_delta_log/{10:020d}.checkpoint.parquet"]
+    before = files(export.table)
+    for version in range(10):
+        commit_file(export.table, version).unlink()
+    assert files(export.table) == before
+    assert [row["_offset"] for row in rows(export.table)] == [*range(10)]
 
 
 def test_tables_with_more_features_are_left_alone(export: Export) -> None:
