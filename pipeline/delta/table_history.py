@@ -42,6 +42,7 @@ from pipeline.delta.export_plan import (
     decide_export,
 )
 from pipeline.delta.table_stamp import Stamp, TableHead, known_positions, stamp_document
+from pipeline.delta.without_spark.log_commits import commit_key
 from storage_engine.errors import ConflictError, NotFoundError
 from storage_engine.storage import Storage
 from storage_engine.storage.storage_opening import open_storage
@@ -137,14 +138,14 @@ class DeltaLog:
         """
         for version in self._newest_first():
             try:
-                content = self._storage.read(f"{_FOLDER}{version:020d}.json")
+                content = self._storage.read(commit_key(version))
             except NotFoundError:
                 return
             try:
                 yield _parsed(version, content)
             except (ValueError, AttributeError) as error:
                 raise ExportRefusedError(
-                    f"{self._table}/{_FOLDER}{version:020d}.json",
+                    f"{self._table}/{commit_key(version)}",
                     "is not a commit of a Delta table",
                     "Restore the file from a backup, or export to another table.",
                 ) from error

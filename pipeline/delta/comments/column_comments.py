@@ -22,9 +22,10 @@ from deltalake import DeltaTable
 
 from pipeline.delta.export_plan import Export
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
+from pipeline.delta.without_spark.log_commits import put_commit
 from pipeline.delta.without_spark.table_opening import open_or_none
 from schemas.descriptions import FieldPath, descriptions_of
-from storage_engine.errors import AlreadyExistsError, ConflictError, UnsupportedError
+from storage_engine.errors import ConflictError, UnsupportedError
 from storage_engine.storage.storage_opening import open_storage
 
 _ATTEMPTS = 5
@@ -61,11 +62,8 @@ def write_comments(export: Export) -> int | None:
             return None
         _check_protocol(export.table, table)
         version = table.version() + 1
-        try:
-            open_storage(export.table).put_new(f"_delta_log/{version:020d}.json", _commit(table, columns))
-        except AlreadyExistsError:
-            continue
-        return version
+        if put_commit(open_storage(export.table), version, _actions(table, columns)):
+            return version
     raise ConflictError(
         export.table,
         "other writers changed the table again and again while the comments of its columns were written",
@@ -106,7 +104,7 @@ def _check_protocol(path: str, table: DeltaTable) -> None:
         )
 
 
-def _commit(table: DeltaTable, columns: Any) -> bytes:
+def _actions(table: DeltaTable, columns: Any) -> list[Mapping[str, Any]]:
     now_ms = time.time_ns() // 1_000_000
     found = table.metadata()
     metadata = {
@@ -119,8 +117,7 @@ def _commit(table: DeltaTable, columns: Any) -> bytes:
         "createdTime": found.created_time,
         "configuration": found.configuration,
     }
-    actions = (
+    return [
         {"commitInfo": {"timestamp": now_ms, "operation": "CHANGE COLUMNS", "operationParameters": {}}},
         {"metaData": {name: value for name, value in metadata.items() if value is not None}},
-    )
-    return "".join(f"{json.dumps(action, separators=(',', ':'))}\n" for action in actions).encode()
+    ]

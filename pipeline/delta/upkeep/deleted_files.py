@@ -12,6 +12,7 @@ import json
 from urllib.parse import unquote
 
 from pipeline.delta.vectors.vector_files import DeletionVector
+from pipeline.delta.without_spark.log_commits import commit_key
 from storage_engine.errors import ConflictError, NotFoundError
 from storage_engine.storage import Storage
 from storage_engine.storage.storage_opening import open_storage
@@ -51,7 +52,7 @@ def check_files(table: str, version: int, took_ms: int) -> None:
 def _added(storage: Storage, version: int) -> list[str]:
     """The files below the table that a commit added, with those of deletion vectors. Other files have absolute paths."""
     try:
-        commit = storage.read(f"_delta_log/{version:020d}.json")
+        commit = storage.read(commit_key(version))
     except NotFoundError:  # Delta has deleted the old commit
         return []
     added = [action["add"] for action in map(json.loads, commit.splitlines()) if "add" in action]

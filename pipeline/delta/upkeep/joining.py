@@ -35,8 +35,9 @@ from deltalake import DeltaTable
 
 from lakelog.delta.rows import READ_OPTIONS
 from pipeline.delta.files.row_files import GROUP_BYTES, RowFile
-from pipeline.delta.vectors.table_files import DataFile, commit_key, put_commit
+from pipeline.delta.vectors.table_files import DataFile
 from pipeline.delta.vectors.vector_files import read_vector
+from pipeline.delta.without_spark.log_commits import commit_key, put_commit
 from storage_engine.clock import Clock, SystemClock
 from storage_engine.storage import Storage
 from storage_engine.storage.file_object import ReadableObject

@@ -5,15 +5,14 @@ vectors of files.
     <table>/_delta_log/00000000000000000011.json                   the actions of one commit
 
 A file of a table has a path and perhaps a deletion vector. If the vector changes, the log has a `remove` of the file with
-the old vector, and an `add` of the same path with the new vector. This module also writes commits: Delta's log accepts
-each version once, so a commit is a put-if-absent.
+the old vector, and an `add` of the same path with the new vector.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -21,7 +20,8 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 
 from pipeline.delta.vectors.vector_files import DeletionVector
-from storage_engine.errors import AlreadyExistsError, NotFoundError, StorageError
+from pipeline.delta.without_spark.log_commits import commit_key
+from storage_engine.errors import NotFoundError, StorageError
 from storage_engine.storage import Storage
 from storage_engine.storage.file_object import ReadableObject
 
@@ -154,18 +154,3 @@ def _actions(storage: Storage, version: int) -> Iterator[Mapping[str, Any]]:
                 "Restore the file from a backup.",
             ) from error
         yield from map(json.loads, content.splitlines())
-
-
-def commit_key(version: int) -> str:
-    """The key of a commit."""
-    return f"{_FOLDER}{version:020d}.json"
-
-
-def put_commit(storage: Storage, version: int, actions: Iterable[Mapping[str, Any]]) -> bool:
-    """Make a version of the table. False: another writer has made this version."""
-    content = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
-    try:
-        storage.put_new(commit_key(version), content)
-    except AlreadyExistsError:
-        return storage.read(commit_key(version)) == content  # equal: the reply to an earlier try was lost
-    return True

@@ -22,9 +22,10 @@ from lakelog.delta_options import delta_options
 from pipeline.delta.files.row_files import TableFile, WrittenFile
 from pipeline.delta.table_properties import DELETION_VECTORS_PROPERTY
 from pipeline.delta.table_stamp import Stamp
-from pipeline.delta.vectors.table_files import DataFile, put_commit, read_files
+from pipeline.delta.vectors.table_files import DataFile, read_files
 from pipeline.delta.vectors.vector_files import DeletionVector
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
+from pipeline.delta.without_spark.log_commits import put_commit
 from pipeline.delta.without_spark.plain_table import conflict, has_columns, have_int96, why_not_plain
 from storage_engine.storage.storage_opening import open_storage
 

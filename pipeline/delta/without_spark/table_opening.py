@@ -9,10 +9,10 @@ process.
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
@@ -22,10 +22,9 @@ from lakelog.delta.rows import DELETION_VECTORS
 from lakelog.delta_options import delta_options
 from pipeline.delta.table_properties import DELETION_VECTORS_PROPERTY
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
-from storage_engine.errors import AlreadyExistsError
+from pipeline.delta.without_spark.log_commits import put_commit
 from storage_engine.storage.storage_opening import open_storage
 
-_FIRST_COMMIT = "_delta_log/00000000000000000000.json"
 _PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 _PROTOCOL_WITH_VECTORS = {
     "minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [DELETION_VECTORS],
@@ -66,7 +65,7 @@ def create_table(
         StorageError: the table cannot be written.
     """
     now_ms = time.time_ns() // 1_000_000
-    actions = [
+    actions: list[Mapping[str, Any]] = [
         {"commitInfo": {"timestamp": now_ms, "operation": "CREATE TABLE", "operationParameters": {}}},
         {"protocol": _PROTOCOL_WITH_VECTORS if properties.get(DELETION_VECTORS_PROPERTY) == "true" else _PROTOCOL},
         {
@@ -80,9 +79,4 @@ def create_table(
             }
         },
     ]
-    content = "".join(f"{json.dumps(action, separators=(',', ':'))}\n" for action in actions)
-    try:
-        open_storage(table).put_new(_FIRST_COMMIT, content.encode())
-    except AlreadyExistsError:
-        return False
-    return True
+    return put_commit(open_storage(table), 0, actions)

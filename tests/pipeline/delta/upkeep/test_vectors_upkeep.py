@@ -24,8 +24,9 @@ from pipeline.delta.upkeep.small_files import SmallFileRule
 from pipeline.delta.upkeep.table_upkeep import TableUpkeep, keep_table
 from pipeline.delta.vectors import vector_files
 from pipeline.delta.vectors.bitmap import encode
-from pipeline.delta.vectors.table_files import TableFiles, commit_key, read_files
+from pipeline.delta.vectors.table_files import TableFiles, read_files
 from pipeline.delta.vectors.vector_files import DeletionVector, read_vector
+from pipeline.delta.without_spark.log_commits import commit_key
 from pipeline.delta.without_spark.table_opening import create_table
 from storage_engine.errors import StorageError
 from storage_engine.storage.storage_opening import open_storage
