@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import signal
 import subprocess
 import tempfile
 import time
@@ -65,12 +66,25 @@ def _answers(process: subprocess.Popen[bytes], port: int, path: str) -> bool:
     return False
 
 
-def answering(target: DatabaseTarget, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until a database accepts the user of the target.
+@contextmanager
+def answering(
+    target: DatabaseTarget, process: subprocess.Popen[bytes], log: Path, end: signal.Signals = signal.SIGKILL
+) -> Iterator[DatabaseTarget]:
+    """Run the block as soon as a database accepts the user of the target. Then end the server: nothing of its data is used
+    again.
 
     Raises:
         RuntimeError: the server ended, or answers too late.
     """
+    try:
+        _wait_for(target, process, log)
+        yield target
+    finally:
+        process.send_signal(end)
+        process.wait()
+
+
+def _wait_for(target: DatabaseTarget, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:

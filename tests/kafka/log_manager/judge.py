@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -269,6 +269,24 @@ class _Trial:
                 yield f"{when}, {folder}", f"{other}, Kafka {one}"
 
 
+def judge_all(judge: ManagerJudge, cases: Iterable[tuple[int, Case]], seed: int) -> int:
+    """Judge numbered cases, and print what differs and the figures. Returns the exit status."""
+    began = time.monotonic()
+    judged, differing = 0, set()
+    for number, case in cases:
+        told = len(judge.differences)
+        judge.judge(number, case)
+        judged += 1
+        for difference in judge.differences[told:]:
+            differing.add(number)
+            print(difference, flush=True)
+    for what, count in sorted(judge.counts.items()):
+        print(f"{count:10,}  {what}")
+    took = time.monotonic() - began
+    print(f"{judged} cases of seed {seed} in {took:.0f} s: {len(differing)} differ")
+    return 1 if differing else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.kafka.log_manager.judge", allow_abbrev=False)
     parser.add_argument("--directories", type=int, default=500, help="the number of cases")
@@ -277,20 +295,8 @@ def main() -> int:
     parser.add_argument("--only", type=int, nargs="+", help="the numbers of single cases")
     given = parser.parse_args()
     numbers = range(given.first, given.first + given.directories) if given.only is None else given.only
-    began = time.monotonic()
-    differing = set()
     with ManagerJudge() as judge:
-        for number in numbers:
-            told = len(judge.differences)
-            judge.judge(number, random_case(given.seed, number))
-            for difference in judge.differences[told:]:
-                differing.add(number)
-                print(difference, flush=True)
-    for what, count in sorted(judge.counts.items()):
-        print(f"{count:10,}  {what}")
-    took = time.monotonic() - began
-    print(f"{len(numbers)} cases of seed {given.seed} in {took:.0f} s: {len(differing)} differ")
-    return 1 if differing else 0
+        return judge_all(judge, ((number, random_case(given.seed, number)) for number in numbers), given.seed)
 
 
 if __name__ == "__main__":

@@ -18,14 +18,14 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from kafka import KafkaProducer
 
 from storage_engine.log.checkpoint import CLEAN_SHUTDOWN, decode_offsets, encode_offsets
-from tests.kafka.log_manager.judge import ManagerJudge
+from tests.kafka.log_manager.judge import ManagerJudge, judge_all
 from tests.kafka.log_manager.random_directories import HOUR_MS, MINUTE_MS, Case, Life, Partition
 from tests.kafka.random_logs import DAY_MS, RandomLog
 from tests.kafka_broker import KafkaBroker
@@ -142,25 +142,18 @@ def main() -> int:
     parser.add_argument("--directories", type=int, default=20, help="the number of directories")
     parser.add_argument("--seed", type=int, default=7)
     given = parser.parse_args()
-    began = time.monotonic()
-    differing = set()
     with KafkaBroker(more_properties=QUIET) as broker, ManagerJudge() as judge:
-        for number in range(given.directories):
-            if number:
-                broker.start()
-            copy = broker.data.with_name(f"copy-{number}")
-            chance = random.Random(f"real broker {given.seed} {number}")
-            told = len(judge.differences)
-            judge.judge(number, copied_case(broker, chance, f"t{number}", copy))
-            shutil.rmtree(copy)
-            for difference in judge.differences[told:]:
-                differing.add(number)
-                print(difference, flush=True)
-    for what, count in sorted(judge.counts.items()):
-        print(f"{count:10,}  {what}")
-    took = time.monotonic() - began
-    print(f"{given.directories} directories of seed {given.seed} in {took:.0f} s: {len(differing)} differ")
-    return 1 if differing else 0
+        return judge_all(judge, _cases(broker, given.directories, given.seed), given.seed)
+
+
+def _cases(broker: KafkaBroker, directories: int, seed: int) -> Iterator[tuple[int, Case]]:
+    """Numbered cases, each with a copy of the broker's directory that exists until the next case is taken."""
+    for number in range(directories):
+        if number:
+            broker.start()
+        copy = broker.data.with_name(f"copy-{number}")
+        yield number, copied_case(broker, random.Random(f"real broker {seed} {number}"), f"t{number}", copy)
+        shutil.rmtree(copy)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from lakelog.ui.site import Site
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.broker_settings import BrokerSettings
 from storage_engine.topic.chain.topic_state import TopicState
-from tests.lakelog.metrics.roots import WatchedRoot
+from tests.lakelog.metrics.roots import DAY, HOUR, WatchedRoot
 from tests.lakelog.report.html_tables import tables
 from tests.storage_engine.record_tables import Row, to_table
 
@@ -156,6 +156,15 @@ class PagesRoot(WatchedRoot):
 
     def browser(self, **options: object) -> Browser:
         return Browser(self.site(**options))
+
+    def make_due(self, partitions: int = 1) -> PagesRoot:
+        """Create the topic `orders`, of which retention deletes two segments of partition 0, and the topic `quiet`, in which
+        nothing is to be done."""
+        self.topic("orders", partitions, retention_ms=str(DAY))
+        for age in (3 * DAY, 2 * DAY, HOUR):
+            self.append("orders", age, age)
+        self.topic("quiet")
+        return self
 
     def append_rows(self, name: str, *rows: Row, partition: int = 0) -> TopicState:
         chain = self.topics.chain(name)

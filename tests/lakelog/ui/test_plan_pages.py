@@ -32,12 +32,7 @@ pytestmark = pytest.mark.posix("the files of the root are changed")
 
 @pytest.fixture
 def due(root: PagesRoot) -> PagesRoot:
-    """A root with a topic of which retention deletes two segments, and a topic with nothing to do."""
-    root.topic("orders", 2, retention_ms=str(DAY))
-    for age in (3 * DAY, 2 * DAY, HOUR):
-        root.append("orders", age, age)
-    root.topic("quiet")
-    return root
+    return root.make_due(2)
 
 
 def test_the_plan_on_the_page_is_the_plan_of_the_engine(due: PagesRoot) -> None:

@@ -55,12 +55,8 @@ def mariadb_server() -> Iterator[DatabaseTarget]:
         target = DatabaseTarget(
             DatabaseKind.MARIADB, "127.0.0.1", port, "tests", "tests", "-", "administrator", password
         )
-        try:
-            answering(target, process, place / "log")
+        with answering(target, process, place / "log"):
             yield target
-        finally:
-            process.kill()  # nothing of the data is used again
-            process.wait()
 
 
 def _unpack(folder: Path) -> Path:

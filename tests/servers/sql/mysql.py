@@ -59,12 +59,8 @@ def mysql_server() -> Iterator[DatabaseTarget]:
         target = DatabaseTarget(
             DatabaseKind.MYSQL, "127.0.0.1", port, "tests", "tests", "-", "administrator", password, tls="on"
         )
-        try:
-            answering(target, process, place / "log")
+        with answering(target, process, place / "log"):
             yield target
-        finally:
-            process.kill()  # nothing of the data is used again
-            process.wait()
 
 
 def _unpack(folder: Path) -> Path:

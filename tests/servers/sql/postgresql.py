@@ -71,12 +71,8 @@ def postgresql_server() -> Iterator[DatabaseTarget]:
         target = DatabaseTarget(
             DatabaseKind.POSTGRESQL, "127.0.0.1", port, "postgres", "public", "-", "administrator", password
         )
-        try:
-            answering(target, process, place / "log")
+        with answering(target, process, place / "log", signal.SIGQUIT):  # this signal also releases shared memory
             yield target
-        finally:
-            process.send_signal(signal.SIGQUIT)  # nothing of the data is used again, but shared memory is released
-            process.wait()
 
 
 def _unpack(folder: Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
 
 import pytest
 import yaml
@@ -16,7 +15,7 @@ from storage_engine.errors import ConflictError
 from storage_engine.quantities import shown_moment
 from storage_engine.topic.kafka import view
 from tests.lakelog.metrics.roots import DAY, HOUR
-from tests.lakelog.ui.background.gates import PATIENCE_SECONDS, Gate, closed_gate
+from tests.lakelog.ui.background.gates import PATIENCE_SECONDS, Gate
 from tests.lakelog.ui.browsing import Browser, PagesRoot, hidden_fields
 from tests.lakelog.ui.processes import plan_page, serving
 
@@ -26,18 +25,7 @@ PLAN, SETTINGS = "/topics/orders/plan", "/topics/orders/settings"
 
 @pytest.fixture
 def due(root: PagesRoot) -> PagesRoot:
-    """A root with a topic of which retention deletes two segments."""
-    root.topic("orders", retention_ms=str(DAY))
-    for age in (3 * DAY, 2 * DAY, HOUR):
-        root.append("orders", age, age)
-    root.topic("quiet")
-    return root
-
-
-@pytest.fixture
-def gate() -> Iterator[Gate]:
-    with closed_gate() as gate:
-        yield gate
+    return root.make_due()
 
 
 def hurried(root: PagesRoot) -> Browser:

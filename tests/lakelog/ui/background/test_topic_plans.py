@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,8 +12,7 @@ from lakelog.ui.background.topic_plans import KEPT_MS, MOST_KEPT, TopicPlans
 from storage_engine.errors import StorageError
 from storage_engine.quantities import shown_moment
 from storage_engine.topic.clean import cleaning_plan
-from tests.lakelog.metrics.roots import DAY, HOUR
-from tests.lakelog.ui.background.gates import PATIENCE_SECONDS, Gate, closed_gate
+from tests.lakelog.ui.background.gates import PATIENCE_SECONDS, Gate
 from tests.lakelog.ui.browsing import Answer, Browser, PagesRoot
 
 pytestmark = pytest.mark.posix("a folder is the root")
@@ -22,18 +21,7 @@ PLAN = "/topics/orders/plan"
 
 @pytest.fixture
 def due(root: PagesRoot) -> PagesRoot:
-    """A root with a topic of which retention deletes two segments of partition 0."""
-    root.topic("orders", 3, retention_ms=str(DAY))
-    for age in (3 * DAY, 2 * DAY, HOUR):
-        root.append("orders", age, age)
-    root.topic("quiet")
-    return root
-
-
-@pytest.fixture
-def gate() -> Iterator[Gate]:
-    with closed_gate() as gate:
-        yield gate
+    return root.make_due(3)
 
 
 class Decisions:
