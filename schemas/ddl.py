@@ -26,7 +26,7 @@ from pydantic import Field, PydanticUserError, create_model
 from schemas.event_model import EventModel
 
 _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t"}
-"""As in Spark's texts. Another letter after a backslash stands for itself."""
+"""The letters that have a meaning after a backslash, as in Spark's DDL. Every other letter stands for itself."""
 _SCALARS: Final[dict[str, Any]] = {
     "STRING": str,
     "BIGINT": int,

@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,12 @@ def write_error(what: object) -> None:
     """Write one line to standard error: an error, or a fact that a user should know. If nobody can read standard error,
     nothing happens."""
     write_error_line(shown_line(f"lakelog: {' '.join(str(what).split())}"))
+
+
+def write_missing_markers(problems: Iterable[object]) -> None:
+    """Write to standard error that a transaction was committed, but some of its markers could not be written."""
+    for problem in problems:
+        write_error(f"committed, but markers are missing; `lakelog transactions finish` writes them. {problem}")
 
 
 def replaceable(option: str, given: Path) -> Path:

@@ -1,9 +1,8 @@
 """`lakelog perf`: measures appends and reads, with the options and the output of Kafka's two performance tests.
 
 `perf produce` appends records without keys, many in each commit, with or without transactions. The records stay in the
-topic. `perf consume` reads
-the records that the topic has when the command starts, also records of open and aborted transactions. `perf consume`
-does not convert the records to Python objects, and does not print them.
+topic. `perf consume` reads the records that the topic has when the command starts, also records of open and aborted
+transactions. `perf consume` does not convert the records to Python objects, and does not print them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakelog.cli.output import write_error
+from lakelog.cli.output import write_missing_markers
 from lakelog.given_records import record_batches
 from storage_engine.topic.append.appending import Append
 from storage_engine.topic.append.transaction_writer import DEFAULT_TIMEOUT_MS, TransactionWriter
@@ -72,10 +72,7 @@ class PerfAppends:
         """
         if self._open is not None:
             with self._open as transaction:
-                for problem in transaction.commit():
-                    write_error(
-                        f"committed, but markers are missing; `lakelog transactions finish` writes them. {problem}"
-                    )
+                write_missing_markers(transaction.commit())
             self._open = None
 
     def __enter__(self) -> Self:

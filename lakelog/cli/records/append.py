@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakelog.cli.options import ConfOption, RootOption, open_topics, settle_view
-from lakelog.cli.output import write_error, write_line
+from lakelog.cli.output import write_line, write_missing_markers
 from lakelog.terminal.progress_display import display_on_stderr
 from storage_engine.errors import InvalidRecordError, UsageError
 
@@ -128,8 +128,7 @@ def _append_transaction(topics: Topics) -> None:
                     transaction.append(topic, records, name_row=lambda row, numbers=numbers: place_of(numbers[row]))  # type: ignore[misc]
                 first_number += len(lines)
                 progress.advance(parsed.records.num_rows, sum(map(len, lines)))
-            for problem in transaction.commit():
-                write_error(f"committed, but markers are missing; `lakelog transactions finish` writes them. {problem}")
+            write_missing_markers(transaction.commit())
     finally:  # the records and markers of an aborted transaction are in the log, too
         settle_view(topics, *counts)
     for topic in counts:
