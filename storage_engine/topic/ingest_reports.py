@@ -17,7 +17,7 @@ when it starts. A topic's name cannot contain `@`, so no topic uses the folder m
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,6 +27,7 @@ from storage_engine.errors import CorruptionError, LogError, NotFoundError, Stor
 from storage_engine.log.partition_state import Frozen, Long
 from storage_engine.quantities import counted
 from storage_engine.storage import Storage, StoredFile
+from storage_engine.storage.small_requests import results_of
 from storage_engine.topic.chain.documents import FORMAT, decode_document, encode_document
 
 INGEST_REPORTS: Final = "meta/@ingests"
@@ -51,7 +52,7 @@ class IngestReport(Frozen):
     batch_id: the newest micro-batch that Spark has recorded; -1 if this run has recorded none.
     batch_ms: when Spark recorded that micro-batch; 0 if this run has recorded none.
     lag_records: how many records of its source the stream had not read; None if that is not known, because the source does not
-        report how many records it has, or has reported nothing in this run.
+        report how many records it has, has reported nothing in this run, or holds back records (minOffsetsPerTrigger).
     """
 
     format: int = FORMAT
@@ -131,13 +132,22 @@ def is_report(key: str) -> bool:
     return _KEY.fullmatch(key) is not None
 
 
+def list_reports(storage: Storage) -> Iterator[StoredFile]:
+    """The files in the folder of the reports.
+
+    Raises:
+        StorageError: the folder cannot be listed.
+    """
+    return storage.list(f"{INGEST_REPORTS}/")
+
+
 def delete_old_reports(storage: Storage, now_ms: int) -> None:
     """Delete the reports of ingests that have written nothing for 30 days.
 
     Raises:
         StorageError: the storage refused or failed.
     """
-    for file in storage.list(f"{INGEST_REPORTS}/"):
+    for file in list_reports(storage):
         if now_ms - file.modified_ms > _KEPT_MS:
             storage.delete(file.key)
 
@@ -150,19 +160,20 @@ class KeptReports:
 
     def read(self, storage: Storage) -> FoundReports:
         """The reports of the root."""
-        files: dict[str, tuple[StoredFile, FoundReport]] = {}
         try:
-            listed = list(storage.list(f"{INGEST_REPORTS}/"))
+            listed = {named[1]: file for file in list_reports(storage) if (named := _KEY.fullmatch(file.key))}
         except LogError as error:
             return FoundReports(error=error)
-        for file in listed:
-            if (named := _KEY.fullmatch(file.key)) is None:
-                continue
-            kept = self._files.get(named[1])
-            is_same = kept is not None and kept[0] == file and not isinstance(kept[1].error, StorageError)
-            files[named[1]] = kept if kept is not None and is_same else (file, _read(storage, file.key))
-        self._files = files
-        return FoundReports({query: found for query, (_, found) in files.items()})
+
+        def found(query: str) -> FoundReport:
+            file, kept = listed[query], self._files.get(query)
+            if kept is not None and kept[0] == file and not isinstance(kept[1].error, StorageError):
+                return kept[1]
+            return _read(storage, file.key)
+
+        reports = dict(zip(listed, results_of(storage, found, list(listed)), strict=True))
+        self._files = {query: (listed[query], each) for query, each in reports.items()}
+        return FoundReports(reports)
 
 
 def _read(storage: Storage, key: str) -> FoundReport:

@@ -8,6 +8,7 @@ state.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,7 +21,7 @@ from storage_engine.topic.chain.documents import folders_for_documents
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import DroppedFile, TopicState
 from storage_engine.topic.chain.transaction_files import damaged_records
-from storage_engine.topic.ingest_reports import DELETE_REPORT, INGEST_REPORTS, KeptReports
+from storage_engine.topic.ingest_reports import DELETE_REPORT, INGEST_REPORTS, list_reports
 from storage_engine.topic.topics import Topics, is_root, may_become_root
 from storage_engine.verify.findings import Finding, Kind, of_error, placed, problems
 from storage_engine.verify.root.chain_check import check_chain
@@ -195,7 +196,9 @@ def _no_root(storage: Storage) -> Iterator[Finding]:
 
 def _unlisted_reports(storage: Storage) -> Iterator[Finding]:
     """Report a folder of reports of ingests that cannot be listed."""
-    if (error := KeptReports().read(storage).error) is not None:
+    try:
+        deque(list_reports(storage), maxlen=0)
+    except LogError as error:
         yield placed(of_error(error, Kind.STATE), storage.uri)
 
 
