@@ -100,6 +100,11 @@ class JobContext:
     def clock(self) -> Clock:
         return self.topics.clock
 
+    @property
+    def has_spark(self) -> bool:
+        """Whether this job has started Spark."""
+        return "spark" in vars(self)
+
     @cached_property
     def spark(self) -> SparkSession:
         """The Spark session of the process. The session takes seconds to start, so a job uses it only for work that

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 DELETION_VECTORS_PROPERTY = "delta.enableDeletionVectors"
+CATALOG_PROPERTY = "lakelog.catalog.table"
+"""The name of a table in a catalog, and the folder that is registered there (`pipeline.export.catalog_name`)."""
 
 PLAIN_TABLE_PROPERTIES = {
     # Readers other than Spark (deltalake, DuckDB, Polars) need version 1 of the protocol. These features would raise

@@ -25,6 +25,7 @@ from pipeline.delta.export_plan import (
 from pipeline.delta.table_history import plan_from_history, read_head, were_files_joined
 from pipeline.delta.table_stamp import TableHead
 from pipeline.delta.upkeep.deleted_files import check_files
+from pipeline.export.catalog_name import prepare_name, register_name
 from pipeline.export.export_report import (
     chain_warnings,
     export_report,
@@ -98,7 +99,7 @@ def export_topic(context: JobContext) -> JobReport:
             record_model(context.topics, state, newly_accepted)
         warnings = gap_warnings(result.plan)
         if wanted.jdbc is None:
-            warnings += _comment_columns(target)
+            warnings += _describe(context, target)
         return export_report(target, wanted.shown_table, result, warnings)
     compacted = any(part.first_dirty_offset for part in state.partitions)
     warnings = export_warnings(result, target, compacted, to_database=wanted.jdbc is not None)
@@ -113,17 +114,20 @@ def export_topic(context: JobContext) -> JobReport:
             f"the export is done, but its positions or the fields of its model could not be recorded: {error}"
         )
     if wanted.jdbc is None:
-        warnings += _comment_columns(target)
+        warnings += _describe(context, target)
     return export_report(target, wanted.shown_table, result, warnings)
 
 
-def _comment_columns(target: Export) -> list[str]:
-    """Write the descriptions of the model into the Delta table. An error becomes a warning, because the rows are exported."""
+def _describe(context: JobContext, target: Export) -> list[str]:
+    """Write the descriptions of the model into the Delta table, and register the table in its catalog. An error of the
+    comments becomes a warning, because the rows are exported."""
+    warnings = []
     try:
         write_comments(target)
     except LogError as error:
-        return [f"the comments of the columns are not those of the model: {error}"]
-    return []
+        warnings.append(f"the comments of the columns are not those of the model: {error}")
+    register_name(context, target.table)
+    return warnings
 
 
 def _to_delta(
@@ -143,6 +147,7 @@ def _to_delta(
         if plan is not None and not plan.waiting:
             register(plan.before)
             return ExportResult(plan=plan, table_version=plan.table_version)
+        prepare_name(context, target.table)
         try:
             small = None if plan is None else _without_spark(context, state, target, plan, register)
             return _with_spark(context, state, target, ranges, register, bounds) if small is None else small
@@ -258,6 +263,7 @@ def _rebuild(
 
     wanted = context.settings.required_export()
     lost: int | None = vars(context.arguments).get("accept_lost_rows")
+    prepare_name(context, target.table)
     options = RebuildOptions(lost or 0, bounds_of(context, state), wanted.max_dead_letter_share)
     with _reading_with_spark(context, state, "rebuild") as read:
         result = rebuild_table(
@@ -279,7 +285,7 @@ def _rebuild(
         warnings.append(
             f"the rebuild is done, but its positions or the fields of its model could not be recorded: {error}"
         )
-    warnings += _comment_columns(target)
+    warnings += _describe(context, target)
     return rebuild_report(target, wanted.table, result, warnings)
 
 

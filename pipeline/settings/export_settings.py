@@ -23,7 +23,17 @@ _Reader = Literal["spark", "duckdb", "polars", "deltalake"]
 _READERS: Final = "spark, duckdb, polars and deltalake"
 MOST_CLUSTERED: Final = 4
 """The largest number of columns by which Delta clusters a table."""
+_CATALOG_NAME: Final = re.compile(r"\w{1,255}(\.\w{1,255}){1,2}", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+def _catalog_name(name: str) -> str:
+    if not _CATALOG_NAME.fullmatch(name):
+        raise mistake(
+            f"found the name {name!r}",
+            "Write schema.table or catalog.schema.table, each part with letters, digits and `_`.",
+        )
+    return name
 
 
 class ExportSettings(Section):
@@ -35,6 +45,12 @@ class ExportSettings(Section):
         default_factory=lambda fields: f"tables/{fields.get('topic', '')}",
         validate_default=True,
         description="Directory of the Delta table. Default: tables/ and the name of the topic.",
+    )
+    catalog_table: Annotated[str, Noun("a name"), AfterValidator(_catalog_name)] | None = Field(
+        default=None,
+        alias="catalog.table",
+        description="The name under which the Delta table is registered in a catalog of Spark: schema.table in the catalog"
+        " spark_catalog, or catalog.schema.table. The schema must exist. Without this setting, the table is not registered.",
     )
     jdbc: JdbcSettings | None = Field(
         default=None,
@@ -129,6 +145,8 @@ class ExportSettings(Section):
         if self.partition_by is not None or self.cluster_by is not None:
             name = "partition.by" if self.partition_by is not None else "cluster.by"
             raise mistake(f"found {name}, which is only for Delta tables", f"Remove {name}.")
+        if self.catalog_table is not None:
+            raise mistake("found catalog.table, which is only for Delta tables", "Remove catalog.table.")
         if self.headers:
             raise mistake("found headers: true, but an export into a database has no headers", "Remove headers.")
         if self.jdbc.schema_ is not None and self.jdbc.target().kind is not DatabaseKind.POSTGRESQL:

@@ -40,7 +40,7 @@ from lakelog.delta.rows import DELETION_VECTORS, open_rows
 from lakelog.delta_options import delta_options
 from pipeline.delta.files.row_files import TableFile, WrittenFile
 from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, STALE_SINCE, nullable_columns
-from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES, DELETION_VECTORS_PROPERTY
+from pipeline.delta.table_properties import CATALOG_PROPERTY, DEAD_LETTER_PROPERTIES, DELETION_VECTORS_PROPERTY
 from pipeline.delta.table_stamp import Stamp
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.row_changes import RowChanges, TableRow, places_of, stale_array, stale_places
@@ -59,7 +59,7 @@ _FEATURES_WITH_VECTORS = {DELETION_VECTORS, "invariants", "appendOnly"}
 _KNOWN_PROPERTIES = {
     *DEAD_LETTER_PROPERTIES, "delta.logRetentionDuration", "delta.deletedFileRetentionDuration",
     "delta.enableExpiredLogCleanup", "delta.targetFileSize", "delta.tuneFileSizesForRewrites",
-    "delta.minReaderVersion", "delta.minWriterVersion",
+    "delta.minReaderVersion", "delta.minWriterVersion", CATALOG_PROPERTY,
 }  # fmt: skip
 """Properties that do not change what a writer must do."""
 _HARMLESS = {DELETION_VECTORS_PROPERTY: "false", "delta.columnMapping.mode": "none"}

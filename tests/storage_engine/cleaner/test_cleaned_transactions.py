@@ -8,7 +8,6 @@ import numpy as np
 
 from storage_engine.cleaner.cleaner import CleanedPartition
 from storage_engine.clock import ManualClock
-from storage_engine.config.kafka_dir_keys import LogManagerConfig
 from storage_engine.kafka_dir.partition_log import PartitionLog
 from storage_engine.log.filenames import TRANSACTION_INDEX
 from storage_engine.log.indexes.transaction_index import decode_transaction_index
@@ -17,7 +16,7 @@ from storage_engine.record.control import ControlType, TransactionMarker, encode
 from storage_engine.record.encoding import seal_batches
 from storage_engine.record.header import CONTROL, TRANSACTIONAL
 from tests.kafka.random_logs import Record, Sender, encode_batch
-from tests.storage_engine.kafka_dir.unreliable_directory import UnreliableDirectory
+from tests.storage_engine.kafka_dir.unreliable_directory import UnreliableDirectory, topic_config
 
 START = 1_700_000_000_000
 FOLDER = "t-0"
@@ -41,7 +40,7 @@ class TransactionalLog:
     def __init__(self) -> None:
         self.storage = UnreliableDirectory()
         self.clock = ManualClock(START)
-        self.log = PartitionLog.open(self.storage, FOLDER, LogManagerConfig().topic(OVERRIDES), self.clock)
+        self.log = PartitionLog.open(self.storage, FOLDER, topic_config(OVERRIDES), self.clock)
         self._sequences: dict[tuple[int, int], int] = {}
         self._fillers = 0
 
@@ -260,7 +259,7 @@ def test_a_log_that_was_compacted_reads_the_same_when_it_is_opened_again() -> No
     log.compact()
     entries, producers = log.indexed(), log.log.state().producers
     log.log.close()
-    again = PartitionLog.open(log.storage, FOLDER, LogManagerConfig().topic(OVERRIDES), log.clock, clean=True)
+    again = PartitionLog.open(log.storage, FOLDER, topic_config(OVERRIDES), log.clock, clean=True)
     assert log.indexed() == entries
     assert again.state().producers == producers
     read = [key for part in again.read(0, again.log_end_offset) for key in part["key"].to_pylist()]

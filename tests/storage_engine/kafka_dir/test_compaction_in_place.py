@@ -14,14 +14,13 @@ from pathlib import Path
 import pytest
 
 from storage_engine.clock import ManualClock
-from storage_engine.config.kafka_dir_keys import LogManagerConfig
 from storage_engine.kafka_dir.log_manager import LogManager
 from storage_engine.kafka_dir.partition_log import PartitionLog
 from storage_engine.kafka_dir.upkeep.schedule import Task
 from storage_engine.kafka_dir.upkeep.tasks import Tasks
 from storage_engine.log.isolation import Isolation
 from tests.storage_engine.cleaner.test_golden import batches
-from tests.storage_engine.kafka_dir.unreliable_directory import StoppedError, UnreliableDirectory
+from tests.storage_engine.kafka_dir.unreliable_directory import StoppedError, UnreliableDirectory, topic_config
 from tests.storage_engine.record_tables import Row, to_table
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -70,7 +69,7 @@ def test_a_brokers_directory_is_compacted_to_the_files_of_kafkas_cleaner(
 
 
 def open_log(storage: UnreliableDirectory, *, clean: bool = False) -> PartitionLog:
-    config = LogManagerConfig().topic(OVERRIDES)
+    config = topic_config(OVERRIDES)
     return PartitionLog.open(storage, FOLDER, config, ManualClock(NOW_MS), clean=clean)
 
 
@@ -174,7 +173,7 @@ def _with_transactions() -> tuple[UnreliableDirectory, dict[bytes, bytes]]:
 
 def open_transactions(storage: UnreliableDirectory, *, clean: bool = True) -> PartitionLog:
     overrides = OVERRIDES | {"segment.bytes": 16384, "index.interval.bytes": 512}
-    return PartitionLog.open(storage, "txn-0", LogManagerConfig().topic(overrides), ManualClock(NOW_MS), clean=clean)
+    return PartitionLog.open(storage, "txn-0", topic_config(overrides), ManualClock(NOW_MS), clean=clean)
 
 
 def test_a_kill_while_transactions_are_compacted_shows_no_aborted_record() -> None:

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from storage_engine.clock import ManualClock
-from storage_engine.config.kafka_dir_keys import LogManagerConfig
 from storage_engine.errors import CorruptionError, ExitStatus, StorageFullError
 from storage_engine.kafka_dir.partition_log import PartitionLog
 from storage_engine.kafka_dir.recovery_report import CutReason
@@ -25,14 +24,14 @@ from storage_engine.record.batch import scan_batches
 from storage_engine.record.encoding import encode_records
 from storage_engine.record.stamping import stamp_batches
 from storage_engine.storage.posix import PosixStorage
-from tests.storage_engine.kafka_dir.unreliable_directory import StoppedError, UnreliableDirectory
+from tests.storage_engine.kafka_dir.unreliable_directory import StoppedError, UnreliableDirectory, topic_config
 from tests.storage_engine.record_tables import Row, to_rows, to_table
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 FOLDER = "orders-0"
 NOW_MS = 1_700_000_000_000
 END = 28
-CONFIG = LogManagerConfig().topic({"segment.bytes": 1024, "index.interval.bytes": 100, "retention.ms": -1})
+CONFIG = topic_config({"segment.bytes": 1024, "index.interval.bytes": 100, "retention.ms": -1})
 
 
 def open_log(
@@ -75,7 +74,7 @@ def test_what_a_broker_derives_is_derived_byte_for_byte(tmp_path: Path) -> None:
         for path in (tmp_path / folder).iterdir():
             if path.suffix not in (".log", ".metadata"):
                 path.unlink()
-        config = LogManagerConfig().topic({"index.interval.bytes": 512, "segment.bytes": 16384})
+        config = topic_config({"index.interval.bytes": 512, "segment.bytes": 16384})
         PartitionLog.open(PosixStorage(tmp_path), folder, config, ManualClock(NOW_MS)).close()
         assert {path.name: path.read_bytes() for path in (tmp_path / folder).iterdir()} == expected, name
 
@@ -233,7 +232,7 @@ def test_the_newest_producers_move_to_the_snapshot_of_an_empty_segment_that_was_
     expected = newest.read_bytes()
     added = newest.with_name(f"{int(newest.stem) + 20:020d}.snapshot")
     added.with_suffix(".log").touch()
-    config = LogManagerConfig().topic({"index.interval.bytes": 512})
+    config = topic_config({"index.interval.bytes": 512})
     PartitionLog.open(PosixStorage(tmp_path), "idem-0", config, ManualClock(NOW_MS), clean=True).close()
     assert not newest.exists()
     assert added.read_bytes() == expected
@@ -241,7 +240,7 @@ def test_the_newest_producers_move_to_the_snapshot_of_an_empty_segment_that_was_
 
 def test_after_a_cut_the_age_of_records_without_timestamps_begins_again(tmp_path: Path) -> None:
     storage = PosixStorage(tmp_path)
-    config = LogManagerConfig().topic({"retention.ms": 1000})
+    config = topic_config({"retention.ms": 1000})
     file = tmp_path / FOLDER / f"{0:020d}.log"
     log = PartitionLog.open(storage, FOLDER, config, ManualClock(NOW_MS))
     log.append_batches(encode_records(to_table([Row(b"k", b"v", (), -1)]), 1000).data)
@@ -259,7 +258,7 @@ def test_after_a_cut_the_age_of_records_without_timestamps_begins_again(tmp_path
 
 def test_aborted_records_stay_hidden_when_a_transaction_index_is_lost(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "txn/data/txn-0", tmp_path / "txn-0")
-    config = LogManagerConfig().topic({"index.interval.bytes": 512})
+    config = topic_config({"index.interval.bytes": 512})
 
     def committed() -> list[int]:
         log = PartitionLog.open(PosixStorage(tmp_path), "txn-0", config, ManualClock(NOW_MS), clean=True)
@@ -280,7 +279,7 @@ def test_a_snapshot_with_a_wrong_crc_is_not_believed(tmp_path: Path) -> None:
     newest = max((tmp_path / "idem-0").glob("*.snapshot"))
     expected = newest.read_bytes()
     newest.write_bytes(expected[:-1] + bytes([expected[-1] ^ 1]))
-    config = LogManagerConfig().topic({"index.interval.bytes": 512})
+    config = topic_config({"index.interval.bytes": 512})
     log = PartitionLog.open(PosixStorage(tmp_path), "idem-0", config, ManualClock(NOW_MS), clean=True)
     assert newest.name in log.report.removed
     log.close()
@@ -345,7 +344,7 @@ def test_a_kill_between_any_two_changes_of_files_loses_nothing(action: str) -> N
         log.append_records(to_table([Row(b"more", b"v")] * 2))
         log.flush()
         if action == "retention":
-            log.config = LogManagerConfig().topic({"segment.bytes": 1024, "retention.bytes": 0, "retention.ms": -1})
+            log.config = topic_config({"segment.bytes": 1024, "retention.bytes": 0, "retention.ms": -1})
         if action == "recover":
             log.abandon()
             storage.damage(logs(storage)[0], 300, b"\xff\xff")

@@ -8,14 +8,23 @@ change. All other unsynced data is lost.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from typing_extensions import Buffer
 
+from storage_engine.config.kafka_dir_keys import LogConfig, LogManagerConfig
 from storage_engine.errors import AlreadyExistsError, NotFoundError, StorageError
 from storage_engine.storage import FolderEntry, NewFile, StoredFile
+
+_INDEX_BYTES = 4096
+"""The size of an index file that can grow. With Kafka's 10 MiB, the copies of a directory would need gigabytes."""
+
+
+def topic_config(overrides: Mapping[str, object]) -> LogConfig:
+    """The settings of a log in such a directory."""
+    return LogManagerConfig().topic({"segment.index.bytes": _INDEX_BYTES, **overrides})
 
 
 class StoppedError(Exception):

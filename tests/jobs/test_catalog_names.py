@@ -1,0 +1,161 @@
+"""Exports with `export.catalog.table`: other Spark sessions find the table by its name in a real Hive metastore."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lakelog
+from jobs.export import export
+from pipeline.export.export_request import add_export_options
+from pipeline.job import run_job
+from pipeline.settings.settings_loading import load_settings
+from storage_engine.errors import ConfigError
+from tests.java_options import JAVA_OPTIONS
+from tests.roots.delta_tables import open_table
+from tests.stores import root_at, storage_at
+
+SETTINGS = """
+topics:
+  orders: {partitions: 1, cleanup.policy: compact, schema: "id STRING COMMENT 'who ordered', amount BIGINT"}
+export: {topic: orders, catalog.table: sales.orders}
+"""
+EXPECTED = [{"id": "ann", "amount": 7}, {"id": "bob", "amount": 2}]
+
+
+class Shop:
+    """A root with the topic orders, the settings of its export, and an empty Hive metastore in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.conf = folder / "conf.yaml"
+        self.conf.write_text(SETTINGS)
+        self.root = root_at(folder / "root")
+        self.topic = lakelog.open(self.root, create=True).create_topic(
+            "orders", partitions=1, config={"cleanup.policy": "compact"}
+        )
+
+    def order(self, name: str, amount: int) -> None:
+        value = json.dumps({"id": name, "amount": amount}).encode()
+        self.topic.append([{"key": name.encode(), "value": value}])
+
+    def arguments(self, *more: str) -> list[str]:
+        return ["--conf", str(self.conf), "--root", self.root, *more]
+
+    def as_spark_user(self, *steps: dict[str, Any]) -> tuple[list[Any], list[str]]:
+        """What the steps return in a new process with the metastore, and the lines on standard error."""
+        settings = {
+            "spark.sql.catalogImplementation": "hive",
+            "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
+            "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={self.folder}/metastore;create=true",
+            "spark.hadoop.datanucleus.schema.autoCreateAll": "true",
+            "spark.hadoop.hive.metastore.schema.verification": "false",
+            "spark.driver.extraJavaOptions": "-Dderby.stream.error.file=/dev/null",
+        }
+        submit = " ".join(f"--conf '{name}={value}'" for name, value in settings.items())
+        environment = os.environ | JAVA_OPTIONS | {"PYSPARK_SUBMIT_ARGS": f"{submit} pyspark-shell"}
+        command = [sys.executable, "-m", "tests.jobs.catalog_user", *map(json.dumps, steps)]
+        found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        results = [json.loads(line[5:]) for line in found.stdout.splitlines() if line.startswith("STEP ")]
+        return results, [line for line in found.stderr.splitlines() if not line.startswith("NOTE: Picked up")]
+
+    def without_java(self, *more: str) -> subprocess.CompletedProcess[str]:
+        """Run the export in a process that cannot start Spark."""
+        environment = os.environ | {"JAVA_HOME": str(self.folder), "PATH": str(self.folder)}
+        command = [sys.executable, "-m", "jobs.export", *self.arguments(*more)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    def history(self) -> list[str]:
+        return [
+            commit["operation"]
+            for commit in reversed(open_table(storage_at(self.folder / "root"), "tables/orders").history())
+        ]
+
+
+def run_export(*arguments: str) -> int:
+    return run_job("export", "", export, add_export_options, list(arguments), {})
+
+
+@pytest.mark.slow
+@pytest.mark.posix("moves the table's folder")
+def test_a_table_is_found_by_its_name_in_another_session(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.order("ann", 1)
+    rows = {"sql": "SELECT id, amount FROM sales.orders ORDER BY id"}
+    run: dict[str, Any] = {"export": shop.arguments()}
+
+    # Without the schema, and with another table under the name, nothing is exported.
+    taken = {"sql": "CREATE TABLE sales.orders (a INT) USING parquet"}
+    steps: list[dict[str, Any]] = [
+        run,
+        {"sql": "CREATE SCHEMA sales"},
+        taken,
+        run,
+        {"sql": "DROP TABLE sales.orders"},
+        run,
+    ]
+    results, told = shop.as_spark_user(*steps, {"sql": "DESCRIBE TABLE sales.orders"})
+    assert [results[step] for step in (0, 3, 5)] == [1, 1, 0]
+    first, second = (line for line in told if not line.startswith("export orders: "))
+    assert "the table cannot be registered as sales.orders, because there is no schema spark_catalog.sales" in first
+    assert first.endswith("Create it in Spark: CREATE SCHEMA spark_catalog.sales")
+    place = f"file:{tmp_path}/warehouse/sales.db/orders"
+    assert f"the name sales.orders stands for a table of the format parquet in {place}" in second
+    assert {"col_name": "id", "data_type": "string", "comment": "who ordered"} in results[-1]
+    assert shop.history() == ["CREATE TABLE", "WRITE", "CHANGE COLUMNS", "SET TBLPROPERTIES"], (
+        "the refused runs wrote nothing"
+    )
+
+    # The table notes its name, so the next export needs no Spark, and changes nothing in the catalog.
+    before = shop.history()
+    shop.order("ann", 7)
+    shop.order("bob", 2)
+    found = shop.without_java()
+    assert (found.returncode, found.stderr) == (0, ""), found.stderr
+    assert shop.history() == [*before, "MERGE"]
+    # A name that is gone comes back with an export by Spark. A table that was moved gets its name again.
+    moved = "ALTER TABLE sales.orders RENAME TO sales.old_orders"
+    results, _ = shop.as_spark_user(
+        rows,
+        {"sql": moved},
+        {"export": shop.arguments("--rebuild")},
+        rows,
+        {"sql": "SELECT count(*) AS n FROM sales.old_orders"},
+    )
+    assert (results[0], results[2:]) == (EXPECTED, [0, EXPECTED, [{"n": 2}]])
+
+    shutil.move(tmp_path / "root", tmp_path / "moved")
+    shop.root = str(tmp_path / "moved")
+    assert "Spark" in shop.without_java().stderr, "only Spark can register the table in its new folder"
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_catalog_in_memory_is_refused_before_anything_is_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path)
+    shop.order("ann", 1)
+    assert run_export(*shop.arguments()) == 1
+    said = capsys.readouterr().err
+    assert (
+        "the name sales.orders would be gone after the job, because spark_catalog is only in the memory of Spark"
+        in said
+    )
+    assert "hive.metastore.uris" in said
+    assert not any(file.key.startswith("tables/") for file in storage_at(tmp_path / "root").list("tables/"))
+
+
+@pytest.mark.parametrize(
+    "name", ["orders", "a.b.c.d", "sales.", "sales.or`ders", "sales.or-ders", "säles.orders", ".orders"]
+)
+def test_a_name_that_is_no_name_of_a_table_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "conf.yaml").write_text(SETTINGS)
+    with pytest.raises(ConfigError, match=r"Write schema.table or catalog.schema.table"):
+        load_settings(tmp_path / "conf.yaml", [f"export.catalog.table={name}"], str(tmp_path), {})
