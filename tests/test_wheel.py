@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from scripts.executor_archive import compiled_kernels, link
 from tests.java_options import JAVA_OPTIONS
 
 HOME = Path(__file__).resolve().parent.parent
@@ -84,6 +85,9 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 places[folder / file.parts[0]] = Path(str(dependency.locate_file(file.parts[0])))
     for place, original in places.items():
         place.symlink_to(original)
+    for source in {file.parent for file in (wheel / "storage_engine").rglob("*.py")}:
+        for kernel in compiled_kernels(HOME / source.relative_to(wheel)):  # otherwise the test compiles them once more
+            link(kernel, source / "__pycache__" / kernel.name)
     return folder
 
 
@@ -91,12 +95,10 @@ def run_in_a_project(folder: Path, script: str, root: Path, path: Path, *options
     for name in OWN:
         (folder / f"{name}.py").write_text('OWNER = "the team"\n')
     (folder / "script.py").write_text(script)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
-    environment |= JAVA_OPTIONS | {
-        "PYTHONPATH": str(path),
-        "PYSPARK_PYTHON": sys.executable,
-        "NUMBA_CACHE_DIR": str(root.parent / "numba"),
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK", "NUMBA"))
     }
+    environment |= JAVA_OPTIONS | {"PYTHONPATH": str(path), "PYSPARK_PYTHON": sys.executable}
     command = [sys.executable, *options, "script.py", str(root)]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from storage_engine.topic.chain.topic_state import TopicState
 
 
+_PERCENT_ENCODED = re.compile("%[0-9A-Fa-f]{2}")
+
 OPTIONS_OF_ONE_EXPORT = {
     "--from-offset": "from_offset",
     "--from-timestamp": "from_timestamp",
@@ -110,7 +112,8 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
     if unfit:
         raise ConfigError(
             context.settings.place_of("export.table"),
-            f"the path {table} has the character {unfit!r}, and the library deltalake cannot read such paths in HDFS",
+            f"the path {table} has {unfit!r}, and the library deltalake cannot read such paths"
+            + (" in HDFS" if table.startswith("hdfs://") else ""),
             "Use only ASCII letters, digits and the characters - . _ ~ / in the paths of the root and of the table.",
         )
     schemas = topic_schemas(context.settings, state.topic)
@@ -136,12 +139,14 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
 
 
 def unfit_for_deltalake(table: str) -> str | None:
-    """The first character of a table's path that deltalake 1.6.6 cannot handle; None if there is none.
+    """The first part of a table's path that deltalake 1.6.6 cannot handle; None if there is none.
 
-    In HDFS, deltalake writes some characters of a path in their percent-encoded form, and reads them in the other form.
+    deltalake reads `%41` in a path as the letter A, but writes it as it is. In HDFS, deltalake writes some characters of a
+    path in their percent-encoded form, and reads them in the other form.
     """
     if not table.startswith("hdfs://"):
-        return None
+        encoded = _PERCENT_ENCODED.search(table)
+        return encoded[0] if encoded else None
     return next((each for each in table.partition("://")[2].partition("/")[2] if quote(each, safe="/") != each), None)
 
 

@@ -9,12 +9,14 @@ table then names files that do not exist. So an export that took more than a min
 from __future__ import annotations
 
 import json
+from functools import partial
 from urllib.parse import unquote
 
 from pipeline.delta.vectors.vector_files import DeletionVector
 from pipeline.delta.without_spark.log_commits import commit_key
 from storage_engine.errors import ConflictError, NotFoundError
 from storage_engine.storage import Storage
+from storage_engine.storage.small_requests import results_of
 from storage_engine.storage.storage_opening import open_storage
 
 _CHECKED_AFTER_MS = 60_000
@@ -38,7 +40,9 @@ def check_files(table: str, version: int, took_ms: int) -> None:
     if took_ms < _CHECKED_AFTER_MS:
         return
     storage = open_storage(table)
-    missing = [name for name in _added(storage, version) if not _exists(storage, name)]
+    names = _added(storage, version)
+    exist = results_of(storage, partial(_exists, storage), names)
+    missing = [name for name, there in zip(names, exist, strict=True) if not there]
     if missing:
         raise DeletedFilesError(
             table,
