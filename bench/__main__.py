@@ -19,6 +19,7 @@ bench/results/. To give options, run the module of the benchmark: `python -m ben
     deletion_vectors   upserts of a few records into a large table, with and without deletion vectors
     logs               verifying, recovering, opening and searching logs
     partitions         thousands of partitions
+    pages              the pages of `lakelog ui` for a topic with thousands of partitions
     latency            micro-batches of an ingest if each request to an S3 server takes 30 ms longer
     small_files        the objects and the state of a topic that a stream feeds for a day, in an object store
     s3                 the ingest and the read of a root in an S3 server, compared with Spark's Parquet writer and reader
@@ -37,6 +38,7 @@ from bench import (
     exports,
     ingest,
     logs,
+    pages,
     partitions,
     sink,
 )
@@ -61,6 +63,7 @@ BENCHMARKS = {
     "deletion_vectors": deletion_vectors.main,
     "logs": logs.main,
     "partitions": partitions.main,
+    "pages": pages.main,
     "latency": latency.main,
     "small_files": small_files.main,
     "s3": s3.main,

@@ -12,6 +12,7 @@ An error of a page is shown on the page, with its place, what was found, and wha
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 
 from lakelog.optional import optional
@@ -39,9 +40,13 @@ _Page = Callable[[Site, Request], Response]
 _TopicPage = Callable[[Site, Request, str], Response]
 
 
+_imported_later: set[str] = set()
+
+
 def _later(module: str, name: str) -> Callable[..., Response]:
-    """A page of a module that is imported when its first page is opened. The modules of the overview are imported at once.
-    The other modules need compiled kernels, and would delay the first page."""
+    """A page of a module that is not imported yet. The modules of the overview are imported at once. The other modules need
+    compiled kernels, and would delay the first page."""
+    _imported_later.add(f"lakelog.ui.{module}")
 
     def page(*arguments: object) -> Response:
         found: Response = getattr(import_module(f"lakelog.ui.{module}"), name)(*arguments)
@@ -76,6 +81,14 @@ _TOPIC_FORMS: dict[str, _TopicPage] = {
     "/topics/{topic}/plan": _later("plan_pages", "apply"),
     "/topics/{topic}/settings": _later("changes", "alter_setting"),
 }
+
+
+def import_pages() -> None:
+    """Import the modules of all pages, which takes a second. Otherwise this second would be part of the first page of a
+    topic."""
+    for module in sorted(_imported_later):
+        with suppress(Exception):  # whoever opens a page of this module gets the error
+            import_module(module)
 
 
 def application(site: Site) -> ASGIApp:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from lakelog.optional import optional
 from lakelog.ui.access.options import UiOptions, check_options
-from lakelog.ui.application import application
+from lakelog.ui.application import application, import_pages
 from lakelog.ui.site import Site
 from storage_engine.errors import StorageAccessError
 from storage_engine.topic.broker_settings import BrokerSettings
@@ -51,16 +51,10 @@ def serve(
     options = replace(options, port=listening.getsockname()[1])
     site = Site(topics, settings, options, warn)
     site.watcher.begin()
-    config = uvicorn.Config(
-        application(site), log_config=None, access_log=False, server_header=False, proxy_headers=False, ws="none",
-        log_level="critical", lifespan="off", timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-        ssl_certfile=None if options.tls is None else options.tls.certificate,
-        ssl_keyfile=None if options.tls is None else options.tls.key,
-    )  # fmt: skip
-    config.load()  # here and not in the thread, so that an error ends the command
-    server = uvicorn.Server(config)
+    server = _server(site)
     # In a thread other than the main thread, uvicorn leaves the signals to `stop`.
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="pages")
+    importing = threading.Thread(target=import_pages, name="imports of pages")
     thread.start()
     try:
         while thread.is_alive() and not server.started:
@@ -68,10 +62,13 @@ def serve(
         if server.started:
             host = f"[{options.host}]" if ":" in options.host else options.host
             ready(f"{'http' if options.tls is None else 'https'}://{host}:{options.port}/")
+            importing.start()
             stop(None)
     finally:
         server.should_exit = True
         thread.join()
+        if importing.ident is not None:
+            importing.join()
         site.watcher.stop()
         site.plans.stop()
         left = site.changes.stop(options.stop_seconds)
@@ -82,6 +79,18 @@ def serve(
             " remain, and nothing is half done. Make a new plan for the rest."
         )
     return left is None
+
+
+def _server(site: Site) -> uvicorn.Server:
+    options = site.options
+    config = uvicorn.Config(
+        application(site), log_config=None, access_log=False, server_header=False, proxy_headers=False, ws="none",
+        log_level="critical", lifespan="off", timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+        ssl_certfile=None if options.tls is None else options.tls.certificate,
+        ssl_keyfile=None if options.tls is None else options.tls.key,
+    )  # fmt: skip
+    config.load()  # here and not in the thread, so that an error ends the command
+    return uvicorn.Server(config)
 
 
 def _listening(options: UiOptions) -> socket.socket:
