@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -165,6 +166,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         for log in workers:
             await_line(log, "Successfully registered with master")
         yield Cluster(f"spark://127.0.0.1:{port}", folder, built.stdout.strip())
+    shutil.rmtree(folder, ignore_errors=True)  # gigabytes of memory: the archive, and what each process has unpacked
 
 
 def started(processes: ExitStack, spark: Path, folder: Path, name: str, *arguments: str) -> Path:
