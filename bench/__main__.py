@@ -21,6 +21,7 @@ bench/results/. To give options, run the module of the benchmark: `python -m ben
     partitions         thousands of partitions
     pages              the pages of `lakelog ui` for a topic with thousands of partitions
     latency            micro-batches of an ingest if each request to an S3 server takes 30 ms longer
+    operations         the basic operations of each kind of storage
     small_files        the objects and the state of a topic that a stream feeds for a day, in an object store
     s3                 the ingest and the read of a root in an S3 server, compared with Spark's Parquet writer and reader
 """
@@ -44,7 +45,7 @@ from bench import (
 )
 from bench.exporting import deletion_vectors, whole_exports
 from bench.reading import consumer, filtered_reads, following, reads
-from bench.stores import latency, s3, small_files
+from bench.stores import latency, operations, s3, small_files
 
 BENCHMARKS = {
     "codec": codec.main,
@@ -65,6 +66,7 @@ BENCHMARKS = {
     "partitions": partitions.main,
     "pages": pages.main,
     "latency": latency.main,
+    "operations": operations.main,
     "small_files": small_files.main,
     "s3": s3.main,
 }

@@ -40,7 +40,9 @@ def write_results(
 ) -> None:
     """Write bench/results/<name>.md, and print the ratios that miss their targets on standard output."""
     lines = [f"# {title}", "", conditions, "", _machine(), ""]
-    lines += [*_table(head, rows), "", *_table(["ratio", "measured", "wanted", ""], _ratio_rows(ratios)), ""]
+    lines += [*_table(head, rows), ""]
+    if ratios:
+        lines += [*_table(["ratio", "measured", "wanted", ""], _ratio_rows(ratios)), ""]
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.md").write_text("\n".join(lines))
     for ratio in ratios:
