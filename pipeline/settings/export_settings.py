@@ -163,12 +163,17 @@ def _export_name(name: str) -> str:
 
 
 def _each_table_once(exports: Mapping[str, ExportSettings]) -> Mapping[str, ExportSettings]:
-    """Refuse two exports with one table, or with a table inside the folder of another one."""
+    """Refuse two exports with one table or one name in a catalog, or with a table inside the folder of another one."""
     for (name, export), (other_name, other) in itertools.permutations(exports.items(), 2):
         if export.shown_table == other.shown_table:
             raise mistake(
                 f"the exports {name} and {other_name} have the same table, {export.shown_table}",
                 "Give each export its own table.",
+            )
+        if export.catalog_table is not None and export.catalog_table.lower() == (other.catalog_table or "").lower():
+            raise mistake(
+                f"the exports {name} and {other_name} have the same catalog.table, {export.catalog_table}",
+                "Give each table its own name.",
             )
         if export.jdbc is not None or other.jdbc is not None:
             continue

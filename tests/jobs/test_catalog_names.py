@@ -159,3 +159,14 @@ def test_a_name_that_is_no_name_of_a_table_is_refused(tmp_path: Path, name: str)
     (tmp_path / "conf.yaml").write_text(SETTINGS)
     with pytest.raises(ConfigError, match=r"Write schema.table or catalog.schema.table"):
         load_settings(tmp_path / "conf.yaml", [f"export.catalog.table={name}"], str(tmp_path), {})
+
+
+def test_two_tables_with_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "conf.yaml").write_text("""
+        topics: {orders: {partitions: 1}, items: {partitions: 1}}
+        exports:
+          first: {topic: orders, catalog.table: sales.all}
+          second: {topic: items, catalog.table: Sales.All}
+    """)
+    with pytest.raises(ConfigError, match=r"the exports first and second have the same catalog.table, sales.all"):
+        load_settings(tmp_path / "conf.yaml", (), str(tmp_path), {})
