@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import lakelog
@@ -24,14 +25,16 @@ class Orders:
     appended: the number of records.
     """
 
-    def __init__(self, root: str, mode: str, **configs: str) -> None:
+    def __init__(self, root: str, mode: str, layout: Sequence[str] = (), **configs: str) -> None:
         """
         Args:
             mode: upsert or append.
+            layout: settings of the export, such as its partition columns.
             configs: settings of the topic, with `_` instead of `.` and `-`.
         """
         self.root = root
         self.mode = mode
+        self.layout = layout
         configs = {name.replace("_", "."): value for name, value in configs.items()}
         if mode == "upsert":
             configs["cleanup.policy"] = "compact"
@@ -53,7 +56,7 @@ class Orders:
         """The command line of a job."""
         given = [
             "topics.orders.schema=id STRING, amount BIGINT", "export.topic=orders", f"export.mode={self.mode}",
-            "export.max.dead.letter.share=1", *more,
+            "export.max.dead.letter.share=1", *self.layout, *more,
         ]  # fmt: skip
         return ["--root", self.root, "--json", *(text for each in given for text in ("--set", each))]
 

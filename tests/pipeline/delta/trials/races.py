@@ -17,7 +17,7 @@ must have exported each record once. If all exports of a race lost, or if record
 more export runs before the comparison.
 
 deltalake's OPTIMIZE damages a table if another OPTIMIZE replaces the same files at that time (decision 0052), so only one
-process of a race joins files.
+process of a race joins files. The tables are plain, partitioned, or have deletion vectors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,10 +38,16 @@ from tests.memory_folder import use_memory
 from tests.pipeline.delta.trials.orders import Orders
 from tests.pipeline.delta.trials.workers import Done, Task, Worker, all_done
 
-RACES_OF_A_TABLE = 40
+RACES_OF_A_TABLE = 20
+PLAIN, PARTITIONED, WITH_VECTORS = (), ("export.partition.by=_partition",), ("export.readers=spark",)
+TABLES = [
+    ("upsert", PLAIN), ("append", PLAIN), ("upsert", WITH_VECTORS), ("append", PARTITIONED), ("upsert", PARTITIONED),
+]  # fmt: skip
+"""The modes and layouts of the tables, one after another. With deletion vectors, each export is by Spark."""
 SPARK, SMALL, OTHER_SMALL, JOINER = "Spark", "small", "second small", "joiner"
 WITH_SPARK = "export.spark.records=0"
-JOINERS = ("maintenance", "upkeep", "OPTIMIZE by deltalake", "OPTIMIZE by Spark")
+BY_DELTALAKE, BY_SPARK = "OPTIMIZE by deltalake", "OPTIMIZE by Spark"
+JOINERS = ("maintenance", "upkeep", BY_DELTALAKE, BY_SPARK)
 NOTHING_IS_LOST = "Nothing is lost"
 WON, NOTHING_LEFT, LOST, FAILED = "exported", "found nothing new", "told that nothing is lost", "another error"
 DID, OTHER_LOST = "done", "conflict"
@@ -76,7 +82,6 @@ class Races:
         self._folder = folder
         self._chance = random.Random(seed)
         self._only_small = only_small
-        self._joiners = JOINERS[:-1] if only_small else JOINERS
         self._seconds = {SPARK: 1.0, SMALL: 0.2}
         self._workers: dict[str, Worker] = {}
 
@@ -86,9 +91,10 @@ class Races:
             for name in (SPARK, SMALL, JOINER) if self._only_small else (SPARK, SMALL, OTHER_SMALL, JOINER):
                 self._workers[name] = stack.enter_context(Worker())
             for first in range(0, races, RACES_OF_A_TABLE):
-                mode = ("upsert", "append")[first // RACES_OF_A_TABLE % 2]
+                tables = TABLES[:2] if self._only_small else TABLES
+                mode, layout = tables[first // RACES_OF_A_TABLE % len(tables)]
                 root = self._folder / f"root-{first}"
-                orders = Orders(str(root), mode)
+                orders = Orders(str(root), mode, layout)
                 if self._only_small:
                     orders.append(1, self._chance)
                     self._workers[SMALL].run(Task("export", orders.settings()))
@@ -125,7 +131,8 @@ class Races:
         problems += [f"{name}: {done.error}" for name, done in ended.items() if outcomes[name] == FAILED]
         self.figures.races += 1
         self.figures.outcomes.update(outcomes.items())
-        self.figures.violations += [f"race {self.figures.races} ({orders.mode}): {each}" for each in problems]
+        table = " ".join((orders.mode, *orders.layout))
+        self.figures.violations += [f"race {self.figures.races} ({table}): {each}" for each in problems]
 
     def _tasks(self, orders: Orders) -> dict[str, Task]:
         """The racers of the next race."""
@@ -138,7 +145,7 @@ class Races:
         if chance.random() < 0.25 and not self._only_small:
             tasks[OTHER_SMALL] = Task("export", small)
         if chance.random() < 0.5:
-            job = chance.choice(self._joiners)
+            job = chance.choice(self._joiners(orders))
             rules = ["maintenance.topics=orders", "maintenance.tables.small.files=1"]
             given = orders.settings(*rules) if job == "maintenance" else [orders.table]
             tasks[JOINER] = Task(job, given)
@@ -153,6 +160,12 @@ class Races:
         other = SPARK if held == SMALL else SMALL
         tasks[other] = replace(tasks[other], delay_seconds=chance.uniform(0, 0.5))
         return tasks
+
+    def _joiners(self, orders: Orders) -> Sequence[str]:
+        """Which jobs can join files of the table."""
+        if self._only_small:
+            return [each for each in JOINERS if each != BY_SPARK]
+        return [each for each in JOINERS if each != BY_DELTALAKE] if orders.layout == WITH_VECTORS else JOINERS
 
 
 def _outcome(done: Done) -> str:
