@@ -17,29 +17,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lakelog.spark.types import quoted
 from pipeline.delta.table_properties import CATALOG_PROPERTY
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.table_opening import open_or_none
 from pipeline.job import JobContext
-from pipeline.spark.failures import SPARK_ERRORS, planning_reason
-from storage_engine.errors import LogError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
-
-SESSION_CATALOG = "spark_catalog"
-"""Spark's name of the catalog of names with two parts."""
-_IMPLEMENTATION = "spark.sql.catalogImplementation"
-
-
-class CatalogError(LogError):
-    """A table cannot be registered in a catalog under the name of the settings."""
+    from pipeline.export.spark_catalog import Entry
 
 
 def prepare_name(context: JobContext, table: str) -> None:
     """Check, before rows are written, that the table can be registered. Does nothing if the settings have no name for it,
-    or if the table is registered.
+    or if the table notes this name.
 
     Args:
         table: the path or URI of the table, which need not exist.
@@ -49,7 +38,7 @@ def prepare_name(context: JobContext, table: str) -> None:
     """
     name = context.settings.required_export().catalog_table
     if name is not None and _noted(table) != _note(name, table):
-        _is_registered(context.spark, name, table, context.settings.place_of("export.catalog.table"))
+        _entry(context, name, table).is_there()
 
 
 def register_name(context: JobContext, table: str) -> None:
@@ -65,15 +54,16 @@ def register_name(context: JobContext, table: str) -> None:
     noted, note = _noted(table), _note(name, table)
     if noted is None or (noted == note and not context.has_spark):
         return
-    spark, place = context.spark, context.settings.place_of("export.catalog.table")
-    if not _is_registered(spark, name, table, place):
-        _create(spark, name, table, place)
+    entry = _entry(context, name, table)
+    entry.make()
     if noted != note:
-        properties = f"('{CATALOG_PROPERTY}' = {_sql_text(note)})"
-        try:
-            spark.sql(f"ALTER TABLE delta.{quoted(table)} SET TBLPROPERTIES {properties}")
-        except SPARK_ERRORS as error:
-            raise _failed(place, name, error) from error
+        entry.note({CATALOG_PROPERTY: note})
+
+
+def _entry(context: JobContext, name: str, table: str) -> Entry:
+    from pipeline.export.spark_catalog import Entry  # an export without Spark does not import PySpark
+
+    return Entry(context.spark, name, table, context.settings.place_of("export.catalog.table"))
 
 
 def _noted(table: str) -> str | None:
@@ -89,92 +79,3 @@ def _noted(table: str) -> str | None:
 
 def _note(name: str, table: str) -> str:
     return f"{name} at {table}"
-
-
-def _create(spark: SparkSession, name: str, table: str, place: str) -> None:
-    try:
-        spark.sql(f"CREATE TABLE {_quoted_name(name)} USING delta LOCATION {_sql_text(table)}")
-    except SPARK_ERRORS as error:
-        if _is_registered(spark, name, table, place):
-            return  # another job was faster
-        raise _failed(place, name, error) from error
-
-
-def _is_registered(spark: SparkSession, name: str, table: str, place: str) -> bool:
-    """Whether the catalog has the name for this table. False: the name is free.
-
-    Raises:
-        CatalogError: the name stands for something else, there is no such schema, or the catalog lasts only as long as the
-            session.
-    """
-    parts = _parts(name)
-    if parts[0] == SESSION_CATALOG and spark.conf.get(_IMPLEMENTATION) == "in-memory":
-        raise CatalogError(
-            place,
-            f"the name {name} would be gone after the job, because {SESSION_CATALOG} is only in the memory of Spark",
-            f"Give Spark a metastore, for example -- --conf {_IMPLEMENTATION}=hive --conf"
-            " spark.hadoop.hive.metastore.uris=thrift://HOST:9083, or name another catalog.",
-        )
-    try:
-        has_schema = spark.catalog.databaseExists(".".join(map(quoted, parts[:-1])))
-        entry = (
-            _details(spark, _quoted_name(name))
-            if has_schema and spark.catalog.tableExists(_quoted_name(name))
-            else None
-        )
-        wanted = _location(spark, table)
-    except SPARK_ERRORS as error:
-        raise _failed(place, name, error) from error
-    if not has_schema:
-        schema = ".".join(parts[:-1])
-        raise CatalogError(
-            place,
-            f"the table cannot be registered as {name}, because there is no schema {schema}",
-            f"Create it in Spark: CREATE SCHEMA {schema}",
-        )
-    if entry is not None and (entry["format"] != "delta" or entry["location"] != wanted):
-        raise CatalogError(
-            place,
-            f"the name {name} stands for a table of the format {entry['format']} in {entry['location']}, not for {wanted}",
-            "Use another name, or remove the other table from the catalog.",
-        )
-    return entry is not None
-
-
-def _details(spark: SparkSession, table: str) -> Row:
-    found = spark.sql(f"DESCRIBE DETAIL {table}").first()
-    assert found is not None, "a table has exactly one row there"
-    return found
-
-
-def _location(spark: SparkSession, table: str) -> str:
-    """The folder of a table as Delta shows it."""
-    context = spark.sparkContext
-    assert context._jvm is not None, "the context was not stopped"  # noqa: SLF001 - PySpark has no other access
-    assert context._jsc is not None, "the context was not stopped"  # noqa: SLF001
-    path = context._jvm.org.apache.hadoop.fs.Path(table)  # noqa: SLF001
-    return str(path.getFileSystem(context._jsc.hadoopConfiguration()).makeQualified(path).toString())  # noqa: SLF001
-
-
-def _failed(place: str, name: str, error: Exception) -> CatalogError:
-    return CatalogError(
-        place,
-        f"the table cannot be registered as {name}: {planning_reason(error)}",
-        "No row is lost. Mend the cause, and start the job again.",
-    )
-
-
-def _parts(name: str) -> list[str]:
-    """Catalog, schema and table."""
-    parts = name.split(".")
-    return parts if len(parts) == 3 else [SESSION_CATALOG, *parts]
-
-
-def _quoted_name(name: str) -> str:
-    return ".".join(map(quoted, _parts(name)))
-
-
-def _sql_text(text: str) -> str:
-    """A text as SQL writes it."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
