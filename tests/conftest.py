@@ -22,7 +22,7 @@ from scripts.install_chromium import chromium as chromium_of_npm
 from tests.java_options import JAVA_OPTIONS
 from tests.lakelog.report.chromium import Chromium, find_chromium
 from tests.memory_folder import use_memory
-from tests.stores import choose_tests, environment, new_bucket, serving_store
+from tests.stores import bucket_of_its_own, choose_tests, environment, new_bucket, serving_store
 
 if TYPE_CHECKING:
     from tests.kafka_broker import KafkaBroker
@@ -109,13 +109,17 @@ _SERVICES = {"kafka_broker": "broker", "spark": "spark", "hdfs_cluster": "hdfs",
 """By fixture, the group of the modules that use it; a module that uses both is in the first one's group."""
 
 
+BUCKET = "bucket_of_module"
+"""The fixture that each test uses, whichever worker runs it."""
+
+
 def _uses(item: pytest.Item, fixture: str) -> bool:
     return fixture in getattr(item, "fixturenames", ())
 
 
 def _shares_with_module(item: pytest.Function) -> bool:
     definitions = item._fixtureinfo.name2fixturedefs
-    return any(each.scope == "module" for name in definitions for each in definitions[name])
+    return any(each.scope == "module" for name in definitions.keys() - {BUCKET} for each in definitions[name])
 
 
 @pytest.fixture(scope="session")
@@ -205,3 +209,9 @@ def store() -> Iterator[ObjectServer | None]:
     """The server with the roots that tests.stores returns; None if these roots are local."""
     with serving_store() as server:
         yield server
+
+
+@pytest.fixture(scope="module", autouse=True, name=BUCKET)
+def bucket_of_module(store: ObjectServer | None) -> Iterator[None]:
+    with bucket_of_its_own(store):
+        yield

@@ -43,32 +43,32 @@ def azure_server() -> Iterator[ObjectServer]:
             f"http://127.0.0.1:{port}/{ACCOUNT}",
             "azure_storage_endpoint",
             options,
-            lambda name: _create_container(port, key, name),
+            lambda name: _change_container(port, key, "PUT", name),
             f"@{ACCOUNT}.dfs.core.windows.net",
+            lambda name: _change_container(port, key, "DELETE", name),
         )
 
 
-def _create_container(port: int, key: str, name: str) -> None:
-    """Put a container, with a signature by the rules of Azure's Shared Key."""
+def _change_container(port: int, key: str, method: str, name: str) -> None:
+    """Create or delete a container, with a signature by the rules of Azure's Shared Key.
+
+    Args:
+        method: PUT or DELETE.
+    """
     path = f"/{ACCOUNT}/{name}"
     headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": API_VERSION}
-    signed = "\n".join(
-        [
-            "PUT",
-            *[""] * 11,
-            *(f"{each}:{headers[each]}" for each in sorted(headers)),
-            f"/{ACCOUNT}{path}",
-            "restype:container",
-        ]
-    )
+    named = (f"{each}:{headers[each]}" for each in sorted(headers))
+    signed = "\n".join([method, *[""] * 11, *named, f"/{ACCOUNT}{path}", "restype:container"])
     signature = base64.b64encode(hmac.digest(base64.b64decode(key), signed.encode(), hashlib.sha256)).decode()
     connection = http.client.HTTPConnection("127.0.0.1", port)
     try:
         connection.request(
-            "PUT", f"{path}?restype=container", headers={**headers, "Authorization": f"SharedKey {ACCOUNT}:{signature}"}
+            method,
+            f"{path}?restype=container",
+            headers={**headers, "Authorization": f"SharedKey {ACCOUNT}:{signature}"},
         )
         reply = connection.getresponse()
-        if reply.status != 201:
-            raise RuntimeError(f"Azurite did not create the container {name}: {reply.status} {reply.read()!r}")
+        if reply.status not in (201, 202):
+            raise RuntimeError(f"Azurite refused to {method} the container {name}: {reply.status} {reply.read()!r}")
     finally:
         connection.close()

@@ -17,6 +17,7 @@ class ObjectServer:
     options: the other options, which have the names of obstore.
     create_bucket: create a bucket with this name; a container on Azure.
     account: what the host of its URIs contains after the name of a bucket, for example "@account.dfs.core.windows.net".
+    delete_bucket: delete a bucket and all its objects; None if the server does not become slower with many objects.
     """
 
     scheme: str
@@ -25,6 +26,7 @@ class ObjectServer:
     options: Mapping[str, str]
     create_bucket: Callable[[str], None]
     account: str = ""
+    delete_bucket: Callable[[str], None] | None = None
 
     @property
     def config(self) -> dict[str, str]:
