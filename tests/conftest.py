@@ -205,13 +205,13 @@ def s3_root(s3: ObjectServer, s3_bucket: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture(scope="session", autouse=True)
-def store() -> Iterator[ObjectServer | None]:
+def server_of_roots() -> Iterator[ObjectServer | None]:
     """The server with the roots that tests.stores returns; None if these roots are local."""
     with serving_store() as server:
         yield server
 
 
 @pytest.fixture(scope="module", autouse=True, name=BUCKET)
-def bucket_of_module(store: ObjectServer | None) -> Iterator[None]:
-    with bucket_of_its_own(store):
+def bucket_of_module(server_of_roots: ObjectServer | None) -> Iterator[None]:
+    with bucket_of_its_own(server_of_roots):
         yield

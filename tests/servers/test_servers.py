@@ -19,9 +19,11 @@ KEYS = ["a-b", "a.x", "a/b", "a/b.x", "a/b/c", "a/é", "a0", "b/c"]
 
 
 @pytest.fixture
-def storage(store: ObjectServer | None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Storage:
+def storage(
+    server_of_roots: ObjectServer | None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Storage:
     """On the server of LAKELOG_TEST_STORE, or else on the S3 server."""
-    server: ObjectServer = store or request.getfixturevalue("s3")
+    server: ObjectServer = server_of_roots or request.getfixturevalue("s3")
     bucket = new_bucket(server)
     for name, value in environment(server, bucket).items():
         monkeypatch.setenv(name, value)
