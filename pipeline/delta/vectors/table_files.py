@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pipeline.delta.vectors.vector_files import DeletionVector
 from pipeline.delta.without_spark.log_commits import commit_key
 from storage_engine.errors import NotFoundError, StorageError
-from storage_engine.storage import Storage
+from storage_engine.storage import Storage, StoredFile
 from storage_engine.storage.file_object import ReadableObject
 
 _FOLDER = "_delta_log/"
@@ -134,15 +134,15 @@ def read_files(storage: Storage, version: int) -> TableFiles:
 
 
 def _actions(storage: Storage, version: int) -> Iterator[Mapping[str, Any]]:
-    parts: dict[int, list[tuple[str, int, int]]] = {}
+    checkpoints: dict[tuple[int, int], list[StoredFile]] = {}  # by version and number of parts
     for file in storage.list(_FOLDER):
         if (found := _CHECKPOINT.fullmatch(file.key)) and int(found[1]) <= version:
-            parts.setdefault(int(found[1]), []).append((file.key, file.size, int(found[2] or 1)))
-    whole = [number for number, found in parts.items() if any(len(found) >= count for _, _, count in found)]
-    newest = max(whole, default=-1)
-    for key, size, _ in parts.get(newest, ()):
+            checkpoints.setdefault((int(found[1]), int(found[2] or 1)), []).append(file)
+    whole = [each for each, files in checkpoints.items() if len(files) == each[1]]
+    newest, count = max(whole, default=(-1, 0))
+    for part in checkpoints.get((newest, count), ()):
         names = [f"{action}.{field}" for action in ("add", "remove") for field in _FIELDS]
-        for batch in pq.ParquetFile(ReadableObject(storage, key, size)).iter_batches(columns=names):
+        for batch in pq.ParquetFile(ReadableObject(storage, part.key, part.size)).iter_batches(columns=names):
             yield from batch.to_pylist()
     for number in range(newest + 1, version + 1):
         try:
