@@ -79,6 +79,10 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "lakelog perf produce --transactional-id": (
         "lakelog", "perf", "produce", "--topic", "old", "--num-records", "5", "--record-size", "5", "--transactional-id", "x",
     ),
+    "lakelog perf produce --transaction-duration-ms": (
+        "lakelog", "perf", "produce", "--topic", "old", "--num-records", "5", "--record-size", "5",
+        "--transaction-duration-ms", "9",
+    ),
     "lakelog perf consume": ("lakelog", "perf", "consume", "--topic", "t", "--num-records", "5"),
     "lakelog topics export": ("lakelog", "topics", "export", EXPORTED),
     "lakelog topics import": ("lakelog", "topics", "import", IMPORTED),
