@@ -48,10 +48,8 @@ def write_results(
     for ratio in ratios:
         if not ratio.met:
             print(f"target not met: {ratio.name} is {ratio.value:.2f}, but should be {ratio.wanted}")
-    print(
-        f"{sum(ratio.met for ratio in ratios)} of {len(ratios)} ratios meet their targets; the results are in"
-        f" bench/results/{name}.md"
-    )
+    met = f"{sum(ratio.met for ratio in ratios)} of {len(ratios)} ratios meet their targets; " if ratios else ""
+    print(f"{met}the results are in bench/results/{name}.md")
 
 
 def print_ratios(ratios: Sequence[Ratio]) -> None:
