@@ -49,7 +49,7 @@ def main() -> None:
             f"Medians in seconds of {REPEATS} operations, which run one after another. The servers run on the same machine."
             " In the cloud, add the way to the store and back to each operation.",
             ["operation", *STORES.values()],
-            [[each, *(f"{taken[store][each]:.4f}" for store in STORES)] for each in OPERATIONS], [],
+            [[each, *(f"{taken[store][each]:.5f}" for store in STORES)] for each in OPERATIONS], [],
         )  # fmt: skip
 
 
