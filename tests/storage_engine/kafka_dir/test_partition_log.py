@@ -212,6 +212,22 @@ def test_the_recovery_point_is_never_below_the_first_segment() -> None:
     assert log.recovery_point == log.first_base_offset > 0
 
 
+def test_a_roll_of_durable_records_does_not_delay_the_next_flush(tmp_path: Path) -> None:
+    """As in Kafka's LocalLog.markFlushed: only a flush that makes records durable begins flush.ms again."""
+    clock = ManualClock(NOW_MS)
+    log = PartitionLog.open(PosixStorage(tmp_path), "t-0", LogManagerConfig().topic({"flush.ms": 1000}), clock)
+    log.append_records(to_table(ROWS[:1]))
+    log.flush()
+    clock.advance(900)
+    log.roll()
+    log.append_records(to_table(ROWS[1:2]))
+    clock.advance(99)
+    assert not log.flush_if_due()
+    clock.advance(1)
+    assert log.flush_if_due()
+    assert log.recovery_point == log.log_end_offset == 2
+
+
 def test_a_producer_that_has_expired_does_not_return_by_a_recovery() -> None:
     batch = encode_batch(0, [Record(NOW_MS, b"k", b"v")], sender=Sender(7, 0, 0))
     storage = UnreliableDirectory()
