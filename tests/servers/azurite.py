@@ -1,7 +1,7 @@
 """Starts Azurite, an emulator of Azure Blob Storage, for tests. scripts/install_azurite.py installs the program.
 
-The server has an account with a key of its own, and keeps the objects in memory. azurite_start_from.js adds a parameter
-of listings that Azurite does not have.
+The server has an account with a key of its own, and keeps the objects in memory. azurite_corrections.js
+corrects two things in which Azurite differs from Azure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.servers.object_server import ObjectServer
 
 ACCOUNT = "lakelog"
 API_VERSION = "2024-11-04"
-START_FROM = Path(__file__).with_name("azurite_start_from.js")
+CORRECTIONS = Path(__file__).with_name("azurite_corrections.js")
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def azure_server() -> Iterator[ObjectServer]:
     key = base64.b64encode(secrets.token_bytes(64)).decode()
     with serving(
         lambda port: [
-            node, "--require", START_FROM, program, "--blobHost", "127.0.0.1", "--blobPort", str(port),
+            node, "--require", CORRECTIONS, program, "--blobHost", "127.0.0.1", "--blobPort", str(port),
             "--inMemoryPersistence", "--silent", "--disableTelemetry", "--skipApiVersionCheck",
         ],
         {**os.environ, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{key}"}, f"/{ACCOUNT}",

@@ -19,6 +19,10 @@ class Gate:
     def open(self) -> None:
         self._is_open.set()
 
+    def close(self) -> None:
+        """Let the next threads wait again."""
+        self._is_open.clear()
+
     def wait_until_reached(self) -> None:
         assert self._is_reached.wait(PATIENCE_SECONDS)
 
