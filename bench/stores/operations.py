@@ -1,6 +1,6 @@
 """Measures how long the basic operations of each kind of storage take, on servers of this machine.
 
-    python -m bench.stores.operations [--stores s3 azure hdfs] [--repeats 100]
+    python -m bench.stores.operations [--stores s3 azure hdfs]
 
 The servers are versitygw (S3), Azurite (Azure), and a NameNode with two DataNodes (HDFS). The root on the local file
 system is measured in the same run. The operations run one after another in one process. The result has the medians.
@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from unittest.mock import patch
 
+from bench.commits import MEASURED, milliseconds
 from bench.results import write_results
 from storage_engine.storage import Storage
 from storage_engine.storage.storage_opening import open_storage
@@ -27,7 +27,6 @@ from tests.servers.versitygw import s3_server
 from tests.stores import environment, new_bucket
 
 STORES = {"posix": "file system", "s3": "S3 (versitygw)", "azure": "Azure (Azurite)", "hdfs": "HDFS"}
-REPEATS = 100
 LISTED = 1_000
 SMALL, LARGE = 1_000, 1_000_000
 OPERATIONS = ("put-if-absent of 1 kB", "a new file of 1 MB", "read of 1 kB", f"listing of {LISTED:,} names")
@@ -36,20 +35,19 @@ OPERATIONS = ("put-if-absent of 1 kB", "a new file of 1 MB", "read of 1 kB", f"l
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--stores", nargs="+", choices=STORES, default=list(STORES))
-    parser.add_argument("--repeats", type=int, default=REPEATS)
     arguments = parser.parse_args(sys.argv[1:] if sys.argv[0] == __file__ else [])
     taken: dict[str, dict[str, float]] = {}
     for store in arguments.stores:
         with _root(store) as root:
-            taken[store] = _seconds(open_storage(root), arguments.repeats)
+            taken[store] = _milliseconds(open_storage(root))
         print(STORES[store], taken[store], flush=True)
-    if (arguments.stores, arguments.repeats) == (list(STORES), REPEATS):
+    if arguments.stores == list(STORES):
         write_results(
             "operations", "Operations of storages",
-            f"Medians in seconds of {REPEATS} operations, which run one after another. The servers run on the same machine."
+            f"Medians in milliseconds of {MEASURED} operations, which run one after another. The servers run on the same machine."
             " In the cloud, add the way to the store and back to each operation.",
             ["operation", *STORES.values()],
-            [[each, *(f"{taken[store][each]:.5f}" for store in STORES)] for each in OPERATIONS], [],
+            [[each, *(f"{taken[store][each]:.2f}" for store in STORES)] for each in OPERATIONS], [],
         )  # fmt: skip
 
 
@@ -69,32 +67,21 @@ def _root(store: str) -> Iterator[str]:
                 yield f"{server.uri_of(bucket)}/root"
 
 
-def _seconds(storage: Storage, repeats: int) -> dict[str, float]:
+def _milliseconds(storage: Storage) -> dict[str, float]:
     """By operation, the median of its repetitions."""
     for number in range(LISTED):
         storage.put_new(f"meta/listed/{number:04}", b"")
-    put, new, read, listing = OPERATIONS
-    small, large = bytes(SMALL), bytes(LARGE)
+    small, large, numbers = bytes(SMALL), bytes(LARGE), count()
 
-    def write(number: int) -> None:
-        with storage.new_file(f"data/{number}") as file:
+    def put() -> None:
+        storage.put_new(f"meta/put/{next(numbers)}", small)
+
+    def write() -> None:
+        with storage.new_file(f"data/{next(numbers)}") as file:
             file.write(large)
 
-    return {
-        put: _median(lambda number: storage.put_new(f"meta/put/{number}", small), repeats),
-        new: _median(write, repeats),
-        read: _median(lambda number: storage.read(f"meta/put/{number}"), repeats),
-        listing: _median(lambda _: len(list(storage.list("meta/listed/"))), repeats),
-    }
-
-
-def _median(work: Callable[[int], object], repeats: int) -> float:
-    seconds = []
-    for number in range(repeats):
-        began = time.perf_counter()
-        work(number)
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds)
+    works = put, write, lambda: storage.read("meta/put/0"), lambda: list(storage.list("meta/listed/"))
+    return dict(zip(OPERATIONS, map(milliseconds, works), strict=True))
 
 
 if __name__ == "__main__":
