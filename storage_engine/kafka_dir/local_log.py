@@ -138,7 +138,7 @@ class LocalLog:
         self._sync_closed()
         self.closed = (*self.closed, self._active.close())
         base = self.end_offset
-        self._is_durable(base, now_ms)
+        self._mark_durable(base, now_ms)
         self._write_snapshot(base)
         growing = GrowingSegment(base, now_ms, self.config.index_interval_bytes, self._jitter_ms())
         self._active = ActiveSegment(self._storage, self._folder, growing, self.config, modified_ms=now_ms)
@@ -160,9 +160,9 @@ class LocalLog:
         if self.recovery_point < self.end_offset:
             self._sync_closed()
             self._active.sync()
-        self._is_durable(self.end_offset, now_ms)
+        self._mark_durable(self.end_offset, now_ms)
 
-    def _is_durable(self, offset: int, now_ms: int) -> None:
+    def _mark_durable(self, offset: int, now_ms: int) -> None:
         """Move the recovery point to an offset. As in Kafka's LocalLog.markFlushed, this counts as a flush only if records
         have become durable. So a roll right after a flush does not delay the next flush.
         """
