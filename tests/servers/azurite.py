@@ -1,7 +1,7 @@
 """Starts Azurite, an emulator of Azure Blob Storage, for tests. scripts/install_azurite.py installs the program.
 
 The server has an account with a key of its own, and keeps the objects in memory. azurite_corrections.js
-corrects two things in which Azurite differs from Azure.
+corrects two things in which Azurite differs from Azure, and a slow deletion.
 """
 
 from __future__ import annotations

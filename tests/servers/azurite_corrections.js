@@ -1,4 +1,5 @@
-// Node loads this file before Azurite. It corrects two things in which Azurite 3.35.0 differs from Azure Blob Storage.
+// Node loads this file before Azurite. It corrects two things in which Azurite 3.35.0 differs from Azure Blob Storage, and
+// one that makes Azurite slow.
 
 const path = require("path");
 const program = process.argv[1];
@@ -30,4 +31,13 @@ blobs.downloadBlockBlobOrAppendBlob = async function (options, context, blob) {
     throw errors.getInvalidPageRange2(context.contextId, "bytes */0");
   }
   return download.call(this, options, context, blob);
+};
+
+// Azurite's database LokiJS computes its indexes again after each `findAndRemove`. Azurite calls `findAndRemove` for each
+// deleted blob, and every ten minutes for each piece of data that no blob uses: with 5,000 pieces 17 s, in which Azurite
+// answers nothing. `remove` of a single document only changes the indexes: 0.1 s.
+const { Collection } = require(require.resolve("lokijs", { paths: [path.dirname(program)] }));
+
+Collection.prototype.findAndRemove = function (filter) {
+  for (const document of this.find(filter)) this.remove(document);
 };
