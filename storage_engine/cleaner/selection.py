@@ -98,9 +98,10 @@ def select(
         hold_offset, max_hold_ms: at and after hold_offset, tombstones and markers are kept max_hold_ms longer.
     """
     first_dirty = part.log_start_offset if part.first_dirty_offset is None else part.first_dirty_offset
-    if not part.log_start_offset <= first_dirty <= part.high_watermark:
-        first_dirty = part.log_start_offset
     active = part.active_segment
+    log_end = part.high_watermark if active is None else max(part.high_watermark, active.end_offset)
+    if not part.log_start_offset <= first_dirty <= log_end:
+        first_dirty = part.log_start_offset
     if active is None:
         return CompactionPlan((), first_dirty, first_dirty, 0, 0, CompactionBound.ACTIVE_SEGMENT, None)
     dirty = _between(part.segments, first_dirty, active.base_offset)

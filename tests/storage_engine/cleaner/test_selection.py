@@ -74,6 +74,12 @@ def test_a_first_dirty_offset_outside_the_log_begins_again_at_its_start() -> Non
         assert (plan.first_dirty_offset, plan.dirty_bytes) == (12, 100)
 
 
+def test_a_first_dirty_offset_may_be_above_the_high_watermark() -> None:
+    part = partition(segment(0), segment(10), segment(20), segment(30), dirty=20)
+    plan = chosen(part.model_copy(update={"high_watermark": 10}))
+    assert (plan.first_dirty_offset, plan.dirty_bytes, plan.reason) == (20, 0, None)
+
+
 def test_records_younger_than_the_lag_end_the_range() -> None:
     part = partition(segment(0), segment(10, age=50), segment(20), segment(30))
     plan = chosen(part, min_compaction_lag_ms=100)
