@@ -131,14 +131,17 @@ class LocalLog:
         )
         return growing.must_roll(self.config, size, last_offset, timestamp, now_ms)
 
-    def roll(self, now_ms: int) -> None:
+    def roll(self, now_ms: int, *, is_flush: bool = True) -> None:
         """Begin a new segment. Its name is durable after the next flush or roll. If a crash comes before that, no
         durable record is lost.
+
+        Args:
+            is_flush: whether flush.ms begins again.
         """
         self._sync_closed()
         self.closed = (*self.closed, self._active.close())
         base = self.end_offset
-        self._mark_durable(base, now_ms)
+        self._mark_durable(base, now_ms if is_flush else self.flushed_ms)
         self._write_snapshot(base)
         growing = GrowingSegment(base, now_ms, self.config.index_interval_bytes, self._jitter_ms())
         self._active = ActiveSegment(self._storage, self._folder, growing, self.config, modified_ms=now_ms)

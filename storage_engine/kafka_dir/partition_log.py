@@ -346,7 +346,6 @@ class PartitionLog:
     def _advance_start(self, offset: int) -> None:
         if offset > self._log_start_offset:
             self._log_start_offset, self._state = offset, None
-            self._log.recovery_point = max(self._log.recovery_point, offset)  # deleted records need no recovery
             self._set_epochs(cut_start(self._epochs, offset))
 
     def apply_retention(self) -> RetentionPlan:
@@ -357,10 +356,10 @@ class PartitionLog:
             if not plan.deletions:
                 return plan
             gone = [deletion.segment.base_offset for deletion in plan.deletions]
-            self._advance_start(plan.log_start_offset)
             if self._log.growing.base_offset in gone:
-                self._log.roll(now_ms)
+                self._log.roll(now_ms, is_flush=False)
                 self._state = None
+            self._advance_start(plan.log_start_offset)
             dropped = [segment for segment in self._log.closed if segment.base_offset in gone]
             self._log.closed = self._log.closed[len(dropped) :]
             self._forget_files(put_segments_aside(self._storage, self.folder, dropped))

@@ -18,7 +18,10 @@ from storage_engine.log.checkpoint import (
     decode_offsets,
 )
 from storage_engine.log.filenames import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX
+from storage_engine.log.indexes.time_index import TIME_ENTRY
 from storage_engine.log.indexes.transaction_index import AbortedTransaction, decode_transaction_index
+from storage_engine.log.leader_epochs import cut_start
+from storage_engine.log.partition_state import LeaderEpoch
 from storage_engine.log.producers.producer_snapshot import EMPTY_SNAPSHOT, ProducerEntry, decode_snapshot
 from storage_engine.log.producers.producer_state import active_producers
 from storage_engine.record.batch import scan_batches
@@ -85,6 +88,7 @@ class Folder:
     interval: index.interval.bytes. start, end: of the log. now_ms: the end of this life. expiration_ms: of producers.
     ends_clean: whether this life ended with an orderly stop.
     recovered: the lowest base offset of a segment that this life has recovered; None if there is none.
+    lost_epochs: whether Kafka has dropped the only leader epoch, because it began at the log's end.
     theirs, ours: what Kafka and Lakelog can know about the producers.
     """
 
@@ -95,6 +99,7 @@ class Folder:
     expiration_ms: int
     ends_clean: bool
     recovered: int | None
+    lost_epochs: bool
     theirs: Derivations
     ours: Derivations
 
@@ -137,13 +142,14 @@ class Folder:
 
     def same_epochs(self, theirs: bytes, ours: bytes) -> bool:
         """Whether two checkpoints have the same leader epochs. Kafka drops an epoch that begins at the log's end. A
-        broker that leads the partition begins another epoch before it appends, but here nobody leads.
+        broker that leads the partition begins another epoch before it appends, but here nobody leads. After Kafka has
+        dropped the only epoch, it knows the epochs from the first batch that it has recovered.
         """
         one, other = (
-            [each for each in decode_leader_epochs(data, LEADER_EPOCHS) if each[1] < self.end]
+            tuple(LeaderEpoch(*each) for each in decode_leader_epochs(data, LEADER_EPOCHS) if each[1] < self.end)
             for data in (theirs, ours)
         )
-        return one == other or (not one and not self.theirs.found.has_epoch)
+        return one == other or (self.lost_epochs and one == (cut_start(other, one[0].start_offset) if one else ()))
 
     def same_aborted(self, theirs: bytes, ours: bytes) -> bool:
         """Whether two transaction indexes have the same transactions. If Kafka has started with another snapshot than
@@ -231,6 +237,10 @@ def _compare_file(name: str, one: Mapping[str, bytes], other: Mapping[str, bytes
         rules = [index_by_rule(int(stem), log, known.interval, f".{suffix}") for log in logs]
         if other[name] == rules[1] and (one[name] == rules[0] or len(one[name]) % len_of_entry(suffix)):
             return  # Kafka believes an index with a part of an entry
+        theirs, ours = (_entries(side[name], suffix) for side in (one, other))
+        is_empty = not _entries(one.get(stem + INDEX, b""), INDEX.removeprefix("."))
+        if is_empty and ours == rules[1] and (name.endswith(INDEX) or _times_are_right(theirs, int(stem), logs[0])):
+            return  # Kafka believes an empty .index
     elif f".{suffix}" == SNAPSHOT:
         if not _is_snapshot(one[name]) or known.same_producers(int(stem), one[name], other[name]):
             return
@@ -240,6 +250,19 @@ def _compare_file(name: str, one: Mapping[str, bytes], other: Mapping[str, bytes
     elif name == LEADER_EPOCHS and known.same_epochs(one[name], other[name]):
         return
     yield f"{_short(other[name])}, Kafka's {_short(one[name])}"
+
+
+def _entries(data: bytes, suffix: str) -> bytes:
+    """An index without the zeros at the end of a preallocated file."""
+    used = len(data.rstrip(b"\0"))
+    return data[: -(-used // len_of_entry(suffix)) * len_of_entry(suffix)]
+
+
+def _times_are_right(data: bytes, base_offset: int, log: bytes) -> bool:
+    """Whether each entry of a time index names a batch with this timestamp. The index may lack entries."""
+    table = scan_batches(np.frombuffer(log, np.uint8), LOG)
+    batches = set(zip(table.max_timestamps.tolist(), (table.last_offsets - base_offset).tolist(), strict=True))
+    return batches.issuperset(np.frombuffer(data, TIME_ENTRY).tolist())
 
 
 def len_of_entry(suffix: str) -> int:

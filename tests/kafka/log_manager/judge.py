@@ -103,6 +103,7 @@ class _Trial:
         self._kafka = KafkaSide(self._theirs, case, kafka)
         self._lakelog = OurSide(self._ours, case)
         self._left_out: set[str] = set()
+        self._lost_epochs: set[str] = set()
         self._known: dict[str, tuple[Derivations, Derivations]] = {}
 
     def live(self, number: int) -> Iterator[tuple[str, str]]:
@@ -111,6 +112,7 @@ class _Trial:
         for parent in (self._theirs, self._ours):
             self._case.lay(parent, number)
         found = [self._found(parent) for parent in (self._theirs, self._ours)]
+        self._lost_epochs |= {folder for folder, each in found[0].items() if not each.has_epoch}
         try:
             theirs = self._kafka.open(life.now_ms)
         except KafkaError as error:
@@ -148,7 +150,7 @@ class _Trial:
             folder: Folder(
                 int(self._case.settings[folder.rpartition("-")[0]]["index.interval.bytes"]), each.start, each.end,
                 life.ticks[-1], expiration_ms, life.ends_clean,
-                min(recovered.get(folder, ()), default=None), *self._known[folder],
+                min(recovered.get(folder, ()), default=None), folder in self._lost_epochs, *self._known[folder],
             )
             for folder, each in ours.logs.items()
         }  # fmt: skip

@@ -228,6 +228,21 @@ def test_a_roll_of_durable_records_does_not_delay_the_next_flush(tmp_path: Path)
     assert log.recovery_point == log.log_end_offset == 2
 
 
+def test_the_retention_of_a_whole_log_does_not_delay_the_next_flush(tmp_path: Path) -> None:
+    """As in Kafka's UnifiedLog.updateLogStartOffset: the recovery point follows the log start, and nothing is flushed."""
+    clock = ManualClock(NOW_MS)
+    config = LogManagerConfig().topic({"flush.ms": 1000, "retention.ms": 900, "cleanup.policy": "delete"})
+    log = PartitionLog.open(PosixStorage(tmp_path), "t-0", config, clock)
+    log.append_records(to_table([Row(b"k", b"v", (), NOW_MS)]))
+    clock.advance(901)
+    assert log.apply_retention().log_start_offset == log.recovery_point == 1
+    log.append_records(to_table([Row(b"k", b"v", (), NOW_MS + 901)]))
+    clock.advance(98)
+    assert not log.flush_if_due()
+    clock.advance(1)
+    assert log.flush_if_due()
+
+
 def test_a_producer_that_has_expired_does_not_return_by_a_recovery() -> None:
     batch = encode_batch(0, [Record(NOW_MS, b"k", b"v")], sender=Sender(7, 0, 0))
     storage = UnreliableDirectory()
