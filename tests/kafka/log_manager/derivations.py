@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from storage_engine.errors import CorruptionError
 from storage_engine.kafka_dir.producers_at import replay_around_damage
@@ -98,13 +99,25 @@ class Derivations:
 
     def __init__(self, found: Found, folder: Path, log_start_offset: int, now_ms: int, expiration_ms: int) -> None:
         self.found = found
-        self._segments = [
-            (int(file.stem), np.frombuffer(file.read_bytes(), np.uint8)) for file in sorted(folder.glob(f"*{LOG}"))
-        ]
+        self._folder = folder
+        self._segments: list[tuple[int, npt.NDArray[np.uint8]]] = []
+        self._end = 0
+        self.read_batches()
         self.last_base_offset = max((base for base, _ in self._segments), default=-1)
         self._start = log_start_offset
         self._now_ms = now_ms
         self._expiration_ms = expiration_ms
+
+    def read_batches(self) -> None:
+        """Read the batches that were appended since the last call."""
+        for file in sorted(self._folder.glob(f"*{LOG}")):
+            data = np.frombuffer(file.read_bytes(), np.uint8)
+            table = scan_batches(data, file.name)
+            later = np.flatnonzero(table.base_offsets >= self._end)
+            if len(later) or not len(table):
+                self._segments.append((int(file.stem), data[table.positions[later[0]] :] if len(later) else data))
+            if len(table):
+                self._end = max(self._end, int(table.last_offsets[-1]) + 1)
 
     def producers(self, offset: int) -> Iterator[frozenset[ProducerEntry]]:
         """The producers at an offset in each derivation."""

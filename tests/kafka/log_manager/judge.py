@@ -143,6 +143,8 @@ class _Trial:
                 if folder in theirs.logs and folder in ours.logs:
                     self._kafka.append(folder, batch)
                     self._lakelog.append(folder, batch)
+                    for known in self._known[folder]:
+                        known.read_batches()
         self._kafka.end(clean=life.ends_clean)
         self._lakelog.end(clean=life.ends_clean)
         expiration_ms = self._case.intervals["producer_expiration"]
