@@ -1,7 +1,8 @@
 """Derives in all justified ways what a log manager can know about the producers of a log.
 
 A log manager derives the producers at an offset from a snapshot at or below this offset, and from the batches after the
-snapshot. Without a snapshot, it starts at the log start without any producer. Kafka and Lakelog do not always start with
+snapshot. Without a snapshot, it starts at the log start without any producer. To recover a segment that begins at or
+below the log start, Kafka starts at this segment without any producer. Kafka and Lakelog do not always start with
 the same snapshot: to recover a segment, Kafka deletes the later snapshots, and at each load those at or below the log
 start. If batches of a producer were compacted, deleted or lost, the results then differ. Each result is nevertheless one
 of the derivations of this module. Any other value of a .snapshot, a .txnindex or a last stable offset is an error.
@@ -19,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from storage_engine.config import LONG_MAX
 from storage_engine.errors import CorruptionError
 from storage_engine.kafka_dir.producers_at import replay_around_damage
 from storage_engine.log.checkpoint import LEADER_EPOCHS, decode_leader_epochs
@@ -30,6 +32,8 @@ from storage_engine.log.segment_reader import Chunk
 from storage_engine.record.batch import scan_batches
 
 Snapshots = Mapping[int, tuple[ProducerEntry, ...]]
+Beginning = tuple[int, tuple[ProducerEntry, ...]]
+"""An offset at which a derivation begins, and the producers there."""
 
 
 def snapshots_in(folder: Path) -> Snapshots:
@@ -141,9 +145,9 @@ class Derivations:
         no snapshot after an orderly stop, Kafka reads no batches, and knows no transaction.
         """
         found = {high_watermark}
-        for begin in (None, *self.found.snapshots):
+        for begin in self._beginnings():
             for drops in (False, True):
-                at = max(high_watermark, -1 if begin is None else begin)
+                at = max(high_watermark, begin[0])
                 producers = self._derived(begin, at, drops=drops)[0]
                 begun = (each.txn_first_offset for each in producers.entries() if each.txn_first_offset >= 0)
                 stable = max(self._start, min(begun, default=high_watermark))
@@ -159,14 +163,19 @@ class Derivations:
                 return int(later[0])
         return offset
 
-    def _beginnings(self, offset: int) -> list[int | None]:
-        return [None, *(each for each in self.found.snapshots if each <= offset)]
+    def _beginnings(self, most: int = LONG_MAX) -> Iterator[Beginning]:
+        """Where a derivation up to an offset may begin."""
+        yield self._start, ()
+        yield from ((base, ()) for base, _ in self._segments if base <= self._start)
+        yield from (each for each in self.found.snapshots.items() if each[0] <= most)
 
-    def _derived(self, begin: int | None, end: int, *, drops: bool) -> tuple[Producers, tuple[AbortedTransaction, ...]]:
-        """The producers at `end`, and the transactions aborted before it, from the snapshot at `begin` on."""
-        producers = Producers() if begin is None else Producers(self.found.snapshots[begin])
+    def _derived(
+        self, begin: Beginning, end: int, *, drops: bool
+    ) -> tuple[Producers, tuple[AbortedTransaction, ...]]:
+        """The producers at `end`, and the transactions aborted before it."""
+        start, entries = begin
+        producers = Producers(entries)
         producers.expire(self._now_ms, self._expiration_ms)
-        start = self._start if begin is None else begin
         aborted: tuple[AbortedTransaction, ...] = ()
         for base, data in self._segments:
             if drops and base > start:
