@@ -213,18 +213,18 @@ def _may_lack(offset: int, known: Folder) -> bool:
 
 def _may_have_more(offset: int, data: bytes, known: Folder) -> bool:
     """Whether only Kafka may have a snapshot. After it has loaded a log, Kafka writes one at its end, also if the log is
-    empty; Lakelog writes it when it closes a log with batches. After it has recovered the newest segment, Kafka writes one
-    at the end of the last batch that is not a legacy message. Kafka keeps a damaged one that it has not read.
+    empty; Lakelog writes it when it closes a log with batches. If the last one is missing after an orderly stop, Kafka also
+    writes those of the two newest segments. After it has recovered the newest segment, Kafka writes one at the end of the
+    last batch that is not a legacy message. Kafka keeps a damaged one that it has not read.
     """
     if not _is_snapshot(data):
         return True
     if offset == known.end:
         return not known.ends_clean or (known.start == known.end and data == EMPTY_SNAPSHOT)
-    return (
-        known.recovered is not None
-        and offset > known.theirs.last_base_offset
-        and frozenset(decode_snapshot(data, SNAPSHOT)) in known.theirs.producers(offset)
-    )
+    is_after_recovery = known.recovered is not None and offset > max(known.theirs.newest_bases, default=-1)
+    is_written_again = offset in known.theirs.newest_bases and offset not in known.ours.found.snapshots
+    entries = frozenset(decode_snapshot(data, SNAPSHOT))
+    return (is_after_recovery or is_written_again) and entries in known.theirs.producers(offset)
 
 
 def _compare_file(name: str, one: Mapping[str, bytes], other: Mapping[str, bytes], known: Folder) -> Iterator[str]:

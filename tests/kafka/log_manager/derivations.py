@@ -93,6 +93,8 @@ class Found:
 class Derivations:
     """What can be known about the producers of one log in one life.
 
+    newest_bases: the base offsets of the two newest segments when the log was loaded.
+
     Args:
         found: before the log was loaded.
         folder: after the log was loaded, so that damaged batches are cut out.
@@ -107,7 +109,7 @@ class Derivations:
         self._segments: list[tuple[int, npt.NDArray[np.uint8]]] = []
         self._end = 0
         self.read_batches()
-        self.last_base_offset = max((base for base, _ in self._segments), default=-1)
+        self.newest_bases = tuple(base for base, _ in self._segments)[-2:]
         self._start = log_start_offset
         self._now_ms = now_ms
         self._expiration_ms = expiration_ms
