@@ -171,9 +171,7 @@ class Derivations:
         yield from ((base, ()) for base, _ in self._segments if base <= self._start)
         yield from (each for each in self.found.snapshots.items() if each[0] <= most)
 
-    def _derived(
-        self, begin: Beginning, end: int, *, drops: bool
-    ) -> tuple[Producers, tuple[AbortedTransaction, ...]]:
+    def _derived(self, begin: Beginning, end: int, *, drops: bool) -> tuple[Producers, tuple[AbortedTransaction, ...]]:
         """The producers at `end`, and the transactions aborted before it."""
         start, entries = begin
         producers = Producers(entries)

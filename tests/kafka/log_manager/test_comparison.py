@@ -23,7 +23,11 @@ def folder_with_producers(parent: Path) -> tuple[Folder, int, tuple[ProducerEntr
             newest = max(found.snapshots, default=-1)
             if len(found.snapshots.get(newest, ())) > 1:
                 known = Derivations(found, place, each.log.rounds[0].log_start_offset, 0, NEVER_MS)
-                return Folder(0, 0, newest, 0, NEVER_MS, True, None, False, known, known), newest, found.snapshots[newest]
+                return (
+                    Folder(0, 0, newest, 0, NEVER_MS, True, None, False, known, known),
+                    newest,
+                    found.snapshots[newest],
+                )
     raise AssertionError("no case has two producers")
 
 
