@@ -52,6 +52,7 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.errors.KafkaStorageException;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.record.internal.MemoryRecords;
 import org.apache.kafka.common.record.internal.Record;
@@ -467,7 +468,11 @@ public class KafkaLogManagerPeer {
             } else {
                 waiting.remove(task);
             }
-            task.work.run();
+            try {
+                task.work.run();
+            } catch (KafkaStorageException error) {
+                return;  // as in KafkaScheduler; the directory goes offline
+            }
         }
     }
 
