@@ -245,9 +245,21 @@ Executors need the packages `lakelog` and `storage_engine`. [SOURCES.md](SOURCES
 ## In your own project
 
 Build the wheel in the checkout with `.venv/bin/python -m hatchling build -t wheel`, and install the file from `dist/`.
-The wheel contains the packages `lakelog` and `storage_engine` and the program `lakelog`. The wheel has two extras:
-`lakelog[spark]` adds PySpark, and `lakelog[delta]` adds the packages for Delta tables, which `lakelog report` uses. The
-Spark jobs in `jobs/` need a checkout. `Topic.table` and `lakelog.table` also need a checkout, because they decode
+The wheel contains the packages `lakelog` and `storage_engine` and the program `lakelog`. Name the extras that you need
+behind the file, for example `pip install 'dist/lakelog-0.1.0-py3-none-any.whl[s3,ui]'`:
+
+| extra                          | what it adds                                                         |
+|--------------------------------|----------------------------------------------------------------------|
+| `spark`                        | PySpark                                                              |
+| `delta`                        | Delta tables, for example in `lakelog report`                        |
+| `s3`, `gcs`, `azure`, `hdfs`   | [roots on these storages](STORAGE.md)                                |
+| `metrics`                      | [`lakelog metrics --listen`](MONITORING.md#metrics-for-prometheus)   |
+| `ui`                           | [`lakelog ui`](UI.md)                                                |
+| `avro`, `protobuf`             | [values in these formats](SCHEMAS.md)                                |
+| `jdbc`                         | [exports into databases](JDBC.md)                                    |
+| `demo`                         | the flights of the demo                                              |
+
+The Spark jobs in `jobs/` need a checkout. `Topic.table` and `lakelog.table` also need a checkout, because they decode
 records with the topic's model.
 """
 

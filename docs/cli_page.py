@@ -45,7 +45,7 @@ lakelog state history --topic clicks --root R            # each change of the to
 lakelog broker describe --root R                         # the defaults of all topics, as stored in the root
 lakelog doctor --root R                                  # tests whether this storage is suitable
 
-lakelog topics export D --root R                         # a directory on which a stock Kafka broker can run
+lakelog topics export D --root R                         # copies topics for a Kafka broker
 lakelog topics import D --root R                         # imports the records that the broker has appended
 lakelog read --kafka-dir D --topic clicks                # a broker's log directory; offsets, verify and compact also take it
 lakelog dump --print-data-log D/clicks-0/*.log           # prints a file as Kafka's dump tool does
@@ -61,7 +61,8 @@ Almost every command has the options `--root` and `--conf`. The tables below do 
 _RULES = """\
 The exit status of a command is 0 (done), 1 (an error), 2 (wrong usage) or 4 (done, but some parts failed). `verify`
 ends with 4 if it has found a problem, and with 1 if it could not read a file. `doctor` ends with 1 if it has found a
-problem. Every error is one line with the place, the value that was found, and the remedy.
+problem. `check` has the statuses of monitoring plugins: 0 (OK), 1 (WARNING), 2 (CRITICAL) and 3 (UNKNOWN, also after
+wrong usage). Every error is one line with the place, the value that was found, and the remedy.
 
 `append` accepts the lines that `read` prints. Without `--isolation read_uncommitted`, `read` prints only committed
 records. A transaction makes appends to several topics visible at the same moment: use `append --transactional`, or

@@ -1,5 +1,5 @@
 """Tests that docs/GUARANTEES.md names each check of `lakelog doctor`, and the promise that depends on this check. Also
-tests that every test exists that the page names.
+tests that every test exists that this page or docs/TRIALS.md names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lakelog.doctor.check_report import Promise
 from lakelog.doctor.examination import ALONE, TOGETHER
 
 HOME = Path(__file__).resolve().parents[2]
-PAGE = (HOME / "docs/GUARANTEES.md").read_text(encoding="utf-8")
+PAGE, TRIALS = ((HOME / "docs" / name).read_text(encoding="utf-8") for name in ("GUARANTEES.md", "TRIALS.md"))
 
 
 def rows() -> dict[str, str]:
@@ -31,8 +31,9 @@ def test_every_promise_is_told(promise: Promise) -> None:
     assert f"| **{promise}** |" in PAGE
 
 
-def test_every_test_that_is_named_is_there() -> None:
-    names = set(re.findall(r"`(tests/[\w./*]+|test_\w+\*?\.py)`", PAGE))
+@pytest.mark.parametrize("page", [PAGE, TRIALS], ids=["GUARANTEES", "TRIALS"])
+def test_every_test_that_is_named_is_there(page: str) -> None:
+    names = set(re.findall(r"`(tests/[\w./*]+|test_\w+\*?\.py)`", page))
     assert len(names) > 10
     missing = [name for name in names if not list(HOME.glob(name if "/" in name else f"tests/**/{name}"))]
     assert not missing

@@ -165,7 +165,7 @@ PRODUCER_PERF_TEST: Rows = (
 
 _NO_CONSUMER = "Lakelog reads the files of the log without a Kafka consumer, so this option would have no effect."
 CONSUMER_PERF_TEST: Rows = (
-    ("--bootstrap-server", "", _NO_BROKER),
+    ("--bootstrap-server", "", _NO_BROKER_OF_ROOT),
     ("--topic", "--topic", ""),
     ("--include", "--include", "Regular expressions have Python's syntax; in Kafka's tool, Java's syntax."),
     ("--num-records", "--num-records", ""),

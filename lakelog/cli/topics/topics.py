@@ -205,7 +205,7 @@ def export(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Copy topics to a plain Kafka log directory, on which a broker can run.
+    """Copy topics to a plain Kafka log directory, for a broker that has these topics.
 
     To let a broker serve the topics: create the topics on the broker, and stop the broker. Replace the files of the
     broker's partitions with the exported files, but keep the broker's own partition.metadata. Start the broker.
