@@ -114,8 +114,14 @@ def replacing(workspace: Workspace) -> Result:
 
 
 def listing(workspace: Workspace) -> Result:
-    """A name is listed as soon as it exists, and is not listed any more once it is deleted."""
+    """A name is listed as soon as it exists, and is not listed any more once it is deleted. Names are listed in order."""
     storage, late = workspace.storage, 0
+    ordered = [workspace.key("order-2/x"), workspace.key("order/x")]
+    for key in ordered:
+        storage.put_new(key, b"x")
+    listed = [file.key for file in storage.list(workspace.key("")) if file.key in ordered]
+    if listed != ordered:
+        return problem(f"{listed[0]} is listed before {listed[-1]}")
     keys = [workspace.key(f"listed/{number:04d}") for number in range(_LISTED)]
     for number, key in enumerate(keys, 1):
         with storage.new_file(key) as file:

@@ -132,7 +132,7 @@ class StagingTask:
         with ExitStack() as opened:
             opened.enter_context(phases.phase(HAND_OVER))
             topics = [_TopicFiles.of(topic, storage, opened, phases, self.listed) for topic in self.topics]
-            nowhere = opened.enter_context(_DeadLetterFile(storage, self.topics[0].folder))
+            nowhere = opened.enter_context(DeadLetterFile(storage, self.topics[0].folder))
             enough = _ENOUGH_BYTES * min(len(topics), _MOST_TIMES_ENOUGH)
             for number, batch in enumerate(gathered(_not_emptied(batches), enough)):
                 with phases.phase(ENCODE):
@@ -280,7 +280,7 @@ class _LargeRowError(Exception):
 
 def _report(
     runs: Mapping[str, Sequence[StagedRun]] = {},
-    dead_letters: Sequence[tuple[str | None, _DeadLetterFile]] = (),
+    dead_letters: Sequence[tuple[str | None, DeadLetterFile]] = (),
     highest: Mapping[str, int] = {},
     already_committed: int = 0,
     seconds: Mapping[str, float] = {},
@@ -362,7 +362,7 @@ def _as(column: object, kind: pa.DataType) -> pa.Array:
     return column.cast(kind) if isinstance(column, pa.Array) else pa.array(column, kind)
 
 
-class _DeadLetterFile:
+class DeadLetterFile:
     """A Parquet file that is created when its first rows are written. At the end of the `with` block, the file is
     complete or does not exist."""
 
@@ -387,13 +387,13 @@ class _DeadLetterFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file is None or self._writer is None:
+        if self._file is None:
             return
-        if error is None:
-            self._writer.close()
-            self._file.close()
-        else:
+        if error is not None or self._writer is None:
             self._file.abort()
+            return
+        with self._file:
+            self._writer.close()
 
 
 @dataclass(frozen=True)
@@ -402,7 +402,7 @@ class _TopicFiles:
 
     topic: StagingTopic
     staging: StagingWriter
-    dead_letters: _DeadLetterFile
+    dead_letters: DeadLetterFile
 
     @classmethod
     def of(cls, topic: StagingTopic, storage: Storage, opened: ExitStack, phases: Phases, listed: bool) -> Self:
@@ -413,4 +413,4 @@ class _TopicFiles:
         """
         is_inline = storage.growing is None and not listed  # a request would take longer than the bytes
         staging = opened.enter_context(StagingWriter(storage, topic.folder, phases, durable=listed, inline=is_inline))
-        return cls(topic, staging, opened.enter_context(_DeadLetterFile(storage, topic.folder)))
+        return cls(topic, staging, opened.enter_context(DeadLetterFile(storage, topic.folder)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from pipeline.spark.failures import SPARK_ERRORS, storage_failure
+from pipeline.spark.failures import SPARK_ERRORS, SparkFailedError, storage_failure
 from storage_engine.errors import AmbiguousPutError, StorageError, StorageFullError, StorageUnavailableError
 from storage_engine.quantities import shown_duration
 
@@ -42,13 +42,13 @@ class StorageRetry:
             name: the beginning of the reported lines.
 
         Raises:
-            StorageError, PySparkException: the last error of the work.
+            StorageError, SparkFailedError, PySparkException: the last error of the work.
         """
         left, pause = self._timeout, _FIRST_PAUSE
         while True:
             try:
                 return work()
-            except (StorageError, *SPARK_ERRORS) as error:
+            except (StorageError, SparkFailedError, *SPARK_ERRORS) as error:
                 reason = _passing(error)
                 if reason is None or left <= 0:
                     raise
@@ -65,6 +65,8 @@ class StorageRetry:
 
 def _passing(error: Exception) -> str | None:
     """The storage's message if the cause of the error may go away; None if waiting does not help."""
+    if isinstance(error, SparkFailedError) and error.__cause__ is not None:
+        return storage_failure(error.__cause__)
     if isinstance(error, SPARK_ERRORS):
         return storage_failure(error)
     if isinstance(error, StorageFullError | StorageUnavailableError | AmbiguousPutError):

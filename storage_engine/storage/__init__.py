@@ -151,7 +151,13 @@ class Storage(Readable, Protocol):
     def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
         """Every file whose key begins with `prefix` and is greater than `after`, in the order of the keys. `prefix` is
         a folder with `/` at its end.
+
+        Raises:
+            UnsupportedError: an object store does not list the keys in their order.
         """
+
+    def folder_names(self, folder: str) -> Sequence[str]:
+        """The names of the folders in a folder that contain files, in the order of the names. `folder` ends with `/`."""
 
     def delete(self, key: str) -> None:
         """Delete a file. A missing file is no error."""

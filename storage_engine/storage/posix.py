@@ -281,6 +281,9 @@ class PosixStorage:
         with named(str(path)):
             return with_retries(lambda: _entries(path))
 
+    def folder_names(self, folder: str) -> Sequence[str]:
+        return sorted(each.name for each in self.entries(folder.rstrip("/")) if each.is_folder)
+
     def is_empty_folder(self) -> bool:
         with named(self.uri):
             return self.root.is_dir() and not with_retries(lambda: _entries(self.root))

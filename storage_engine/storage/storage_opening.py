@@ -5,6 +5,7 @@ storages only through this module, and never names a kind of storage.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +21,8 @@ from storage_engine.storage.posix import PosixStorage
 from storage_engine.storage.posix_directories import make_directory, remove_folder, sync_directory
 from storage_engine.storage.posix_errors import named
 
+_SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]*")
+
 
 def open_storage(uri: str) -> Storage:
     """Return the storage at a path, which may begin with `~`, at a file: or hdfs: URI, or at the URI of an object store.
@@ -30,6 +33,7 @@ def open_storage(uri: str) -> Storage:
     place = f"root {uri!r}"
     if not uri:
         raise ConfigError("root", "found an empty path", "Give the directory that contains the topics.")
+    _refuse_secrets(uri)
     try:
         scheme, host, path, query, fragment = urlsplit(uri)
     except ValueError as error:
@@ -40,12 +44,6 @@ def open_storage(uri: str) -> Storage:
         return PosixStorage(_usable(unquote(path), place))
     if scheme == "hdfs":
         return HdfsStorage(uri)
-    if ":" in host.rpartition("@")[0]:
-        raise ConfigError(
-            "root",
-            "the URI contains a user and a password",
-            "Remove both from the URI (docs/STORAGE.md, Credentials).",
-        )
     if is_object_store(scheme):
         return ObjectStorage(uri)
     if scheme and "://" in uri:
@@ -89,6 +87,24 @@ def new_directory(path: Path) -> Iterator[Directory]:
         with suppress(OSError):
             remove_folder(temporary)
         raise
+
+
+def _refuse_secrets(uri: str) -> None:
+    """Refuse a URI with a password or a query, which may contain a token. The messages do not contain the URI. A password
+    may contain `/`.
+    """
+    scheme, _, rest = uri.partition("://")
+    if not _SCHEME.fullmatch(scheme):
+        return
+    if scheme == "hdfs":  # its folder is used as it is
+        rest = rest.partition("/")[0]
+    if ":" in rest.rpartition("@")[0]:
+        problem, remedy = "the URI contains a user and a password", "Remove both from the URI"
+    elif "?" in rest:
+        problem, remedy = "the URI contains `?`, and what follows can be a token", "Remove it from the URI"
+    else:
+        return
+    raise ConfigError("root", problem, f"{remedy} (docs/STORAGE.md, Credentials).")
 
 
 def _usable(path: str, place: str) -> Path:

@@ -108,11 +108,7 @@ class Topics:
             names = [name for name in names if is_topic_name(name[:-1])]  # another folder may be unreadable
             yield from (name[:-1] for name in names if name in shown or self._has_files(f"meta/{name}"))
             return
-        after = ""
-        while (first := next(self.storage.list("meta/", after), None)) is not None:
-            name = first.key.split("/")[1]
-            after = f"meta/{name}0"  # "0" is the character after "/", so this is after every key of this chain
-            yield name
+        yield from sorted(self.storage.folder_names("meta/"), key=lambda name: f"{name}/")
 
     def _has_files(self, folder: str) -> bool:
         try:

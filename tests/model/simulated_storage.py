@@ -144,6 +144,11 @@ class ObjectStore:
             file = self.disk.files[last]
             yield StoredFile(last, len(file.data), file.modified_ms)
 
+    def folder_names(self, folder: str) -> Sequence[str]:
+        self._before("list", folder)
+        below = (key.removeprefix(folder) for key in self.disk.keys if key.startswith(folder))
+        return sorted({key.partition("/")[0] for key in below if "/" in key})
+
     def delete(self, key: str) -> None:
         self._before("delete", key)
         self.disk.delete(key)

@@ -16,6 +16,7 @@ the reply for the client; None closes the connection without a reply.
     Delay                   yes         the reply, late; the execution is late, too
     DelayReply              yes         the reply, late
     IgnoreConditions        yes         the reply to a put without If-None-Match and If-Match: two creators both win
+    ListByFolders           yes         a listing that is not in the order of the names
 """
 
 from __future__ import annotations
@@ -154,8 +155,29 @@ class DelayReply:
 
 @dataclass(frozen=True)
 class IgnoreConditions:
+    """headers: of the conditions that are ignored."""
+
+    headers: tuple[str, ...] = ("if-none-match", "if-match")
+
     def __call__(self, request: Request, upstream: Upstream) -> Reply | None:
-        return upstream.execute(upstream.signed_again(request.without("if-none-match", "if-match")))
+        return upstream.execute(upstream.signed_again(request.without(*self.headers)))
+
+
+@dataclass(frozen=True)
+class ListByFolders:
+    """A listing has the files of each folder before those of the next folder, as in Azure accounts with a hierarchical
+    namespace: `a/x` before `a-b/x`.
+    """
+
+    def __call__(self, request: Request, upstream: Upstream) -> Reply | None:
+        reply = upstream.execute(request)
+        files = re.findall(rb"<Contents>.*?</Contents>", reply.body)
+        if not files:
+            return reply
+        ordered = sorted(files, key=lambda file: file.partition(b"<Key>")[2].partition(b"</Key>")[0].split(b"/"))
+        begin = reply.body.index(files[0])
+        end = begin + sum(map(len, files))
+        return replace(reply, body=reply.body[:begin] + b"".join(ordered) + reply.body[end:])
 
 
 @dataclass(frozen=True)

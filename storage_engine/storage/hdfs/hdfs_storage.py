@@ -143,6 +143,9 @@ class HdfsStorage:
             for name, each in found
         ]
 
+    def folder_names(self, folder: str) -> Sequence[str]:
+        return sorted(each.name for each in self.entries(folder.rstrip("/")) if each.is_folder)
+
     def is_empty_folder(self) -> bool:
         try:
             return not self._calls.repeated(lambda: self._entries("", self._folder or "/"))

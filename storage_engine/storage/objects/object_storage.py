@@ -10,8 +10,9 @@ object's metadata: the mark shows whether the put succeeded. If there is no obje
 mark. If the result is still unknown after the last attempt, or if the metadata cannot be read, the caller gets
 AmbiguousPutError.
 
-Some stores, and proxies in front of stores, ignore the condition. With such a store, two writers could both create
-the same object. So before its first put, each process puts one random name twice. The second put must be refused;
+Some stores, and proxies in front of stores, ignore such a condition. With such a store, two writers could both create
+the same object. So before its first conditional put, each process creates one random name twice, and then replaces the
+object twice, both times on the condition that it has its first content. Each time the second put must be refused;
 otherwise the process ends with an error.
 
 **replace** is also conditional (`If-Match`): the object must still have the content that this process saw last. A put
@@ -36,7 +37,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -103,26 +104,40 @@ class ObjectStorage:
         self._create(key, data)
 
     def _check_conditions(self) -> None:
-        """Check, once in each process, that the store refuses a second put of a name."""
+        """Check, once in each process, that the store refuses a second put of a name, and a put that replaces a content
+        which was already replaced.
+        """
         with _CHECKS:
             if self.uri in _CHECKED:
                 return
             key = f"{TEMPORARY}{secrets.token_hex(8)}"
             try:
-                self._create(key, b"first")
-                self._create(key, b"second")
-            except AlreadyExistsError:
-                self.delete(key)
-                _CHECKED.add(self.uri)
-                return
+                ignored = self._ignored_condition(key)
             except AmbiguousPutError as error:  # nobody needs this file
                 remedy = "Check the network and the endpoint of the store, then repeat the command."
                 raise StorageUnavailableError(error.place, error.problem, remedy) from None
             self.delete(key)
+            if ignored is None:
+                _CHECKED.add(self.uri)
+                return
         raise UnsupportedError(
-            f"root {self.uri}", "this store overwrites an object although the request forbids it (If-None-Match: *)",
+            f"root {self.uri}", f"this store overwrites an object although the request forbids it ({ignored})",
             "Two writers could both succeed. Use a store with conditional puts, and no proxy that removes headers.",
         )  # fmt: skip
+
+    def _ignored_condition(self, key: str) -> str | None:
+        """Try each condition with a file that nobody needs. Returns the header that the store ignores."""
+        self._create(key, b"first")
+        with suppress(AlreadyExistsError):
+            self._create(key, b"second")
+            return "If-None-Match: *"
+        first = self._version(key)
+        if first is not None:
+            self._replace(key, b"third")
+            late = _MarkedPut(self._once, key, b"late", self._place(key))
+            if late.attempt(first) is not None or (late.is_unclear and self._mark(key) == late.mark):
+                return "If-Match"
+        return None
 
     def _create(self, key: str, data: Buffer) -> None:
         check_key(key)
@@ -160,6 +175,10 @@ class ObjectStorage:
         return AmbiguousPutError(self._place(key), problem, "Check whether the file exists, and what it contains.")
 
     def replace(self, key: str, data: Buffer) -> None:
+        self._check_conditions()
+        self._replace(key, data)
+
+    def _replace(self, key: str, data: Buffer) -> None:
         check_key(key)
         put = _MarkedPut(self._once, key, data, self._place(key))
         for pause in (*PAUSES, None):
@@ -241,11 +260,17 @@ class ObjectStorage:
         last, pauses = after, iter(PAUSES)
         with self.named(prefix.removesuffix("/")):
             while True:
+                before = ""
                 try:
                     for chunk in self._store.list(prefix, offset=last or None):
                         pauses = iter(PAUSES)
                         for found in chunk:
                             key = found["path"]
+                            if key < before:
+                                if not found["size"] and f"{key}/" > before:
+                                    continue  # the mark of a folder
+                                raise self._unordered(before, key)
+                            before = key
                             if key <= last:  # a store that ignores the offset lists these keys again
                                 continue
                             last = key
@@ -254,6 +279,17 @@ class ObjectStorage:
                     return
                 except BaseError as error:
                     pause_or_raise(error, pauses)
+
+    def _unordered(self, before: str, key: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"root {self.uri}", f"the store lists {key!r} after {before!r}, not in the order of the names",
+            "Azure does this in accounts with a hierarchical namespace. Use a store that lists names in their order.",
+        )  # fmt: skip
+
+    def folder_names(self, folder: str) -> Sequence[str]:
+        with self.named(folder.removesuffix("/")):
+            found = repeated(lambda: self._store.list_with_delimiter(folder))
+        return sorted(each.removesuffix("/").rpartition("/")[2] for each in found["common_prefixes"])
 
     def delete(self, key: str) -> None:
         with suppress(NotFoundError), self.named(key):

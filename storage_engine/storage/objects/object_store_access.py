@@ -20,6 +20,7 @@ option.
 from __future__ import annotations
 
 import os
+import re
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -53,6 +54,8 @@ _CLIENT = frozenset(
 """Options of the HTTP client. Their names have no prefix."""
 _HADOOP = ("dfs.", "fs.", "hadoop.", "ipc.")
 """The first words of options that only HDFS has."""
+_ENCODED = re.compile("%[0-9A-Fa-f]{2}")
+"""A character as URLs encode it. obstore decodes it, and Hadoop does not."""
 _BACKOFF = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2}
 _RETRIES = {"backoff": _BACKOFF, "max_retries": 6, "retry_timeout": timedelta(seconds=30)}
 _NO_RETRIES = {"max_retries": 0}
@@ -72,8 +75,14 @@ def checked_uri(uri: str) -> str:
     scheme, host, path, query, fragment = urlsplit(uri)
     if not host or query or fragment:
         raise ConfigError(f"root {uri!r}", "names no bucket", f"Write {scheme}://bucket/prefix.")
-    if not {"", ".", ".."}.isdisjoint(path.strip("/").split("/")) and path.strip("/"):
+    prefix = path.removeprefix("/").rstrip("/")
+    if prefix and not {"", ".", ".."}.isdisjoint(prefix.split("/")):
         raise ConfigError(f"root {uri!r}", "the prefix has an empty part, `.` or `..`", "Remove this part.")
+    if (encoded := _ENCODED.search(prefix)) is not None:
+        raise ConfigError(
+            f"root {uri!r}", f"the prefix contains {encoded[0]!r}, which some programs decode and others do not",
+            "Use a prefix without it. Write a space or another character as it is.",
+        )  # fmt: skip
     return f"{_SCHEMES[scheme]}://{host}{path.rstrip('/')}"
 
 

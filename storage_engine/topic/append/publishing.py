@@ -3,8 +3,9 @@ batches."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar
@@ -12,7 +13,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from storage_engine.config import TopicConfig
-from storage_engine.errors import CorruptionError, StorageError
+from storage_engine.errors import CorruptionError, StorageError, StorageUnavailableError
 from storage_engine.phases import Phases, added_up
 from storage_engine.record.batch import Int64Array, scan_batches
 from storage_engine.record.crc import check_crcs
@@ -75,17 +76,35 @@ class StagedReads(Protocol):
 
 
 def run_together(threads: ThreadPoolExecutor, calls: Sequence[Callable[[], _T]]) -> list[_T]:
-    """Do the calls in parallel; returns their results in order. When the function returns or raises, all calls have
-    ended.
+    """Do the calls in parallel; returns their results in order. When the function returns or raises, all calls that have
+    begun have ended, and no other call begins: the caller closes or deletes the files that they write.
+
+    Raises:
+        StorageUnavailableError: no thread can be started.
     """
     if len(calls) <= 1:
         return [call() for call in calls]
-    futures = [threads.submit(call) for call in calls]
+    given_up = threading.Event()
+
+    def do(call: Callable[[], _T]) -> _T:
+        if given_up.is_set():
+            raise CancelledError
+        return call()
+
+    futures: list[Future[_T]] = []
     try:
+        for call in calls:
+            try:
+                futures.append(threads.submit(do, call))
+            except RuntimeError as error:  # the call is possibly in the queue of the threads nevertheless
+                raise StorageUnavailableError(
+                    "this process",
+                    f"cannot start a thread: {error}",
+                    "Raise the limit of threads of the user or container.",
+                ) from None
         wait(futures)
-    except (
-        BaseException
-    ):  # Ctrl-C: wait for the threads, because the caller closes or deletes the files that they write
+    except BaseException:
+        given_up.set()
         wait(futures)
         raise
     return [future.result() for future in futures]

@@ -23,8 +23,10 @@ from pyspark.sql import SparkSession
 from pipeline.delta.dead_letters import INGEST_DEAD_LETTERS, append_staged_dead_letters
 from pipeline.ingest.ingesting import Ingest
 from pipeline.ingest.micro_batch import IngestResult
+from pipeline.ingest.staging_task import DeadLetterFile
 from pipeline.ingest.storage_retry import StorageRetry
 from pipeline.settings import load_settings
+from pipeline.spark.failures import SparkFailedError, spark_failures
 from pipeline.stop_request import StopRequest
 from storage_engine.errors import (
     AmbiguousPutError,
@@ -46,6 +48,13 @@ TRACEBACK = """Traceback (most recent call last):
   File "/opt/lakelog/pipeline/staging_task.py", line 110, in _stage
 storage_engine.errors.{kind}: /mnt/shared/lakelog/staging/x.batches: Input/output error. See whether the disk is well.
 """
+
+
+def failed_publishing(error: PythonException) -> SparkFailedError:
+    """What a publish by Spark raises if a task failed with an error."""
+    with pytest.raises(SparkFailedError) as raised, spark_failures("publishing"):
+        raise error
+    return raised.value
 
 
 class Work:
@@ -85,6 +94,7 @@ def test_work_that_succeeds_is_done_once_and_nothing_is_said() -> None:
         AmbiguousPutError("meta/t/1.json", "was put"),
         PythonException(TRACEBACK.format(kind="StorageUnavailableError")),
         PythonException(TRACEBACK.format(kind="StorageFullError")),
+        failed_publishing(PythonException(TRACEBACK.format(kind="StorageFullError"))),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -115,6 +125,7 @@ def test_pauses_grow_to_half_a_minute_and_end_with_the_storages_error() -> None:
         FencedError("topic t", "taken over"),
         ValueError("a defect"),
         PythonException("Traceback\nstorage_engine.errors.StorageAccessError: root: Permission denied."),
+        failed_publishing(PythonException("Traceback\nstorage_engine.errors.StorageAccessError: root: denied.")),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -333,6 +344,21 @@ def test_dead_letters_that_find_no_space_are_waited_for(small_disk, tmp_path) ->
         append_staged_dead_letters(storage, ["staged.parquet"], "letters", "app", 0)
     append_staged_dead_letters(storage, ["staged.parquet"], "letters", "app", 0)
     assert DeltaTable(tmp_path / "root/letters").to_pyarrow_table().num_rows == 1
+
+
+@pytest.mark.posix("fills a disk")
+def test_dead_letters_that_find_no_space_leave_no_file(small_disk, tmp_path) -> None:
+    storage = PosixStorage(tmp_path / "root")
+    letter = {field.name: None for field in INGEST_DEAD_LETTERS} | {"reason": "no_key", "topic": "t", "query_id": "q"}
+    letters = [letter | {"batch_id": 0, "task": 0, "row": row, "source": os.urandom(500).hex()} for row in range(500)]
+    rows = pa.RecordBatch.from_pylist(letters, schema=INGEST_DEAD_LETTERS)
+    for left in (0, 4096, 100_000):
+        with small_disk.full(left), pytest.raises(StorageFullError), DeadLetterFile(storage, "staging/") as file:
+            file.write(rows)
+        assert list(storage.list("staging/")) == []
+    with DeadLetterFile(storage, "staging/") as file:
+        file.write(rows)
+    assert pq.read_table(tmp_path / "root" / file.key).to_pylist() == letters
 
 
 @pytest.mark.parametrize("left", [60_000, 150_000, 300_000])

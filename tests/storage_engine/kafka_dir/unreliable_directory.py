@@ -192,6 +192,9 @@ class UnreliableDirectory:
                 found[first] = FolderEntry(first, bool(inner), len(node.data), node.modified_ns, (0, id(node)))
         return list(found.values())
 
+    def folder_names(self, folder: str) -> Sequence[str]:
+        return sorted(each.name for each in self.entries(folder.rstrip("/")) if each.is_folder)
+
     def rename(self, key: str, name: str) -> None:
         node = self._node(key)
         self.step()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import secrets
 import traceback
 from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ from tests.servers.faults import (
     Hold,
     IgnoreConditions,
     IgnoreStartAfter,
+    ListByFolders,
     Repeat,
     Rule,
 )
@@ -239,6 +241,16 @@ def test_a_listing_begins_after_a_key_although_the_store_ignores_the_key(proxy: 
     assert any(isinstance(each.fault, IgnoreStartAfter) for each in proxy.exchanges)
 
 
+def test_no_topic_is_missing_from_a_store_that_lists_folder_by_folder(proxy: FaultyProxy, behind: Storage) -> None:
+    log = lakelog.open(behind.uri, create=True)
+    for name in ("flights", "flights-2", "flights.v3", "orders"):
+        log.create_topic(name)
+    proxy.add(always(ListByFolders(), "GET", "list-type=2"))
+    assert lakelog.open(behind.uri).topics() == ["flights-2", "flights.v3", "flights", "orders"]
+    with pytest.raises(UnsupportedError, match=r"lists 'meta/flights-2/[^']*' after 'meta/flights/.*hierarchical"):
+        keys(behind, "meta/")
+
+
 @pytest.mark.parametrize("cut", ["?uploads", "?uploadId="])
 def test_a_large_file_is_whole_although_replies_to_its_upload_end_early(
     proxy: FaultyProxy, behind: Storage, cut: str
@@ -287,16 +299,22 @@ def test_a_replacement_survives_lost_replies_and_changes_by_others(proxy: Faulty
         assert other.read("group") == expected
 
 
+@pytest.mark.parametrize(
+    ("headers", "named"),
+    [(("if-none-match", "if-match"), "If-None-Match"), (("if-match",), "If-Match")],
+)
 def test_a_store_that_ignores_conditions_is_refused_before_the_first_put(
-    proxy: FaultyProxy, s3: ObjectServer, monkeypatch: pytest.MonkeyPatch
+    proxy: FaultyProxy, s3: ObjectServer, monkeypatch: pytest.MonkeyPatch, headers: tuple[str, ...], named: str
 ) -> None:
-    proxy.add(always(IgnoreConditions(), "PUT", "/"))
+    proxy.add(always(IgnoreConditions(headers), "PUT", "/"))
     bucket = new_bucket(s3)
     for name, value in environment(proxy.server, bucket).items():
         monkeypatch.setenv(name, value)
     for _ in range(2):
-        with pytest.raises(UnsupportedError, match="If-None-Match"):
+        with pytest.raises(UnsupportedError, match=named):
             lakelog.open(f"s3://{bucket}/root", create=True).create_topic("t")
+        with pytest.raises(UnsupportedError, match=named):
+            open_storage(f"s3://{bucket}/root").replace("group", b"position 1")
     assert keys(open_storage(f"s3://{bucket}/root"), "meta/") == []
 
 
@@ -346,11 +364,36 @@ def test_wrong_access_is_named_without_secrets(s3_root: str, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    "uri", ["s3:///key", "s3://bucket/a//b", "s3://bucket/a/../b", "s3://bucket/?x=1", "ftp://a/b"]
+    ("uri", "problem"),
+    [
+        ("s3:///key", "names no bucket"),
+        ("s3://bucket/a//b", "has an empty part"),
+        ("s3://bucket//b", "has an empty part"),
+        ("s3://bucket/a/../b", "has an empty part"),
+        ("s3://bucket/a/%2e%2E/b", "contains '%2e'"),
+        ("s3://bucket/pre%20fix", "contains '%20'"),
+        ("ftp://a/b", "the scheme 'ftp'"),
+    ],
 )
-def test_a_wrong_uri_is_refused(uri: str) -> None:
-    with pytest.raises(ConfigError):
+def test_a_wrong_uri_is_refused(uri: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"{re.escape(uri)}.*{problem}"):
         open_storage(uri)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://AKIA:SEC/RET@bucket/prefix",
+        "az://container/prefix?sv=1&sig=SEC/RET",
+        "https://account.blob.core.windows.net/container?sig=SEC/RET",
+        "file://user:SEC/RET@host/folder",
+        "hdfs://user:SEC@namenode/folder",
+    ],
+)
+def test_a_uri_with_a_secret_is_refused_and_not_printed(uri: str) -> None:
+    with pytest.raises(ConfigError, match="Credentials") as refused:
+        open_storage(uri)
+    assert "SEC" not in str(refused.value)
 
 
 @pytest.mark.parametrize("key", ["", "a/../b", "a//b", "../x"])

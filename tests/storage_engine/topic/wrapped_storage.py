@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from storage_engine.errors import StorageError
 from storage_engine.storage import NewFile, Storage, StoredFile
@@ -42,6 +42,9 @@ class PlainStorage:
 
     def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
         return self.inner.list(prefix, after)
+
+    def folder_names(self, folder: str) -> Sequence[str]:
+        return self.inner.folder_names(folder)
 
     def delete(self, key: str) -> None:
         self.inner.delete(key)
@@ -130,6 +133,10 @@ class BeforeEachCall(PlainStorage):
     def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
         self._call("list", prefix)
         return super().list(prefix, after)
+
+    def folder_names(self, folder: str) -> Sequence[str]:
+        self._call("list", folder)
+        return super().folder_names(folder)
 
     def delete(self, key: str) -> None:
         self._call("delete", key)

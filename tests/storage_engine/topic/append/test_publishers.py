@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pickle
 import random
+import threading
+import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +16,7 @@ import pytest
 
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.errors import LogError, NotFoundError, StorageFullError
+from storage_engine.errors import LogError, NotFoundError, StorageFullError, StorageUnavailableError
 from storage_engine.phases import Phases
 from storage_engine.record.batch import scan_batches
 from storage_engine.record.partitioner import partition_keys
@@ -22,6 +26,7 @@ from storage_engine.topic.append.appending import Encoding, stage_records
 from storage_engine.topic.append.appending_publisher import AppendingPublisher
 from storage_engine.topic.append.new_files_publisher import NewFilesPublisher, NewSegments, with_names
 from storage_engine.topic.append.publishers import publisher_for
+from storage_engine.topic.append.publishing import run_together
 from storage_engine.topic.append.staged_run import StagedRun, StagingWriter, by_partition
 from storage_engine.topic.append.topic_writer import TopicWriter
 from storage_engine.topic.topics import Topics
@@ -185,3 +190,27 @@ def test_an_append_by_new_files_closes_the_segment_that_was_open(storage: Storag
     for opened, by_new_files, opened_again, went_on in zip(*names, strict=True):
         assert len({opened, by_new_files, opened_again}) == 3
         assert went_on == opened_again
+
+
+def test_no_call_runs_any_more_if_a_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit on the threads of a container has this effect."""
+    started: list[threading.Thread] = []
+    ended: list[int] = []
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    def call(number: int) -> None:
+        time.sleep(0.1)
+        ended.append(number)
+
+    with ThreadPoolExecutor(8) as threads:
+        monkeypatch.setattr(threading.Thread, "start", limited)
+        with pytest.raises(StorageUnavailableError, match="cannot start a thread"):
+            run_together(threads, [partial(call, number) for number in range(8)])
+        seen = list(ended)
+    assert sorted(seen) == sorted(ended) == [0, 1]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -566,6 +566,10 @@ class Mortal(PlainStorage):
     def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
         self._reached()
         return super().list(prefix, after)
+
+    def folder_names(self, folder: str) -> Sequence[str]:
+        self._reached()
+        return super().folder_names(folder)
 
     def delete(self, key: str) -> None:
         self._reached()
