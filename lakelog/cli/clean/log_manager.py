@@ -131,14 +131,17 @@ def _manage(
     with stopped_by_signals() as stop:
         with BrokerLogs(properties, options, SystemClock(), lines) as opened:
             _say_loaded(opened, lines, options.given)
-            _run(opened, lines, stop, once=once)
+            statuses = {_run(opened, lines, stop, once=once)}
+            if statuses == {False}:
+                lines.did(properties.file, "stopped by a signal before all tasks were done")
             closing = opened.logs.open_directories
-            statuses = {lines.failures == 0, opened.logs.exit_status is ExitStatus.DONE}
+            statuses |= {lines.failures == 0, opened.logs.exit_status is ExitStatus.DONE}
         _say_closed(closing, lines)
     return statuses == {True}
 
 
-def _run(opened: BrokerLogs, lines: _Lines, stop: Callable[[float], bool], *, once: bool) -> None:
+def _run(opened: BrokerLogs, lines: _Lines, stop: Callable[[float], bool], *, once: bool) -> bool:
+    """Run the tasks. Returns whether the run came to its end."""
     from storage_engine.clock import SystemClock
     from storage_engine.kafka_dir.upkeep.cleaning import Cleaning
     from storage_engine.kafka_dir.upkeep.running import run_once, run_until
@@ -150,9 +153,9 @@ def _run(opened: BrokerLogs, lines: _Lines, stop: Callable[[float], bool], *, on
     cleaning = Cleaning(opened.logs, tasks, clock, opened.managed, lines)
     threads = config.cleaner_threads if config.cleaner_enable else 0
     if once:
-        run_once(stop, tasks, cleaning, cleans=threads > 0)
-    else:
-        run_until(stop, tasks, cleaning, clock, threads=threads, backoff_ms=config.cleaner_backoff_ms)
+        return run_once(stop, tasks, cleaning, cleans=threads > 0)
+    run_until(stop, tasks, cleaning, clock, threads=threads, backoff_ms=config.cleaner_backoff_ms)
+    return True
 
 
 def _say_loaded(opened: BrokerLogs, lines: _Lines, given: Mapping[str, Mapping[str, str]]) -> None:

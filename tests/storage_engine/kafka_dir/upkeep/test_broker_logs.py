@@ -303,7 +303,7 @@ def test_a_compaction_is_broken_off_at_the_end_without_a_trace(tmp_path: Path) -
     before = {name for name in files(data) if name.endswith(".log")}
     manager.cleaning.stop()
     directory = manager.opened.logs.open_directories[0]
-    manager.cleaning._clean(directory, directory.found[1])
+    manager.cleaning._clean(directory, directory.found[1], lambda: False)
     assert f"{data}/a-0: the compaction was stopped, and nothing changed" in manager.told.lines
     assert manager.cleaning.clean_next() is None
     manager.opened.close()
