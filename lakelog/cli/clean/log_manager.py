@@ -3,7 +3,8 @@
 The command reads the broker's server.properties, locks the directories, and loads the logs. The command then works
 until SIGTERM, SIGINT or SIGHUP. With --once, the command does each task once. For each action, the command prints one
 line to standard output: the time, the directory or partition, and what was done. Errors go to standard error. With
---log-format json, each line of output is JSON. At the end, the command closes the logs as a broker does.
+--log-format json, each line of output is JSON. If a line cannot be printed, the work continues without it. At the end,
+the command closes the logs as a broker does.
 docs/LOG_MANAGER.md describes what is done to each topic.
 """
 
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakelog.cli.clean.topic_config_file import read_topic_configs
-from lakelog.cli.output import write_error, write_line
+from lakelog.cli.output import try_line, write_error
 from lakelog.cli.stopping import stopped_by_signals
 from lakelog.terminal.log_lines import LogFormat, LogLevel, LogLines
 from storage_engine.errors import ExitStatus, LogError, UsageError
@@ -35,6 +36,7 @@ class _Lines:
         self._guard = threading.Lock()
         self._log = LogLines("log-manager", form)
         self.failures = 0
+        self._lost_lines = False
 
     def did(self, place: str, what: str) -> None:
         """Print what was done."""
@@ -43,7 +45,16 @@ class _Lines:
         if self._log.form is LogFormat.JSON:
             line = self._log.record(LogLevel.INFO, f"{place}: {what}")
         with self._guard:
-            write_line(line)
+            problem = try_line(line)
+            if problem is not None and not self._lost_lines:
+                self._lost_lines = True
+                self._warn(f"standard output cannot be written ({problem}); the work continues without these lines")
+
+    def _warn(self, message: str) -> None:
+        if self._log.form is LogFormat.JSON:
+            self._log.warning(message)
+        else:
+            write_error(message)
 
     def failed(self, error: LogError) -> None:
         """Print what could not be done."""
