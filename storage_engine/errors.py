@@ -31,6 +31,7 @@
         ├── StorageFullError
         ├── StorageUnavailableError a disk, server or mount that is unavailable now
         ├── StorageAccessError      no permission, not a directory, read-only
+        ├── LockedError             another program, or this one, works in the directory
         └── UnsupportedError        the storage lacks the capability for an operation
 
 Each error has its facts as attributes. The message of an error names the place, then the problem, then the remedy. No
@@ -226,6 +227,10 @@ class StorageUnavailableError(StorageError):
 
 class StorageAccessError(StorageError):
     """The user has no permission, the mount is read-only, or a part of the path is not a directory."""
+
+
+class LockedError(StorageError):
+    """Another program has locked the directory, or this program has locked it before."""
 
 
 class UnsupportedError(StorageError):

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakelog.terminal.standard_error import write_error_line
+from lakelog.terminal.standard_streams import try_output_line, write_error_line
 from lakelog.terminal.text import new_console, shown_line
 from storage_engine.errors import NotFoundError, StorageAccessError
 
@@ -48,6 +48,11 @@ def write(data: bytes) -> None:
 def write_line(text: str) -> None:
     """Write one line of text."""
     write(f"{shown_line(text)}\n".encode(errors="replace"))
+
+
+def try_line(text: str) -> str | None:
+    """Write one line of text about work that continues without its lines. Returns why the line could not be written."""
+    return try_output_line(shown_line(text))
 
 
 def write_table(*parts: RenderableType) -> None:

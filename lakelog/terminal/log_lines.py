@@ -21,7 +21,7 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lakelog.terminal.standard_error import write_error_line
+from lakelog.terminal.standard_streams import write_error_line
 from lakelog.terminal.text import shown_line
 from storage_engine.clock import SystemClock
 from storage_engine.quantities import iso_moment

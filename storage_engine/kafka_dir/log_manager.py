@@ -37,6 +37,7 @@ from storage_engine.errors import (
     ConflictError,
     CorruptionError,
     ExitStatus,
+    LockedError,
     LogError,
     StorageError,
     TopicExistsError,
@@ -107,7 +108,8 @@ class LogManager:
             ConfigError: a topic's overrides are invalid.
             UsageError: a directory is the view of a root.
             ConflictError: a partition is in two directories, or the directories belong to different clusters.
-            StorageError: another process holds a lock. Or no directory can be used; then the first error is raised.
+            LockedError: another process holds a lock.
+            StorageError: no directory can be used; then the first error is raised.
         """
         self._choose = choose
         self._choices = Choices(config or LogManagerConfig(), topics or {})
@@ -141,10 +143,12 @@ class LogManager:
             if self._choose is None:
                 storage.make_folder("")
             check_directory(storage)
+            held.enter_context(storage.hold_exclusive(LOCK))
+        except LockedError:
+            raise
         except StorageError as error:
             self.offline[storage.uri] = error
             return
-        held.enter_context(storage.hold_exclusive(LOCK))
         directory = OpenDirectory(storage, held, of_broker=self._choose is not None)
         try:
             entries = storage.entries("")

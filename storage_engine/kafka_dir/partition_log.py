@@ -16,14 +16,16 @@ If there is one replica, the high watermark is the log's end. If there are sever
 
 Any thread may call any method. Calls that change the log run one after another; a reader sees the log as it was when
 the read began. Only one process at a time has a log open: the process that has locked the log's directory (LogManager).
-After an error of the storage nothing more is written, because only loading the log shows what is on the disk.
+After an error of the storage nothing more is written, because only loading the log shows what is on the disk. But if a
+disk is full, and nothing of the log has changed yet, the log can be used as before.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
+from dataclasses import replace
 from math import inf
 
 import pyarrow as pa
@@ -33,17 +35,15 @@ from storage_engine.cleaner.replacement import delete_segments
 from storage_engine.clock import Clock
 from storage_engine.config import LONG_MAX
 from storage_engine.config.kafka_dir_keys import LogConfig
-from storage_engine.errors import InvalidRecordError, OffsetOutOfRangeError, StorageError
+from storage_engine.errors import InvalidRecordError, OffsetOutOfRangeError, StorageError, StorageFullError
 from storage_engine.kafka_dir.batch_lookup import BatchLookup, BatchPlace
-from storage_engine.kafka_dir.local_log import Appended, LocalLog
+from storage_engine.kafka_dir.local_log import Appended, Failure, LocalLog
 from storage_engine.kafka_dir.log_loading import LoadedLog, LoadOptions, load_log, settle_topic_id
 from storage_engine.kafka_dir.recovery_report import RecoveryReport
 from storage_engine.kafka_dir.segment_swap import DeletedFiles, put_segments_aside, swap_in_cleaned
 from storage_engine.kafka_dir.upkeep.due_compaction import due_task
 from storage_engine.log.admission import admit_batches, admit_records
-from storage_engine.log.checkpoint import LEADER_EPOCHS, encode_leader_epochs
 from storage_engine.log.isolation import Isolation
-from storage_engine.log.leader_epochs import Epochs, begin_epoch, cut_start
 from storage_engine.log.log_reader import LogReader
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.log.segment_retention import RetentionPlan, decide_retention
@@ -78,14 +78,13 @@ class PartitionLog:
         self._clock = clock
         self._lock = threading.RLock()
         self._cleaning = threading.Lock()
-        self._failure: StorageError | None = None
+        self._failure = Failure()
+        self._failing = self._failure.ending
         self._first_dirty_offset = None if (first_dirty_offset or 0) > loaded.active.end_offset else first_dirty_offset
         self._high_watermark = high_watermark
-        self._replicated_producers = loaded.replicated_producers
         self._deleted = DeletedFiles(storage)
         self._lookup = BatchLookup(storage, folder)
         self._log = LocalLog(storage, folder, config, loaded, clock.now_ms())
-        self._epochs: Epochs = loaded.leader_epochs
         self._log_start_offset = loaded.log_start_offset
         self._state: PartitionState | None = None
 
@@ -167,29 +166,23 @@ class PartitionLog:
     @property
     def leader_epoch(self) -> int:
         """The newest leader epoch. Appended batches get this epoch."""
-        return self._epochs[-1].epoch if self._epochs else 0
+        return self._log.epochs[-1].epoch if self._log.epochs else 0
 
     @property
     def first_base_offset(self) -> int:
         """The base offset of the oldest segment."""
         return self._log.first_base_offset
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether the log can be changed. It cannot after a failed write, and after it was closed."""
+        return self._failure.error is None
+
     def state(self) -> PartitionState:
         """A description of the partition as it is now."""
         with self._lock:
             if self._state is None:
-                # The parts are validated already. With a thousand segments, validating them again would take long.
-                # A transaction is open until its marker is below the high watermark: another leader can replace the marker.
-                producers = self._log.producers if self._replicated_producers is None else self._replicated_producers
-                self._state = PartitionState.model_construct(
-                    log_start_offset=self._log_start_offset,
-                    high_watermark=min(self.log_end_offset, max(self._high_watermark, self._log_start_offset)),
-                    first_dirty_offset=self._first_dirty_offset,
-                    segments=(*self._log.closed, self._log.active_segment()),
-                    leader_epochs=self._epochs,
-                    listed=None,
-                    producers=producers.entries(),
-                )
+                self._state = self._log.state(self._log_start_offset, self._high_watermark, self._first_dirty_offset)
             return self._state
 
     # Reading
@@ -277,11 +270,16 @@ class PartitionLog:
 
     def roll(self) -> int:
         """Close the active segment, if it is not empty, and begin a new one. Returns its base offset."""
-        with self._lock, self._failing():
+        with self._lock, self._failing(StorageFullError):
             if self._log.growing.size:
-                self._log.roll(self._clock.now_ms())
-                self._state = None
+                self._roll(self._clock.now_ms())
             return self._log.growing.base_offset
+
+    def _roll(self, now_ms: int, *, is_flush: bool = True) -> None:
+        self._log.write_snapshot()
+        with self._failing():
+            self._log.roll(now_ms, is_flush=is_flush)
+        self._state = None
 
     def become_leader(self, epoch: int) -> None:
         """Begin a leader epoch at the log's end, unless the log has this epoch already.
@@ -289,18 +287,14 @@ class PartitionLog:
         Raises:
             InvalidRecordError: the log has a newer epoch.
         """
-        with self._lock, self._failing():
-            if self._epochs and epoch < self.leader_epoch:
+        with self._lock, self._failing(StorageFullError):
+            if self._log.epochs and epoch < self.leader_epoch:
                 raise InvalidRecordError(
                     f"{self.folder}, leader epoch {epoch}", f"is older than the log's leader epoch {self.leader_epoch}"
                 )
-            if not self._epochs or epoch > self.leader_epoch:
-                self._set_epochs(begin_epoch(self._epochs, epoch, self.log_end_offset))
-
-    def _set_epochs(self, epochs: Epochs) -> None:
-        if epochs != self._epochs:
-            self._storage.replace(f"{self.folder}/{LEADER_EPOCHS}", encode_leader_epochs(epochs))
-            self._epochs, self._state = epochs, None
+            if not self._log.epochs or epoch > self.leader_epoch:
+                self._log.begin_epoch(epoch)
+                self._state = None
 
     def flush(self) -> int:
         """Make all appended records durable. Returns the recovery point, which is then the log's end."""
@@ -319,9 +313,7 @@ class PartitionLog:
     def expire_producers(self, expiration_ms: int) -> None:
         """Drop the producers that have not written for this time."""
         with self._lock:
-            for producers in (self._log.producers, self._replicated_producers):
-                if producers is not None:
-                    producers.expire(self._clock.now_ms(), expiration_ms)
+            self._log.expire_producers(self._clock.now_ms(), expiration_ms)
             self._state = None
 
     # Deleting and compacting
@@ -341,30 +333,50 @@ class PartitionLog:
                     self.folder, f"offset {offset} is above the log's end {self.log_end_offset}"
                 )
             self._advance_start(offset)
+            self._store_epochs()
             return self._log_start_offset
 
     def _advance_start(self, offset: int) -> None:
         if offset > self._log_start_offset:
             self._log_start_offset, self._state = offset, None
-            self._set_epochs(cut_start(self._epochs, offset))
+            self._log.cut_epochs(offset)
+
+    def _store_epochs(self) -> None:
+        """Store the leader epochs after the log start has moved; as in Kafka, later if the disk is full."""
+        with suppress(StorageFullError):
+            self._log.store_epochs()
 
     def apply_retention(self) -> RetentionPlan:
-        """Delete the segments that retention does not keep. Returns the deleted segments and the reasons."""
-        with self._lock, self._failing():
+        """Delete the segments that retention does not keep. Returns the deleted segments and the reasons. No space is
+        needed, except to delete the newest segment, because another segment must begin before. On a full disk, only
+        the segments before the newest are deleted.
+
+        Raises:
+            StorageFullError: only the newest segment is left to delete, and the disk is full.
+        """
+        with self._lock, self._failing(StorageFullError):
             now_ms = self._clock.now_ms()
             plan = decide_retention(self.state(), self.config, now_ms)
-            if not plan.deletions:
-                return plan
-            gone = [deletion.segment.base_offset for deletion in plan.deletions]
-            if self._log.growing.base_offset in gone:
-                self._log.roll(now_ms, is_flush=False)
-                self._state = None
-            self._advance_start(plan.log_start_offset)
-            dropped = [segment for segment in self._log.closed if segment.base_offset in gone]
-            self._log.closed = self._log.closed[len(dropped) :]
-            self._forget_files(put_segments_aside(self._storage, self.folder, dropped))
-            self._state = None
+            closed = plan.deletions[: len(self._log.closed)]
+            self._delete_oldest(len(closed))
+            if len(closed) < len(plan.deletions):
+                try:
+                    self._roll(now_ms, is_flush=False)
+                    self._delete_oldest(1)
+                except StorageFullError:
+                    if not closed:
+                        raise
+                    plan = replace(plan, deletions=closed, log_start_offset=self._log_start_offset)
+            self._store_epochs()
             return plan
+
+    def _delete_oldest(self, count: int) -> None:
+        if count:
+            with self._failing():
+                keys = put_segments_aside(self._storage, self.folder, self._log.closed[:count])
+            self._log.closed, self._state = self._log.closed[count:], None
+            self._forget_files(keys)
+            self._advance_start(self.first_base_offset)
 
     def _forget_files(self, keys: Sequence[str]) -> None:
         """Schedule the deletion of files that have been renamed to .deleted."""
@@ -399,7 +411,7 @@ class PartitionLog:
             CorruptionError, ConfigError, StorageError: as cleaner.clean_partition; nothing changed.
         """
         with self._cleaning:
-            with self._lock:
+            with self._lock, self._failing():
                 state, writers = self.state(), self._log.producers.entries()
             task = due_task(
                 self._storage, state, writers, self.config, self.folder, self._clock.now_ms(), force=force,
@@ -429,21 +441,10 @@ class PartitionLog:
         """
         with self._lock, self._failing():
             self._log.close()
-            self._failure = StorageError(self.folder, "the log is closed", "Open the log again.")
+            self._failure.error = StorageError(self.folder, "the log is closed", "Open the log again.")
 
     def abandon(self) -> None:
         """Close the files without syncing them, as a crash would. The next load repairs the log."""
         with self._lock:
             self._log.abandon()
-            self._failure = StorageError(self.folder, "the log is closed", "Open the log again.")
-
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        """Run a change of the files. If it fails, no more writes are possible."""
-        if self._failure is not None:
-            raise self._failure
-        try:
-            yield
-        except StorageError as error:
-            self._failure = error
-            raise
+            self._failure.error = StorageError(self.folder, "the log is closed", "Open the log again.")

@@ -119,11 +119,12 @@ class DeletedFiles:
 
     def delete_due(self, now_ms: int) -> int:
         """Delete the files that are due. Returns their number."""
-        keys = [key for each in self._waiting if each.due_ms <= now_ms for key in each.keys]
-        self._waiting = [each for each in self._waiting if each.due_ms > now_ms]
-        for key in keys:
-            self._storage.delete(key)
-        return len(keys)
+        due = [each for each in self._waiting if each.due_ms <= now_ms]
+        for each in due:
+            for key in each.keys:
+                self._storage.delete(key)
+            self._waiting.remove(each)
+        return sum(len(each.keys) for each in due)
 
 
 def _strip(storage: Directory, folder: str, names: Iterable[str]) -> None:

@@ -302,7 +302,7 @@ class View(Folders, Protocol):
         When the process ends, the lock ends, too. Several holders may share the lock, also in one process.
 
         Raises:
-            StorageError: another program has locked the file exclusively.
+            LockedError: another program has locked the file exclusively.
         """
 
 
@@ -344,7 +344,7 @@ class Directory(Storage, Folders, Protocol):
         """Lock this file against other programs and against other holders in this process. A missing file is created.
 
         Raises:
-            StorageError: the file is locked already.
+            LockedError: the file is locked already.
         """
 
 

@@ -12,7 +12,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from storage_engine.errors import StorageError
+from storage_engine.errors import LockedError
 from storage_engine.storage.posix_files import open_regular
 
 _EXCLUSIVE = -1
@@ -27,13 +27,13 @@ def acquire(path: Path, *, exclusive: bool) -> None:
     in this process share one descriptor, and no other code in this process may open the file.
 
     Raises:
-        StorageError: the file is locked by another program or by this process.
+        LockedError: the file is locked by another program or by this process.
         OSError: the file cannot be opened, or the file system cannot lock it exclusively.
     """
     with _locks_guard:
         descriptor, holders = _locks.get(path, (-1, 0))
         if holders == _EXCLUSIVE or (holders and exclusive):
-            raise StorageError(str(path), "is already locked by this process", "Close the directory first.")
+            raise LockedError(str(path), "is already locked by this process", "Close the directory first.")
         if not holders:
             mode, lock = (os.O_RDWR, fcntl.LOCK_EX) if exclusive else (os.O_RDONLY, fcntl.LOCK_SH)
             descriptor = open_regular(path, mode | os.O_CREAT)
@@ -50,13 +50,13 @@ def acquire(path: Path, *, exclusive: bool) -> None:
         _locks[path] = descriptor, _EXCLUSIVE if exclusive else holders + 1
 
 
-def _locked(path: Path, *, exclusive: bool) -> StorageError:
+def _locked(path: Path, *, exclusive: bool) -> LockedError:
     if exclusive:
-        return StorageError(
+        return LockedError(
             str(path), "is locked by another program: a Kafka broker or another Lakelog process works in this directory",
             "Wait until that program ends, or stop it.",
         )  # fmt: skip
-    return StorageError(
+    return LockedError(
         str(path), "is locked by another program: a Kafka broker runs on this directory",
         "Stop the broker. A broker can run on a directory that `lakelog topics export` writes.",
     )  # fmt: skip

@@ -3,7 +3,8 @@
 The command reads the broker's server.properties, locks the directories, and loads the logs. The command then works
 until SIGTERM, SIGINT or SIGHUP. With --once, the command does each task once. For each action, the command prints one
 line to standard output: the time, the directory or partition, and what was done. Errors go to standard error. With
---log-format json, each line of output is JSON. At the end, the command closes the logs as a broker does.
+--log-format json, each line of output is JSON. If a line cannot be printed, the work continues without it. At the end,
+the command closes the logs as a broker does.
 docs/LOG_MANAGER.md describes what is done to each topic.
 """
 
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakelog.cli.clean.topic_config_file import read_topic_configs
-from lakelog.cli.output import write_error, write_line
+from lakelog.cli.output import try_line, write_error
 from lakelog.cli.stopping import stopped_by_signals
 from lakelog.terminal.log_lines import LogFormat, LogLevel, LogLines
 from storage_engine.errors import ExitStatus, LogError, UsageError
@@ -35,6 +36,7 @@ class _Lines:
         self._guard = threading.Lock()
         self._log = LogLines("log-manager", form)
         self.failures = 0
+        self._lost_lines = False
 
     def did(self, place: str, what: str) -> None:
         """Print what was done."""
@@ -43,7 +45,16 @@ class _Lines:
         if self._log.form is LogFormat.JSON:
             line = self._log.record(LogLevel.INFO, f"{place}: {what}")
         with self._guard:
-            write_line(line)
+            problem = try_line(line)
+            if problem is not None and not self._lost_lines:
+                self._lost_lines = True
+                self._warn(f"standard output cannot be written ({problem}); the work continues without these lines")
+
+    def _warn(self, message: str) -> None:
+        if self._log.form is LogFormat.JSON:
+            self._log.warning(message)
+        else:
+            write_error(message)
 
     def failed(self, error: LogError) -> None:
         """Print what could not be done."""
@@ -131,14 +142,17 @@ def _manage(
     with stopped_by_signals() as stop:
         with BrokerLogs(properties, options, SystemClock(), lines) as opened:
             _say_loaded(opened, lines, options.given)
-            _run(opened, lines, stop, once=once)
+            statuses = {_run(opened, lines, stop, once=once)}
+            if statuses == {False}:
+                lines.did(properties.file, "stopped by a signal before all tasks were done")
             closing = opened.logs.open_directories
-            statuses = {lines.failures == 0, opened.logs.exit_status is ExitStatus.DONE}
+            statuses |= {lines.failures == 0, opened.logs.exit_status is ExitStatus.DONE}
         _say_closed(closing, lines)
     return statuses == {True}
 
 
-def _run(opened: BrokerLogs, lines: _Lines, stop: Callable[[float], bool], *, once: bool) -> None:
+def _run(opened: BrokerLogs, lines: _Lines, stop: Callable[[float], bool], *, once: bool) -> bool:
+    """Run the tasks. Returns whether the run came to its end."""
     from storage_engine.clock import SystemClock
     from storage_engine.kafka_dir.upkeep.cleaning import Cleaning
     from storage_engine.kafka_dir.upkeep.running import run_once, run_until
@@ -150,9 +164,9 @@ def _run(opened: BrokerLogs, lines: _Lines, stop: Callable[[float], bool], *, on
     cleaning = Cleaning(opened.logs, tasks, clock, opened.managed, lines)
     threads = config.cleaner_threads if config.cleaner_enable else 0
     if once:
-        run_once(stop, tasks, cleaning, cleans=threads > 0)
-    else:
-        run_until(stop, tasks, cleaning, clock, threads=threads, backoff_ms=config.cleaner_backoff_ms)
+        return run_once(stop, tasks, cleaning, cleans=threads > 0)
+    run_until(stop, tasks, cleaning, clock, threads=threads, backoff_ms=config.cleaner_backoff_ms)
+    return True
 
 
 def _say_loaded(opened: BrokerLogs, lines: _Lines, given: Mapping[str, Mapping[str, str]]) -> None:

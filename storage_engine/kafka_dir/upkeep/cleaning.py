@@ -2,14 +2,15 @@
 
 Each call of `clean_next` compacts at most one log, and then applies retention to the compacted topics. Several
 threads may call `clean_next` at the same time: no two threads work on one log. If the contents of a log cannot be
-compacted, the log is reported once. As in Kafka, the log is not tried again until the next start.
+compacted, the log is reported once. As in Kafka, the log is not tried again until the next start. If the disk is full,
+the log is not tried again for log.cleaner.backoff.ms, and other logs are compacted meanwhile.
 kafka_dir.segment_swap describes which files remain after a crash.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Container
+from collections.abc import Callable, Container
 
 from storage_engine.cleaner.cleaner import CleanedPartition
 from storage_engine.clock import Clock, SystemClock
@@ -48,21 +49,25 @@ class Cleaning:
         self._guard = threading.Lock()
         self._busy: set[TopicPartition] = set()
         self._uncleanable: set[TopicPartition] = set()
+        self._full_ms: dict[TopicPartition, int] = {}
         self._stopping = threading.Event()
 
     def stop(self) -> None:
         """Stop the running compactions, and begin no other. Their new files are deleted."""
         self._stopping.set()
 
-    def clean_next(self, skipped: Container[TopicPartition] = ()) -> TopicPartition | None:
+    def clean_next(
+        self, skipped: Container[TopicPartition] = (), stops: Callable[[], bool] = lambda: False
+    ) -> TopicPartition | None:
         """Compact the log with the largest dirty ratio of those whose compaction is due, and apply retention to compacted
         topics.
 
         Args:
             skipped: logs that are not compacted now.
+            stops: returns whether the compaction must stop. It is called again and again while the compaction runs.
 
         Returns:
-            The log. None if no compaction was due.
+            The log, even if its compaction failed. None if no compaction was due.
 
         Raises:
             StorageError: the last directory went offline.
@@ -73,7 +78,7 @@ class Cleaning:
                 self._busy.add(chosen[1])
         try:
             if chosen is not None:
-                self._clean(*chosen)
+                self._clean(*chosen, stops)
         finally:
             if chosen is not None:
                 with self._guard:
@@ -85,8 +90,9 @@ class Cleaning:
         plans = {}
         for directory in self._logs.open_directories:
             for partition, log in list(directory.logs.items()):
-                passed_over = partition in skipped or partition in self._busy or partition in self._uncleanable
-                if log.config.compact and partition.topic in self._managed and not passed_over:
+                passed_over = partition in skipped or partition in self._busy or self._is_given_up(partition)
+                is_compacted = log.config.compact and log.is_writable
+                if is_compacted and partition.topic in self._managed and not passed_over:
                     with self._logs.taking_offline(directory):
                         try:
                             plans[directory.path, partition] = select_in_place(
@@ -101,7 +107,7 @@ class Cleaning:
             return None
         return next(each for each in self._logs.open_directories if each.path == found[0]), found[1]
 
-    def _clean(self, directory: OpenDirectory, partition: TopicPartition) -> None:
+    def _clean(self, directory: OpenDirectory, partition: TopicPartition, stops: Callable[[], bool]) -> None:
         place = f"{directory.path}/{partition.folder}"
         config = self._logs.config
         threads = max(1, config.cleaner_threads)
@@ -111,11 +117,12 @@ class Cleaning:
                 cleaned = directory.logs[partition].compact(
                     memory_bytes=max(1024, config.broker.log_cleaner_dedupe_buffer_bytes // threads),
                     bytes_per_second=config.broker.log_cleaner_io_max_bytes_per_second / threads,
-                    progress=_UntilStopped(self._stopping),
+                    progress=_UntilStopped(lambda: self._stopping.is_set() or stops()),
                 )
             except InterruptedWorkError:
                 self._reporter.did(place, "the compaction was stopped, and nothing changed")
             except StorageFullError as error:
+                self._full_ms[partition] = self._clock.now_ms()
                 self._reporter.failed(error)
             except StorageError:
                 raise
@@ -131,6 +138,13 @@ class Cleaning:
             each.write_first_dirty_offsets()
             self._reporter.did(each.path, f"wrote {FIRST_DIRTY_OFFSETS}")
 
+    def _is_given_up(self, partition: TopicPartition) -> bool:
+        """Whether the log cannot be compacted, or must wait because its last compaction met a full disk."""
+        full_ms = self._full_ms.get(partition)
+        if full_ms is not None and 0 <= self._clock.now_ms() - full_ms < self._logs.config.cleaner_backoff_ms:
+            return True
+        return partition in self._uncleanable
+
     def _give_up(self, partition: TopicPartition, error: LogError) -> None:
         self._uncleanable.add(partition)
         self._reporter.failed(error)
@@ -141,7 +155,8 @@ class Cleaning:
                 partition
                 for directory in self._logs.open_directories
                 for partition, log in list(directory.logs.items())
-                if log.config.compact and partition.topic in self._managed and partition not in self._busy
+                if log.config.compact and log.is_writable
+                if partition.topic in self._managed and partition not in self._busy
             }
             self._busy |= chosen
 
@@ -160,15 +175,15 @@ class Cleaning:
 class _UntilStopped:
     """A Progress that stops the work when the program ends."""
 
-    def __init__(self, stopping: threading.Event) -> None:
-        self._stopping = stopping
+    def __init__(self, stops: Callable[[], bool]) -> None:
+        self._stops = stops
 
     def expect(self, records: int | None = None, size: int | None = None) -> None:
         """Ignore the report."""
 
     def advance(self, records: int = 0, size: int = 0) -> None:  # noqa: ARG002 (as in Progress)
         """Stop the work if the program is exiting."""
-        if self._stopping.is_set():
+        if self._stops():
             raise InterruptedWorkError("compaction", "was stopped because the program is exiting")
 
 

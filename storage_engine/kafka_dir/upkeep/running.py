@@ -19,25 +19,32 @@ from storage_engine.kafka_dir.upkeep.tasks import Tasks
 _LONGEST_WAIT_SECONDS = 60.0
 
 
-def run_once(stop: Callable[[float], bool], tasks: Tasks, cleaning: Cleaning, *, cleans: bool) -> None:
+def run_once(stop: Callable[[float], bool], tasks: Tasks, cleaning: Cleaning, *, cleans: bool) -> bool:
     """Do each task one time: retention, the compactions that are due, flushes, checkpoints. Files are deleted after
     retention and at the end.
 
     Args:
-        stop: as in run_until. The current task or compaction is finished first.
+        stop: as in run_until. The current task is finished first. A compaction is stopped, and changes nothing.
         cleans: whether logs are compacted.
+
+    Returns:
+        Whether the run came to its end. False if it had to stop before.
 
     Raises:
         StorageError: the last directory went offline.
     """
-    tasks.run(Task.RETENTION)
-    tasks.run(Task.DELETION)  # compaction may need the space
+    for task in (Task.RETENTION, Task.DELETION):  # compaction may need the space
+        if stop(0):
+            return False
+        tasks.run(task)
     done: set[TopicPartition] = set()
-    while cleans and not stop(0) and (cleaned := cleaning.clean_next(done)) is not None:
+    while cleans and not stop(0) and (cleaned := cleaning.clean_next(done, lambda: stop(0))) is not None:
         done.add(cleaned)
     for task in (Task.FLUSH, Task.RECOVERY_POINTS, Task.LOG_STARTS, Task.PRODUCERS, Task.DELETION):
-        if not stop(0):
-            tasks.run(task)
+        if stop(0):
+            return False
+        tasks.run(task)
+    return True
 
 
 def run_until(

@@ -3,7 +3,7 @@ pure.
 
 A task is due for the first time when log.initial.task.delay.ms have passed, and then at its interval. If a task
 became due several times during other work, the task runs only once. A task with the interval 0 runs only once, as in
-Kafka.
+Kafka. If the clock is set back, no task waits longer than its interval.
 """
 
 from __future__ import annotations
@@ -33,10 +33,14 @@ class Task(StrEnum):
 
 @dataclass(frozen=True)
 class Schedule:
-    """The next time of each task, in milliseconds. A task that will never run again has no time."""
+    """The next time of each task, in milliseconds. A task that will never run again has no time.
+
+    waits: how long each task waits for its next time at most.
+    """
 
     intervals: Mapping[Task, int]
     times: Mapping[Task, int]
+    waits: Mapping[Task, int]
 
     @classmethod
     def beginning_at(cls, now_ms: int, config: LogManagerConfig) -> Schedule:
@@ -50,9 +54,14 @@ class Schedule:
             Task.PRODUCERS: _EXPIRY_CHECK_MS,
             Task.DELETION: _DELETION_CHECK_MS,
         }
-        first_ms = now_ms + config.initial_task_delay_ms
-        times = dict.fromkeys(intervals, first_ms) | {Task.DELETION: now_ms, Task.PRODUCERS: now_ms + _EXPIRY_CHECK_MS}
-        return cls(intervals, times)
+        waits = dict.fromkeys(intervals, config.initial_task_delay_ms)
+        waits |= {Task.DELETION: 0, Task.PRODUCERS: _EXPIRY_CHECK_MS}
+        return cls(intervals, {task: now_ms + wait_ms for task, wait_ms in waits.items()}, waits)
+
+    def at(self, now_ms: int) -> Schedule:
+        """The schedule at this time. If the clock was set back, the times are earlier than before."""
+        times = {task: min(time_ms, now_ms + self.waits[task]) for task, time_ms in self.times.items()}
+        return replace(self, times=times)
 
     def due(self, now_ms: int) -> tuple[Task, ...]:
         """The tasks that must run now."""
@@ -60,14 +69,14 @@ class Schedule:
 
     def after(self, now_ms: int) -> Schedule:
         """The schedule after the due tasks have run."""
-        times = dict(self.times)
+        times, waits = dict(self.times), dict(self.waits)
         for task in self.due(now_ms):
-            interval_ms = self.intervals[task]
+            interval_ms = waits[task] = self.intervals[task]
             if interval_ms:
                 times[task] += ((now_ms - times[task]) // interval_ms + 1) * interval_ms
             else:
                 del times[task]
-        return replace(self, times=times)
+        return replace(self, times=times, waits=waits)
 
     @property
     def next_ms(self) -> float:

@@ -2,8 +2,9 @@
 
 Retention of compacted topics is not a task of this module. The cleaner applies this retention between two compactions
 (upkeep.cleaning), so that no segment disappears while the cleaner reads it. If the storage of a directory fails, this
-directory goes offline, and the work on the other directories continues. A full disk is reported and does not end the
-work, because a later deletion can free space.
+directory goes offline, and the work on the other directories continues. A full disk is reported for the log that met
+it. The work on the other logs continues, because a deletion can free space. If nothing of this log had changed, the
+log is tried again when the task is due the next time.
 
 After a crash, each flush and each checkpoint is either complete or not done. Retention first renames files; after a
 crash, the next load deletes the renamed files. Any thread may call any method.
@@ -12,7 +13,8 @@ crash, the next load deletes the renamed files. Any thread may call any method.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 
 from storage_engine.clock import Clock, SystemClock
 from storage_engine.errors import StorageFullError
@@ -78,7 +80,8 @@ class Tasks:
         """
         with self._guard:
             now_ms = self._clock.now_ms()
-            due, self._schedule = self._schedule.due(now_ms), self._schedule.after(now_ms)
+            schedule = self._schedule.at(now_ms)
+            due, self._schedule = schedule.due(now_ms), schedule.after(now_ms)
             for task in due:
                 self.run(task)
 
@@ -90,10 +93,8 @@ class Tasks:
         """Do something in each directory. Raises the errors of run_due."""
 
         def unless_full(directory: OpenDirectory) -> None:
-            try:
+            with self._reporting_full():
                 work(directory)
-            except StorageFullError as error:
-                self._reporter.failed(error)
 
         try:
             self._logs.each_directory(unless_full)
@@ -110,13 +111,24 @@ class Tasks:
                     self._reporter.did(path, "offline: nothing more is done in this directory")
 
     def retain(self, directory: OpenDirectory, partition: TopicPartition, log: PartitionLog) -> None:
-        """Apply retention to one log of a managed topic."""
+        """Apply retention to one log of a managed topic. A full disk is reported."""
         place = f"{directory.path}/{partition.folder}"
-        plan = log.apply_retention()
-        for deletion in plan.deletions:
-            self._reporter.did(place, f"retention deletes {deletion}")
-        if plan.blocked is not None:
-            self._reporter.did(place, f"retention keeps old segments: {plan.blocked}")
+        with self._reporting_full():
+            plan = log.apply_retention()
+            while plan.deletions:
+                for deletion in plan.deletions:
+                    self._reporter.did(place, f"retention deletes {deletion}")
+                self._delete_files(directory, partition, log)
+                plan = log.apply_retention()  # deletes the newest segment, if this needed the space of the others
+            if plan.blocked is not None:
+                self._reporter.did(place, f"retention keeps old segments: {plan.blocked}")
+
+    @contextmanager
+    def _reporting_full(self) -> Iterator[None]:
+        try:
+            yield
+        except StorageFullError as error:
+            self._reporter.failed(error)
 
     def _retain(self, directory: OpenDirectory) -> None:
         for partition, log in directory.logs.items():
@@ -125,8 +137,10 @@ class Tasks:
 
     def _flush(self, directory: OpenDirectory) -> None:
         for partition, log in directory.logs.items():
-            if log.flush_if_due():
-                self._reporter.did(f"{directory.path}/{partition.folder}", f"flushed up to offset {log.recovery_point}")
+            with self._reporting_full():
+                if log.flush_if_due():
+                    place = f"{directory.path}/{partition.folder}"
+                    self._reporter.did(place, f"flushed up to offset {log.recovery_point}")
 
     def _write_recovery_points(self, directory: OpenDirectory) -> None:
         directory.write_recovery_points()
@@ -145,8 +159,12 @@ class Tasks:
 
     def _delete(self, directory: OpenDirectory) -> None:
         for partition, log in directory.logs.items():
-            count = log.delete_due_files()
-            if count:
-                self._reporter.did(f"{directory.path}/{partition.folder}", f"deleted {counted(count, 'file')}")
+            with self._reporting_full():
+                self._delete_files(directory, partition, log)
         for name in directory.delete_folders(self._clock.now_ms()):
             self._reporter.did(f"{directory.path}/{name}", "deleted the folder of a deleted partition")
+
+    def _delete_files(self, directory: OpenDirectory, partition: TopicPartition, log: PartitionLog) -> None:
+        count = log.delete_due_files()
+        if count:
+            self._reporter.did(f"{directory.path}/{partition.folder}", f"deleted {counted(count, 'file')}")

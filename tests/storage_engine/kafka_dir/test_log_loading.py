@@ -403,6 +403,29 @@ def test_an_error_of_the_storage_ends_the_writing_until_the_log_is_loaded_again(
     assert log.append_records(to_table([Row(b"k", b"v")])) == (1, 2)
 
 
+def test_a_full_disk_before_anything_has_changed_leaves_the_log_as_it_was() -> None:
+    storage = UnreliableDirectory()
+    log = open_log(storage)
+    log.append_records(to_table([Row(b"k", b"v")]))
+    storage.failure = StorageFullError("disk", "no space left")
+    for change in (log.roll, partial(log.become_leader, 4)):
+        with pytest.raises(StorageFullError):
+            change()
+    storage.failure = None
+    assert log.append_records(to_table([Row(b"k", b"v")])) == (1, 2)
+    assert (log.roll(), log.leader_epoch) == (2, 0)
+    log.append_records(to_table([Row(b"k", b"v")]))
+    storage.failure = StorageFullError("disk", "no space left")
+    with pytest.raises(StorageFullError):
+        log.flush()
+    storage.failure = None
+    with pytest.raises(StorageFullError):
+        log.roll()
+    assert not log.is_writable
+    log.abandon()
+    assert read_offsets(open_log(storage)) == [0, 1, 2]
+
+
 def test_leader_epochs_follow_the_log() -> None:
     storage = UnreliableDirectory()
     log = open_log(storage)

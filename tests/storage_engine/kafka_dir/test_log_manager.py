@@ -19,6 +19,7 @@ from storage_engine.errors import (
     ConflictError,
     CorruptionError,
     ExitStatus,
+    LockedError,
     StorageAccessError,
     StorageError,
     TopicExistsError,
@@ -116,6 +117,19 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     with manager(tmp_path), pytest.raises(StorageError, match="locked by this process"):
         manager(tmp_path)
     manager(tmp_path).close()
+
+
+def test_a_lock_that_cannot_be_taken_costs_only_its_directory(tmp_path: Path) -> None:
+    (tmp_path / "one/.lock").mkdir(parents=True)
+    with manager(tmp_path / "one", tmp_path / "two") as logs:
+        (error,) = logs.offline.values()
+        assert f"{tmp_path}/one/.lock" in str(error)
+        assert logs.directories == (str(tmp_path / "two"),)
+        logs.create("orders", 0)
+        with pytest.raises(LockedError, match=r"two/\.lock: is already locked by this process"):
+            manager(tmp_path / "one", tmp_path / "two")
+    with pytest.raises(StorageAccessError, match=r"one/\.lock"):
+        manager(tmp_path / "one")
 
 
 def test_the_same_partition_in_two_directories_is_refused_by_both_names(tmp_path: Path) -> None:

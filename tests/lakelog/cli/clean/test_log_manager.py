@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -208,9 +210,9 @@ def test_the_view_of_a_root_is_refused(lakelog, tmp_path) -> None:
 
 
 @contextmanager
-def running(file: str) -> Iterator[subprocess.Popen[str]]:
+def running(file: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     """A process of the command, killed at the end if it still runs."""
-    command = [sys.executable, "-m", "lakelog.cli", "log-manager", "--config", file]
+    command = [sys.executable, "-m", "lakelog.cli", "log-manager", "--config", file, *options]
     with subprocess.Popen(command, cwd=HOME, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -274,15 +276,66 @@ def test_a_killed_manager_loses_nothing_and_the_next_one_goes_on(tmp_path) -> No
     ]
 
 
-def test_a_reader_of_the_lines_that_goes_away_ends_the_manager_cleanly(tmp_path) -> None:
+def test_a_reader_of_the_lines_that_goes_away_does_not_end_the_manager(tmp_path) -> None:
     data = tmp_path / "data"
     make_directory(data, {"a": OLD})
     with running(properties(tmp_path, data, text=FAST)) as process:
         wait_for(process, "a-0: loaded")
         assert process.stdout is not None
+        assert process.stderr is not None
         process.stdout.close()
-        assert process.wait(60) == 0
+        assert process.stderr.readline() == UNPRINTED.format("Broken pipe")
+        (data / "recovery-point-offset-checkpoint").unlink()
+        while not (data / "recovery-point-offset-checkpoint").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.terminate()
+        assert process.wait() == 0
+        assert process.stderr.read() == ""
     assert (data / ".kafka_cleanshutdown").exists()
+
+
+UNPRINTED = "lakelog: standard output cannot be written ({}); the work continues without these lines\n"
+
+
+@pytest.mark.parametrize("output", ["without a reader", "full", "closed"])
+def test_a_run_whose_lines_cannot_be_printed_does_all_its_work(tmp_path, output: str) -> None:
+    data = tmp_path / "data"
+    make_directory(data, {"a": OLD}, known("a", {"retention.ms": "1000"}))
+    command = [sys.executable, "-m", "lakelog.cli", "log-manager", "--config", properties(tmp_path, data), "--once"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with Path("/dev/full").open("w") as full:
+        place, reason = {
+            "without a reader": (writing, "Broken pipe"),
+            "full": (full.fileno(), "No space left on device"),
+            "closed": (None, "Bad file descriptor"),
+        }[output]
+        if place is None:
+            command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+        ended = subprocess.run(command, check=False, cwd=HOME, stdout=place, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (0, UNPRINTED.format(reason))
+    assert [path.name for path in (data / "a-0").glob("*.log")] == [f"{60:020d}.log"]
+    assert (data / ".kafka_cleanshutdown").exists()
+
+
+def test_a_signal_ends_one_run_before_its_next_task(tmp_path) -> None:
+    data = tmp_path / "data"
+    make_directory(data, {"a": rows(1, age_ms=10_000)}, known("a", {"retention.ms": "1000"}), partitions=150)
+    before = [path.name for path in sorted(data.rglob("*.log"))]
+    with running(properties(tmp_path, data), "--once") as process:
+        assert process.stdout is not None
+        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)  # the process waits until its lines are read
+        assert "__cluster_metadata" in process.stdout.readline()
+        process.terminate()
+        out, err = process.communicate()
+    assert (process.returncode, err) == (4, "")
+    assert untimed(out)[-2:] == [
+        f"{tmp_path}/server.properties: stopped by a signal before all tasks were done",
+        f"{data}: closed, wrote .kafka_cleanshutdown",
+    ]
+    assert [path.name for path in sorted(data.rglob("*.log"))] == before
 
 
 def fill(disk: Path) -> Path:

@@ -4,6 +4,7 @@ the cleaning do with these logs.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from storage_engine.clock import ManualClock
 from storage_engine.config.server_properties import read_server_properties
-from storage_engine.errors import ConfigError, CorruptionError, StorageAccessError, StorageError
+from storage_engine.errors import ConfigError, CorruptionError, StorageAccessError, StorageError, StorageFullError
 from storage_engine.kafka_dir.upkeep.cleaning import Cleaning
 from storage_engine.kafka_dir.upkeep.opening import BrokerLogs, Options
 from storage_engine.kafka_dir.upkeep.running import run_once, run_until
@@ -21,6 +22,7 @@ from storage_engine.kafka_dir.upkeep.schedule import Task
 from storage_engine.kafka_dir.upkeep.tasks import Tasks
 from storage_engine.log.checkpoint import decode_offsets
 from storage_engine.storage.storage_opening import open_directory
+from tests.small_disks import can_mount, small_disk
 from tests.storage_engine.kafka_dir.upkeep.brokers_directory import (
     NOW_MS,
     Told,
@@ -30,6 +32,7 @@ from tests.storage_engine.kafka_dir.upkeep.brokers_directory import (
     partition_record,
     rows,
 )
+from tests.storage_engine.record_tables import to_rows
 
 OLD = rows(60, age_ms=10_000)
 """Records that are ten seconds old."""
@@ -303,7 +306,7 @@ def test_a_compaction_is_broken_off_at_the_end_without_a_trace(tmp_path: Path) -
     before = {name for name in files(data) if name.endswith(".log")}
     manager.cleaning.stop()
     directory = manager.opened.logs.open_directories[0]
-    manager.cleaning._clean(directory, directory.found[1])
+    manager.cleaning._clean(directory, directory.found[1], lambda: False)
     assert f"{data}/a-0: the compaction was stopped, and nothing changed" in manager.told.lines
     assert manager.cleaning.clean_next() is None
     manager.opened.close()
@@ -346,6 +349,35 @@ def test_the_error_of_a_thread_ends_the_run(tmp_path: Path) -> None:
     manager.opened.close()
 
 
+def test_after_the_clock_was_set_back_the_tasks_run_again(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    make_directory(data, {"a": OLD})
+    manager = Manager(data)
+    for step_ms, written in ((60_000, 1), (60_000, 2), (-3_600_000, 2), (60_000, 3), (60_000, 4)):
+        manager.clock.advance(step_ms)
+        manager.tasks.run_due()
+        assert manager.told.lines.count(f"{data}: wrote recovery-point-offset-checkpoint") == written
+    manager.opened.close()
+
+
+def test_one_run_that_must_stop_stops_its_compaction_and_does_nothing_more(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    make_directory(data, {"a": rows(60, keys=3), "b": rows(60, keys=3)}, [*known("a", COMPACT), *known("b", COMPACT)])
+    before = {name: content for name, content in files(data).items() if name.endswith(".log")}
+    manager = Manager(data)
+    stopped: list[Path] = []
+
+    def stop(_: float) -> bool:
+        stopped.extend(data.rglob("*.cleaned"))
+        return bool(stopped)
+
+    assert not run_once(stop, manager.tasks, manager.cleaning, cleans=True)
+    manager.opened.close()
+    assert f"{data}/a-0: the compaction was stopped, and nothing changed" in manager.told.lines
+    assert {name: content for name, content in files(data).items() if ".log" in name} == before
+    assert (data / ".kafka_cleanshutdown").exists()
+
+
 def test_several_directories_are_one_manager_and_the_metadata_may_be_elsewhere(tmp_path: Path) -> None:
     make_directory(tmp_path / "one", {"a": OLD})
     make_directory(tmp_path / "two", {"b": OLD})
@@ -362,3 +394,93 @@ def test_several_directories_are_one_manager_and_the_metadata_may_be_elsewhere(t
     assert logs(tmp_path / "one/a-0") == logs(tmp_path / "two/b-0") == [60]
     with open_directory(tmp_path / "meta").hold_exclusive(".lock"):
         pass
+
+
+def full(disk: Path, free: int = 0) -> Path:
+    """Take the space of a file system, except so many bytes. Returns the file that has it."""
+    space = os.statvfs(disk)
+    (disk / "filler").write_bytes(bytes(space.f_bavail * space.f_frsize - free))
+    return disk / "filler"
+
+
+needs_a_disk = pytest.mark.skipif(not can_mount(), reason="this user may not mount a file system")
+
+
+@needs_a_disk
+def test_retention_frees_a_full_disk_and_no_log_is_given_up(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1024**2) as disk:
+        data = disk / "data"
+        make_directory(data, {"a": OLD, "b": OLD}, [*known("a", SHORT), *known("b", SHORT)])
+        manager = Manager(data)
+        full(disk)
+        manager.tasks.run(Task.RETENTION)
+        assert [type(error) for error in manager.told.errors] == [StorageFullError] * 2
+        assert logs(data / "a-0") == logs(data / "b-0") == [56]  # a segment must begin before the newest is deleted
+        manager.told.errors.clear()
+        manager.clock.advance(60_000)  # file.delete.delay.ms
+        for task in (Task.DELETION, Task.RETENTION):
+            manager.tasks.run(task)
+        assert logs(data / "a-0") == logs(data / "b-0") == [60]
+        assert (data / "a-0/leader-epoch-checkpoint").read_text() == "0\n1\n0 60\n"
+        manager.opened.close()
+        assert manager.told.errors == []
+        deletions = [line for line in manager.told.lines if "retention deletes segment" in line]
+        assert len(deletions) == len(set(deletions)) == 18
+
+
+@needs_a_disk
+def test_one_run_does_all_its_work_on_a_full_disk_if_retention_frees_space(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1024**2) as disk:
+        data = disk / "data"
+        make_directory(data, {"a": OLD, "b": OLD}, [*known("a", SHORT), *known("b", SHORT)])
+        manager = Manager(data, options=Options(deletes_at_once=True))
+        full(disk)
+        manager.once()
+        assert manager.told.errors == []
+        assert logs(data / "a-0") == logs(data / "b-0") == [60]
+        assert (data / ".kafka_cleanshutdown").exists()
+
+
+@needs_a_disk
+def test_leader_epochs_that_a_full_disk_did_not_take_are_cut_by_the_next_start(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1024**2) as disk:
+        data = disk / "data"
+        make_directory(data, {"a": OLD}, known("a", {"retention.bytes": "1000", "segment.bytes": "1024"}))
+        manager = Manager(data)
+        filler = full(disk)
+        manager.tasks.run(Task.RETENTION)
+        assert manager.told.errors == []
+        start = logs(data / "a-0")[0]
+        assert start > 0
+        assert (data / "a-0/leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
+        manager.opened.logs.abandon()
+        filler.unlink()
+        again = Manager(data)
+        log = again.opened.logs.log("a", 0)
+        assert (data / "a-0/leader-epoch-checkpoint").read_text() == f"0\n1\n0 {start}\n"
+        found = [row for part in log.read(start, log.log_end_offset) for row in to_rows(part)]
+        assert [(row.key, row.value) for row in found] == [(row.key, row.value) for row in OLD[start:]]
+        again.opened.close()
+
+
+@needs_a_disk
+def test_a_compaction_that_meets_a_full_disk_waits_and_other_logs_are_compacted_meanwhile(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 4 * 1024**2) as disk:
+        data = disk / "data"
+        make_directory(data, {"a": rows(600), "b": rows(60, keys=3)}, [*known("a", COMPACT), *known("b", COMPACT)])
+        manager = Manager(data, log_cleaner_backoff_ms=15_000)
+        before = size(data / "a-0")
+        filler = full(disk, free=160 * 1024)  # enough for b
+        order = [manager.cleaning.clean_next() for _ in range(3)]
+        assert [each and each.topic for each in order] == ["a", "b", None]
+        assert [type(error) for error in manager.told.errors] == [StorageFullError]
+        assert not list(data.rglob("*.cleaned"))
+        assert size(data / "a-0") == before
+        filler.unlink()
+        manager.clock.advance(14_999)
+        assert manager.cleaning.clean_next() is None
+        manager.clock.advance(1)
+        assert manager.cleaning.clean_next() == ("a", 0)
+        manager.opened.close()
+        assert len(manager.told.errors) == 1
+        assert set(offsets(data, "cleaner-offset-checkpoint")) == {("a", 0), ("b", 0)}

@@ -52,4 +52,19 @@ def test_an_interval_of_zero_means_once() -> None:
 def test_next_ms_is_the_earliest_time() -> None:
     assert Schedule.beginning_at(7, CONFIG).next_ms == 7
     assert Schedule.beginning_at(7, CONFIG).after(7).next_ms == 107
-    assert Schedule({}, {}).next_ms == inf
+    assert Schedule({}, {}, {}).next_ms == inf
+
+
+def test_after_the_clock_was_set_back_no_task_waits_longer_than_its_interval() -> None:
+    first = Schedule.beginning_at(1_000_000, CONFIG)
+    assert first.at(5000).times == Schedule.beginning_at(5000, CONFIG).times
+    schedule = first.after(1_000_100).at(5000)
+    assert schedule.times == {
+        Task.RETENTION: 6000,
+        Task.FLUSH: 5300,
+        Task.LOG_STARTS: 15_000,
+        Task.HIGH_WATERMARKS: 15_000,
+        Task.PRODUCERS: 605_000,
+        Task.DELETION: 6000,
+    }
+    assert schedule.after(5300).at(5400) == schedule.after(5300)
