@@ -185,6 +185,9 @@ class LogManager:
 
     def _load(self) -> None:
         """Load the partitions of all directories, with num.recovery.threads.per.data.dir threads for each directory."""
+        for directory in list(self._directories):
+            with self.taking_offline(directory):
+                directory.begin()
         threads = self._config.recovery_threads
         with ExitStack() as pools:
             loads: list[tuple[OpenDirectory, TopicPartition, Future[PartitionLog]]] = []
@@ -220,10 +223,10 @@ class LogManager:
         )  # fmt: skip
 
     def _high_watermark(self, directory: OpenDirectory, partition: TopicPartition) -> int:
-        """The high watermark that the broker has written; LONG_MAX if it is the end of the log. If the broker wrote
-        high watermarks, but none for this partition, no record of the partition is known to be replicated.
+        """The high watermark that the broker has written; LONG_MAX if it is the end of the log. If the broker wrote no
+        high watermark for this partition, no record of the partition is known to be replicated.
         """
-        if directory.high_watermarks is None or partition in self._choices.one_copy:
+        if not directory.of_broker or partition in self._choices.one_copy:
             return LONG_MAX
         return directory.high_watermarks.get(partition, 0)
 
