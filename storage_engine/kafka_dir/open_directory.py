@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from storage_engine.errors import ConflictError, NotFoundError, StorageAccessError
+from storage_engine.errors import ConflictError, CorruptionError, NotFoundError, StorageAccessError
 from storage_engine.kafka_dir.log_directory import (
     DELETED_FOLDER,
     FUTURE_FOLDER,
@@ -42,10 +42,12 @@ from storage_engine.log.checkpoint import (
     HIGH_WATERMARKS,
     LOG_STARTS,
     META_PROPERTIES,
+    PARTITION_METADATA,
     RECOVERY_POINTS,
     MetaProperties,
     decode_meta_properties,
     decode_offsets,
+    decode_partition_metadata,
     encode_offsets,
 )
 from storage_engine.storage import Directory
@@ -163,6 +165,14 @@ class OpenDirectory:
         try:
             return decode_meta_properties(self.storage.read(META_PROPERTIES), f"{self.path}/{META_PROPERTIES}")
         except NotFoundError:
+            return None
+
+    def topic_id(self, partition: TopicPartition) -> str | None:
+        """The id in a partition's folder. None if it is missing or damaged; loading reports the damage."""
+        key = f"{partition.folder}/{PARTITION_METADATA}"
+        try:
+            return decode_partition_metadata(self.storage.read(key), f"{self.path}/{key}")
+        except (NotFoundError, CorruptionError):
             return None
 
     def _read_checkpoint(self, file: str) -> dict[tuple[str, int], int]:

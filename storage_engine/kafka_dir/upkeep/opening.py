@@ -15,8 +15,7 @@ from pathlib import Path
 from storage_engine.clock import Clock
 from storage_engine.config.kafka_dir_keys import LogManagerConfig
 from storage_engine.config.server_properties import METADATA_LOG_DIR, ServerProperties
-from storage_engine.errors import ConfigError, CorruptionError, NotFoundError
-from storage_engine.kafka_dir.log_directory import TopicPartition
+from storage_engine.errors import ConfigError
 from storage_engine.kafka_dir.log_manager import Choices, LogManager
 from storage_engine.kafka_dir.open_directory import CLUSTER_METADATA, OpenDirectory, check_directory
 from storage_engine.kafka_dir.upkeep.cluster_metadata import ClusterMetadata
@@ -29,13 +28,7 @@ from storage_engine.kafka_dir.upkeep.treatment import (
     partitions_with_one_copy,
     treat_topics,
 )
-from storage_engine.log.checkpoint import (
-    HIGH_WATERMARKS,
-    LOCK,
-    META_PROPERTIES,
-    PARTITION_METADATA,
-    decode_partition_metadata,
-)
+from storage_engine.log.checkpoint import HIGH_WATERMARKS, LOCK, META_PROPERTIES
 from storage_engine.quantities import counted
 from storage_engine.storage.storage_opening import open_directory
 
@@ -99,7 +92,7 @@ class BrokerLogs:
             properties = properties.with_dynamic({_DELAYS[0]: "0"})
         config = properties.log_manager_config()
         evidence = Evidence(
-            topic_ids={each: _topic_id(directory, each) for directory in directories for each in directory.found},
+            topic_ids={each: directory.topic_id(each) for directory in directories for each in directory.found},
             metadata=metadata,
             given=self._options.given,
             included=self._options.included,
@@ -176,12 +169,3 @@ class BrokerLogs:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close()
-
-
-def _topic_id(directory: OpenDirectory, partition: TopicPartition) -> str | None:
-    """The id in a partition's folder. None if it is missing or damaged; loading reports the damage."""
-    key = f"{partition.folder}/{PARTITION_METADATA}"
-    try:
-        return decode_partition_metadata(directory.storage.read(key), f"{directory.path}/{key}")
-    except (NotFoundError, CorruptionError):
-        return None
