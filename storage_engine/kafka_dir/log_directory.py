@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -55,13 +55,13 @@ from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.indexes.offset_index import decode_offset_index
 from storage_engine.log.indexes.time_index import decode_time_index
 from storage_engine.log.indexes.transaction_index import AbortedTransaction, decode_transaction_index
+from storage_engine.log.intact_batches import without_torn_tail
 from storage_engine.log.leader_epochs import Epochs, with_batches
 from storage_engine.log.log_reader import LogReader
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment
 from storage_engine.log.producers.producer_snapshot import ProducerEntry, decode_snapshot
 from storage_engine.log.producers.producer_state import Producers, aborted_among
-from storage_engine.log.segment_reader import Chunk, SegmentFile, read_chunks
-from storage_engine.record.crc import check_crcs
+from storage_engine.log.segment_reader import SegmentFile, read_chunks
 from storage_engine.record.decoding import NO_END
 from storage_engine.record.header import NO_TIMESTAMP
 from storage_engine.storage.storage_opening import open_directory
@@ -309,7 +309,8 @@ class _Inspection:
         for base, following in zip(bases, _following(bases), strict=True):
             file = self._segment_file(base, following)
             if following == NO_END and not self._directory.cleanly_closed:
-                file = self._without_torn_tail(file)
+                whole = without_torn_tail(self._storage, file)
+                self._torn, file = file.size - whole.size, whole
             growing = GrowingSegment(base, 0, LONG_MAX)
             aborted: list[AbortedTransaction] = []
             for chunk in read_chunks(self._storage, file):
@@ -368,31 +369,6 @@ class _Inspection:
         start = self._directory.log_start_offsets.get(self._name, 0)
         known |= {(each.producer_id, each.last_offset): each for each in aborted if each.last_offset >= start}
         return tuple(sorted(known.values(), key=lambda each: each.last_offset))
-
-    def _without_torn_tail(self, file: SegmentFile) -> SegmentFile:
-        """The file up to its last whole, intact batch, if the bytes after it are not a batch."""
-        size = file.size
-        while True:
-            last: Chunk | None = None
-            try:
-                for chunk in read_chunks(self._storage, replace(file, size=size)):
-                    last = chunk
-            except CorruptionError as error:
-                size = error.position
-                continue
-            if last is None or self._last_batch_is_intact(last, file.key):
-                break
-            size = last.position + int(last.table.positions[-1])
-        self._torn = file.size - size
-        return replace(file, size=size)
-
-    @staticmethod
-    def _last_batch_is_intact(chunk: Chunk, file: str) -> bool:
-        try:
-            check_crcs(chunk.data, chunk.table.select(slice(len(chunk.table) - 1, None)), file)
-        except CorruptionError:
-            return False
-        return True
 
     def _segment_file(self, base: int, following: int) -> SegmentFile:
         size = self._entries[offset_name(base) + LOG].size

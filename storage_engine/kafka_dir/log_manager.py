@@ -6,9 +6,8 @@
       orders-1.5f6a0...-delete/              a deleted partition, until file.delete.delay.ms have passed
       orders-2.9b21c...-future/  -stray/     folders that a broker set aside; not touched
 
-If a directory cannot be used, the manager records the error in `offline`, and continues with the other directories. An
-error is raised if no usable directory is left, if another process holds a lock, or if a partition is in two
-directories.
+If a directory cannot be used, the manager records the error in `offline`, and uses the other directories. An error is
+raised if no usable directory is left, if another process holds a lock, or if a partition is in two directories.
 
 There is no background thread. kafka_dir.upkeep does the work that is due: flushes, checkpoints, retention, deletions.
 After a crash all logs are loaded as kafka_dir.log_loading describes. Any thread may call any method.
@@ -189,6 +188,9 @@ class LogManager:
 
     def _load(self) -> None:
         """Load the partitions of all directories, with num.recovery.threads.per.data.dir threads for each directory."""
+        for directory in list(self._directories):
+            with self.taking_offline(directory):
+                directory.begin()
         threads = self._config.recovery_threads
         with ExitStack() as pools:
             loads: list[tuple[OpenDirectory, TopicPartition, Future[PartitionLog]]] = []
@@ -224,10 +226,10 @@ class LogManager:
         )  # fmt: skip
 
     def _high_watermark(self, directory: OpenDirectory, partition: TopicPartition) -> int:
-        """The high watermark that the broker has written; LONG_MAX if it is the end of the log. If the broker wrote
-        high watermarks, but none for this partition, no record of the partition is known to be replicated.
+        """The high watermark that the broker has written; LONG_MAX if it is the end of the log. If the broker wrote no
+        high watermark for this partition, no record of the partition is known to be replicated.
         """
-        if directory.high_watermarks is None or partition in self._choices.one_copy:
+        if not directory.of_broker or partition in self._choices.one_copy:
             return LONG_MAX
         return directory.high_watermarks.get(partition, 0)
 

@@ -1,7 +1,7 @@
 """Defines OpenDirectory: one log directory in use, with its lock, its open logs, and the files beside the partitions.
 
     .lock                                  locked exclusively: no broker and no other process works here
-    .kafka_cleanshutdown                   written by an orderly close, removed when the directory is opened
+    .kafka_cleanshutdown                   written by an orderly close, removed when the loading of the logs begins
     meta.properties                        created if it is missing
     recovery-point-offset-checkpoint       each log is durable below this offset; after a crash, reading starts at this
                                            offset
@@ -10,8 +10,9 @@
     cleaner-offset-checkpoint              compacted logs are clean below this offset
 
 If of_broker is set, the directories belong to a broker, which uses them at other times. In these directories, only
-the broker writes the high watermarks, and no record above its high watermark is deleted or compacted. The checkpoints
-keep the lines of partitions that are not opened. .kafka_cleanshutdown keeps the broker's epoch.
+the broker writes the high watermarks, and no record above its high watermark is deleted or compacted. If the broker
+wrote none, they are 0. The checkpoints keep the lines of partitions that are not opened. .kafka_cleanshutdown keeps the
+broker's epoch.
 
 Each checkpoint is replaced as a whole, so a crash leaves the old or the new checkpoint. The class is not thread-safe:
 the LogManager makes one call at a time.
@@ -25,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from storage_engine.errors import ConflictError, NotFoundError, StorageAccessError
+from storage_engine.errors import ConflictError, CorruptionError, NotFoundError, StorageAccessError
 from storage_engine.kafka_dir.log_directory import (
     DELETED_FOLDER,
     FUTURE_FOLDER,
@@ -41,10 +42,12 @@ from storage_engine.log.checkpoint import (
     HIGH_WATERMARKS,
     LOG_STARTS,
     META_PROPERTIES,
+    PARTITION_METADATA,
     RECOVERY_POINTS,
     MetaProperties,
     decode_meta_properties,
     decode_offsets,
+    decode_partition_metadata,
     encode_offsets,
 )
 from storage_engine.storage import Directory
@@ -81,7 +84,7 @@ class OpenDirectory:
     recovery_points: dict[tuple[str, int], int] = field(default_factory=dict)
     log_starts: dict[tuple[str, int], int] = field(default_factory=dict)
     first_dirty_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
-    high_watermarks: dict[tuple[str, int], int] | None = None
+    high_watermarks: dict[tuple[str, int], int] = field(default_factory=dict)
     found: list[TopicPartition] = field(default_factory=list)
     left_alone: set[TopicPartition] = field(default_factory=set)
     aside: list[str] = field(default_factory=list)
@@ -94,7 +97,7 @@ class OpenDirectory:
         return self.storage.uri
 
     def survey(self, names: Mapping[str, bool], deletion_ms: int) -> None:
-        """Read the contents of the directory. From now on, the directory counts as not closed cleanly.
+        """Read the contents of the directory, and change nothing.
 
         Args:
             names: the names of all entries, and whether each is a folder.
@@ -109,7 +112,7 @@ class OpenDirectory:
         self.recovery_points = self._read_checkpoint(RECOVERY_POINTS)
         self.log_starts = self._read_checkpoint(LOG_STARTS)
         self.first_dirty_offsets = self._read_checkpoint(FIRST_DIRTY_OFFSETS)
-        if self.of_broker and HIGH_WATERMARKS in names:
+        if self.of_broker:
             self.high_watermarks = self._read_checkpoint(HIGH_WATERMARKS)
         for name in sorted(name for name, is_folder in names.items() if is_folder):
             partition = partition_of(name)
@@ -128,9 +131,17 @@ class OpenDirectory:
         self.clean = CLEAN_SHUTDOWN in names
         if self.clean:
             self.broker_epoch = self._broker_epoch()
-            # This comes before anything is loaded, so that a crash during loading is recognised as a crash.
-            storage.delete(CLEAN_SHUTDOWN)
-            storage.sync_names("")
+
+    def begin(self) -> None:
+        """The loading of the logs begins. From now on, the directory counts as not closed cleanly, so that a crash
+        during loading is recognised as a crash.
+
+        Raises:
+            StorageError: the storage refused.
+        """
+        if self.clean:
+            self.storage.delete(CLEAN_SHUTDOWN)
+            self.storage.sync_names("")
 
     def _broker_epoch(self) -> int:
         """The epoch in .kafka_cleanshutdown. Older brokers leave the file empty; only its existence matters then."""
@@ -154,6 +165,14 @@ class OpenDirectory:
         try:
             return decode_meta_properties(self.storage.read(META_PROPERTIES), f"{self.path}/{META_PROPERTIES}")
         except NotFoundError:
+            return None
+
+    def topic_id(self, partition: TopicPartition) -> str | None:
+        """The id in a partition's folder. None if it is missing or damaged; loading reports the damage."""
+        key = f"{partition.folder}/{PARTITION_METADATA}"
+        try:
+            return decode_partition_metadata(self.storage.read(key), f"{self.path}/{key}")
+        except (NotFoundError, CorruptionError):
             return None
 
     def _read_checkpoint(self, file: str) -> dict[tuple[str, int], int]:

@@ -8,22 +8,27 @@ if an intact batch begins there. Otherwise, reading continues at the next byte a
 Offsets are outside the CRC. Sometimes the offsets of a batch do not fit between the offsets of its two neighbors. If
 the neighbors' offsets are in order, only the batch between the neighbors counts as damaged. Recovery uses this
 module. Only one thread at a time may use a DamagedLog.
+
+A crash can leave a torn tail: bytes at the end of the newest .log that are not a whole, intact batch. If an intact
+batch follows such bytes, they are not a torn tail, but damage.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from storage_engine.errors import CorruptionError
 from storage_engine.log.growing_segment import MOST_RELATIVE_OFFSET
-from storage_engine.log.segment_reader import READ_BYTES, Chunk
+from storage_engine.log.segment_reader import READ_BYTES, Chunk, SegmentFile, read_chunks
 from storage_engine.record.batch import UNKNOWN_COUNT, BatchTable, ByteArray, scan_header, scan_until_damage
-from storage_engine.record.crc import first_changed_batch
+from storage_engine.record.crc import check_crcs, first_changed_batch
 from storage_engine.record.header import (
     CRC_START,
     HEADER_BYTES,
@@ -36,6 +41,7 @@ from storage_engine.record.header import (
 from storage_engine.storage import Storage
 
 _SHORTEST_BATCH = LOG_OVERHEAD + SHORTEST[0]
+_REMEDY = "`lakelog verify --repair` cuts out only the damaged bytes."
 
 
 class Damage(NamedTuple):
@@ -182,6 +188,47 @@ class DamagedLog:
             crc = checksum(data, crc)
             position += len(data)
         return crc
+
+
+def without_torn_tail(storage: Storage, file: SegmentFile) -> SegmentFile:
+    """The file up to its last whole, intact batch, if the bytes after it are not a batch.
+
+    Raises:
+        CorruptionError: an intact batch follows the bytes that are not a batch.
+        StorageError: the file cannot be read.
+    """
+    size = file.size
+    while True:
+        last: Chunk | None = None
+        try:
+            for chunk in read_chunks(storage, replace(file, size=size)):
+                last = chunk
+        except CorruptionError as error:
+            size = error.position
+            continue
+        if last is None or _last_batch_is_intact(last, file.key):
+            break
+        size = last.position + int(last.table.positions[-1])
+    if size < file.size:
+        _check_torn(storage, file)
+    return replace(file, size=size)
+
+
+def _last_batch_is_intact(chunk: Chunk, file: str) -> bool:
+    try:
+        check_crcs(chunk.data, chunk.table.select(slice(len(chunk.table) - 1, None)), file)
+    except CorruptionError:
+        return False
+    return True
+
+
+def _check_torn(storage: Storage, file: SegmentFile) -> None:
+    log = DamagedLog(storage, file.key, file.base_offset, file.size, file.end_offset)
+    for _ in log.chunks():
+        if log.damages:
+            raise CorruptionError(
+                file.key, log.damages[0].position, "an intact batch", "damage, and intact batches after it", _REMEDY
+            )
 
 
 def _first_offsets(table: BatchTable) -> npt.NDArray[np.int64]:

@@ -38,6 +38,13 @@ class ControlType(IntEnum):
     COMMIT = 1
 
 
+class SnapshotControlType(IntEnum):
+    """The types of the first and the last control record in a snapshot of Kafka's metadata log."""
+
+    HEADER = 3
+    FOOTER = 4
+
+
 class TransactionMarker(NamedTuple):
     """The end of a transaction on one partition.
 

@@ -4,9 +4,9 @@ Each partition whose compaction is due (min.cleanable.dirty.ratio, max.compactio
 --force, each partition that contains something to clean is compacted. If a partition cannot be compacted, the error is
 printed, and the other partitions are still compacted.
 
-With --kafka-dir, the command locks a plain Kafka directory and opens it, as a broker would. After a crash, the command
-first recovers the directory's logs. The directory contains no topic settings, so give the settings with --config.
-Without --config, every topic has the setting `cleanup.policy: compact`.
+With --kafka-dir, the command locks a plain Kafka directory, and opens only the logs that it compacts. After a crash,
+the command first recovers these logs. storage_engine.kafka_dir.upkeep.compaction_opening decides which topics are
+compacted.
 """
 
 from __future__ import annotations
@@ -54,7 +54,19 @@ def compact(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Compact topics now, as the compaction job does, but without Spark."""
+    """Compact topics now, as the compaction job does, but without Spark.
+
+    With --kafka-dir, a topic is compacted if its settings are in the folder __cluster_metadata-0 of the directory, or if
+    --topic names it. The settings of --config have priority over those in __cluster_metadata. A named topic has the
+    setting cleanup.policy=compact if the directory has no __cluster_metadata-0. If __cluster_metadata-0 does not have the
+    settings of a named topic, give its cleanup.policy with --config. A cleanup.policy without --topic is allowed only if
+    no broker has used the directory: then it is the policy of all topics.
+
+    Internal topics must be named, and __cluster_metadata is never compacted. The command prints which topics it leaves
+    alone, and why. If one of them was named, the exit status is 4. In a broker's directory, records at and above the high
+    watermark are not compacted, and the high watermarks stay. The command does not know server.properties, so `lakelog
+    log-manager` is the better choice for a whole broker.
+    """
     if kafka_dir is not None and dry_run:
         raise UsageError("--dry-run", "is given with --kafka-dir", "Plans exist only for the topics of a root.")
     if kafka_dir is not None:
@@ -95,21 +107,23 @@ def _plan_root(topics: Topics, named: list[str] | None, now: int | None, *, forc
 def _compact_directory(
     path: Path, named: list[str] | None, overrides: dict[str, str], now: int | None, *, force: bool
 ) -> bool:
-    """Returns whether a partition could not be compacted or was damaged."""
+    """Returns whether a partition could not be compacted or was damaged, or a named topic was left alone."""
     from storage_engine.clock import ManualClock, SystemClock
-    from storage_engine.kafka_dir.log_directory import LogDirectory
-    from storage_engine.kafka_dir.log_manager import LogManager
+    from storage_engine.kafka_dir.upkeep.compaction_opening import LogsToCompact
 
-    directory = LogDirectory(path)
-    names = [each for topic in dict.fromkeys(named) for each in directory.partitions_of(topic)] if named else None
-    # Replaced files can be deleted without a delay: while the lock is held, no broker reads them.
-    settings = {"cleanup.policy": "compact", **overrides, "file.delete.delay.ms": "0"}
-    configs = {each.topic: settings for each in names or directory.partitions}
     clock = SystemClock() if now is None else ManualClock(now)
-    with LogManager([path], topics=configs, clock=clock) as logs:
+    with LogsToCompact(path, named or [], overrides, clock) as opened:
+        logs = opened.logs
+        if opened.error is not None:
+            write_error(opened.error)
+        for name, reason in opened.left.items():
+            if named:
+                write_error(UsageError(f"{path}: {name}", f"not compacted: {reason}"))
+            else:
+                write_line(f"{path}: {name}: not compacted: {reason}")
         for error in [cut.error for report in logs.reports for cut in report.cuts]:
             write_error(error)
-        outcomes = logs.compact(names, force=force)
+        outcomes = logs.compact(force=force)
         for partition, outcome in outcomes.items():
             if isinstance(outcome, LogError):
                 write_error(f"{path / partition.folder}: {outcome}")
@@ -119,4 +133,5 @@ def _compact_directory(
         if not outcomes:
             write_line(f"compact: there is nothing to compact in {path}")
         recovered = logs.exit_status
-    return recovered is not ExitStatus.DONE or any(isinstance(each, LogError) for each in outcomes.values())
+    failed = opened.error is not None or (named and opened.left) or recovered is not ExitStatus.DONE
+    return bool(failed) or any(isinstance(each, LogError) for each in outcomes.values())

@@ -14,13 +14,12 @@ from pathlib import Path
 
 from storage_engine.clock import Clock
 from storage_engine.config.kafka_dir_keys import LogManagerConfig
-from storage_engine.config.server_properties import ServerProperties
-from storage_engine.errors import ConfigError, CorruptionError, LogError, NotFoundError
-from storage_engine.kafka_dir.log_directory import LogDirectory, TopicPartition
+from storage_engine.config.server_properties import METADATA_LOG_DIR, ServerProperties
+from storage_engine.errors import ConfigError
 from storage_engine.kafka_dir.log_manager import Choices, LogManager
 from storage_engine.kafka_dir.open_directory import CLUSTER_METADATA, OpenDirectory, check_directory
 from storage_engine.kafka_dir.upkeep.cluster_metadata import ClusterMetadata
-from storage_engine.kafka_dir.upkeep.metadata_log import read_cluster_metadata
+from storage_engine.kafka_dir.upkeep.metadata_log import find_cluster_metadata
 from storage_engine.kafka_dir.upkeep.reporting import Reporter
 from storage_engine.kafka_dir.upkeep.treatment import (
     Evidence,
@@ -29,7 +28,8 @@ from storage_engine.kafka_dir.upkeep.treatment import (
     partitions_with_one_copy,
     treat_topics,
 )
-from storage_engine.log.checkpoint import LOCK, META_PROPERTIES, PARTITION_METADATA, decode_partition_metadata
+from storage_engine.log.checkpoint import HIGH_WATERMARKS, LOCK, META_PROPERTIES
+from storage_engine.quantities import counted
 from storage_engine.storage.storage_opening import open_directory
 
 _DELAYS = ("log.segment.delete.delay.ms", "file.delete.delay.ms")
@@ -92,7 +92,7 @@ class BrokerLogs:
             properties = properties.with_dynamic({_DELAYS[0]: "0"})
         config = properties.log_manager_config()
         evidence = Evidence(
-            topic_ids={each: _topic_id(directory, each) for directory in directories for each in directory.found},
+            topic_ids={each: directory.topic_id(each) for directory in directories for each in directory.found},
             metadata=metadata,
             given=self._options.given,
             included=self._options.included,
@@ -101,7 +101,9 @@ class BrokerLogs:
         self.treatments = treat_topics(evidence, config)
         for treatment in self.treatments.values():
             self._reporter.did(properties.file, str(treatment))
-        return self._choices(config, evidence)
+        choices = self._choices(config, evidence)
+        self._report_unknown_watermarks(directories, choices)
+        return choices
 
     def _choices(self, config: LogManagerConfig, evidence: Evidence) -> Choices:
         left = {name for name, each in self.treatments.items() if each.treatment is Treatment.LEFT_ALONE}
@@ -113,6 +115,18 @@ class BrokerLogs:
             one_copy=partitions_with_one_copy(evidence),
             truncates=self._options.truncates,
         )
+
+    def _report_unknown_watermarks(self, directories: Sequence[OpenDirectory], choices: Choices) -> None:
+        managed = {name for name, each in self.treatments.items() if each.treatment is Treatment.MANAGED}
+        for directory in directories:
+            known = choices.one_copy | directory.high_watermarks.keys()
+            unknown = [each for each in directory.found if each.topic in managed and each not in known]
+            if unknown:
+                self._reporter.did(
+                    directory.path,
+                    f"{HIGH_WATERMARKS} has no line for {counted(len(unknown), 'replicated partition')}, so none of their"
+                    " records are deleted or compacted",
+                )
 
     def _check_node(self, directories: Sequence[OpenDirectory]) -> None:
         wanted = self._properties.node_id
@@ -128,20 +142,20 @@ class BrokerLogs:
     def _metadata(self, directories: Sequence[OpenDirectory]) -> ClusterMetadata | None:
         """The contents of __cluster_metadata; None if they are not known. The reason is then reported."""
         separate = self._properties.metadata_log_dir
-        places = [Path(each.path) for each in directories if CLUSTER_METADATA in each.found]
-        if separate is not None:
-            places = [separate]
-        if not places:
-            self._reporter.did(self._properties.file, f"no log directory has {CLUSTER_METADATA.folder}")
-            return None
-        try:
-            metadata = read_cluster_metadata(LogDirectory(places[0]))
-        except LogError as error:
+        places = [] if separate is None else [separate]
+        source = find_cluster_metadata([*places, *(Path(each.path) for each in directories)])
+        if source.error is not None:
             self.complete = False
-            self._reporter.failed(error)
-            return None
-        self._reporter.did(f"{places[0]}/{CLUSTER_METADATA.folder}", f"read up to offset {metadata.end_offset}")
-        return metadata
+            self._reporter.failed(source.error)
+        elif source.metadata is not None and source.folder is not None:
+            self._reporter.did(source.folder, f"read up to offset {source.metadata.end_offset}")
+        elif separate is None:
+            self._reporter.did(self._properties.file, f"no log directory has {CLUSTER_METADATA.folder}")
+        else:
+            self.complete = False
+            problem = f"{METADATA_LOG_DIR} has no {CLUSTER_METADATA.folder}, and no log directory has it"
+            self._reporter.failed(ConfigError(self._properties.file, problem))
+        return source.metadata
 
     def close(self) -> None:
         """Close the logs cleanly and release all locks. Raises the errors of LogManager.close."""
@@ -155,12 +169,3 @@ class BrokerLogs:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close()
-
-
-def _topic_id(directory: OpenDirectory, partition: TopicPartition) -> str | None:
-    """The id in a partition's folder. None if it is missing or damaged; loading reports the damage."""
-    key = f"{partition.folder}/{PARTITION_METADATA}"
-    try:
-        return decode_partition_metadata(directory.storage.read(key), f"{directory.path}/{key}")
-    except (NotFoundError, CorruptionError):
-        return None

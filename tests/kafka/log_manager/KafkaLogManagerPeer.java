@@ -3,7 +3,7 @@
 // A request comes as a line of JSON and is answered with one, as bench/turns.py has it:
 //
 //     open     dirs: log.dirs; broker: Kafka's keys of the topics' defaults; topics: keys by topic; intervals: of the
-//              scheduled tasks; now; marks: high watermarks by folder, or null where they are the logs' ends
+//              scheduled tasks; now; marks: high watermarks by folder; without a mark it is 0
 //     tick     now: move the clock there, do the scheduled tasks that are due, and clean until nothing is due
 //     append   folder, batch: base64 of batches, appended as by a producer
 //     delete   folder: delete the partition, as when its topic is deleted
@@ -192,12 +192,8 @@ public class KafkaLogManagerPeer {
         Iterator logs = logs().values().iterator();
         while (logs.hasNext()) {
             UnifiedLog log = (UnifiedLog) logs.next();
-            if (marks.isNull()) {
-                log.updateHighWatermark(log.logEndOffset());
-            } else {
-                JsonNode mark = marks.get(log.dir().getName());
-                log.updateHighWatermark(Math.min(mark == null ? 0L : mark.asLong(), log.logEndOffset()));
-            }
+            JsonNode mark = marks.get(log.dir().getName());
+            log.updateHighWatermark(Math.min(mark == null ? 0L : mark.asLong(), log.logEndOffset()));
         }
     }
 

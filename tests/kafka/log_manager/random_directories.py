@@ -7,7 +7,8 @@ days. A life ends with an orderly stop or with a crash. The same number always g
 The cases vary in all that random_logs varies, and in:
 
 - the topics' settings for retention and compaction, the broker's intervals, the times at which the manager works;
-- checkpoints: recovery points anywhere, first dirty offsets, log start offsets, high watermarks or none;
+- checkpoints: recovery points anywhere, first dirty offsets, log start offsets, high watermarks anywhere or at the logs'
+  ends;
 - after an orderly stop: missing indexes and snapshots, files and folders that a broker had set aside or not finished;
 - folders that a broker has set aside, to move, delete or forget a partition;
 - appends in the last life but one, with rolls, and a further life after them;
@@ -47,6 +48,8 @@ from tests.kafka.random_logs import DAY_MS, RandomLog, Record, Round, Sender, en
 
 TOPIC_ID = "judgejudgejudgejudge00"
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+LOG_END = 2**62
+"""A high watermark that stands for the end of the log, also after appends."""
 Damage = Callable[[Path], None]
 """Damages the files in a partition's folder."""
 
@@ -153,9 +156,11 @@ def _with_folders_aside(chance: random.Random, case: Case) -> Case:
 
 
 def _with_appends(chance: random.Random, case: Case) -> Case:
-    """The case with appends in its last life, and a further life after them. Only logs without high watermarks of a broker
-    get appends: their high watermark is the end of the log."""
-    if chance.random() < 0.6 or any(HIGH_WATERMARKS in each for each in case.checkpoints):
+    """The case with appends in its last life, and a further life after them. Only logs whose high watermarks are their
+    ends get appends.
+    """
+    marks = {key: at for each in case.checkpoints for key, at in each[HIGH_WATERMARKS].items()}
+    if chance.random() < 0.6 or list(marks.values()) != [LOG_END] * len(case.partitions):
         return case
     *before, last = case.lives
     appends: dict[int, tuple[tuple[str, bytes], ...]] = {}
@@ -303,9 +308,9 @@ class _Maker:
             if chance.random() < 0.2:
                 found[FIRST_DIRTY_OFFSETS][key] = chance.choice(bases)
             if chance.random() < 0.9:
-                found[HIGH_WATERMARKS][key] = chance.choice([bases[0], chance.choice(bases), 2**62])
+                found[HIGH_WATERMARKS][key] = chance.choice([bases[0], chance.choice(bases), LOG_END])
         if not self.high_watermarks:
-            del found[HIGH_WATERMARKS]
+            found[HIGH_WATERMARKS] = dict.fromkeys(here, LOG_END)
         return found
 
     def _damages(self, each: Round, *, clean: bool, point: int) -> list[tuple[Damage, bool]]:

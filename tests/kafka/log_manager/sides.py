@@ -105,11 +105,9 @@ def _for_kafka(settings: Mapping[str, str]) -> dict[str, str]:
     return {"internal.segment.bytes" if key == "segment.bytes" else key: value for key, value in settings.items()}
 
 
-def high_watermarks(directories: Sequence[Path]) -> dict[str, int] | None:
-    """The high watermarks that a broker has written, by folder; None if it has written none."""
+def high_watermarks(directories: Sequence[Path]) -> dict[str, int]:
+    """The high watermarks that a broker has written, by folder."""
     files = [each / HIGH_WATERMARKS for each in directories if (each / HIGH_WATERMARKS).exists()]
-    if not files:
-        return None
     found = {key: at for file in files for key, at in decode_offsets(file.read_bytes(), file.name).items()}
     return {f"{topic}-{number}": at for (topic, number), at in found.items()}
 

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lakelog.cli.records.json_lines import format_lines
@@ -13,6 +14,7 @@ from storage_engine.errors import ConflictError, CorruptionError, StorageAccessE
 from storage_engine.kafka_dir.log_directory import FoundPartition, LogDirectory, TopicPartition, partition_of
 from storage_engine.log.isolation import Isolation
 from storage_engine.log.log_reader import EARLIEST, LATEST, MAX_TIMESTAMP
+from storage_engine.record.batch import scan_batches
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 PARTITIONS = [
@@ -146,6 +148,21 @@ def test_a_torn_tail_is_left_out_after_a_crash_and_damage_after_an_orderly_stop(
     with pytest.raises(CorruptionError) as error:
         LogDirectory(tmp_path / "data").inspect(name)
     assert error.value.position == before.state.segments[-1].size
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_damage_before_intact_batches_is_not_a_torn_tail(tmp_path, is_clean: bool) -> None:
+    shutil.copytree(GOLDEN / "idem/data", tmp_path / "data")
+    if not is_clean:
+        (tmp_path / "data/.kafka_cleanshutdown").unlink()
+    newest = max((tmp_path / "data/idem-0").glob("*.log"))
+    data = bytearray(newest.read_bytes())
+    second = int(scan_batches(np.frombuffer(data, np.uint8), newest.name).positions[1])
+    data[second + 16] = 9
+    newest.write_bytes(data)
+    directory = LogDirectory(tmp_path / "data")
+    with pytest.raises(CorruptionError, match=f"{newest.name} at position {second}"):
+        directory.inspect(directory.partitions[0])
 
 
 def test_a_last_batch_with_changed_bytes_is_torn_after_a_crash(tmp_path) -> None:

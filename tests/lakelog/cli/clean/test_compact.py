@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from storage_engine.log.checkpoint import CLEAN_SHUTDOWN, LEADER_EPOCHS
 from storage_engine.log.filenames import LOG
+from tests.in_process import Ended
 from tests.lakelog.cli.conftest import line, text
 from tests.storage_engine.cleaner.test_golden import batches, words_of
+from tests.storage_engine.kafka_dir.upkeep.brokers_directory import (
+    NOW_MS,
+    config_record,
+    known,
+    make_directory,
+    rows,
+)
+from tests.storage_engine.verify.directories import contents
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 LINES = [line(b"k%d" % (number % 4), b"%050d" % number, timestamp=1000) for number in range(40)]
@@ -84,7 +94,17 @@ def test_a_brokers_directory_is_compacted_in_place(lakelog, tmp_path: Path) -> N
     data = shutil.copytree(GOLDEN / "compact_delete.before/data", tmp_path / "data")
     configs = ["--config=segment.bytes=16384", "--config=index.interval.bytes=512"]
     before = lakelog("read", "--kafka-dir", str(data)).records
-    ended = lakelog("compact", "--kafka-dir", str(data), "--now", str(before[-1]["timestamp"]), "--force", *configs)
+    ended = lakelog(
+        "compact",
+        "--kafka-dir",
+        str(data),
+        "--topic",
+        "compact_delete",
+        "--now",
+        str(before[-1]["timestamp"]),
+        "--force",
+        *configs,
+    )
     assert (ended.status, ended.err) == (0, "")
     assert "compacted up to offset" in ended.out
     after = lakelog("read", "--kafka-dir", str(data)).records
@@ -101,11 +121,140 @@ def test_a_partition_of_a_directory_that_cannot_be_compacted_is_named(lakelog, t
     damaged = bytearray(log.read_bytes())
     damaged[1000] ^= 1
     log.write_bytes(damaged)
-    ended = lakelog("compact", "--kafka-dir", str(data), "--force")
+    ended = lakelog("compact", "--kafka-dir", str(data), "--topic", "idem", "--force")
     assert (ended.status, ended.out) == (4, "")
     assert "idem-0" in ended.err
     assert log.read_bytes() == damaged
     assert lakelog("compact", "--config", "cleanup.policy=compact").status == 2
+
+
+SMALL = {"segment.bytes": "1024", "min.cleanable.dirty.ratio": "0"}
+INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+KNOWN = [
+    *known("a", {**SMALL, "cleanup.policy": "compact"}), *known("b", {**SMALL, "cleanup.policy": "compact"}, (1, 2)),
+    *known("c", SMALL), *[config_record(2, "c", "retention.ms", str(number)) for number in range(30)],
+]  # fmt: skip
+
+
+def brokers_directory(directory: Path, metadata: Sequence[bytes] = KNOWN) -> Path:
+    """Topics a to d, and the internal ones, each with 60 records of 3 keys. The high watermarks are at offset 20."""
+    topics = ["a", "b", "c", "d", *INTERNAL]
+    make_directory(directory, dict.fromkeys(topics, rows(60, keys=3)), metadata)
+    lines = "".join(f"{topic} 0 20\n" for topic in topics)
+    (directory / "replication-offset-checkpoint").write_text(f"0\n{len(topics)}\n{lines}")
+    (directory / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":77}')
+    return directory
+
+
+def changed(before: dict[str, bytes], after: dict[str, bytes]) -> set[str]:
+    """The folders and files of a directory that changed."""
+    names = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    return {name.split("/")[0] for name in names}
+
+
+def compact_directory(lakelog, data: Path, *arguments: str) -> tuple[Ended, set[str]]:
+    """The end of the command, and what it changed."""
+    before = contents(data)
+    ended = lakelog("compact", "--kafka-dir", str(data), "--now", str(NOW_MS), *arguments)
+    return ended, changed(before, contents(data)) - {"recovery-point-offset-checkpoint"}
+
+
+def test_in_a_brokers_directory_only_topics_with_known_settings_are_compacted(lakelog, tmp_path: Path) -> None:
+    data = brokers_directory(tmp_path / "data")
+    ended, found = compact_directory(lakelog, data)
+    assert (ended.status, ended.err) == (0, "")
+    assert found == {"a-0", "b-0", "cleaner-offset-checkpoint"}
+    internal = "".join(f"{data}: {topic}: not compacted: it is an internal topic\n" for topic in sorted(INTERNAL))
+    left, done = ended.out.split(f"{data}/a-0: compacted up to offset 56, 56 records to 3, ")
+    metadata, internal_left = left.split("\n", 1)
+    assert metadata == f"{data}: __cluster_metadata: not compacted: KRaft alone opens it"
+    assert internal_left == f"{internal}{data}: d: not compacted: __cluster_metadata has no topic of this name\n"
+    assert f"{data}/b-0: compacted up to offset 14, 14 records to 3, " in done
+    marker = (data / ".kafka_cleanshutdown").read_text()
+    assert marker == '{"version":0,"brokerEpoch":77}'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "folders", "problem"),
+    [
+        (("--topic", "a"), {"a-0"}, ""),
+        (("--topic", "c"), set(), "c: not compacted: its cleanup.policy does not contain compact"),
+        (("--topic", "c", "--config", "cleanup.policy=compact"), {"c-0"}, ""),
+        (("--topic", "d"), set(), "no topic of this name; give its cleanup.policy with --config"),
+        (("--topic", "d", *SETTINGS), {"d-0"}, ""),
+        (("--topic", "__consumer_offsets", *SETTINGS), {"__consumer_offsets-0"}, ""),
+        (
+            ("--topic", "__cluster_metadata", *SETTINGS),
+            set(),
+            "__cluster_metadata: not compacted: KRaft alone opens it",
+        ),
+        (("--topic", "a", "--topic", "__cluster_metadata"), {"a-0"}, "not compacted: KRaft alone opens it"),
+        (("--config", "delete.retention.ms=5"), {"a-0", "b-0"}, ""),
+    ],
+)
+def test_a_named_topic_of_a_broker_is_compacted_or_the_status_says_why_not(
+    lakelog, tmp_path: Path, arguments: tuple[str, ...], folders: set[str], problem: str
+) -> None:
+    data = brokers_directory(tmp_path / "data")
+    ended, found = compact_directory(lakelog, data, "--force", *arguments)
+    assert found == (folders | {"cleaner-offset-checkpoint"} if folders else set())
+    assert ended.status == (4 if problem else 0)
+    assert problem in ended.err
+    assert bool(ended.err) == bool(problem)
+
+
+def test_a_policy_for_all_topics_of_a_broker_is_refused(lakelog, tmp_path: Path) -> None:
+    ended, found = compact_directory(lakelog, brokers_directory(tmp_path / "data"), "--force", *SETTINGS)
+    assert (ended.status, ended.out, found) == (2, "", set())
+    assert "--config cleanup.policy: is given without --topic" in ended.err
+
+
+def test_damaged_metadata_is_an_error_and_nothing_is_compacted(lakelog, tmp_path: Path) -> None:
+    data = brokers_directory(tmp_path / "data", [*known("a", {"cleanup.policy": "compact"}), b"\x01\x02\x09"])
+    for arguments in ((), ("--topic", "a")):
+        ended, found = compact_directory(lakelog, data, "--force", *arguments)
+        assert (ended.status, found) == (4, set())
+        assert "found version 9 of record type 2" in ended.err
+
+
+def test_without_metadata_a_topic_must_be_named(lakelog, tmp_path: Path) -> None:
+    data = brokers_directory(tmp_path / "data", ())
+    ended, found = compact_directory(lakelog, data, "--force", *SETTINGS)
+    assert (ended.status, ended.out, found) == (2, "", set())
+    assert f"{data}: has no __cluster_metadata-0, so the settings of its topics are not known" in ended.err
+    ended, found = compact_directory(lakelog, data, "--force", "--topic", "a")
+    assert (ended.status, ended.err, found) == (0, "", {"a-0", "cleaner-offset-checkpoint"})
+    assert f"{data}/a-0: compacted up to offset 14, 14 records to 3, " in ended.out
+    (data / "replication-offset-checkpoint").unlink()
+    ended, found = compact_directory(lakelog, data, "--force", "--topic", "b")
+    assert (ended.status, found) == (4, set())
+    assert "b-0: not compacted: replication-offset-checkpoint has no line for it, so no record is known to" in ended.err
+
+
+def test_a_directory_that_no_broker_has_used_is_compacted_up_to_the_end(lakelog, tmp_path: Path) -> None:
+    data = brokers_directory(tmp_path / "data", ())
+    for file in ("meta.properties", "replication-offset-checkpoint"):
+        (data / file).unlink()
+    ended, found = compact_directory(lakelog, data, "--force", "--config", "segment.bytes=1024")
+    assert (ended.status, found) == (2, set())
+    ended, found = compact_directory(lakelog, data, "--topic", "a")
+    assert (ended.status, found) == (0, {"a-0", "cleaner-offset-checkpoint"})
+    assert f"{data}/a-0: compacted up to offset 56, 56 records to 3, " in ended.out
+    ended, found = compact_directory(lakelog, data, *SETTINGS)
+    assert (ended.status, found) == (0, {"b-0", "c-0", "d-0", "cleaner-offset-checkpoint"})
+    assert not (data / "replication-offset-checkpoint").exists()
+
+
+def test_after_a_crash_logs_that_are_not_compacted_wait_for_the_broker(lakelog, tmp_path: Path) -> None:
+    data = brokers_directory(tmp_path / "data")
+    (data / ".kafka_cleanshutdown").unlink()
+    (data / "recovery-point-offset-checkpoint").unlink()
+    for folder in ("a-0", "d-0"):
+        with max((data / folder).glob("*.log")).open("ab") as log:
+            log.write(b"torn")
+    ended, found = compact_directory(lakelog, data, "--topic", "a")
+    assert (ended.status, found) == (0, {"a-0", "cleaner-offset-checkpoint", "log-start-offset-checkpoint"} & found)
+    assert not (data / ".kafka_cleanshutdown").exists()
 
 
 @pytest.mark.posix("looks at the view")

@@ -14,7 +14,14 @@ import pytest
 
 from storage_engine.clock import ManualClock
 from storage_engine.config.server_properties import read_server_properties
-from storage_engine.errors import ConfigError, CorruptionError, StorageAccessError, StorageError, StorageFullError
+from storage_engine.errors import (
+    ConfigError,
+    ConflictError,
+    CorruptionError,
+    StorageAccessError,
+    StorageError,
+    StorageFullError,
+)
 from storage_engine.kafka_dir.upkeep.cleaning import Cleaning
 from storage_engine.kafka_dir.upkeep.opening import BrokerLogs, Options
 from storage_engine.kafka_dir.upkeep.running import run_once, run_until
@@ -117,6 +124,25 @@ def test_the_file_of_another_node_is_refused(tmp_path: Path) -> None:
     Manager(tmp_path / "data", node_id=1).once()
 
 
+def test_a_start_that_is_refused_changes_nothing(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for number, directory in enumerate((one, two), 1):
+        make_directory(directory, {"a": OLD}, known("a", SHORT))
+        (directory / ".kafka_cleanshutdown").write_text(f'{{"version":0,"brokerEpoch":{number}}}')
+    shutil.copyfile(one / "meta.properties", two / "meta.properties")
+    before = files(tmp_path)
+    with pytest.raises(ConfigError, match="belongs to node 2"):
+        Manager(one, node_id=2)
+    with pytest.raises(ConfigError, match="topic a"):
+        Manager(one, options=Options(given={"a": {"retention.ms": "never"}}))
+    with pytest.raises(ConflictError, match="are the same partition"):
+        Manager(one, two)
+    with open_directory(two).hold_exclusive(".lock"), pytest.raises(StorageError, match="locked by this process"):
+        Manager(one, two)
+    (tmp_path / "server.properties").unlink()
+    assert files(tmp_path) == before
+
+
 def test_damaged_metadata_is_reported_and_no_topic_is_retained(tmp_path: Path) -> None:
     data = tmp_path / "data"
     make_directory(data, {"a": OLD}, [*known("a", SHORT), b"\x01\x02\x09"])
@@ -142,12 +168,25 @@ def test_records_above_the_brokers_high_watermark_are_neither_deleted_nor_compac
     assert offsets(two, "cleaner-offset-checkpoint") == {("b", 0): 14}
 
 
-def test_a_partition_without_a_high_watermark_is_left_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("checkpoint", ["0\n0\n", None])
+def test_a_replicated_partition_without_a_high_watermark_is_left_as_it_is(
+    tmp_path: Path, checkpoint: str | None
+) -> None:
     data = tmp_path / "data"
-    make_directory(data, {"a": OLD}, known("a", SHORT, (1, 2)))
-    (data / "replication-offset-checkpoint").write_text("0\n0\n")
-    Manager(data).once()
-    assert logs(data / "a-0")[0] == 0
+    topics = {"a": OLD, "b": rows(60, keys=3), "c": OLD}
+    make_directory(data, topics, [*known("a", SHORT, (1, 2)), *known("b", COMPACT, (1, 2)), *known("c", SHORT)])
+    file = data / "replication-offset-checkpoint"
+    file.unlink() if checkpoint is None else file.write_text(checkpoint)
+    before = {folder: logs(data / folder) for folder in ("a-0", "b-0")}
+    manager = Manager(data)
+    manager.once()
+    assert {folder: logs(data / folder) for folder in before} == before
+    assert logs(data / "c-0") == [60]
+    assert file.exists() is (checkpoint is not None)
+    assert (
+        f"{data}: replication-offset-checkpoint has no line for 2 replicated partitions, so none of their records are"
+        " deleted or compacted"
+    ) in manager.told.lines
 
 
 def test_nothing_is_created_that_only_a_broker_creates(tmp_path: Path) -> None:
@@ -484,3 +523,35 @@ def test_a_compaction_that_meets_a_full_disk_waits_and_other_logs_are_compacted_
         manager.opened.close()
         assert len(manager.told.errors) == 1
         assert set(offsets(data, "cleaner-offset-checkpoint")) == {("a", 0), ("b", 0)}
+
+
+def test_if_the_metadata_is_not_where_the_file_says_the_log_directories_are_searched(tmp_path: Path) -> None:
+    data, meta = tmp_path / "data", tmp_path / "meta"
+    make_directory(
+        data, {"a": OLD}, [*known("a", {"segment.bytes": "1024"}), config_record(2, "a", "retention.ms", "-1")]
+    )
+    meta.mkdir()
+    manager = Manager(data, metadata_log_dir=meta, log_retention_ms=1)
+    manager.once()
+    assert f"{data}/__cluster_metadata-0: read up to offset 4" in manager.told.lines
+    assert manager.opened.complete
+    assert logs(data / "a-0")[0] == 0
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_metadata_that_is_nowhere_was_not_read(tmp_path: Path, is_empty: bool) -> None:
+    data, meta = tmp_path / "data", tmp_path / "meta"
+    make_directory(data, {"a": OLD}, known("a", SHORT))
+    shutil.rmtree(data / "__cluster_metadata-0")
+    meta.mkdir()
+    if is_empty:
+        (meta / "__cluster_metadata-0").mkdir()
+    manager = Manager(data, metadata_log_dir=meta, log_retention_ms=1)
+    manager.once()
+    (error,) = manager.told.errors
+    expected = (
+        "a snapshot or records" if is_empty else "metadata.log.dir has no __cluster_metadata-0, and no log directory"
+    )
+    assert expected in str(error)
+    assert not manager.opened.complete
+    assert logs(data / "a-0")[0] == 0

@@ -58,7 +58,8 @@ def run(storage: UnreliableDirectory) -> None:
     """What `lakelog log-manager --once` does."""
     clock = ManualClock(NOW_MS)
     settings = {topic: {**COMMON, **own} for topic, own in TOPICS.items()}
-    logs = LogManager([storage], clock=clock, choose=lambda _: Choices(CONFIG, settings))
+    choices = Choices(CONFIG, settings, one_copy=frozenset(TopicPartition(topic, 0) for topic in TOPICS))
+    logs = LogManager([storage], clock=clock, choose=lambda _: choices)
     try:
         tasks = Tasks(logs, clock)
         run_once(lambda _: False, tasks, Cleaning(logs, tasks, clock), cleans=True)

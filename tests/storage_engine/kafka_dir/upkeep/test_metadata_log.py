@@ -7,12 +7,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from storage_engine.errors import CorruptionError
 from storage_engine.kafka_dir.log_directory import LogDirectory
 from storage_engine.kafka_dir.upkeep.cluster_metadata import ClusterMetadata, KnownTopic
 from storage_engine.kafka_dir.upkeep.metadata_log import read_cluster_metadata
+from storage_engine.record.batch import scan_batches
 from storage_engine.record.cluster_metadata.metadata_records import UndecodableMetadataError, decode_metadata_record
 from tests.storage_engine.kafka_dir.upkeep.brokers_directory import (
     IDS,
@@ -77,6 +79,72 @@ def test_a_damaged_snapshot_is_refused(tmp_path: Path) -> None:
     snapshot.write_bytes(data)
     with pytest.raises(CorruptionError, match=snapshot.name):
         read_cluster_metadata(LogDirectory(tmp_path / "data"))
+
+
+HEADER_END, LAST_BATCH = 83, 1288
+"""The position after the first batch of the newest snapshot, and that of its last batch."""
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "problem"),
+    [
+        (0, 0, "expected the snapshot's header, found an empty file"),
+        (0, HEADER_END, "expected the snapshot's footer, found another record"),
+        (0, LAST_BATCH, f"at position {HEADER_END}: expected the snapshot's footer, found another record"),
+        (
+            0,
+            LAST_BATCH - 1,
+            f"at position {HEADER_END}: expected a complete batch, found {LAST_BATCH - 1 - HEADER_END}",
+        ),
+        (0, -1, f"at position {LAST_BATCH}: expected a complete batch, found 74 bytes"),
+        (HEADER_END, None, "at position 0: expected the snapshot's header, found another record"),
+    ],
+)
+def test_a_snapshot_that_was_cut_off_is_refused(tmp_path: Path, begin: int, end: int | None, problem: str) -> None:
+    shutil.copytree(GOLDEN, tmp_path / "data")
+    snapshot = max((tmp_path / "data" / FOLDER).glob("*.checkpoint"))
+    snapshot.write_bytes(snapshot.read_bytes()[begin:end])
+    with pytest.raises(CorruptionError, match=snapshot.name) as failure:
+        read_cluster_metadata(LogDirectory(tmp_path / "data"))
+    assert problem in str(failure.value)
+
+
+def test_a_folder_without_snapshot_and_records_is_refused(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    for _ in range(2):
+        with pytest.raises(
+            CorruptionError, match=f"{FOLDER} at position 0: expected a snapshot or records, found neith"
+        ):
+            read_cluster_metadata(LogDirectory(tmp_path))
+        (tmp_path / FOLDER / "00000000000000000000.log").touch()
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("place", [16, 70])
+def test_a_damaged_batch_hides_no_later_settings(tmp_path: Path, place: int, is_clean: bool) -> None:
+    forever = config_record(2, "a", "retention.ms", "-1")
+    make_directory(tmp_path, {}, [*known("a"), config_record(2, "b", "retention.ms", "5"), forever])
+    log = tmp_path / FOLDER / "00000000000000000000.log"
+    data = bytearray(log.read_bytes())
+    third = int(scan_batches(np.frombuffer(data, np.uint8), log.name).positions[2])
+    data[third + place] ^= 64
+    log.write_bytes(data)
+    if not is_clean:
+        (tmp_path / ".kafka_cleanshutdown").unlink()
+    with pytest.raises(
+        CorruptionError, match=f"at position {third}: .*Give the settings of topics on the command line"
+    ):
+        read_cluster_metadata(LogDirectory(tmp_path))
+
+
+def test_a_torn_tail_is_damage_only_after_an_orderly_stop(tmp_path: Path) -> None:
+    make_directory(tmp_path, {}, known("a"))
+    with (tmp_path / FOLDER / "00000000000000000000.log").open("ab") as log:
+        log.write(bytes(100))
+    with pytest.raises(CorruptionError, match="Give the settings of topics on the command line"):
+        read_cluster_metadata(LogDirectory(tmp_path))
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    assert read_cluster_metadata(LogDirectory(tmp_path)).topic("a") == KnownTopic("a", IDS["a"], {}, {0: (1,)})
 
 
 def replayed(tmp_path: Path, *values: bytes) -> ClusterMetadata:
