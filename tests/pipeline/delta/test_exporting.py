@@ -473,7 +473,7 @@ def renamed(log: Log) -> None:
 
 
 def replayed(log: Log, export: Export) -> ReplayResult:
-    return replay(log.spark, export, log.ranges(), log.read, lambda: dict.fromkeys(log.records, 0))
+    return replay(log.spark, export, log.ranges(), log.read, log.ranges)
 
 
 def outcomes(export: Export) -> dict[int, str | None]:
@@ -531,7 +531,7 @@ def test_replay_appends_each_record_once_and_leaves_what_the_log_has_lost(
 
     def replay_where_the_log_began_at(first: int) -> None:
         """By the time of reading, retention has taken it to 1."""
-        replay(log.spark, mended, {0: PartitionOffsets(first, 6)}, read, lambda: {0: 1})
+        replay(log.spark, mended, {0: PartitionOffsets(first, 6)}, read, lambda: {0: PartitionOffsets(1, 6)})
 
     with monkeypatch.context() as patch:
         patch.setattr(replaying, "mark_letters", lambda *_: killed())
