@@ -27,7 +27,7 @@ table, the new table does not contain the row.
 
     1. read the position from the table's history, and plan the run (`pipeline.delta.export_plan`); end if nothing is new
     2. read and decode the records; for an upsert, keep the newest one of each key; write the rows into files of the table;
-       stop if there are too many dead letters
+       stop if tombstones may be missing (`pipeline.delta.reads.whole_reads`), or if there are too many dead letters
     3. give the table the columns of the model (`pipeline.delta.table_schema`), and append the dead letters to their
        table; the commits of that table have positions, too
     4. for an upsert, write the files again in which rows are replaced (`pipeline.delta.files.upserting`); commit the files,

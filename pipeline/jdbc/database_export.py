@@ -2,7 +2,8 @@
 
     1. read the position of the table, and plan the run (`pipeline.delta.export_plan`); end if nothing is new
     2. drop the staging tables of dead runs; tasks decode the records and fill the staging tables of this run
-    3. stop if there are too many dead letters; create the table, or add columns
+    3. stop if tombstones may be missing (`pipeline.delta.reads.whole_reads`), or if there are too many dead letters; create
+       the table, or add columns
     4. one transaction locks the position, compares it with the position of step 1, merges the rows, adds the dead
        letters, and writes the new position
     5. drop the staging tables
