@@ -157,8 +157,7 @@ def export_increment(
     Args:
         spark: the session that `read` also uses.
         ranges: the offsets of the topic's partitions, from one version of its state.
-        read: called at most once, with the partitions that have new records. The columns are key, value, topic,
-            partition, offset, timestamp, timestampType, headers.
+        read: called with the partitions that have new records.
         register: called with the table's positions before any record is read.
         bounds: the options of the command line for this run.
         max_share: the largest allowed share of dead letters, unless the command line accepts them.
