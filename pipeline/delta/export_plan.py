@@ -3,8 +3,7 @@ exported positions) and the offsets of the topic.
 
 `decide_export` is a pure function. The plan contains the first and the last offset of each partition, the gaps (offsets
 that retention deleted), the partitions that are read again, the partitions whose rows are replaced, and the guard of
-the commit (`pipeline.delta.table_history`). This module needs no Spark. So an export without new records makes the same
-checks as any other export, and ends before a JVM starts.
+the commit (`pipeline.delta.table_history`). This module needs no Spark, so an export without new records starts no JVM.
 """
 
 from __future__ import annotations
@@ -138,6 +137,7 @@ class ExportPlan:
         exported.
     replaced: partitions whose rows at or above `start` are rebuilt, because the command line asks for this.
     began: how the first export of the table began, with the offsets after this run; None: not known.
+    ranges: the offsets of the topic's partitions when the run was planned.
     """
 
     head: TableHead | None
@@ -148,6 +148,7 @@ class ExportPlan:
     reread: tuple[int, ...] = ()
     replaced: tuple[int, ...] = ()
     began: Began | None = None
+    ranges: Mapping[int, PartitionOffsets] = field(default_factory=dict)
 
     @property
     def waiting(self) -> list[int]:
@@ -284,7 +285,7 @@ def decide_export(
         check_up_to(export, start, end, bounds.up_to)
         end = {partition: bounds.up_to.get(partition, start[partition]) for partition in end}
         _check_whole_rows(export, before, end, (*reread, *replaced))
-    return ExportPlan(head, before, start, end, gaps, reread, replaced, _began(head, start, ranges))
+    return ExportPlan(head, before, start, end, gaps, reread, replaced, _began(head, start, ranges), ranges)
 
 
 def _began(head: TableHead | None, start: Mapping[int, int], ranges: Mapping[int, PartitionOffsets]) -> Began | None:
@@ -320,8 +321,7 @@ def new_stamp(
 
 
 def _reread(before: Mapping[int, int], ranges: Mapping[int, PartitionOffsets]) -> tuple[int, ...]:
-    """The partitions that are not empty, and in which compaction may have removed tombstones above the table's
-    position."""
+    """The partitions that are not empty, and that may have lost tombstones above the table's position."""
     return tuple(
         partition
         for partition, offsets in sorted(ranges.items())

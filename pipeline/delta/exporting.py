@@ -27,7 +27,7 @@ table, the new table does not contain the row.
 
     1. read the position from the table's history, and plan the run (`pipeline.delta.export_plan`); end if nothing is new
     2. read and decode the records; for an upsert, keep the newest one of each key; write the rows into files of the table;
-       stop if there are too many dead letters
+       stop if tombstones may be missing (`pipeline.delta.reads.whole_reads`), or if there are too many dead letters
     3. give the table the columns of the model (`pipeline.delta.table_schema`), and append the dead letters to their
        table; the commits of that table have positions, too
     4. for an upsert, write the files again in which rows are replaced (`pipeline.delta.files.upserting`); commit the files,
@@ -104,6 +104,7 @@ from pipeline.delta.files.upserting import (
     upserting,
     what_was_reduced,
 )
+from pipeline.delta.reads.whole_reads import LogChangedError, Newest, check_plan_read, no_other_work
 from pipeline.delta.rows.export_rows import decoding, reduced
 from pipeline.delta.rows.row_columns import REASONS
 from pipeline.delta.table_history import Commit, as_in_table, check_committed
@@ -149,22 +150,24 @@ def export_increment(
     bounds: ExportBounds = NO_BOUNDS,
     max_share: float = DEFAULT_MAX_SHARE,
     notify: Notify = lambda _: None,
+    newest: Newest = no_other_work,
 ) -> ExportResult:
     """Export the new records, up to the last stable offsets in `ranges`.
 
     Args:
         spark: the session that `read` also uses.
         ranges: the offsets of the topic's partitions, from one version of its state.
-        read: called at most once, with the partitions that have new records. The columns are key, value, topic,
-            partition, offset, timestamp, timestampType, headers.
+        read: called with the partitions that have new records.
         register: called with the table's positions before any record is read.
         bounds: the options of the command line for this run.
         max_share: the largest allowed share of dead letters, unless the command line accepts them.
         notify: receives one line before a rewrite of the table.
+        newest: called after the records were read.
 
     Raises:
         ExportRefusedError: the table does not fit the topic. Each subclass has a remedy.
         TooManyDeadLettersError: more records than allowed cannot be decoded. Nothing was committed.
+        LogChangedError: tombstones may be missing among the records. Nothing was committed.
         ConflictError: another writer changed the table meanwhile. Nothing is lost.
         UnsupportedFieldError: the model has a field without a column type.
     """
@@ -177,7 +180,7 @@ def export_increment(
     if can_append(export, plan):
         return _append(spark, export, plan, read, max_share, accepted=accepted)
     if can_upsert(export, plan):
-        result = _upsert(spark, export, plan, read, max_share, accepted=accepted)
+        result = _upsert(spark, export, plan, read, max_share, newest, accepted=accepted)
         if result is not None:
             return result
     if plan.head is not None:
@@ -186,6 +189,7 @@ def export_increment(
     rows = decided(export, read(*plan.to_read, plan.required, decoding(export))).persist()
     try:
         counts = count_records(rows)
+        check_plan_read(export, plan, newest)
         recent = recent_after(plan.recent, counts, max_share, accepted=accepted)
         if recent is None:
             raise too_many(export, plan, rows, counts, max_share)
@@ -218,7 +222,14 @@ def _append(
 
 
 def _upsert(
-    spark: SparkSession, export: Export, plan: ExportPlan, read: ReadRecords, max_share: float, *, accepted: bool
+    spark: SparkSession,
+    export: Export,
+    plan: ExportPlan,
+    read: ReadRecords,
+    max_share: float,
+    newest: Newest,
+    *,
+    accepted: bool,
 ) -> ExportResult | None:
     """Upsert the new records. The tasks that read the records also write the files of the table. None: there are too many
     keys. Then nothing was written."""
@@ -228,6 +239,11 @@ def _upsert(
         if index is None:
             delete_files(export, written)
             return None
+        try:
+            check_plan_read(export, plan, newest)
+        except LogChangedError:
+            delete_files(export, written)
+            raise
         counts, recent = _checked(export, plan, rows, written, max_share, accepted=accepted)
         with named_conflicts(export.table, "export"):
             head, stamp = _begin_commit(spark, export, plan, rows, counts, recent)

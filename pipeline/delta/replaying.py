@@ -21,7 +21,7 @@ table runs at the same time, either the replay or the export ends with a Conflic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from delta.tables import DeltaTable
@@ -33,6 +33,7 @@ from pipeline.delta.dead_letters import EXPORT_DEAD_LETTERS
 from pipeline.delta.delta_table import is_table, named_conflicts, read_table_id
 from pipeline.delta.export_plan import Export, ExportMode, ExportRefusedError, PartitionOffsets, decide_export
 from pipeline.delta.exporting import ReadRecords
+from pipeline.delta.reads.whole_reads import Newest, check_read
 from pipeline.delta.rows.export_rows import deciding, decode, place, reduced
 from pipeline.delta.rows.newer_sql import is_newer, of_place
 from pipeline.delta.table_history import as_in_table, check_committed
@@ -65,7 +66,7 @@ def replay(
     export: Export,
     ranges: Mapping[int, PartitionOffsets],
     read: ReadRecords,
-    log_starts: Callable[[], Mapping[int, int]],
+    newest: Newest,
     notify: Notify = lambda _: None,
 ) -> ReplayResult:
     """Decode the open dead letters of an export again.
@@ -73,12 +74,12 @@ def replay(
     Args:
         ranges: the offsets of the topic's partitions, from one version of its state.
         read: called at most once.
-        log_starts: returns the current log start offsets by partition. The replay calls this function after it has read
-            the records, because retention may have removed records after `ranges` were read.
+        newest: called after the records were read, because other work may have removed records after `ranges` were read.
         notify: receives one line before a rewrite of the table.
 
     Raises:
         ExportRefusedError: there is no exported table, or the table does not fit the topic.
+        LogChangedError: tombstones may be missing among the records. No row was changed.
         ConflictError: another export changed the table meanwhile. Nothing is lost.
     """
     head, before = look_at_table(spark, export)
@@ -98,10 +99,12 @@ def replay(
     start, end = decide_replay(export.mode, before, ranges, _first_offsets(letters))
     rows = _decoded(export, read(start, end, {}), letters).persist()
     try:
+        rows.count()  # reads the records
+        check_read(export, ranges, start, {}, newest)
         with named_conflicts(export.table, "replay"):
             stamp = _write(spark, export, rows, stamp, head, NextLink(head, start) if export.digest else None)
             commit = check_committed(export.table, head.version, stamp)
-            counts = mark_letters(spark, export, table_id, letters, rows, log_starts())
+            counts = mark_letters(spark, export, table_id, letters, rows, newest())
     finally:
         rows.unpersist()
     written, _ = rows_changed(commit)
@@ -188,18 +191,18 @@ def mark_letters(
     table_id: str,
     letters: DataFrame,
     rows: DataFrame,
-    log_starts: Mapping[int, int],
+    newest: Mapping[int, PartitionOffsets],
 ) -> dict[str | None, int]:
     """Write the outcomes of the dead letters.
 
     Args:
         rows: the decoded records, as `_decoded` returns them.
-        log_starts: by partition, the log start offset after the records were read.
+        newest: the offsets of the partitions after the records were read.
 
     Returns:
         By outcome, the number of dead letters. The key None has the number of dead letters that stay open.
     """
-    fates = _fates(spark, export, letters, rows, log_starts).persist()
+    fates = _fates(spark, export, letters, rows, newest).persist()
     try:
         counts = {row["outcome"]: row["count"] for row in fates.groupBy("outcome").count().collect()}
         if counts.keys() - {None}:
@@ -214,7 +217,11 @@ def mark_letters(
 
 
 def _fates(
-    spark: SparkSession, export: Export, letters: DataFrame, rows: DataFrame, log_starts: Mapping[int, int]
+    spark: SparkSession,
+    export: Export,
+    letters: DataFrame,
+    rows: DataFrame,
+    newest: Mapping[int, PartitionOffsets],
 ) -> DataFrame:
     """Partition, offset and outcome of each of these dead letters. The rows must be in the table already."""
     table = spark.read.format("delta").load(export.table)
@@ -237,8 +244,8 @@ def _fates(
         )
         newer = "false"
     below_start = F.lit(False)
-    for partition, log_start in log_starts.items():
-        is_gone = (F.col("_letter.partition") == partition) & (F.col("_letter.offset") < log_start)
+    for partition, offsets in newest.items():
+        is_gone = (F.col("_letter.partition") == partition) & (F.col("_letter.offset") < offsets.log_start_offset)
         below_start = below_start | is_gone
     is_row = "_there.partition = _letter.partition AND _there.offset = _letter.offset"
     outcome = (

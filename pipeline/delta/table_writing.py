@@ -23,7 +23,7 @@ from pipeline.delta.rows.export_rows import first_undecodable, place
 from pipeline.delta.rows.newer_sql import is_newer, of_place
 from pipeline.delta.rows.row_columns import row_columns, table_columns
 from pipeline.delta.rows.upserted_rows import BECOMES_STALE, DECIDES, STALE_AFTER, WINS, upsert_source
-from pipeline.delta.table_history import Commit, read_head
+from pipeline.delta.table_history import Commit, check_committed, read_head
 from pipeline.delta.table_stamp import NextLink, Stamp, TableHead, perhaps_written
 
 
@@ -39,6 +39,9 @@ def append_undecodable(
     Args:
         rows: at least one of them is a dead letter.
         start: by partition, the first offset that was read.
+
+    Raises:
+        ConflictError: Delta skipped the append, because another export appended dead letters meanwhile.
     """
     bad = rows.where("_reason IS NOT NULL")
     head = read_head(export.dead_letters, stamp.table_id)
@@ -66,8 +69,9 @@ def append_undecodable(
         F.lit(stamp.table_id).alias("table_id"),
         F.lit(None).cast("string").alias("outcome"),
     )
-    guard = head.next_guard if head is not None else 0
+    guard, version = (head.next_guard, head.version) if head is not None else (0, -1)
     append_dead_letters(letters, export.dead_letters, stamp.app_id, guard, stamp.to_json())
+    check_committed(export.dead_letters, version, stamp)
 
 
 def letters_of(spark: SparkSession, export: Export, table_id: str) -> DataFrame:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from lakelog.optional import MissingPackageError
 from pipeline.delta.export_plan import Export, ExportBounds, ExportPlan, ExportResult, PartitionOffsets, Register
+from pipeline.delta.reads.whole_reads import Newest
 from pipeline.jdbc.connecting import connected
 from pipeline.jdbc.database import DatabaseAccessError, DatabaseFailedError, DatabaseUnavailableError, DuplicateKeyError
 from pipeline.jdbc.database_export import export_to_database
@@ -50,6 +51,7 @@ def export_topic_to_database(
     ranges: Mapping[int, PartitionOffsets],
     register: Register,
     bounds: ExportBounds,
+    newest: Newest,
     reading_with_spark: ReadingWithSpark,
 ) -> ExportResult:
     """Export the new records of a topic into the table of `export.jdbc`."""
@@ -64,7 +66,9 @@ def export_topic_to_database(
             return fill_with_spark(read(*plan.to_read, plan.required), target, staging)
 
     with connected(wanted.jdbc.target()) as database:
-        return export_to_database(database, target, ranges, fill_tables, register, bounds, wanted.max_dead_letter_share)
+        return export_to_database(
+            database, target, ranges, fill_tables, register, bounds, wanted.max_dead_letter_share, newest
+        )
 
 
 def _fill_without_spark(

@@ -9,7 +9,7 @@ what the next run reads. So if the process dies between these steps, no record i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from pipeline.delta.comments.column_comments import write_comments
@@ -22,6 +22,7 @@ from pipeline.delta.export_plan import (
     Register,
     offset_ranges,
 )
+from pipeline.delta.reads.whole_reads import LogChangedError, Newest
 from pipeline.delta.table_history import plan_from_history, read_head, were_files_joined
 from pipeline.delta.table_stamp import TableHead
 from pipeline.delta.upkeep.deleted_files import check_files
@@ -38,7 +39,7 @@ from pipeline.export.export_request import bounds_of, check_options, wanted_expo
 from pipeline.export.export_to_database import export_topic_to_database
 from pipeline.job import JobContext, JobReport
 from pipeline.topic_model import TopicSchemas, changed_model, record_model
-from storage_engine.errors import ConflictError, LogError
+from storage_engine.errors import ConflictError, LogError, UnknownTopicError
 from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.readers.consumer_files import (
     DATABASE_EXPORT_KIND,
@@ -53,18 +54,28 @@ if TYPE_CHECKING:
     from storage_engine.topic.chain.topic_state import RecordedModel, TopicState
 
 _MOST_ATTEMPTS = 5
-"""How often an export is made if each time files of its table are joined meanwhile."""
+"""How often an export is made if each time files of its table are joined meanwhile, or records of the log are removed."""
 
 
 def export_topic(context: JobContext) -> JobReport:
-    """Export the new records of the topic of the section `export`, or replay its dead letters, or rebuild its table.
+    """Export the new records of the topic of the section `export`, or replay its dead letters, or rebuild its table. If
+    records are removed from the log while they are read, the export begins again.
 
     Raises:
         DeletedFilesError: the export was committed, but other programs had deleted its files before.
+        LogChangedError: tombstones may be missing among the records of each attempt. Nothing was committed.
         LogError: nothing was committed to the table. An error after the commit, while the positions are recorded, raises
             nothing, but becomes a warning in the report.
     """
     check_options(context)
+    for _ in range(_MOST_ATTEMPTS - 1):
+        with suppress(LogChangedError):
+            return _export_once(context)
+    return _export_once(context)
+
+
+def _export_once(context: JobContext) -> JobReport:
+    """Plan the export with the newest state of the topic, and make it."""
     started_ms = context.clock.now_ms()
     wanted = context.settings.required_export()
     context.topics.state(wanted.topic)  # raises the right error if the topic does not exist
@@ -73,7 +84,6 @@ def export_topic(context: JobContext) -> JobReport:
     accepted = vars(context.arguments).get("accept_schema", False)
     schemas = TopicSchemas(target.schema, target.key_schema)
     changed = changed_model(context.settings, state.topic, state.model, schemas, accepted)
-    ranges = offset_ranges(state)
 
     def register(positions: Mapping[int, int]) -> None:
         name = export_consumer(wanted.shown_table)
@@ -82,16 +92,17 @@ def export_topic(context: JobContext) -> JobReport:
 
     newly_accepted = changed if accepted else None
     if vars(context.arguments).get("replay"):
-        return _replay(context, state, target, ranges, newly_accepted)
+        return _replay(context, state, target, newly_accepted)
     if vars(context.arguments).get("rebuild"):
         head = read_head(target.table)
         if head is not None and not head.is_new:
             return _rebuild(context, state, target, head, register, changed)
     bounds = bounds_of(context, state)
     if wanted.jdbc is not None:
-        result = export_topic_to_database(context, state, target, ranges, register, bounds, _reading_with_spark)
+        ranges, newest = offset_ranges(state), _newest(context, state)
+        result = export_topic_to_database(context, state, target, ranges, register, bounds, newest, _reading_with_spark)
     else:
-        result = _to_delta(context, state, target, ranges, register, bounds)
+        result = _to_delta(context, state, target, register, bounds)
         if result.plan.waiting and result.table_version is not None:
             check_files(target.table, result.table_version, context.clock.now_ms() - started_ms)
     if not result.plan.waiting:
@@ -134,7 +145,6 @@ def _to_delta(
     context: JobContext,
     state: TopicState,
     target: Export,
-    ranges: Mapping[int, PartitionOffsets],
     register: Register,
     bounds: ExportBounds,
 ) -> ExportResult:
@@ -143,14 +153,16 @@ def _to_delta(
     attempts = 0
     while True:
         attempts += 1
-        plan = plan_from_history(target, ranges, bounds)
+        plan = plan_from_history(target, offset_ranges(state), bounds)
         if plan is not None and not plan.waiting:
             register(plan.before)
             return ExportResult(plan=plan, table_version=plan.table_version)
         prepare_name(context, target.table)
         try:
             small = None if plan is None else _without_spark(context, state, target, plan, register)
-            return _with_spark(context, state, target, ranges, register, bounds) if small is None else small
+            return _with_spark(context, state, target, register, bounds) if small is None else small
+        except LogChangedError:
+            raise
         except ConflictError:
             version = None if plan is None else plan.table_version
             if attempts == _MOST_ATTEMPTS or version is None or not were_files_joined(target.table, version):
@@ -174,6 +186,7 @@ def _without_spark(
             wanted.max_dead_letter_share,
             wanted.spark_records,
             accepted=vars(context.arguments).get("accept_dead_letters") is not None,
+            newest=_newest(context, state),
         )
 
 
@@ -181,7 +194,6 @@ def _with_spark(
     context: JobContext,
     state: TopicState,
     target: Export,
-    ranges: Mapping[int, PartitionOffsets],
     register: Register,
     bounds: ExportBounds,
 ) -> ExportResult:
@@ -192,12 +204,13 @@ def _with_spark(
         return export_increment(
             context.spark,
             target,
-            ranges,
+            offset_ranges(state),
             read,
             register,
             bounds,
             context.settings.required_export().max_dead_letter_share,
             context.lines.info,
+            _newest(context, state),
         )
 
 
@@ -230,7 +243,6 @@ def _replay(
     context: JobContext,
     state: TopicState,
     target: Export,
-    ranges: Mapping[int, PartitionOffsets],
     accepted: RecordedModel | None,
 ) -> JobReport:
     """Replay dead letters. accepted: the model to record, because the operator has accepted its changes; or None."""
@@ -238,7 +250,7 @@ def _replay(
 
     head = read_head(target.table)
     with _reading_with_spark(context, state, "replay") as read:
-        result = replay(context.spark, target, ranges, read, _log_starts(context, state), context.lines.info)
+        result = replay(context.spark, target, offset_ranges(state), read, _newest(context, state), context.lines.info)
     warnings = []
     try:
         if head is not None and head.version != result.table_version:
@@ -267,7 +279,7 @@ def _rebuild(
     options = RebuildOptions(lost or 0, bounds_of(context, state), wanted.max_dead_letter_share)
     with _reading_with_spark(context, state, "rebuild") as read:
         result = rebuild_table(
-            context.spark, target, head, offset_ranges(state), read, _log_starts(context, state), register, options
+            context.spark, target, head, offset_ranges(state), read, _newest(context, state), register, options
         )
     warnings = []
     if result.unfinished:
@@ -289,11 +301,15 @@ def _rebuild(
     return rebuild_report(target, wanted.table, result, warnings)
 
 
-def _log_starts(context: JobContext, state: TopicState) -> Callable[[], dict[int, int]]:
-    """A function that returns the current log start offsets by partition."""
+def _newest(context: JobContext, state: TopicState) -> Newest:
+    """A function that returns the newest offsets of the topic."""
 
-    def log_starts() -> dict[int, int]:
-        newest = context.topics.state(state.topic)
-        return {number: part.log_start_offset for number, part in enumerate(newest.partitions)}
+    def newest() -> Mapping[int, PartitionOffsets]:
+        found = context.topics.state(state.topic)
+        if found.topic_id != state.topic_id:
+            raise UnknownTopicError(
+                f"topic {state.topic}", "was deleted and created again while it was read", "Start the job again."
+            )
+        return offset_ranges(found)
 
-    return log_starts
+    return newest

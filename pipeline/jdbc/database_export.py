@@ -2,7 +2,8 @@
 
     1. read the position of the table, and plan the run (`pipeline.delta.export_plan`); end if nothing is new
     2. drop the staging tables of dead runs; tasks decode the records and fill the staging tables of this run
-    3. stop if there are too many dead letters; create the table, or add columns
+    3. stop if tombstones may be missing (`pipeline.delta.reads.whole_reads`), or if there are too many dead letters; create
+       the table, or add columns
     4. one transaction locks the position, compares it with the position of step 1, merges the rows, adds the dead
        letters, and writes the new position
     5. drop the staging tables
@@ -38,6 +39,7 @@ from pipeline.delta.export_plan import (
     decide_export,
     new_stamp,
 )
+from pipeline.delta.reads.whole_reads import Newest, check_plan_read, no_other_work
 from pipeline.delta.table_stamp import Stamp, TableHead
 from pipeline.jdbc import merge_sql
 from pipeline.jdbc.database import Database, RecordsLostError
@@ -59,6 +61,7 @@ def export_to_database(
     register: Register = lambda _: None,
     bounds: ExportBounds = NO_BOUNDS,
     max_share: float = DEFAULT_MAX_SHARE,
+    newest: Newest = no_other_work,
 ) -> ExportResult:
     """Export the new records, up to the last stable offsets in `ranges`.
 
@@ -68,10 +71,12 @@ def export_to_database(
         register: called with the table's positions before any record is read.
         bounds: the options of the command line for this run.
         max_share: the largest allowed share of dead letters, unless the command line accepts them.
+        newest: called after the records were read.
 
     Raises:
         ExportRefusedError: the table does not fit the topic. Each subclass has a remedy.
         TooManyDeadLettersError: more records than allowed cannot be decoded. Nothing was exported.
+        LogChangedError: tombstones may be missing among the records. Nothing was exported.
         ConflictError: another run has committed meanwhile. Nothing is lost.
         DatabaseUnavailableError, DatabaseAccessError, DatabaseFailedError: the database failed or refused.
     """
@@ -88,6 +93,7 @@ def export_to_database(
     create_staging(database, export, staging)
     try:
         filled = fill_tables(plan, staging)
+        check_plan_read(export, plan, newest)
         counts = _counts(filled)
         recent = recent_after(plan.recent, counts, max_share, accepted=bounds.up_to is not None)
         if recent is None:

@@ -8,8 +8,8 @@ A rebuild has four steps:
 
     1. read the table's newest version, plan the rebuild, and register the log start offsets as the position of the
        export, so that compaction keeps all tombstones meanwhile
-    2. read and decode the log; stop if too many records cannot be decoded, or if rows would be lost
-       (`pipeline.delta.rebuild.lost_rows`)
+    2. read and decode the log; stop if tombstones may be missing (`pipeline.delta.reads.whole_reads`), if too many
+       records cannot be decoded, or if rows would be lost (`pipeline.delta.rebuild.lost_rows`)
     3. append the dead letters that are not in their table yet; then overwrite the table, with the new columns, mode and
        position in the same commit
     4. write the outcomes of open dead letters, as a replay does
@@ -24,7 +24,7 @@ export run at the same time, one of them ends with a ConflictError.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -49,6 +49,7 @@ from pipeline.delta.export_plan import (
 )
 from pipeline.delta.exporting import ReadRecords, count_records, decided, too_many
 from pipeline.delta.layout_columns import as_partitioned
+from pipeline.delta.reads.whole_reads import Newest, check_plan_read
 from pipeline.delta.rebuild.lost_rows import LostRows, check_lost, lost_rows
 from pipeline.delta.replaying import mark_letters, open_letters
 from pipeline.delta.rows.export_rows import decoding
@@ -101,7 +102,7 @@ def rebuild_table(
     head: TableHead,
     ranges: Mapping[int, PartitionOffsets],
     read: ReadRecords,
-    log_starts: Callable[[], Mapping[int, int]],
+    newest: Newest,
     register: Register = lambda _: None,
     options: RebuildOptions = RebuildOptions(),
 ) -> RebuildResult:
@@ -111,13 +112,14 @@ def rebuild_table(
         head: the newest version of the table.
         ranges: the offsets of the topic's partitions, from one version of its state.
         read: called once.
-        log_starts: returns the current log start offsets by partition; called after the records were read.
+        newest: called after the records were read.
         register: called with the log start offsets before any record is read.
 
     Raises:
         RowsWouldBeLostError: rows would be lost, and the operator did not accept this. Nothing was changed.
         TooManyDeadLettersError: more records than allowed cannot be decoded. Nothing was changed.
         ExportRefusedError: the table belongs to another topic, or must not be rewritten.
+        LogChangedError: tombstones may be missing among the records. Nothing was changed.
         ConflictError: another writer changed the table meanwhile. Nothing is lost.
     """
     check_topic(export, head)
@@ -131,6 +133,7 @@ def rebuild_table(
     rows = decided(export, read(*plan.to_read, plan.required, decoding(export))).persist()
     try:
         counts = count_records(rows)
+        check_plan_read(export, plan, newest)
         recent = recent_after(Recent(), counts, options.max_share, accepted=options.bounds.up_to is not None)
         if recent is None:
             raise too_many(export, replace(plan, head=None), rows, counts, options.max_share)
@@ -142,7 +145,7 @@ def rebuild_table(
             stamp = _write(spark, export, plan, rows, counts, stamp, partitions)
             result = _result(export, plan, counts, head.version, stamp)
             fit_layout(spark, export)  # last: a partitioned table cannot get clustering columns
-        unfinished = _finish(spark, export, stamp, rows, log_starts)
+        unfinished = _finish(spark, export, stamp, rows, newest)
     finally:
         rows.unpersist()
     foreign = _foreign(export.table, head.version, result.table_version or 0)
@@ -165,7 +168,7 @@ def decide_rebuild(
     # The log can still have records from the time when the topic had fewer partitions.
     known = known_began(head)
     began = Began({}, known.partitions if known is not None else 1)
-    return ExportPlan(head, start, start, end, began=began)
+    return ExportPlan(head, start, start, end, began=began, ranges=ranges)
 
 
 def _partitions(spark: SparkSession, export: Export, table: DataFrame) -> list[str]:
@@ -228,14 +231,14 @@ def _finish(
     export: Export,
     stamp: Stamp,
     rows: DataFrame,
-    log_starts: Callable[[], Mapping[int, int]],
+    newest: Newest,
 ) -> str:
     """Write the outcomes of the open dead letters. Returns why this failed, or an empty text: the table is complete
     without the outcomes."""
     try:
         letters = open_letters(spark, export, stamp.table_id, stamp.positions)
         if letters is not None and not letters.isEmpty():
-            mark_letters(spark, export, stamp.table_id, letters, rows, log_starts())
+            mark_letters(spark, export, stamp.table_id, letters, rows, newest())
     except LogError as error:
         return str(error)
     except SPARK_ERRORS as error:

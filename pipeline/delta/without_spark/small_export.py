@@ -37,6 +37,7 @@ from pipeline.delta.export_plan import (
     Register,
     new_stamp,
 )
+from pipeline.delta.reads.whole_reads import Newest, check_plan_read, no_other_work
 from pipeline.delta.rows.row_columns import REASONS, row_columns, table_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 from pipeline.delta.table_history import as_in_table, check_committed, head_as_before, read_head
@@ -62,6 +63,7 @@ def export_without_spark(
     spark_records: int = DEFAULT_SPARK_RECORDS,
     *,
     accepted: bool = False,
+    newest: Newest = no_other_work,
 ) -> ExportResult | None:
     """Make the planned export, or return None: then Spark must make it.
 
@@ -72,9 +74,11 @@ def export_without_spark(
         max_share: the largest allowed share of dead letters.
         spark_records: Spark exports at least this many records.
         accepted: the command line accepts the dead letters.
+        newest: called after the records were read.
 
     Raises:
         TooManyDeadLettersError: more records than allowed cannot be decoded. Nothing was committed.
+        LogChangedError: tombstones may be missing among the records. Nothing was committed.
         ConflictError: another writer changed the table meanwhile. Nothing is lost.
         StorageError: a table cannot be read or written.
     """
@@ -92,6 +96,7 @@ def export_without_spark(
     batches = _read(read, plan, spark_records)
     if batches is None:
         return None
+    check_plan_read(export, plan, newest)
     decoded = pa.Table.from_batches(decode_batches(batches, export), schema=decoded_columns(export))
     counts = _count(export, decoded)
     recent = recent_after(plan.recent, counts, max_share, accepted=accepted)

@@ -194,7 +194,7 @@ def test_a_rebuild_replaces_rows_with_deletion_vectors(log: Log, upsert: Export,
     before = with_deltalake(export.table)
     head = read_head(export.table)
     assert head is not None
-    result = rebuild_table(log.spark, export, head, log.ranges(), log.read, lambda: {0: 0})
+    result = rebuild_table(log.spark, export, head, log.ranges(), log.read, log.ranges)
     assert (result.before, result.exported.written, result.lost.total) == (28, 28, 0)
     assert vectors(table_at(export.table)) == 0
     assert with_deltalake(export.table) == with_spark(log.spark, export.table) == before

@@ -23,9 +23,10 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 
 from lakelog.spark.splits import RECORDS, RecordTask
-from pipeline.delta import exporting, replaying, table_schema
+from pipeline.delta import exporting, replaying, table_schema, table_writing
 from pipeline.delta.dead_letter_share import TooManyDeadLettersError, followed_by, is_too_much
 from pipeline.delta.export_plan import (
+    NO_BOUNDS,
     Export,
     ExportBounds,
     ExportMode,
@@ -40,7 +41,7 @@ from pipeline.delta.export_plan import (
 )
 from pipeline.delta.exporting import export_increment
 from pipeline.delta.replaying import ReplayResult, replay
-from pipeline.delta.table_history import Commit, find_head
+from pipeline.delta.table_history import Commit, find_head, plan_from_history
 from pipeline.delta.table_stamp import NewerTableError, Recent, Stamp, TableHead
 from pipeline.delta.without_spark import small_export
 from schemas.event_model import EventModel
@@ -473,7 +474,7 @@ def renamed(log: Log) -> None:
 
 
 def replayed(log: Log, export: Export) -> ReplayResult:
-    return replay(log.spark, export, log.ranges(), log.read, lambda: dict.fromkeys(log.records, 0))
+    return replay(log.spark, export, log.ranges(), log.read, log.ranges)
 
 
 def outcomes(export: Export) -> dict[int, str | None]:
@@ -531,7 +532,7 @@ def test_replay_appends_each_record_once_and_leaves_what_the_log_has_lost(
 
     def replay_where_the_log_began_at(first: int) -> None:
         """By the time of reading, retention has taken it to 1."""
-        replay(log.spark, mended, {0: PartitionOffsets(first, 6)}, read, lambda: {0: 1})
+        replay(log.spark, mended, {0: PartitionOffsets(first, 6)}, read, lambda: {0: PartitionOffsets(1, 6)})
 
     with monkeypatch.context() as patch:
         patch.setattr(replaying, "mark_letters", lambda *_: killed())
@@ -681,6 +682,37 @@ def test_who_is_overtaken_before_reading_doubles_nothing(log: Log, append: Expor
     with pytest.raises(ConflictError, match=r"another (export|writer)"):
         export_increment(log.spark, overtaken, log.ranges(), log.read, let_another_export_commit)
     assert numbers(append) == {b"a": 1, b"b": 2}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_dead_letters_are_not_lost_if_a_shorter_export_is_killed_meanwhile(
+    log: Log, append: Export, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    """The killed export has appended its dead letters, but no rows. Both appends of dead letters have the same guard.
+    is_first: the killed export makes the table of the dead letters."""
+    log.add(b"a", 1 if is_first else BAD)
+    run(log, append)
+    log.add(b"b", BAD)
+    shorter = plan_from_history(append, log.ranges(), NO_BOUNDS)
+    assert shorter is not None
+    log.add(b"c", BAD)
+    write = table_writing.append_dead_letters
+
+    def let_the_shorter_one_append(*arguments: Any) -> None:
+        with monkeypatch.context() as patch, suppress(Killed):
+            killed_in("_write", after=False, patch=patch, way=small_export)
+            small_export.export_without_spark(append, shorter, log.read_batches, max_share=1)
+        write(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table_writing, "append_dead_letters", let_the_shorter_one_append)
+        with pytest.raises(ConflictError, match=r"another export committed after version .*start this export again"):
+            export_increment(log.spark, append, log.ranges(), log.read, max_share=1)
+    before = [] if is_first else [0]
+    assert dead_offsets(append) == [*before, 1]
+    log.with_spark = True
+    assert run(log, append).dead_letters == 2
+    assert dead_offsets(append) == [*before, 1, 2]
 
 
 def test_a_replay_that_is_overtaken_doubles_nothing(log: Log, append: Export, monkeypatch: pytest.MonkeyPatch) -> None:

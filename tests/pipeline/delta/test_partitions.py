@@ -250,7 +250,7 @@ def test_another_partitioning_is_refused_until_a_rebuild(log: Log, upsert: Expor
 def rebuild(log: Log, export: Export) -> None:
     head = read_head(export.table)
     assert head is not None
-    rebuild_table(log.spark, export, head, log.ranges(), log.read, lambda: {0: 0})
+    rebuild_table(log.spark, export, head, log.ranges(), log.read, log.ranges)
 
 
 def test_the_columns_of_a_layout_are_checked(upsert: Export) -> None:

@@ -193,7 +193,7 @@ def test_a_replay_widens_the_table_too(log: Log, upsert: Export) -> None:
     log.add(b"a", 1)
     log.add(b"b", b'{"number": 2.5}')
     run(log, upsert)
-    result = replay(log.spark, wide(upsert), log.ranges(), log.read, lambda: {0: 0})
+    result = replay(log.spark, wide(upsert), log.ranges(), log.read, log.ranges)
     assert (result.replayed, result.still_open) == (1, 0)
     assert contents(upsert.table) == contents(made_at_once(log, wide(upsert)).table)
 

@@ -18,6 +18,7 @@ from pipeline.delta.export_plan import (
     ExportResult,
     PartitionOffsets,
 )
+from pipeline.delta.reads.whole_reads import Newest, no_other_work
 from pipeline.jdbc.connecting import connected
 from pipeline.jdbc.database_export import FillTables, export_to_database
 from pipeline.jdbc.staging import Filled, Staging, fill
@@ -82,12 +83,14 @@ class Shop:
         ranges: Mapping[int, PartitionOffsets] | None = None,
         fill_tables: FillTables | None = None,
         meanwhile: Callable[[], object] = lambda: None,
+        newest: Newest = no_other_work,
     ) -> ExportResult:
         """Run the export.
 
         Args:
             up_to: the end offsets; default: those of the log.
             meanwhile: is called after the staging tables were filled.
+            newest: the offsets after that.
         """
 
         def filling(plan: ExportPlan, staging: Staging) -> Sequence[Filled]:
@@ -97,7 +100,9 @@ class Shop:
 
         with connected(self.target) as database:
             found = ranges if ranges is not None else self.ranges(up_to)
-            return export_to_database(database, self.export, found, filling, bounds=bounds, max_share=max_share)
+            return export_to_database(
+                database, self.export, found, filling, bounds=bounds, max_share=max_share, newest=newest
+            )
 
     def fill_tables(self, plan: ExportPlan, staging: Staging) -> Sequence[Filled]:
         """One task for each partition, with batches of three records."""

@@ -18,10 +18,13 @@ from lakelog.optional import MissingPackageError
 from pipeline.delta.dead_letter_share import TooManyDeadLettersError
 from pipeline.delta.export_plan import (
     ExportBounds,
+    ExportPlan,
     OffsetRefusedError,
+    PartitionOffsets,
     PositionAheadError,
     TopicRecreatedError,
 )
+from pipeline.delta.reads.whole_reads import LogChangedError
 from pipeline.jdbc.connecting import connected
 from pipeline.jdbc.database import (
     ColumnTypeError,
@@ -30,7 +33,7 @@ from pipeline.jdbc.database import (
     NotExportedTableError,
     RecordsLostError,
 )
-from pipeline.jdbc.staging import Staging, create_staging
+from pipeline.jdbc.staging import Filled, Staging, create_staging, fill
 from pipeline.settings.jdbc_settings import DatabaseKind, DatabaseTarget
 from storage_engine.errors import ConflictError, LogError
 from tests.free_ports import free_ports
@@ -59,6 +62,33 @@ def test_run_that_was_paused_before_its_transaction_loses(shop: Shop, is_first: 
     assert shop.letters("offset") == [(2,)]
     assert shop.staging_tables() == []
     assert shop.run().records == 0
+
+
+def test_a_run_does_not_commit_without_a_tombstone_that_was_removed_while_it_read(shop: Shop) -> None:
+    shop.log.add(b"a", 1)
+    shop.log.add(b"b", 2)
+    shop.run()
+    position = shop.position()
+    shop.log.add(b"b", None)
+    shop.log.add(b"c", 3)
+    cleaned = {0: PartitionOffsets(0, 4, tombstones_end=3)}
+
+    def without_the_tombstone(plan: ExportPlan, staging: Staging) -> Sequence[Filled]:
+        return [fill(shop.export, staging, shop.log.read_batches({0: 3}, plan.end, {}))]
+
+    with pytest.raises(
+        LogChangedError, match="compaction removed tombstones of orders-0 while this partition was read"
+    ):
+        shop.run(fill_tables=without_the_tombstone, newest=lambda: cleaned)
+    assert shop.rows("_key", "number") == [(b"a", 1), (b"b", 2)]
+    assert (shop.position(), shop.staging_tables()) == (position, [])
+
+    def what_is_left(plan: ExportPlan, staging: Staging) -> Sequence[Filled]:
+        return [fill(shop.export, staging, shop.log.read_batches({0: at}, {0: at + 1}, {})) for at in (0, 3)]
+
+    again = shop.run(ranges=cleaned, fill_tables=what_is_left, newest=lambda: cleaned)
+    assert (again.plan.reread, again.deleted) == ((0,), 1)
+    assert shop.rows("_key", "number") == [(b"a", 1), (b"c", 3)]
 
 
 @pytest.mark.parametrize("is_first", [True, False])

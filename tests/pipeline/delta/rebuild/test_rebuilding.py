@@ -50,7 +50,7 @@ def rebuild(
         lambda first, end, known, then=RECORDS: read_topic(
             spark, topic.storage, state, first, end, known, NO_PROGRESS, then
         ),
-        lambda: {number: part.log_start_offset for number, part in enumerate(topic.state().partitions)},
+        topic.ranges,
         options=RebuildOptions(accepted_lost, bounds, max_share),
     )
 
