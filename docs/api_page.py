@@ -111,7 +111,8 @@ of a transaction writes a new version of the topic's state. To write fewer versi
 
 `read` determines the first and last offset of each partition, but reads no record yet. Records that are committed after
 this call are not included. The columns are those of Spark's Kafka source: `key`, `value`, `topic`, `partition`,
-`offset`, `timestamp`, `timestampType`, `headers`.
+`offset`, `timestamp`, `timestampType`, `headers`. A `timestamp` outside the years 1 to 9999 is the first or the last
+millisecond of these years.
 
 ```python
 from datetime import UTC, datetime, timedelta

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs
 
-from lakelog.rows import ROWS
+from lakelog.rows import LAST_MS, ROWS
 from storage_engine.errors import ConfigError, NotFoundError
 from storage_engine.log.segment_reader import SegmentFile
 from storage_engine.record.header import NO_TIMESTAMP
@@ -39,8 +39,6 @@ from storage_engine.topic.readers.time_bounds import first_offset_beyond, first_
 _EXACT_ENOUGH = 1_000
 """The search for a bound by offset stops at this precision. So at most this many offsets before the first offset that
 can match are read, too."""
-_LARGEST_MS = (2**63 - 1) // 1_000
-"""The largest time, in milliseconds, that the column `timestamp` can contain. The column has microseconds."""
 _TIME = ROWS.field("timestamp").type
 _NO_ROWS = pa.schema([field.with_nullable(True) for field in ROWS])
 _FORMAT = ds.IpcFileFormat()
@@ -198,7 +196,7 @@ class _MatchingOffsets:
             return bool(self.among([stretch._replace(largest_ms=largest_ms)]))
 
         smallest_ms = NO_TIMESTAMP if stretch.smallest_ms is None else stretch.smallest_ms
-        if stretch.largest_ms > _LARGEST_MS or can_match(smallest_ms, smallest_ms):
+        if stretch.largest_ms > LAST_MS or can_match(smallest_ms, smallest_ms):
             return None
         return _bisected(smallest_ms, stretch.largest_ms, can_match)[1]
 
@@ -209,7 +207,7 @@ class _MatchingOffsets:
             return bool(self.among([stretch._replace(smallest_ms=smallest_ms)]))
 
         largest_ms = stretch.largest_ms
-        if largest_ms > _LARGEST_MS or can_match(largest_ms, largest_ms):
+        if largest_ms > LAST_MS or can_match(largest_ms, largest_ms):
             return None
         return _bisected(largest_ms, NO_TIMESTAMP if stretch.smallest_ms is None else stretch.smallest_ms, can_match)[1]
 
@@ -221,7 +219,7 @@ class _MatchingOffsets:
             & (pc.field("offset") >= pa.scalar(stretch.first, pa.int64()))
             & (pc.field("offset") < pa.scalar(stretch.end, pa.int64()))
         )
-        if stretch.largest_ms > _LARGEST_MS:
+        if stretch.largest_ms > LAST_MS:
             return known
         known &= pc.field("timestamp") <= pa.scalar(stretch.largest_ms * 1_000, _TIME)
         if stretch.smallest_ms is None:

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from lakelog.rows import as_rows
+from lakelog.rows import FIRST_MS, LAST_MS, as_rows
 from storage_engine.config import LONG_MAX
 from storage_engine.errors import FencedError, UnknownTopicError
 from storage_engine.log.isolation import Isolation
@@ -36,8 +36,6 @@ from storage_engine.topic.topics import Topics
 
 _RECORDS_AT_ONCE = 1_000
 _EPOCH = datetime.fromtimestamp(0, UTC)
-_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""The first and the last millisecond of the years 1 to 9999, which Python can represent."""
 _Item = TypeVar("_Item")
 Pieces = Callable[[pa.RecordBatch, str, int], Iterator[tuple[_Item, int]]]
 """Divides records of a topic and a partition into pieces. The records have the columns of
@@ -178,5 +176,5 @@ def in_records(records: pa.RecordBatch, topic: str, partition: int) -> Iterator[
         names = ("key", "value", "offset", "timestamp", "headers")
         for key, value, offset, timestamp, headers in zip(*(columns[name].to_pylist() for name in names), strict=True):
             named = tuple((header["key"], header["value"]) for header in headers)
-            moment = _EPOCH + timedelta(milliseconds=min(max(timestamp, _FIRST_MS), _LAST_MS))
+            moment = _EPOCH + timedelta(milliseconds=min(max(timestamp, FIRST_MS), LAST_MS))
             yield Record(key, value, topic, partition, offset, moment, named), offset + 1

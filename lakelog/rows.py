@@ -6,7 +6,7 @@ value          binary                  null in a tombstone
 topic          string
 partition      int32
 offset         int64
-timestamp      timestamp[us, UTC]      Kafka's milliseconds
+timestamp      timestamp[us, UTC]      Kafka's milliseconds; outside the years 1 to 9999, the first or the last of these years
 timestampType  int32                   0 CreateTime, 1 LogAppendTime, -1 no timestamp
 headers        list of {key, value}    empty if there are none
 """
@@ -39,12 +39,16 @@ ROWS = pa.schema(
     ]
 )
 """Columns of Spark's Kafka source, with includeHeaders."""
+FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The first and the last millisecond of the years 1 to 9999, which Python, Spark and databases can represent."""
 
 
 def as_rows(records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
     """Rows with the columns of ROWS, made from the records of one partition. The records have the columns of
     record.record_columns.RECORDS."""
     count = records.num_rows
+    times = pc.min_element_wise(records["timestamp"], LAST_MS, skip_nulls=False)
+    times = pc.max_element_wise(times, FIRST_MS, skip_nulls=False)
     records = with_binary(records)  # Spark, pandas and other libraries cannot read Arrow's view types
     return pa.RecordBatch.from_arrays(
         [
@@ -53,7 +57,7 @@ def as_rows(records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBat
             pa.repeat(pa.scalar(topic), count),
             pa.repeat(pa.scalar(partition, pa.int32()), count),
             records["offset"],
-            pc.multiply(records["timestamp"], 1000).cast(pa.timestamp("us", tz="UTC")),
+            pc.multiply(times, 1000).cast(pa.timestamp("us", tz="UTC")),
             records["timestamp_type"].cast(pa.int32()),
             records["headers"],
         ],

@@ -10,8 +10,9 @@ contains a part of the value, because some people are allowed to read logs and d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import compress, repeat
 from typing import Any
 
 import pyarrow as pa
@@ -19,8 +20,13 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from schemas.comparing import ModelField, model_fields
 from schemas.decoder import DecodedValues, Row, UndecodableError, decode_each
+from schemas.event_model import IS_NUMBER, IS_TIME
+from schemas.exact_decimals import ExactValidator, has_decimal, has_long_number
 from schemas.model_columns import arrow_schema
 from schemas.writers.wire_format import json_text
+
+Validate = Callable[[bytes], BaseModel]
+"""Makes an event from a text in JSON, or raises a ValidationError."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +60,16 @@ def decode_values(model: type[BaseModel], values: pa.BinaryArray) -> DecodedValu
     """
     schema = arrow_schema(model)
     nested = [field.name for field in schema if pa.types.is_nested(field.type)]
-    validate = TypeAdapter(model).validate_json
+    plain = TypeAdapter(model).validate_json
+    validators: Iterator[Validate] = repeat(plain)
+    if any(has_decimal(field.type) for field in schema):
+        is_long = has_long_number(values)
+        exact = ExactValidator(model).validate_json if any(is_long) else plain
+        # `decode` gets the values that are not null.
+        validators = (exact if each else plain for each in compress(is_long, values.is_valid().to_pylist()))
 
     def decode(value: bytes) -> Row:
+        validate = next(validators)
         try:
             event: dict[str, Any] = validate(json_text(value)).__dict__
         except ValidationError as error:
@@ -69,9 +82,12 @@ def decode_values(model: type[BaseModel], values: pa.BinaryArray) -> DecodedValu
 
 
 def _reason(error: ValidationError) -> str:
-    first, *others = error.errors(include_url=False, include_context=False, include_input=False)
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    # A field with a time is checked for a number and for a time (schemas.event_model). Only the second error counts.
+    first, *others = (each for each in errors if each["loc"][-1:] != (IS_NUMBER,))
     # The name of a field that the model forbids is data of the producer.
-    parts = first["loc"][:-1] if first["type"] == "extra_forbidden" else first["loc"]
+    has_more = first["type"] == "extra_forbidden" or first["loc"][-1:] == (IS_TIME,)
+    parts = first["loc"][:-1] if has_more else first["loc"]
     place = ".".join(str(part) for part in parts)
     more = f" and {len(others)} more" if others else ""
     return f"{first['type']} at {place}{more}" if place else f"{first['type']}{more}"

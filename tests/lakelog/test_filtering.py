@@ -119,6 +119,23 @@ def test_bounds_hold_in_a_log_with_gaps_and_with_times_that_do_not_fit(tmp_path:
     assert offsets_that_can_match(f("offset") > 5, storage, state, 0, range(1)) == range(0)
 
 
+def test_times_beyond_the_years_1_to_9999_are_the_first_or_last_of_these_years(tmp_path: Path) -> None:
+    log = lakelog.open(tmp_path / "root", create=True)
+    config = {f"message.timestamp.{side}.max.ms": 2**63 - 1 for side in ("before", "after")}
+    topic = log.create_topic("orders", config=config)
+    last = datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)
+    for times in ([0], [2**63 - 1, 9_223_372_036_854_776, 253_402_300_800_000], [253_402_300_799_999, 1]):
+        topic.append([{"value": "a", "timestamp": each} for each in times])
+    epoch = datetime.fromtimestamp(0, UTC)
+    wanted = [epoch, last, last, last, last, epoch + timedelta(milliseconds=1)]
+    assert topic.read().to_arrow()["timestamp"].to_pylist() == wanted
+    time = f("timestamp")
+    for where, offsets in ((time >= last, [1, 2, 3, 4]), (time > last, []), (time < last, [0, 5])):
+        assert topic.read(where=where).to_arrow()["offset"].to_pylist() == offsets
+    batches = topic.follow_batches("g", stop_at_end=True)
+    assert [each for batch in batches for each in batch["timestamp"].to_pylist()] == wanted
+
+
 @pytest.mark.parametrize(
     ("where", "problem"),
     [

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Annotated
 
 import pyarrow as pa
 import pytest
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from schemas.ddl import event_model
 from schemas.decoder import DecodeError
 from schemas.event_decoding import decode_values
 from schemas.event_model import EventModel
@@ -83,6 +85,8 @@ def test_the_name_of_a_forbidden_field_is_not_shown() -> None:
         (b'{"left": null}', "missing at number"),
         (b'{"number": 1, "left": true}', "datetime_type at left"),
         (b'{"number": 1, "left": 5}', "datetime_type at left"),
+        (b'{"number": 1, "left": "2013-13-01T00:00:00"}', "datetime_parsing at left"),
+        (b'{"number": "secret", "left": "secret", "day": "secret"}', "int_type at number and 2 more"),
         (b'{"number": 1, "stops": [{"airport": "JFK"}, {"airport": 5}]}', "string_type at stops.1.airport"),
         (b'{"number": "secret", "day": "secret"}', "int_type at number and 1 more"),
         (b"secret", "json_invalid"),
@@ -101,3 +105,111 @@ def test_bad_value_is_named_by_row_kind_and_field_and_never_shown(value: bytes, 
     assert error.row == 1
     assert error.reason == reason
     assert "secret" not in error.reason
+
+
+@pytest.mark.parametrize("text", ["20130101", "2013", "20130101120000", "1356998400.5", "-1.5", "+5", ".5", "5."])
+def test_a_number_in_quotes_is_no_time(text: str) -> None:
+    model = event_model("at TIMESTAMP, day DATE, legs ARRAY<STRUCT<at: TIMESTAMP>>, days ARRAY<DATE>")
+    quoted = "".join(f"\\u{ord(each):04x}" for each in text)
+    values = [
+        f'{{"at": "{text}"}}', f'{{"at": "{quoted}"}}', f'{{"day": "{text}"}}', f'{{"legs": [{{}}, {{"at": "{text}"}}]}}',
+        f'{{"days": ["2013-01-01", "{text}"]}}',
+    ]  # fmt: skip
+    result = decode_values(model, pa.array([each.encode() for each in values], pa.binary()))
+    assert [each.reason for each in result.errors] == [
+        "datetime_type at at", "datetime_type at at", "date_type at day", "datetime_type at legs.1.at", "date_type at days.1",
+    ]  # fmt: skip
+
+
+def test_times_are_texts_and_objects_of_python() -> None:
+    left, day = datetime(2013, 1, 1, 10, tzinfo=UTC), date(2013, 1, 1)
+    trip = Trip(number=1, left=left, day=day)
+    assert (trip.left, trip.day) == (left, day)
+    assert Trip.model_validate_json(trip.model_dump_json()) == trip
+
+
+class Fare(BaseModel):
+    """A model with its own configuration and with validators."""
+
+    model_config = ConfigDict(populate_by_name=True)
+    price: Decimal = Field(alias="Price", max_digits=20, decimal_places=2)
+    rounded: Decimal | None = Field(default=None, max_digits=20, decimal_places=2)
+
+    @field_validator("rounded", mode="before")
+    @classmethod
+    def round_it(cls, value: float) -> float:
+        return round(value, 2)
+
+
+class Bill(EventModel):
+    total: Decimal | None = Field(default=None, max_digits=38, decimal_places=18)
+    cents: Decimal | None = Field(default=None, max_digits=20, decimal_places=2)
+    weight: float | None = None
+    text: str | None = None
+    fare: Fare | None = None
+    fares: list[Fare] | None = None
+    parts: list[Annotated[Decimal, Field(max_digits=20, decimal_places=2)]] | None = None
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('"cents": 123456789012345678.12', {"cents": Decimal("123456789012345678.12")}),
+        ('"cents": 999999999999999.99', {"cents": Decimal("999999999999999.99")}),
+        ('"cents":-9007199254740993.5', {"cents": Decimal("-9007199254740993.50")}),
+        ('"cents": 99999999999999999e-2', {"cents": Decimal("999999999999999.99")}),
+        ('"cents": 1e3', {"cents": Decimal("1000.00")}),
+        (
+            '"cents": 12.25, "total": 12.500000000000000001',
+            {"cents": Decimal("12.25"), "total": Decimal("12.500000000000000001")},
+        ),
+        ('"total": 12.500000000000000000, "weight": 12.5', {"total": Decimal("12.500000000000000000"), "weight": 12.5}),
+        ('"weight": 0.12345678901234568, "cents": 0.1', {"weight": 0.12345678901234568, "cents": Decimal("0.10")}),
+        (
+            '"text": "\\" , 9999999999999999.98", "cents": 9999999999999999.99',
+            {"text": '" , 9999999999999999.98', "cents": Decimal("9999999999999999.99")},
+        ),
+        (
+            '"parts": [1.5, 123456789012345678.12, "0.25"]',
+            {"parts": [Decimal("1.50"), Decimal("123456789012345678.12"), Decimal("0.25")]},
+        ),
+        (
+            '"fare": {"Price": 123456789012345678.12}, "fares": [{"price": 123456789012345678.12, "rounded": 1.2345}]',
+            {
+                "fare": {"price": Decimal("123456789012345678.12"), "rounded": None},
+                "fares": [{"price": Decimal("123456789012345678.12"), "rounded": Decimal("1.23")}],
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_a_decimal_keeps_the_digits_of_a_number(text: str, found: dict[str, object]) -> None:
+    values = pa.array([None, b'{"cents": 1.5}', f"{{{text}}}".encode(), f"\0\0\0\0\7{{{text}}}".encode()], pa.binary())
+    result = decode_values(Bill, values)
+    assert result.errors == []
+    none = dict.fromkeys(Bill.model_fields)
+    assert result.columns.to_pylist() == [none, {**none, "cents": Decimal("1.50")}, *[{**none, **found}] * 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('"cents": 1234567890.1200000000000001', "decimal_max_digits at cents"),
+        ('"cents": 123.4500000000000001', "decimal_max_places at cents"),
+        ('"cents": 1e-400', "decimal_max_digits at cents"),
+        ('"cents": 1e400', "decimal_max_digits at cents"),
+        ('"cents": 1e-99999999999999999999', "decimal_not_exact at cents"),
+        ('"cents": true, "weight": 0.12345678901234568', "decimal_type at cents"),
+        ('"cents": "secret", "weight": 0.12345678901234568', "decimal_parsing at cents"),
+        ('"text": 123456789012345678.12', "string_type at text"),
+        ('"weight": 12.5, "total": 12.500000000000000001', "decimal_not_exact at total"),
+        (
+            '"fares": [{"Price": 9999999999999999.98}, {"Price": 9999999999999999.99}]',
+            "decimal_not_exact at fares.0.Price and 1 more",
+        ),
+        ('"cents": 123456789012345678.12, ', "json_invalid"),
+    ],
+)  # fmt: skip
+def test_a_decimal_is_never_changed(text: str, reason: str) -> None:
+    result = decode_values(Bill, pa.array([f"{{{text}}}".encode()], pa.binary()))
+    assert [each.reason for each in result.errors] == [reason]
+    assert "secret" not in reason
