@@ -7,7 +7,9 @@
                     commit (OPTIMIZE); no row changes
 
 After a crash, the table is whole: its rows and its newest version are those of before or after a step. Exports, readers
-and other runs of this module may work at the same time. Only step 4 makes a commit (`pipeline.delta.upkeep.joining`).
+and other runs of this module may work at the same time. Only step 4 makes a commit (`pipeline.delta.upkeep.joining`). If an older
+Lakelog created the table, another commit before step 4 names the columns with whole statistics
+(`pipeline.delta.files.skipping_commit`).
 If another writer has removed one of the joined files meanwhile, Lakelog commits nothing, and decides step 4 again. If
 maintenance has joined a file, and an export merges rows of the same file at that time, Delta refuses the commit of the
 export, and the job makes the export again (`pipeline.export.one_export`).
@@ -34,6 +36,7 @@ from deltalake.exceptions import DeltaError
 
 from lakelog.delta.rows import has_deletion_vectors
 from lakelog.delta_options import delta_options
+from pipeline.delta.files.skipping_commit import fit_skipping
 from pipeline.delta.layout_columns import can_partition
 from pipeline.delta.table_history import Commit, DeltaLog, find_head
 from pipeline.delta.upkeep.joining import join_files
@@ -107,6 +110,7 @@ def keep_table(
         checkpoint = _write_checkpoint(path, table, needed)
         _expire_log(path, table, needed)
         deleted = _vacuum(path, table)
+        fit_skipping(path)
         files = _join_small_files(path, rule, has_room)
     return replace(files, deleted=deleted, checkpoint=checkpoint)
 
