@@ -46,7 +46,7 @@ def write_comments(export: Export) -> int | None:
         return columns if _comment(columns, by_path) else None
 
     return change_metadata(
-        export.table, "CHANGE COLUMNS", "comments of columns", _UNCHANGED, _REMEDY, columns=changed
+        export.table, "CHANGE COLUMNS", "the comments of its columns", _UNCHANGED, _REMEDY, columns=changed
     )
 
 

@@ -46,7 +46,7 @@ def delta_statistics(columns: pa.Schema, footer: pq.FileMetaData) -> str:
 
 
 def _compact(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, separators=(",", ":"), allow_nan=False)
+    return json.dumps(document, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
 def _statistics(columns: pa.Schema, footer: pq.FileMetaData) -> Iterator[tuple[str, pa.DataType, list[pq.Statistics]]]:

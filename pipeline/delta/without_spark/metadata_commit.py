@@ -70,7 +70,7 @@ def change_metadata(
         if put_commit(open_storage(path), version, _actions(table, operation, schema, configuration)):
             return version
     raise ConflictError(
-        path, f"other writers changed the table again and again while its {what} were written",
+        path, f"other writers changed the table again and again while {what} were written",
         f"{unchanged} The next export writes the {what}.",
     )  # fmt: skip
 
@@ -80,7 +80,7 @@ def _check_protocol(path: str, table: DeltaTable, what: str, remedy: str) -> Non
     strange = sorted({*(protocol.writer_features or ())} - _FEATURES)
     if strange or protocol.min_writer_version > _WRITER_VERSION:
         needed = f"the feature {', '.join(strange)}" if strange else f"writer version {protocol.min_writer_version}"
-        raise UnsupportedError(path, f"needs {needed} of Delta's protocol, so its {what} cannot be written", remedy)
+        raise UnsupportedError(path, f"needs {needed} of Delta's protocol, so {what} cannot be written", remedy)
 
 
 def _actions(

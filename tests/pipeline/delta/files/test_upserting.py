@@ -33,6 +33,7 @@ from pipeline.delta.files.upserting import (
     what_was_reduced,
 )
 from pipeline.delta.rows import row_decoding
+from pipeline.delta.files.skipping_columns import skipping_columns, skipping_property
 from pipeline.delta.rows.row_columns import STALE_SINCE, nullable_columns, row_columns, table_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 from pipeline.delta.table_history import plan_from_history, read_head
@@ -55,7 +56,9 @@ def export(tmp_path: Path, request: pytest.FixtureRequest) -> Export:
 
 
 def made_table(export: Export) -> Export:
-    assert create_table(export.table, nullable_columns(table_columns(export)), export.layout.properties)
+    columns = nullable_columns(table_columns(export))
+    properties = {**export.layout.properties, **skipping_property(skipping_columns(columns))}
+    assert create_table(export.table, columns, properties)
     return export
 
 
