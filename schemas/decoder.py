@@ -162,7 +162,7 @@ def _has_time_outside_years(array: pa.Array) -> bool:
     if pa.types.is_timestamp(kind):
         bounds = pc.min_max(array.cast(pa.int64())).as_py()
         low, high = bounds["min"], bounds["max"]
-        return low is not None and not (_FIRST_MICROSECOND <= low and high <= _LAST_MICROSECOND)
+        return low is not None and not (low >= _FIRST_MICROSECOND and high <= _LAST_MICROSECOND)
     if pa.types.is_struct(kind):
         return any(map(_has_time_outside_years, array.flatten()))
     if pa.types.is_map(kind):

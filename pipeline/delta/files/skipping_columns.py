@@ -81,7 +81,9 @@ def with_whole_statistics(names: Iterable[str], statistics: Iterable[str | None]
 
 
 def _is_whole(statistics: Mapping[str, Any], name: str) -> bool:
-    lowest, highest, nulls = ((statistics.get(each) or {}).get(name) for each in ("minValues", "maxValues", "nullCount"))
+    lowest, highest, nulls = (
+        (statistics.get(each) or {}).get(name) for each in ("minValues", "maxValues", "nullCount")
+    )
     if nulls is None:
         return False
     return nulls == statistics.get("numRecords") or (_is_bound(lowest) and _is_bound(highest))

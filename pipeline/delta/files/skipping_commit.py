@@ -60,7 +60,9 @@ def fit_skipping(
             return None
         return {**there, **skipping_property(names)}
 
-    return change_metadata(path, "SET TBLPROPERTIES", "the names of its columns with statistics", _UNTOUCHED, _REMEDY, properties=changed)
+    return change_metadata(
+        path, "SET TBLPROPERTIES", "the names of its columns with statistics", _UNTOUCHED, _REMEDY, properties=changed
+    )
 
 
 def _names(path: str, table: DeltaTable, properties: dict[str, str]) -> list[str] | None:

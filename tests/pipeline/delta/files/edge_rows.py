@@ -58,7 +58,7 @@ def schema() -> EventSchema:
 def values() -> list[list[tuple[int, bytes]]]:
     """By file, the ids and the values of the records."""
     count = 0
-    files = []
+    files: list[list[tuple[int, bytes]]] = []
     for rows in _ROWS:
         files.append([])
         for row in rows:

@@ -23,6 +23,7 @@ from pipeline.delta.chain.stamp_chain import NO_ROWS, added
 from pipeline.delta.export_plan import NO_BOUNDS, Export, ExportMode, PartitionOffsets, new_stamp
 from pipeline.delta.files import row_files
 from pipeline.delta.files.appending import counts_of, delete_files
+from pipeline.delta.files.skipping_columns import skipping_columns, skipping_property
 from pipeline.delta.files.upsert_tasks import ReduceRecords
 from pipeline.delta.files.upserting import (
     ChangedFiles,
@@ -33,7 +34,6 @@ from pipeline.delta.files.upserting import (
     what_was_reduced,
 )
 from pipeline.delta.rows import row_decoding
-from pipeline.delta.files.skipping_columns import skipping_columns, skipping_property
 from pipeline.delta.rows.row_columns import STALE_SINCE, nullable_columns, row_columns, table_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 from pipeline.delta.table_history import plan_from_history, read_head
