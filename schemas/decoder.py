@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from schemas.comparing import ModelField
 
@@ -75,6 +76,8 @@ CONVERSION_ERRORS = (ArithmeticError, ValueError, TypeError)
 """Arrow's errors for a value that does not fit the type of its column. They include pa.ArrowInvalid and
 pa.ArrowTypeError.
 """
+_FIRST_MICROSECOND, _LAST_MICROSECOND = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The years 1 to 9999, in microseconds since 1970."""
 _NOT_UTF8 = "was not a utf8 string"
 """The end of Arrow's error for bytes in a column of strings."""
 
@@ -146,7 +149,25 @@ def _decoded_values(
 
 def _column(field: pa.Field, rows: Sequence[Row | None]) -> pa.Array:
     name = field.name
-    return pa.array([None if row is None else row[name] for row in rows], type=field.type)
+    array = pa.array([None if row is None else row[name] for row in rows], type=field.type)
+    if _has_time_outside_years(array):
+        raise OverflowError
+    return array
+
+
+def _has_time_outside_years(array: pa.Array) -> bool:
+    """Whether a time, perhaps inside another value, is outside of the years 1 to 9999 in UTC. In its own time zone, the
+    time can be inside of these years."""
+    kind = array.type
+    if pa.types.is_timestamp(kind):
+        bounds = pc.min_max(array.cast(pa.int64())).as_py()
+        low, high = bounds["min"], bounds["max"]
+        return low is not None and not (low >= _FIRST_MICROSECOND and high <= _LAST_MICROSECOND)
+    if pa.types.is_struct(kind):
+        return any(map(_has_time_outside_years, array.flatten()))
+    if pa.types.is_map(kind):
+        return _has_time_outside_years(array.keys) or _has_time_outside_years(array.items)
+    return bool(pa.types.is_list(kind)) and _has_time_outside_years(array.flatten())
 
 
 def _drop_rows_that_no_column_holds(

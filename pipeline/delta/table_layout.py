@@ -16,6 +16,8 @@ other rows of a data file again. Clustering columns change no row: Spark's OPTIM
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as PlainDeltaTable
 from deltalake.exceptions import DeltaError
@@ -26,8 +28,9 @@ from lakelog.delta.rows import DELETION_VECTORS
 from lakelog.delta_options import delta_options
 from lakelog.spark.types import nullable, quoted
 from pipeline.delta.export_plan import Export, ExportRefusedError, TableSchemaError
+from pipeline.delta.files.skipping_columns import named_columns, skipping_property
 from pipeline.delta.layout_columns import as_partitioned
-from pipeline.delta.table_properties import DELETION_VECTORS_PROPERTY
+from pipeline.delta.table_properties import DELETION_VECTORS_PROPERTY, SKIPPING_PROPERTY
 
 CLUSTERING = frozenset({"clustering", "domainMetadata"})
 """Delta's names of the features of a table with clustering columns."""
@@ -92,10 +95,20 @@ def fit_layout(spark: SparkSession, export: Export) -> bool:
         changes.append(f"SET TBLPROPERTIES ('{DELETION_VECTORS_PROPERTY}' = 'true')")
     if layout.cluster_by is not None and list(layout.cluster_by) != list(details["clusteringColumns"]):
         columns = ", ".join(map(quoted, layout.cluster_by))
+        changes += _named_for_clustering(details["properties"], layout.cluster_by)
         changes.append(f"CLUSTER BY ({columns})" if columns else "CLUSTER BY NONE")
     for change in changes:
         spark.sql(f"ALTER TABLE delta.{quoted(export.table)} {change}")
     return bool(changes)
+
+
+def _named_for_clustering(properties: Mapping[str, str], columns: Sequence[str]) -> list[str]:
+    """The change of the property that names the columns with statistics: Delta clusters only by these columns."""
+    there = named_columns(properties.get(SKIPPING_PROPERTY, ""))
+    names = list(dict.fromkeys([*there, *columns]))
+    if SKIPPING_PROPERTY not in properties or names == there:
+        return []
+    return [f"SET TBLPROPERTIES ('{SKIPPING_PROPERTY}' = '{skipping_property(names)[SKIPPING_PROPERTY]}')"]
 
 
 def check_rewritable(spark: SparkSession, export: Export, columns: StructType, why: str, remedy: str) -> list[str]:

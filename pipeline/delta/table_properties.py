@@ -8,6 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 DELETION_VECTORS_PROPERTY = "delta.enableDeletionVectors"
+SKIPPING_PROPERTY = "delta.dataSkippingStatsColumns"
+"""Names the columns of whose statistics Delta's log has the bounds (`pipeline.delta.files.skipping_columns`)."""
+INDEXED_PROPERTY = "delta.dataSkippingNumIndexedCols"
+"""The number of columns with statistics, if no property names the columns."""
 CATALOG_PROPERTY = "lakelog.catalog.table"
 """The name of a table in a catalog, and the folder that is registered there (`pipeline.export.catalog_name`)."""
 
@@ -22,7 +26,7 @@ PLAIN_TABLE_PROPERTIES = {
 
 DEAD_LETTER_PROPERTIES = {
     **PLAIN_TABLE_PROPERTIES,
-    "delta.dataSkippingNumIndexedCols": "0",
+    INDEXED_PROPERTY: "0",
     "delta.checkpointInterval": "100",
 }
 """The properties of a new dead-letter table. No query of Lakelog uses statistics to skip files of these tables."""

@@ -39,6 +39,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, DoubleType, Long
 from lakelog.spark.types import nullable, quoted, spark_struct
 from pipeline.delta.delta_table import is_table
 from pipeline.delta.export_plan import Export, ExportPlan, TableSchemaError
+from pipeline.delta.files.skipping_columns import skipping_columns, skipping_property
 from pipeline.delta.rows.row_columns import nullable_columns, table_columns
 from pipeline.delta.table_history import check_committed, check_foreign, head_as_before, read_head
 from pipeline.delta.table_layout import check_rewritable, fit_layout
@@ -183,8 +184,9 @@ def fit_table(
     head = plan.head
     columns = nullable_columns(table_columns(export))
     layout = export.layout
+    skipping = skipping_property(skipping_columns(columns, layout.partitions))
     created = head is None and not layout.cluster_by
-    if created and create_table(export.table, columns, layout.properties, layout.partitions):
+    if created and create_table(export.table, columns, {**layout.properties, **skipping}, layout.partitions):
         return head_as_before(export, None)
     found = _columns(spark, export) if is_table(spark, export.table) else StructType()
     changes = column_changes(export.table, found, _wanted(export))
@@ -198,7 +200,7 @@ def fit_table(
         writer = empty.write.format("delta").mode("append").option("mergeSchema", "true")
         if not found:
             writer = writer.partitionBy(*layout.partitions)
-        writer.options(**layout.properties).save(export.table)
+        writer.options(**layout.properties, **skipping).save(export.table)  # only a new table gets properties
     is_extended = fit_layout(spark, export) or is_extended
     if is_extended or head is None:
         head = head_as_before(export, head)

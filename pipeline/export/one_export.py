@@ -22,7 +22,9 @@ from pipeline.delta.export_plan import (
     Register,
     offset_ranges,
 )
+from pipeline.delta.files.skipping_commit import fit_skipping
 from pipeline.delta.reads.whole_reads import LogChangedError, Newest
+from pipeline.delta.rows.row_columns import table_columns
 from pipeline.delta.table_history import plan_from_history, read_head, were_files_joined
 from pipeline.delta.table_stamp import TableHead
 from pipeline.delta.upkeep.deleted_files import check_files
@@ -39,7 +41,7 @@ from pipeline.export.export_request import bounds_of, check_options, wanted_expo
 from pipeline.export.export_to_database import export_topic_to_database
 from pipeline.job import JobContext, JobReport
 from pipeline.topic_model import TopicSchemas, changed_model, record_model
-from storage_engine.errors import ConflictError, LogError, UnknownTopicError
+from storage_engine.errors import ConflictError, LogError, StorageError, UnknownTopicError, UnsupportedError
 from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.readers.consumer_files import (
     DATABASE_EXPORT_KIND,
@@ -98,10 +100,12 @@ def _export_once(context: JobContext) -> JobReport:
         if head is not None and not head.is_new:
             return _rebuild(context, state, target, head, register, changed)
     bounds = bounds_of(context, state)
+    skipping_warnings: list[str] = []
     if wanted.jdbc is not None:
         ranges, newest = offset_ranges(state), _newest(context, state)
         result = export_topic_to_database(context, state, target, ranges, register, bounds, newest, _reading_with_spark)
     else:
+        skipping_warnings = _fit_skipping(target)
         result = _to_delta(context, state, target, register, bounds)
         if result.plan.waiting and result.table_version is not None:
             check_files(target.table, result.table_version, context.clock.now_ms() - started_ms)
@@ -110,7 +114,7 @@ def _export_once(context: JobContext) -> JobReport:
             record_model(context.topics, state, newly_accepted)
         warnings = gap_warnings(result.plan)
         if wanted.jdbc is None:
-            warnings += _describe(context, target)
+            warnings += skipping_warnings + _describe(context, target)
         return export_report(target, wanted.shown_table, result, warnings)
     compacted = any(part.first_dirty_offset for part in state.partitions)
     warnings = export_warnings(result, target, compacted, to_database=wanted.jdbc is not None)
@@ -125,8 +129,20 @@ def _export_once(context: JobContext) -> JobReport:
             f"the export is done, but its positions or the fields of its model could not be recorded: {error}"
         )
     if wanted.jdbc is None:
-        warnings += _describe(context, target)
+        warnings += skipping_warnings + _describe(context, target)
     return export_report(target, wanted.shown_table, result, warnings)
+
+
+def _fit_skipping(target: Export) -> list[str]:
+    """Let readers skip files only by columns of which all files have bounds. An error becomes a warning, because the rows
+    are right. If deltalake cannot open the table, its readers cannot either, and the export itself names other errors."""
+    try:
+        fit_skipping(target.table, table_columns(target))
+    except (UnsupportedError, ConflictError) as error:
+        return [f"readers that skip files may find too few rows: {error}"]
+    except StorageError:
+        return []
+    return []
 
 
 def _describe(context: JobContext, target: Export) -> list[str]:

@@ -95,6 +95,8 @@ def test_the_name_of_a_forbidden_field_is_not_shown() -> None:
         (b"[1]", "model_type"),
         (b"null", "model_type"),
         (b'{"number": 99999999999999999999}', "out_of_range at number"),
+        (b'{"number": 1, "left": "9999-12-31T23:59:59-05:00"}', "out_of_range at left"),
+        (b'{"number": 1, "left": "0001-01-01T00:00:00+05:00"}', "out_of_range at left"),
         (b'{"number": 1, "fare": 12345.67}', "decimal_max_digits at fare"),
     ],
 )

@@ -1,19 +1,23 @@
 """Computes the statistics of a Parquet file in the form of Delta's log. Readers use the statistics to skip files.
 
 The statistics come from the footer of the file. They have the number of rows, the number of nulls, and the smallest and
-the largest value of columns with numbers, texts, dates and timestamps. Columns inside other columns have none, and
-neither have binary columns, booleans and decimals. This module is a pure function.
+the largest value of columns with whole numbers, texts, dates and timestamps. Columns inside other columns have none, and
+neither have binary columns, booleans, decimals and doubles (`pipeline.delta.files.skipping_columns`). If one of the
+values cannot be written, the file has only the number of rows: deltalake's datasets skip a file of which only some
+columns have a smallest and a largest value. This module is a pure function.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from pipeline.delta.files.skipping_columns import has_exact_bounds
 
 _TEXT_LENGTH = 32
 """Delta's log has at most so many characters of a text."""
@@ -23,30 +27,26 @@ _FIRST_MICROSECOND, _LAST_MICROSECOND = -62_135_596_800_000_000, 253_402_300_799
 """The years 1 to 9999."""
 
 
-def delta_statistics(columns: pa.Schema, footer: pq.FileMetaData, with_nan: Collection[str] = ()) -> str:
-    """The statistics of a file.
-
-    Args:
-        with_nan: the columns that contain NaN. The footer ignores NaN, but for Spark it is the largest double.
-    """
+def delta_statistics(columns: pa.Schema, footer: pq.FileMetaData) -> str:
+    """The statistics of a file."""
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for name, kind, found in _statistics(columns, footer):
-        if not all(each.has_null_count for each in found):
-            continue
-        nulls[name] = sum(each.null_count for each in found)
         bounds = [each for each in found if each.num_values]
-        if bounds and name not in with_nan and all(each.has_min_max for each in bounds):
-            low, high = _bounds(kind, bounds)
-            if low is not None:
-                lowest[name] = low
-            if high is not None:
-                highest[name] = high
-    return json.dumps(
-        {"numRecords": footer.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls},
-        separators=(",", ":"),
-    )
+        is_known = all(each.has_null_count for each in found)
+        if has_exact_bounds(kind) and bounds:
+            low, high = _bounds(kind, bounds) if all(each.has_min_max for each in bounds) else (None, None)
+            if not is_known or low is None or high is None:
+                return _compact({"numRecords": footer.num_rows})
+            lowest[name], highest[name] = low, high
+        if is_known:
+            nulls[name] = sum(each.null_count for each in found)
+    return _compact({"numRecords": footer.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls})
+
+
+def _compact(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
 def _statistics(columns: pa.Schema, footer: pq.FileMetaData) -> Iterator[tuple[str, pa.DataType, list[pq.Statistics]]]:
@@ -65,11 +65,8 @@ def _bounds(kind: pa.DataType, found: list[pq.Statistics]) -> tuple[Any, Any]:
     if pa.types.is_timestamp(kind):
         low, high = min(each.min_raw for each in found), max(each.max_raw for each in found)
         return _moment(low), _moment(high)
-    is_text = pa.types.is_string(kind)
-    if not (is_text or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_date32(kind)):
-        return None, None
     low, high = min(each.min for each in found), max(each.max for each in found)
-    if is_text:
+    if isinstance(low, str):
         return low[:_TEXT_LENGTH], _shortened_up(high)
     return (low.isoformat(), high.isoformat()) if pa.types.is_date32(kind) else (low, high)
 
@@ -80,8 +77,10 @@ def _moment(microseconds: int) -> str | None:
     return f"{(_EPOCH + timedelta(microseconds=microseconds)).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
-def _shortened_up(text: str) -> str | None:
-    """A short text that is not smaller than this one."""
-    if len(text) <= _TEXT_LENGTH:
-        return text
-    return None if text[_TEXT_LENGTH] == _LARGEST_CHARACTER else text[:_TEXT_LENGTH] + _LARGEST_CHARACTER
+def _shortened_up(text: str) -> str:
+    """A short text that is not smaller than this one. It is longer than Delta's texts if it must begin with more of the
+    largest characters."""
+    for length in range(_TEXT_LENGTH, len(text)):
+        if text[length] != _LARGEST_CHARACTER:
+            return text[:length] + _LARGEST_CHARACTER
+    return text

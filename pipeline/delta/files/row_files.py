@@ -257,8 +257,6 @@ class RowFile:
             compression={each: "none" if each == DIGEST.name else "snappy" for each in leaves},
             use_dictionary=[each for each in leaves if each not in _ALL_DIFFERENT],
         )  # fmt: skip
-        self._doubles = [each.name for each in columns if pa.types.is_floating(each.type)]
-        self._with_nan: set[str] = set()
 
     @property
     def size(self) -> int:
@@ -266,14 +264,13 @@ class RowFile:
 
     def write(self, rows: pa.Table) -> None:
         """Write one row group."""
-        self._with_nan |= {name for name in self._doubles if pc.any(pc.is_nan(rows[name])).as_py()}
         self._writer.write_table(rows, row_group_size=len(rows))
 
     def close(self) -> WrittenFile:
         self._writer.close()
         self._file.close()
         footer = self._writer.writer.metadata
-        stats = delta_statistics(self._columns, footer, self._with_nan)
+        stats = delta_statistics(self._columns, footer)
         return WrittenFile(self._name, self._sink.size, footer.num_rows, time.time_ns() // 1_000_000, stats)
 
     def abort(self) -> None:

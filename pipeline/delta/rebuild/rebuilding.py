@@ -48,6 +48,7 @@ from pipeline.delta.export_plan import (
     check_up_to,
 )
 from pipeline.delta.exporting import ReadRecords, count_records, decided, too_many
+from pipeline.delta.files.skipping_commit import fit_skipping
 from pipeline.delta.layout_columns import as_partitioned
 from pipeline.delta.reads.whole_reads import Newest, check_plan_read
 from pipeline.delta.rebuild.lost_rows import LostRows, check_lost, lost_rows
@@ -206,6 +207,7 @@ def _write(
     if export.digest and plan.head is not None:
         nothing_before = NextLink(replace(plan.head, current=None), plan.to_read[0], counts.by_partition)
         stamp = nothing_before.add_to(stamp, sums_of(made))
+    fit_skipping(export.table, table_columns(export), partitions, rebuilt=True)
     writer = made.write.format("delta").mode("overwrite").partitionBy(*partitions)
     writer = writer.option("overwriteSchema", "true").option("partitionOverwriteMode", "static")
     writer = writer.option("txnAppId", stamp.app_id).option("txnVersion", stamp.version)

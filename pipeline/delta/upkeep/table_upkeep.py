@@ -7,7 +7,9 @@
                     commit (OPTIMIZE); no row changes
 
 After a crash, the table is whole: its rows and its newest version are those of before or after a step. Exports, readers
-and other runs of this module may work at the same time. Only step 4 makes a commit (`pipeline.delta.upkeep.joining`).
+and other runs of this module may work at the same time. Only step 4 makes commits: one that joins
+files (`pipeline.delta.upkeep.joining`), and before it one that names the columns with whole statistics, if the table has
+no such property (`pipeline.delta.files.skipping_commit`).
 If another writer has removed one of the joined files meanwhile, Lakelog commits nothing, and decides step 4 again. If
 maintenance has joined a file, and an export merges rows of the same file at that time, Delta refuses the commit of the
 export, and the job makes the export again (`pipeline.export.one_export`).
@@ -34,6 +36,7 @@ from deltalake.exceptions import DeltaError
 
 from lakelog.delta.rows import has_deletion_vectors
 from lakelog.delta_options import delta_options
+from pipeline.delta.files.skipping_commit import fit_skipping
 from pipeline.delta.layout_columns import can_partition
 from pipeline.delta.table_history import Commit, DeltaLog, find_head
 from pipeline.delta.upkeep.joining import join_files
@@ -108,6 +111,8 @@ def keep_table(
         _expire_log(path, table, needed)
         deleted = _vacuum(path, table)
         files = _join_small_files(path, rule, has_room)
+        if files.left_alone is None:
+            fit_skipping(path)
     return replace(files, deleted=deleted, checkpoint=checkpoint)
 
 
@@ -241,6 +246,8 @@ def _join_small_files(path: str, rule: SmallFileRule, has_room: Callable[[int], 
             return TableUpkeep(postponed=True)
         if have_int96(storage, [(each.name, each.size) for each in joined]):
             return TableUpkeep(left_alone="has files with timestamps of type INT96")
+        if fit_skipping(path) is not None:
+            continue
         if join_files(storage, table, joins) is not None:
             return TableUpkeep(joined=len(joined), made=len(joins))
     raise ConflictError(

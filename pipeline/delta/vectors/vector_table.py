@@ -144,4 +144,4 @@ def _added(
 
 
 def _compact(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, separators=(",", ":"))
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)

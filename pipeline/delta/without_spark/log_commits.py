@@ -27,7 +27,9 @@ def put_commit(storage: Storage, version: int, actions: Iterable[Mapping[str, An
     Raises:
         StorageError: the commit cannot be written.
     """
-    content = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
+    # deltalake does not read the escapes of all letters correctly.
+    lines = (json.dumps(action, separators=(",", ":"), ensure_ascii=False) + "\n" for action in actions)
+    content = "".join(lines).encode()
     try:
         storage.put_new(commit_key(version), content)
     except AlreadyExistsError:

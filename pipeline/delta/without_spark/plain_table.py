@@ -39,8 +39,14 @@ from deltalake.transaction import AddAction, RemoveAction
 from lakelog.delta.rows import DELETION_VECTORS, open_rows
 from lakelog.delta_options import delta_options
 from pipeline.delta.files.row_files import TableFile, WrittenFile
+from pipeline.delta.files.skipping_columns import names_only_exact_bounds
 from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, STALE_SINCE, nullable_columns
-from pipeline.delta.table_properties import CATALOG_PROPERTY, DEAD_LETTER_PROPERTIES, DELETION_VECTORS_PROPERTY
+from pipeline.delta.table_properties import (
+    CATALOG_PROPERTY,
+    DEAD_LETTER_PROPERTIES,
+    DELETION_VECTORS_PROPERTY,
+    SKIPPING_PROPERTY,
+)
 from pipeline.delta.table_stamp import Stamp
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.row_changes import RowChanges, TableRow, places_of, stale_array, stale_places
@@ -59,7 +65,7 @@ _FEATURES_WITH_VECTORS = {DELETION_VECTORS, "invariants", "appendOnly"}
 _KNOWN_PROPERTIES = {
     *DEAD_LETTER_PROPERTIES, "delta.logRetentionDuration", "delta.deletedFileRetentionDuration",
     "delta.enableExpiredLogCleanup", "delta.targetFileSize", "delta.tuneFileSizesForRewrites",
-    "delta.minReaderVersion", "delta.minWriterVersion", CATALOG_PROPERTY,
+    "delta.minReaderVersion", "delta.minWriterVersion", CATALOG_PROPERTY, SKIPPING_PROPERTY,
 }  # fmt: skip
 """Properties that do not change what a writer must do."""
 _HARMLESS = {DELETION_VECTORS_PROPERTY: "false", "delta.columnMapping.mode": "none"}
@@ -94,6 +100,10 @@ def why_not_plain(table: DeltaTable, *, with_vectors: bool = False) -> str | Non
     changed = [name for name, harmless in _HARMLESS.items() if properties.get(name, harmless) != harmless]
     if with_vectors and has_vectors:
         changed = [name for name in changed if name != DELETION_VECTORS_PROPERTY]
+    if SKIPPING_PROPERTY in properties:
+        columns = pa.schema(table.schema().to_arrow())
+        if not names_only_exact_bounds(properties[SKIPPING_PROPERTY], columns):
+            changed.append(SKIPPING_PROPERTY)
     for name in [*sorted(properties.keys() - _KNOWN_PROPERTIES), *changed]:
         return f"has the property {name} = {properties[name]}"
     return None

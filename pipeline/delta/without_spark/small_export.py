@@ -37,7 +37,11 @@ from pipeline.delta.export_plan import (
     Register,
     new_stamp,
 )
+<<<<<<< HEAD
 from pipeline.delta.reads.whole_reads import Newest, check_plan_read, no_other_work
+=======
+from pipeline.delta.files.skipping_columns import skipping_columns, skipping_property
+>>>>>>> mend-C
 from pipeline.delta.rows.row_columns import REASONS, row_columns, table_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 from pipeline.delta.table_history import as_in_table, check_committed, head_as_before, read_head
@@ -112,7 +116,9 @@ def _write_increment(
     head = plan.head
     if table is None or head is None:
         partitions = export.layout.partitions
-        table = PlainTable.create(export.table, table_columns(export), PLAIN_TABLE_PROPERTIES, partitions)
+        columns = table_columns(export)
+        properties = {**PLAIN_TABLE_PROPERTIES, **skipping_property(skipping_columns(columns, partitions))}
+        table = PlainTable.create(export.table, columns, properties, partitions)
         head = head_as_before(export, None)
     table_id = head.table_id or table.table_id
     stamp = new_stamp(export, head, table_id, plan.positions, recent, plan.began)

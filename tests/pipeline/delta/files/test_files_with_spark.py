@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as ds
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
@@ -15,8 +16,12 @@ from pyspark.sql import SparkSession
 from pipeline.delta.dead_letter_share import TooManyDeadLettersError
 from pipeline.delta.export_plan import Export, ExportMode
 from pipeline.delta.files import upserting
+from pipeline.delta.files.skipping_columns import named_columns
 from pipeline.delta.fresh.snapshot import exported_head
+from pipeline.delta.table_properties import SKIPPING_PROPERTY
 from storage_engine.storage.storage_opening import open_storage
+from tests.pipeline.delta.files import edge_rows
+from tests.pipeline.delta.files.test_skipping import Readers
 from tests.pipeline.delta.order_log import Log, rows, run
 from tests.pipeline.delta.order_models import Trip, schema_of
 from tests.roots.delta_tables import table_at
@@ -79,6 +84,47 @@ def test_readers_that_skip_files_find_each_row(spark: SparkSession, log: Log, ap
         for name, value in found.items():
             rows_there = table_at(export.table).to_pyarrow_table(columns=["number"], filters=[(name, "=", value)])
             assert rows_there.to_pylist() == [{"number": number}]
+
+
+@pytest.mark.parametrize("mode", [ExportMode.APPEND, ExportMode.UPSERT])
+def test_readers_that_skip_files_find_each_row_of_each_type(
+    spark: SparkSession, log: Log, append: Export, mode: ExportMode
+) -> None:
+    """The tasks of Spark write the files. In mode upsert, Spark's own writer then merges."""
+    export = replace(append, mode=mode, digest=True, schema=edge_rows.schema())
+    log.with_spark = True
+    for file in edge_rows.values():
+        for number, value in file:
+            log.add(b"%d" % number, value)
+        assert run(log, export).written == len(file)
+    readers = Readers(export.table)
+    table = spark.read.format("delta").load(export.table)
+    lost = []
+    for each in edge_rows.filters():
+        of_spark = table.where(edge_rows.sql(each, quote="`", moment="TIMESTAMP '%s'")).select("id").collect()
+        by_reader = {"spark": [row["id"] for row in of_spark]}
+        by_reader |= {
+            read.__name__: read(each) for read in (readers.duckdb, readers.scan, readers.pandas, readers.polars)
+        }
+        found = {name: edge_rows.without_nan(each, ids) for name, ids in by_reader.items()}
+        lost += [(name, each, ids) for name, ids in found.items() if ids != each.found]
+    assert lost == []
+
+
+def test_spark_writes_a_table_that_names_its_columns_with_statistics(
+    spark: SparkSession, log: Log, append: Export
+) -> None:
+    """Spark checks the names whenever it changes the columns."""
+    log.add(b"a", 1)
+    run(log, append)
+    names = ["number", "colour", "_partition", "_offset", "_timestamp"]
+    assert named_columns(str(table_at(append.table).metadata().configuration[SKIPPING_PROPERTY])) == names
+    spark.sql(f"ALTER TABLE delta.`{append.table}` ADD COLUMNS (note STRING)")
+    spark.sql(f"INSERT INTO delta.`{append.table}` (number, note, _offset) VALUES (2, 'new', 7)")
+    found = table_at(append.table).to_pyarrow_table(columns=["number"], filters=ds.field("note").is_null())
+    assert found["number"].to_pylist() == [1]
+    dataset = table_at(append.table).to_pyarrow_table(columns=["number"], filters=[("note", "=", "new")])
+    assert dataset["number"].to_pylist() == [2]
 
 
 def test_a_refused_append_leaves_no_files(log: Log, append: Export) -> None:

@@ -23,6 +23,7 @@ from pipeline.delta.chain.stamp_chain import NO_ROWS, added
 from pipeline.delta.export_plan import NO_BOUNDS, Export, ExportMode, PartitionOffsets, new_stamp
 from pipeline.delta.files import row_files
 from pipeline.delta.files.appending import counts_of, delete_files
+from pipeline.delta.files.skipping_columns import skipping_columns, skipping_property
 from pipeline.delta.files.upsert_tasks import ReduceRecords
 from pipeline.delta.files.upserting import (
     ChangedFiles,
@@ -55,7 +56,9 @@ def export(tmp_path: Path, request: pytest.FixtureRequest) -> Export:
 
 
 def made_table(export: Export) -> Export:
-    assert create_table(export.table, nullable_columns(table_columns(export)), export.layout.properties)
+    columns = nullable_columns(table_columns(export))
+    properties = {**export.layout.properties, **skipping_property(skipping_columns(columns))}
+    assert create_table(export.table, columns, properties)
     return export
 
 
