@@ -37,11 +37,8 @@ from pipeline.delta.export_plan import (
     Register,
     new_stamp,
 )
-<<<<<<< HEAD
-from pipeline.delta.reads.whole_reads import Newest, check_plan_read, no_other_work
-=======
 from pipeline.delta.files.skipping_columns import skipping_columns, skipping_property
->>>>>>> mend-C
+from pipeline.delta.reads.whole_reads import Newest, check_plan_read, no_other_work
 from pipeline.delta.rows.row_columns import REASONS, row_columns, table_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 from pipeline.delta.table_history import as_in_table, check_committed, head_as_before, read_head
