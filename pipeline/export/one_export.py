@@ -100,12 +100,11 @@ def _export_once(context: JobContext) -> JobReport:
         if head is not None and not head.is_new:
             return _rebuild(context, state, target, head, register, changed)
     bounds = bounds_of(context, state)
-    skipping_warnings: list[str] = []
+    skipping_warnings = _fit_skipping(target) if wanted.jdbc is None else []
     if wanted.jdbc is not None:
         ranges, newest = offset_ranges(state), _newest(context, state)
         result = export_topic_to_database(context, state, target, ranges, register, bounds, newest, _reading_with_spark)
     else:
-        skipping_warnings = _fit_skipping(target)
         result = _to_delta(context, state, target, register, bounds)
         if result.plan.waiting and result.table_version is not None:
             check_files(target.table, result.table_version, context.clock.now_ms() - started_ms)
@@ -113,8 +112,7 @@ def _export_once(context: JobContext) -> JobReport:
         if newly_accepted is not None:
             record_model(context.topics, state, newly_accepted)
         warnings = gap_warnings(result.plan)
-        if wanted.jdbc is None:
-            warnings += skipping_warnings + _describe(context, target)
+        warnings += skipping_warnings + (_describe(context, target) if wanted.jdbc is None else [])
         return export_report(target, wanted.shown_table, result, warnings)
     compacted = any(part.first_dirty_offset for part in state.partitions)
     warnings = export_warnings(result, target, compacted, to_database=wanted.jdbc is not None)

@@ -28,6 +28,7 @@ from pipeline.delta.table_stamp import Recent
 from pipeline.delta.upkeep.small_files import SmallFileRule
 from pipeline.delta.upkeep.table_upkeep import keep_table
 from pipeline.delta.without_spark.metadata_commit import change_metadata
+from pipeline.delta.without_spark.plain_table import PlainTable
 from schemas.event_schema import EventSchema
 from tests.pipeline.delta.files.edge_rows import Filter, filters, schema, sql, values, without_nan
 from tests.pipeline.delta.order_log import Log, run_small
@@ -76,7 +77,7 @@ def files_of_tasks(log: Log, export: Export) -> None:
         head, table = read_head(export.table), open_table(export, None)
         assert head is not None
         assert head.current is not None
-        assert table is not None
+        assert isinstance(table, PlainTable)
         stamp = new_stamp(export, head, table.table_id, {0: end}, Recent(), head.current.began)
         table.change_files(written.written.files, stamp)
 
