@@ -5,6 +5,8 @@
     has the type of the column          none
     is a wider number                   the table is rewritten with the wider type, in one commit
     has any other type                  none: the export is refused with a TableSchemaError
+    has the column's name in another    none: the export is refused with a TableSchemaError
+      case, such as price for Price
 
 The same rules apply inside objects, lists and maps. A column that is not in the model is not changed. The rule of
 `schemas.comparing` decides which type is wider. A bigint can become a double, or a decimal with at least 19 digits
@@ -59,6 +61,11 @@ casts would not show that digits of the largest bigint are lost."""
 _ELSEWHERE = "Nothing was changed. Undo the change of the model, make the table again with --rebuild, or export to another table."
 
 
+def _as_text(path: tuple[str, ...]) -> str:
+    """The path of a column as text, such as legs[].distance."""
+    return ".".join(path).replace(f".{_ITEM}", _ITEM).replace(f".{_ENTRY}", _ENTRY)
+
+
 @dataclass(frozen=True)
 class Widening:
     """A number column that becomes wider. path: the names of the fields, the outermost first."""
@@ -69,8 +76,8 @@ class Widening:
 
     @property
     def column(self) -> str:
-        """The path as text, such as legs[].distance."""
-        return ".".join(self.path).replace(f".{_ITEM}", _ITEM).replace(f".{_ENTRY}", _ENTRY)
+        """The path as text."""
+        return _as_text(self.path)
 
     def __str__(self) -> str:
         return f"column {self.column} is widened from {self.before.simpleString()} to {self.after.simpleString()}"
@@ -94,7 +101,7 @@ def column_changes(table: str, found: StructType, wanted: StructType) -> ColumnC
     """The changes that make the columns `found` fit the columns `wanted`.
 
     Raises:
-        TableSchemaError: a column has another type, which cannot be widened.
+        TableSchemaError: a column has another type, which cannot be widened, or its name in another case.
     """
     widenings: list[Widening] = []
     extended, widened = _fit_struct(table, found, wanted, (), widenings)
@@ -226,6 +233,8 @@ def _fit_struct(
     for each in found.fields:
         kind = wider = each.dataType
         if (other := new.pop(each.name.lower(), None)) is not None:
+            if other.name != each.name:
+                raise _renamed(table, (*outer, each.name), other.name)
             kind, wider = _fit_type(table, kind, other.dataType, (*outer, each.name), widenings)
         extended.add(StructField(each.name, kind, each.nullable, each.metadata))
         widened.add(StructField(each.name, wider, each.nullable, each.metadata))
@@ -233,6 +242,14 @@ def _fit_struct(
         extended.add(each)
         widened.add(each)
     return extended, widened
+
+
+def _renamed(table: str, path: tuple[str, ...], name: str) -> TableSchemaError:
+    return TableSchemaError(
+        table,
+        f"column {_as_text(path)} is called {name} in the schema, but Delta does not distinguish upper and lower case",
+        f"Call the field {path[-1]}, make the table again with --rebuild, or export to another table.",
+    )
 
 
 def _fit_type(

@@ -35,6 +35,7 @@ from pipeline.delta import table_schema
 from pipeline.delta.export_plan import Export, ExportMode, TableSchemaError
 from pipeline.delta.replaying import replay
 from pipeline.delta.table_schema import column_changes
+from schemas.event_model import EventModel
 from storage_engine.errors import ConflictError
 from tests.pipeline.delta.order_log import Killed, Log, killed_in, rows, run
 from tests.pipeline.delta.order_models import Trip, WideOrder, WideTrip, schema_of
@@ -80,7 +81,7 @@ def struct(**fields: DataType) -> StructType:
         (DecimalType(8, 2), DecimalType(9, 2), "x"),
         (DecimalType(8, 2), DecimalType(9, 3), "x"),
         (ArrayType(LongType()), ArrayType(DoubleType()), "x[]"),
-        (struct(a=StringType(), B=LongType()), struct(b=DoubleType()), "x.B"),
+        (struct(a=StringType(), B=LongType()), struct(B=DoubleType()), "x.B"),
         (ArrayType(struct(a=ArrayType(LongType()))), ArrayType(struct(a=ArrayType(DoubleType()))), "x[].a[]"),
     ],
     ids=str,
@@ -112,6 +113,43 @@ def test_a_column_becomes_wider_where_the_model_may(found: DataType, wanted: Dat
 def test_a_column_of_any_other_type_is_refused(found: DataType, wanted: DataType) -> None:
     with pytest.raises(TableSchemaError, match=r"column x(\[\])? is .*, but the schema now says"):
         column_changes("t", struct(x=found), struct(x=wanted))
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "message"),
+    [
+        (struct(Price=LongType()), struct(price=LongType()), "column Price is called price"),
+        (struct(x=struct(B=LongType())), struct(x=struct(b=DoubleType())), "column x.B is called b"),
+        (
+            struct(x=ArrayType(struct(b=LongType()))),
+            struct(x=ArrayType(struct(B=LongType()))),
+            r"column x\[\].b is called B",
+        ),
+    ],
+    ids=str,
+)
+def test_a_name_in_another_case_is_refused(found: StructType, wanted: StructType, message: str) -> None:
+    with pytest.raises(TableSchemaError, match=f"{message} in the schema, but Delta does not distinguish") as raised:
+        column_changes("t", found, wanted)
+    assert "make the table again with --rebuild" in str(raised.value)
+
+
+class Renamed(EventModel):
+    Number: int
+    colour: str | None = None
+
+
+@pytest.mark.parametrize("mode", ExportMode)
+def test_a_field_renamed_only_in_case_changes_no_table(log: Log, upsert: Export, mode: ExportMode) -> None:
+    export = replace(upsert, mode=mode)
+    log.add(b"a", b'{"number": 1, "colour": "red"}')
+    run(log, export)
+    before = contents(export.table)
+    log.add(b"a", b'{"Number": 2, "colour": "blue"}')
+    with pytest.raises(TableSchemaError, match="column number is called Number in the schema") as raised:
+        run(log, replace(export, schema=schema_of(Renamed)))
+    assert "Call the field number, make the table again with --rebuild" in str(raised.value)
+    assert contents(export.table) == before
 
 
 # --- Tables that become wider -------------------------------------------------------------------------------------
