@@ -23,7 +23,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 
 from lakelog.spark.splits import RECORDS, RecordTask
-from pipeline.delta import exporting, replaying, table_schema, table_writing
+from pipeline.delta import dead_letters, exporting, replaying, table_schema, table_writing
 from pipeline.delta.dead_letter_share import TooManyDeadLettersError, followed_by, is_too_much
 from pipeline.delta.export_plan import (
     NO_BOUNDS,
@@ -696,7 +696,7 @@ def test_dead_letters_are_not_lost_if_a_shorter_export_is_killed_meanwhile(
     shorter = plan_from_history(append, log.ranges(), NO_BOUNDS)
     assert shorter is not None
     log.add(b"c", BAD)
-    write = table_writing.append_dead_letters
+    write = dead_letters.append_dead_letters
 
     def let_the_shorter_one_append(*arguments: Any) -> None:
         with monkeypatch.context() as patch, suppress(Killed):
