@@ -7,14 +7,14 @@ the segment of the record is replaced.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from lakelog.metrics.consumer_status import consumer_status
 from lakelog.metrics.figures import ConsumerFigures, PartitionLag
 from storage_engine.errors import LogError
 from storage_engine.log.partition_state import PartitionState
-from storage_engine.storage import Storage
+from storage_engine.storage import Storage, StoredFile
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.chain.transaction_files import newest_decided, open_producers
@@ -46,16 +46,17 @@ class LagMeter:
         self._consumers = KeptConsumers()
         self._first_ms: dict[_Place, int] = {}
 
-    def measure(self, state: TopicState, now_ms: int) -> TopicLag:
+    def measure(self, state: TopicState, now_ms: int, listed: Iterable[StoredFile] | None = None) -> TopicLag:
         """Measure all consumers of the topic.
 
         Args:
             state: the topic's newest state.
+            listed: the files of the topic's consumers, if the caller has just listed them.
 
         Raises:
             StorageError: the consumers cannot be listed.
         """
-        consumers = self._consumers.read(self._storage, state, now_ms)
+        consumers = self._consumers.read(self._storage, state, now_ms, listed)
         if consumers.known and open_producers(state):
             state = newest_decided(self._storage, self._chain)
         reading = _Reading(self._storage, self._chain, state, self._first_ms)

@@ -1,15 +1,17 @@
 """Follows one topic, and makes its figures.
 
-Usually nothing has changed since the last look. Then a look is only one read, which finds that the next version of the
-state does not exist. After a change, each new version is read. For a long look (lakelog.metrics.root_watch), RootWatch
-reads the state in the same way as a job that starts, and passes the state to TopicWatch. Only a long look notices two
-cases. In the first case, the newest version was damaged after the last look had read it. In the second case, so many
-versions were committed between two looks that some of them are deleted already.
+Usually nothing has changed since the last look. Then a look is one read, which finds that the next version of the
+state does not exist, and one listing of the topic's consumers. On an object store, where each request costs, a look is
+only one listing of all files of the topic after its newest version. After a change, each new version is read. For a
+long look (lakelog.metrics.root_watch), RootWatch reads the state in the same way as a job that starts, and passes the
+state to TopicWatch. Only a long look notices two cases. In the first case, the newest version was damaged after the
+last look had read it. In the second case, so many versions were committed between two looks that some of them are
+deleted already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from lakelog.metrics.change_kinds import CLEANING, RecentChanges, kind_of, recent_changes
 from lakelog.metrics.consumer_lag import LagMeter
@@ -18,12 +20,13 @@ from storage_engine.config import TopicConfig
 from storage_engine.errors import CorruptionError
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.log.segment_retention import decide_retention
+from storage_engine.storage import StoredFile
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.chain.version_files import version_key
 from storage_engine.topic.chain.version_notes import VersionNote, note_of, notes_before
 from storage_engine.topic.ingest_reports import FoundReports
-from storage_engine.topic.readers.consumer_files import Consumers
+from storage_engine.topic.readers.consumer_files import Consumers, group_folder
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.witnesses import ShownOffsets
 
@@ -51,6 +54,7 @@ class TopicWatch:
         self._lag = LagMeter(topics.storage, chain)
         self._changes = self._look_back()
         self._versions_kept, self._clock_skew_ms = self._listed()
+        self._later: Mapping[str, StoredFile] | None = None
 
     def restart(self, chain: StateChain, state: TopicState) -> None:
         """Continue with a state that was read again. Raises the errors of the constructor."""
@@ -73,7 +77,8 @@ class TopicWatch:
             StorageError: the storage refused or failed.
         """
         notes: list[VersionNote] = []
-        while (following := self._chain.at(self._state.version + 1)) is not None:
+        self._later = self._later_files()
+        while (following := self._following()) is not None:
             if following.parent != self._state.id:
                 break  # the version does not count
             self._state = following
@@ -81,6 +86,22 @@ class TopicWatch:
         if notes:
             self._changes = recent_changes(notes, self._changes)
         return not self._state.deleted
+
+    def _later_files(self) -> Mapping[str, StoredFile] | None:
+        """The files of the topic after its newest version, by key; None on a storage where a read costs less."""
+        storage, state = self._topics.storage, self._state
+        if storage.folders is not None:
+            return None
+        return {
+            file.key: file for file in storage.list(f"meta/{state.topic}/", version_key(state.topic, state.version))
+        }
+
+    def _following(self) -> TopicState | None:
+        """The next version; None if it does not exist."""
+        following = self._state.version + 1
+        if self._later is not None and version_key(self._state.topic, following) not in self._later:
+            return None
+        return self._chain.at(following)
 
     def figures(self, shown: ShownOffsets, reports: FoundReports, now_ms: int) -> TopicFigures:
         """The figures of the topic.
@@ -94,7 +115,10 @@ class TopicWatch:
         """
         state = self._state
         config = self._topics.config(state)
-        lag = self._lag.measure(state, now_ms)
+        later, self._later = self._later, None
+        groups = group_folder(state.topic)
+        listed = None if later is None else [file for key, file in later.items() if key.startswith(groups)]
+        lag = self._lag.measure(state, now_ms, listed)
         return TopicFigures(
             name=state.topic,
             version=state.version,

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -171,11 +171,14 @@ class KeptConsumers:
     def __init__(self) -> None:
         self._files: dict[str, tuple[StoredFile, Consumer | None]] = {}
 
-    def read(self, storage: Storage, state: TopicState, now_ms: int) -> Consumers:
+    def read(
+        self, storage: Storage, state: TopicState, now_ms: int, listed: Iterable[StoredFile] | None = None
+    ) -> Consumers:
         """The consumers of the topic, as from read_consumers.
 
         Args:
             now_ms: the wall clock time in milliseconds.
+            listed: the files of the topic's consumers, if the caller has just listed them.
         """
         files: dict[str, tuple[StoredFile, Consumer | None]] = {}
 
@@ -186,15 +189,20 @@ class KeptConsumers:
                 files[file.key] = file, found
             return found
 
-        consumers = _consumers(storage, state, read)
+        consumers = _consumers(storage, state, read, listed)
         self._files = files
         return consumers
 
 
-def _consumers(storage: Storage, state: TopicState, read: Callable[[StoredFile], Consumer | None]) -> Consumers:
+def _consumers(
+    storage: Storage,
+    state: TopicState,
+    read: Callable[[StoredFile], Consumer | None],
+    listed: Iterable[StoredFile] | None = None,
+) -> Consumers:
     known: dict[str, Consumer] = {}
     damaged: list[CorruptionError] = []
-    for file in storage.list(group_folder(state.topic)):
+    for file in storage.list(group_folder(state.topic)) if listed is None else listed:
         try:
             found = read(file)
         except CorruptionError as error:

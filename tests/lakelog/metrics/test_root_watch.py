@@ -4,6 +4,7 @@ damage.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from lakelog.metrics.consumer_status import ConsumerStatus
 from lakelog.metrics.families import families
 from lakelog.metrics.figures import ConsumerFigures, PartitionFigures, PartitionLag, RootFigures, TopicFigures
 from lakelog.metrics.root_watch import LONG_WAY_MS, RootWatch, all_errors
+from storage_engine.config import BrokerConfig
+from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.chain.pruning import prune
 from storage_engine.topic.clean.topic_compaction import compact_topic
@@ -22,7 +25,7 @@ from storage_engine.topic.readers.membership import join
 from storage_engine.topic.topics import Topics
 from tests.lakelog.metrics.roots import DAY, HOUR, MINUTE, NOW, WatchedRoot
 from tests.storage_engine.record_tables import Row, to_table
-from tests.storage_engine.topic.wrapped_storage import PlainStorage
+from tests.storage_engine.topic.wrapped_storage import BeforeEachCall, PlainStorage
 
 
 def names(figures: RootFigures) -> list[str]:
@@ -82,6 +85,34 @@ def test_a_look_costs_one_read_and_one_listing_of_each_topic(tmp_path: Path) -> 
     second = root.look()
     assert root.storage.taken() == counts
     assert second == replace(first, now_ms=first.now_ms + 15_000, free_bytes=second.free_bytes)
+
+
+def test_a_look_at_an_object_store_costs_one_request_of_each_topic(tmp_path: Path) -> None:
+    root = WatchedRoot(tmp_path, 1_900_000_000_000)
+    for name in ("a", "b"):
+        root.topic(name, 2)
+        root.append(name, 1000, 500)
+        root.group(name, "billing", {0: 1, 1: 0})
+    calls: list[tuple[str, str]] = []
+    store = BeforeEachCall(PosixStorage(tmp_path), lambda _, verb, key: calls.append((verb, key)))
+    watch = RootWatch(Topics(store, BrokerConfig(), root.clock), "lakelog")
+
+    def requests(looking: Callable[[], object]) -> list[tuple[str, str]]:
+        calls.clear()
+        looking()
+        return [(verb, key) for verb, key in calls if key.startswith(("meta/a/", "meta/b/"))]
+
+    first = watch.look()
+    assert requests(watch.look) == [("list", "meta/a/"), ("list", "meta/b/")]
+    assert watch.look() == first
+    root.append("a", 100)
+    root.append("a", 50, partition=1)
+    root.group("b", "billing", {0: 2, 1: 0})
+    assert [verb for verb, key in requests(watch.look) if key.startswith("meta/b/")] == ["list", "read"]
+    anew = RootWatch(Topics(store, BrokerConfig(), root.clock), "lakelog").look()
+    assert [topic.consumers for topic in watch.look().topics] == [topic.consumers for topic in anew.topics]
+    assert [topic.partitions for topic in watch.look().topics] == [topic.partitions for topic in anew.topics]
+    assert [topic.version for topic in anew.topics] == [topic.version for topic in watch.look().topics] == [3, 1]
 
 
 def test_the_newest_report_of_an_ingest_is_a_figure_of_its_topic(tmp_path: Path) -> None:
