@@ -1,10 +1,10 @@
 """Follows all topics of a root, and makes the figures of the root.
 
 A look at the root makes the figures once. Most looks are short. A short look makes one read and one listing for each
-topic, and on an object store only one listing (lakelog.metrics.topic_watch). For the root, it makes one listing of meta/ and reads the checkpoints in log/.
-Every five minutes, and after a change of the folders in meta/, a look is long. A long look reads each topic as a job
-does when it starts, including the witnesses. So a damaged state is found within five minutes. If a topic cannot be
-read, the look reports its error, and still measures all other topics.
+topic, and on an object store only one listing (lakelog.metrics.topic_watch). For the root, it makes one listing of
+meta/ and reads the checkpoints in log/. Every five minutes, and after a change of the folders in meta/, a look is
+long. A long look reads each topic as a job does when it starts, including the witnesses. So a damaged state is found
+within five minutes. If a topic cannot be read, the look reports its error, and still measures all other topics.
 """
 
 from __future__ import annotations
