@@ -8,8 +8,10 @@ from pathlib import Path
 
 import lakelog
 from pipeline.delta.export_plan import NO_BOUNDS, Export, ExportBounds, ExportMode, PartitionOffsets, offset_ranges
+from pipeline.delta.files.skipping_commit import fit_skipping
 from pipeline.delta.proof.exported_table import open_exported_table
 from pipeline.delta.proof.proving import Proof, prove_table
+from pipeline.delta.rows.row_columns import table_columns
 from pipeline.delta.table_history import plan_from_history
 from pipeline.delta.without_spark.small_export import export_without_spark
 from pipeline.delta.without_spark.topic_records import ReadBatches, batch_reader
@@ -64,6 +66,7 @@ class ExportedTopic:
         self.topic.append(rows, partition=partition)
 
     def run_export(self, bounds: ExportBounds = NO_BOUNDS) -> None:
+        fit_skipping(self.export.table, table_columns(self.export))
         plan = plan_from_history(self.export, self.ranges(), bounds)
         assert plan is not None
         if plan.waiting:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from pipeline.delta.export_plan import NO_BOUNDS, ExportMode, new_stamp
+from pipeline.delta.files.skipping_commit import fit_skipping
 from pipeline.delta.rows.row_columns import nullable_columns, table_columns
 from pipeline.delta.table_history import DeltaLog, plan_from_history, read_head, stamp_in
 from pipeline.delta.table_stamp import Began, NextLink, Recent, Stamp, TableHead
@@ -182,6 +183,7 @@ def _widen(history: History) -> None:
     if history.topic.export.schema == schema_of(WideGoods) or history.head.current is None:
         return
     history.topic.export = replace(history.topic.export, schema=schema_of(WideGoods))
+    fit_skipping(history.topic.export.table, table_columns(history.topic.export))
     stamp = history.next_stamp()
     if stamp_has_chain(history):
         stamp = NextLink(history.head).add_to(stamp)
