@@ -100,12 +100,12 @@ def _export_once(context: JobContext) -> JobReport:
         if head is not None and not head.is_new:
             return _rebuild(context, state, target, head, register, changed)
     bounds = bounds_of(context, state)
-    skipping_warnings = _fit_skipping(target) if wanted.jdbc is None else []
+    skipping_warnings: list[str] = []
     if wanted.jdbc is not None:
         ranges, newest = offset_ranges(state), _newest(context, state)
         result = export_topic_to_database(context, state, target, ranges, register, bounds, newest, _reading_with_spark)
     else:
-        result = _to_delta(context, state, target, register, bounds)
+        result = _to_delta(context, state, target, register, bounds, skipping_warnings)
         if result.plan.waiting and result.table_version is not None:
             check_files(target.table, result.table_version, context.clock.now_ms() - started_ms)
     if not result.plan.waiting:
@@ -131,16 +131,17 @@ def _export_once(context: JobContext) -> JobReport:
     return export_report(target, wanted.shown_table, result, warnings)
 
 
-def _fit_skipping(target: Export) -> list[str]:
-    """Let readers skip files only by columns of which all files have bounds. An error becomes a warning, because the rows
-    are right. If deltalake cannot open the table, its readers cannot either, and the export itself names other errors."""
+def _fit_skipping(target: Export, warnings: list[str]) -> bool:
+    """Let readers skip files only by columns of which all files have bounds. Returns whether the table has got a new
+    version. An error becomes a warning, because the rows are right. If deltalake cannot open the table, its readers cannot
+    either, and the export itself names other errors."""
     try:
-        fit_skipping(target.table, table_columns(target))
+        return fit_skipping(target.table, table_columns(target)) is not None
     except (UnsupportedError, ConflictError) as error:
-        return [f"readers that skip files may find too few rows: {error}"]
+        warnings.append(f"readers that skip files may find too few rows: {error}")
     except StorageError:
-        return []
-    return []
+        pass
+    return False
 
 
 def _describe(context: JobContext, target: Export) -> list[str]:
@@ -161,9 +162,10 @@ def _to_delta(
     target: Export,
     register: Register,
     bounds: ExportBounds,
+    warnings: list[str],
 ) -> ExportResult:
     """Export to a Delta table. If maintenance joins files of the table meanwhile, Delta can refuse the commit of a
-    merge. Then the export begins again."""
+    merge. Then the export begins again. New warnings are added to `warnings`."""
     attempts = 0
     while True:
         attempts += 1
@@ -171,6 +173,8 @@ def _to_delta(
         if plan is not None and not plan.waiting:
             register(plan.before)
             return ExportResult(plan=plan, table_version=plan.table_version)
+        if attempts == 1 and _fit_skipping(target, warnings):
+            continue  # the plan names a version of the table
         prepare_name(context, target.table)
         try:
             small = None if plan is None else _without_spark(context, state, target, plan, register)
