@@ -76,8 +76,8 @@ CONVERSION_ERRORS = (ArithmeticError, ValueError, TypeError)
 """Arrow's errors for a value that does not fit the type of its column. They include pa.ArrowInvalid and
 pa.ArrowTypeError.
 """
-_FIRST_MICROSECOND, _LAST_MICROSECOND = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The years 1 to 9999, in microseconds since 1970."""
+FIRST_MICROSECOND, LAST_MICROSECOND = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The years 1 to 9999, in microseconds since 1970: the times that Python, Spark and databases can store."""
 _NOT_UTF8 = "was not a utf8 string"
 """The end of Arrow's error for bytes in a column of strings."""
 
@@ -162,7 +162,7 @@ def _has_time_outside_years(array: pa.Array) -> bool:
     if pa.types.is_timestamp(kind):
         bounds = pc.min_max(array.cast(pa.int64())).as_py()
         low, high = bounds["min"], bounds["max"]
-        return low is not None and not (low >= _FIRST_MICROSECOND and high <= _LAST_MICROSECOND)
+        return low is not None and not (low >= FIRST_MICROSECOND and high <= LAST_MICROSECOND)
     if pa.types.is_struct(kind):
         return any(map(_has_time_outside_years, array.flatten()))
     if pa.types.is_map(kind):

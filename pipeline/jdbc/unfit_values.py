@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from pipeline.delta.rows.row_columns import COORDINATES, HANDLING
 from pipeline.jdbc.database import LONGEST_KEY, Database
-from pipeline.jdbc.value_text import outside_moments
 
 UNFIT = "does not fit"
 """The reason of such a dead letter."""
@@ -55,7 +54,4 @@ def _problems(database: Database, decoded: pa.RecordBatch) -> list[tuple[str, pa
     problems = [(f"the key has more than {LONGEST_KEY} bytes", too_long)]
     fields = [name for name in decoded.schema.names if name not in _NOT_FIELDS]
     found = [(name, database.unfit(decoded[name])) for name in fields]
-    problems += [
-        (f"in UTC, a time is not in the years 1 to 9999: {name}", outside_moments(decoded[name])) for name in fields
-    ]
     return problems + [(f"{each[0]}: {name}", each[1]) for name, each in found if each is not None]

@@ -72,25 +72,6 @@ def within_moments(column: pa.Array) -> pa.Array:
     return limited.cast(pa.timestamp("us", tz="UTC"))
 
 
-def outside_moments(column: pa.Array) -> pa.BooleanArray:
-    """The rows with a timestamp before the year 1 or after the year 9999 in UTC, also within a nested value."""
-    kind = column.type
-    if pa.types.is_timestamp(kind):
-        numbers = column.cast(pa.timestamp("us", tz=kind.tz)).cast(pa.int64())
-        return pc.or_(pc.less(numbers, FIRST_MOMENT), pc.greater(numbers, LAST_MOMENT)).fill_null(False)
-    rows = pa.repeat(pa.scalar(False), len(column))
-    if pa.types.is_struct(kind):
-        for each in column.flatten():
-            rows = pc.or_(rows, outside_moments(each))
-    elif pa.types.is_list(kind):
-        parents = pc.list_parent_indices(column).filter(outside_moments(column.flatten()))
-        rows = pc.is_in(pa.array(range(len(column)), pa.int64()), parents.cast(pa.int64()))
-    elif pa.types.is_map(kind):
-        whole = column.take(pa.array(range(len(column)), pa.int64()))  # a mask must not belong to a slice
-        rows = outside_moments(pa.ListArray.from_arrays(whole.offsets, whole.items, mask=whole.is_null()))
-    return rows
-
-
 def as_json(value: Any, kind: pa.DataType) -> str:
     """JSON of a nested value. Bytes are in base64; decimals, dates, timestamps, NaN and infinity are strings. Structs and
     maps are objects.

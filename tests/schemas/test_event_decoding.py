@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Annotated
 
@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from schemas.ddl import event_model
-from schemas.decoder import DecodeError
+from schemas.decoder import DecodeError, decode_each
 from schemas.event_decoding import decode_values
 from schemas.event_model import EventModel
 
@@ -107,6 +107,18 @@ def test_bad_value_is_named_by_row_kind_and_field_and_never_shown(value: bytes, 
     assert error.row == 1
     assert error.reason == reason
     assert "secret" not in error.reason
+
+
+def test_a_time_inside_a_map_that_is_outside_of_the_years_is_found() -> None:
+    good = datetime(2013, 1, 1, tzinfo=UTC)
+    late = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone(timedelta(hours=-5)))
+    early = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5)))
+    maps = [[("a", good)], None, [("b", None), ("c", late)], [], [("x", good), ("y", early)]]
+    columns = pa.schema([("at", pa.map_(pa.string(), pa.timestamp("us", tz="UTC")))])
+    values = pa.array([b"%d" % number for number in range(len(maps))], pa.binary())
+    for some, rows in ((values, [2, 4]), (values.slice(1, 3), [1])):
+        found = decode_each(columns, some, lambda value: {"at": maps[int(value)]})
+        assert [(each.row, each.reason) for each in found.errors] == [(row, "out_of_range at at") for row in rows]
 
 
 @pytest.mark.parametrize("text", ["20130101", "2013", "20130101120000", "1356998400.5", "-1.5", "+5", ".5", "5."])

@@ -9,8 +9,7 @@ columns have a smallest and a largest value. This module is a pure function.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,13 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.delta.files.skipping_columns import has_exact_bounds
+from pipeline.delta.without_spark.log_commits import log_json
+from schemas.decoder import FIRST_MICROSECOND, LAST_MICROSECOND
 
 _TEXT_LENGTH = 32
 """Delta's log has at most so many characters of a text."""
 _LARGEST_CHARACTER = "\U0010ffff"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_MICROSECOND, _LAST_MICROSECOND = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The years 1 to 9999."""
 
 
 def delta_statistics(columns: pa.Schema, footer: pq.FileMetaData) -> str:
@@ -38,15 +37,11 @@ def delta_statistics(columns: pa.Schema, footer: pq.FileMetaData) -> str:
         if has_exact_bounds(kind) and bounds:
             low, high = _bounds(kind, bounds) if all(each.has_min_max for each in bounds) else (None, None)
             if not is_known or low is None or high is None:
-                return _compact({"numRecords": footer.num_rows})
+                return log_json({"numRecords": footer.num_rows})
             lowest[name], highest[name] = low, high
         if is_known:
             nulls[name] = sum(each.null_count for each in found)
-    return _compact({"numRecords": footer.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls})
-
-
-def _compact(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return log_json({"numRecords": footer.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls})
 
 
 def _statistics(columns: pa.Schema, footer: pq.FileMetaData) -> Iterator[tuple[str, pa.DataType, list[pq.Statistics]]]:
@@ -72,7 +67,7 @@ def _bounds(kind: pa.DataType, found: list[pq.Statistics]) -> tuple[Any, Any]:
 
 
 def _moment(microseconds: int) -> str | None:
-    if not _FIRST_MICROSECOND <= microseconds <= _LAST_MICROSECOND:
+    if not FIRST_MICROSECOND <= microseconds <= LAST_MICROSECOND:
         return None
     return f"{(_EPOCH + timedelta(microseconds=microseconds)).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 

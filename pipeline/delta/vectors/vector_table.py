@@ -25,7 +25,7 @@ from pipeline.delta.table_stamp import Stamp
 from pipeline.delta.vectors.table_files import DataFile, read_files
 from pipeline.delta.vectors.vector_files import DeletionVector
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
-from pipeline.delta.without_spark.log_commits import put_commit
+from pipeline.delta.without_spark.log_commits import log_json, put_commit
 from pipeline.delta.without_spark.plain_table import conflict, has_columns, have_int96, why_not_plain
 from storage_engine.storage.storage_opening import open_storage
 
@@ -106,7 +106,7 @@ class VectorTable:
         for file, vector in marked:
             known = self._files[file.name]
             stats = {**json.loads(known.stats or "{}"), "tightBounds": False}  # the bounds include the deleted rows
-            adds.append(_added(known.path, known.size, known.modified_ms, _compact(stats), vector))
+            adds.append(_added(known.path, known.size, known.modified_ms, log_json(stats), vector))
         metrics = {
             "numFiles": len(files), "numOutputRows": sum(each.rows for each in files),
             "numOutputBytes": sum(each.size for each in files), "numRemovedFiles": len(removed),
@@ -141,7 +141,3 @@ def _added(
         "stats": stats,
     }  # fmt: skip
     return {"add": found if vector is None else {**found, "deletionVector": vector.action}}
-
-
-def _compact(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)

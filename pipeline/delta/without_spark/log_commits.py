@@ -13,6 +13,16 @@ from storage_engine.errors import AlreadyExistsError
 from storage_engine.storage import Storage
 
 
+def log_json(document: Mapping[str, Any]) -> str:
+    """A document as it stands in Delta's log: in one line, and without escapes, which deltalake does not always read
+    correctly.
+
+    Raises:
+        ValueError: a number is infinite or not a number.
+    """
+    return json.dumps(document, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+
+
 def commit_key(version: int) -> str:
     """The key of a commit in the folder of the table."""
     return f"_delta_log/{version:020d}.json"
@@ -27,9 +37,7 @@ def put_commit(storage: Storage, version: int, actions: Iterable[Mapping[str, An
     Raises:
         StorageError: the commit cannot be written.
     """
-    # deltalake does not read the escapes of all letters correctly.
-    lines = (json.dumps(action, separators=(",", ":"), ensure_ascii=False) + "\n" for action in actions)
-    content = "".join(lines).encode()
+    content = "".join(f"{log_json(action)}\n" for action in actions).encode()
     try:
         storage.put_new(commit_key(version), content)
     except AlreadyExistsError:
