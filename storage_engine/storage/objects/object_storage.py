@@ -37,9 +37,10 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from typing_extensions import Buffer
@@ -260,31 +261,33 @@ class ObjectStorage:
         last, pauses = after, iter(PAUSES)
         with self.named(prefix.removesuffix("/")):
             while True:
-                before = ""
                 try:
-                    for chunk in self._store.list(prefix, offset=last or None):
+                    for found in self._in_order(self._store.list(prefix, offset=last or None)):
                         pauses = iter(PAUSES)
-                        for found in chunk:
-                            key = found["path"]
-                            if key < before:
-                                if not found["size"] and f"{key}/" > before:
-                                    continue  # the mark of a folder
-                                raise self._unordered(before, key)
-                            before = key
-                            if key <= last:  # a store that ignores the offset lists these keys again
-                                continue
-                            last = key
-                            if not key.rpartition("/")[2].startswith(TEMPORARY):
-                                yield StoredFile(key, found["size"], int(found["last_modified"].timestamp() * 1000))
+                        key = found["path"]
+                        if key <= last:  # a store that ignores the offset lists these keys again
+                            continue
+                        last = key
+                        if not key.rpartition("/")[2].startswith(TEMPORARY):
+                            yield StoredFile(key, found["size"], int(found["last_modified"].timestamp() * 1000))
                     return
                 except BaseError as error:
                     pause_or_raise(error, pauses)
 
-    def _unordered(self, before: str, key: str) -> UnsupportedError:
-        return UnsupportedError(
-            f"root {self.uri}", f"the store lists {key!r} after {before!r}, not in the order of the names",
-            "Azure does this in accounts with a hierarchical namespace. Use a store that lists names in their order.",
-        )  # fmt: skip
+    def _in_order(self, listing: Iterable[Sequence[ObjectMeta]]) -> Iterator[ObjectMeta]:
+        """The objects of a listing, without marks of folders that are not in the order of the other names."""
+        before = ""
+        for found in chain.from_iterable(listing):
+            key = found["path"]
+            if key >= before:
+                before = key
+                yield found
+            elif found["size"] or f"{key}/" <= before:
+                raise UnsupportedError(
+                    f"root {self.uri}", f"the store lists {key!r} after {before!r}, not in the order of the names",
+                    "Azure does this in accounts with a hierarchical namespace. Use a store that lists names in their"
+                    " order.",
+                )  # fmt: skip
 
     def folder_names(self, folder: str) -> Sequence[str]:
         with self.named(folder.removesuffix("/")):
