@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 
 @contextmanager
 def small_disk(folder: Path, size: int) -> Iterator[Path]:
@@ -34,3 +36,7 @@ def can_mount() -> bool:
                 return True
         except (OSError, subprocess.CalledProcessError):
             return False
+
+
+needs_a_disk = pytest.mark.skipif(not can_mount(), reason="this user may not mount a file system")
+"""For tests whose disk must be full and must get space back, which a limit on the size of files does not show."""

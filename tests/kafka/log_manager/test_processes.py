@@ -25,7 +25,7 @@ from tests.kafka.log_manager.random_directories import Case, Life, random_case
 from tests.kafka.log_manager.sides import KafkaSide, OurSide
 from tests.kafka.random_logs import DAY_MS
 from tests.kafka_jvm import KafkaJvm
-from tests.small_disks import can_mount, small_disk
+from tests.small_disks import needs_a_disk, small_disk
 
 pytestmark = pytest.mark.kafka
 
@@ -145,7 +145,7 @@ def test_a_killed_process_loses_nothing_that_kafka_keeps(jvm: KafkaJvm, number: 
     finish(parent, case, jvm, expected)
 
 
-@pytest.mark.skipif(not can_mount(), reason="this user may not mount a file system")
+@needs_a_disk
 def test_a_full_disk_costs_no_record_and_the_other_directories_go_on(jvm: KafkaJvm, tmp_path: Path) -> None:
     case = next(case for case in map(undamaged_case, range(100)) if two_busy_directories(case))
     expected = managed_by_kafka(jvm.folder / "expected-full", case, jvm)

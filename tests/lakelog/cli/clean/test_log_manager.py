@@ -20,7 +20,7 @@ import pytest
 from storage_engine.clock import ManualClock
 from storage_engine.kafka_dir.log_directory import LogDirectory
 from storage_engine.kafka_dir.log_manager import LogManager
-from tests.small_disks import can_mount, small_disk
+from tests.small_disks import needs_a_disk, small_disk
 from tests.storage_engine.kafka_dir.upkeep.brokers_directory import NOW_MS, known, make_directory, rows
 from tests.storage_engine.record_tables import to_rows
 
@@ -342,9 +342,6 @@ def fill(disk: Path) -> Path:
     """Take all space of a file system. Returns the file that has it."""
     (disk / "filler").write_bytes(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize))
     return disk / "filler"
-
-
-needs_a_disk = pytest.mark.skipif(not can_mount(), reason="this user may not mount a file system")
 
 
 @needs_a_disk

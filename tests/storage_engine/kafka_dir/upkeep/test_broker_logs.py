@@ -29,7 +29,7 @@ from storage_engine.kafka_dir.upkeep.schedule import Task
 from storage_engine.kafka_dir.upkeep.tasks import Tasks
 from storage_engine.log.checkpoint import decode_offsets
 from storage_engine.storage.storage_opening import open_directory
-from tests.small_disks import can_mount, small_disk
+from tests.small_disks import needs_a_disk, small_disk
 from tests.storage_engine.kafka_dir.upkeep.brokers_directory import (
     NOW_MS,
     Told,
@@ -440,9 +440,6 @@ def full(disk: Path, free: int = 0) -> Path:
     space = os.statvfs(disk)
     (disk / "filler").write_bytes(bytes(space.f_bavail * space.f_frsize - free))
     return disk / "filler"
-
-
-needs_a_disk = pytest.mark.skipif(not can_mount(), reason="this user may not mount a file system")
 
 
 @needs_a_disk
