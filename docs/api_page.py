@@ -247,7 +247,7 @@ Executors need the packages `lakelog` and `storage_engine`. [SOURCES.md](SOURCES
 
 Build the wheel in the checkout with `.venv/bin/python -m hatchling build -t wheel`, and install the file from `dist/`.
 The wheel contains the packages `lakelog` and `storage_engine` and the program `lakelog`. Name the extras that you need
-behind the file, for example `pip install 'dist/lakelog-0.1.0-py3-none-any.whl[s3,ui]'`:
+after the file name, for example `pip install 'dist/lakelog-0.1.0-py3-none-any.whl[s3,ui]'`:
 
 | extra                          | what it adds                                                         |
 |--------------------------------|----------------------------------------------------------------------|
