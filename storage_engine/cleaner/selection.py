@@ -147,9 +147,12 @@ def _first_uncleanable(
         if first_young is not None:
             uncleanable, bound = first_young.base_offset, CompactionBound.MIN_COMPACTION_LAG
     if part.last_stable_offset < uncleanable:
-        # The segment that contains this offset, or else the next one, is uncleanable as a whole.
+        # The segment that contains this offset is uncleanable as a whole. If no batch is at the first offset of an open
+        # transaction, this is the segment of the next batch.
         after = _between(part.segments, part.last_stable_offset, uncleanable)
-        unstable = next((each for each in after if each.size and each.end_offset > part.last_stable_offset), None)
+        if part.last_stable_offset < part.high_watermark:
+            after = tuple(each for each in after if each.size and each.end_offset > part.last_stable_offset)
+        unstable = next(iter(after), None)
         if unstable is not None:
             uncleanable, bound = unstable.base_offset, CompactionBound.OPEN_TRANSACTION
     return uncleanable, bound

@@ -121,24 +121,22 @@ class Folder:
             and any(other == self._active(each) for each in self.ours.producers(offset))
         )
 
-    def without_expired(self, theirs: bytes, ours: bytes) -> bytes:
-        """Kafka's log without the empty batches of expired producers that only Kafka keeps. To recover a segment, Kafka
-        deletes the later snapshots. It then knows expired producers again, up to its first check for them."""
-        table = scan_batches(np.frombuffer(theirs, np.uint8), LOG)
-        kept = scan_batches(np.frombuffer(ours, np.uint8), LOG).base_offsets
-        expired = self.now_ms - table.max_timestamps >= self.expiration_ms
-        only_theirs = ~np.isin(table.base_offsets, kept) & (table.producer_ids >= 0) & ~table.is_control & expired
-        dropped = only_theirs & (table.records_counts == 0)
-        if not dropped.any():
-            return theirs
-        newest = {(each.producer_id, each.last_offset) for some in self.theirs.producers(self.end) for each in some}
-        places = zip(
-            table.positions.tolist(), table.sizes.tolist(), dropped.tolist(), table.producer_ids.tolist(),
-            table.last_offsets.tolist(), strict=True,
-        )  # fmt: skip
-        return b"".join(
-            theirs[at : at + size] for at, size, drop, *batch in places if not (drop and tuple(batch) in newest)
-        )
+    def without_one_sided(
+        self, theirs: bytes, ours: bytes, kafka_knows: Iterable[ProducerEntry]
+    ) -> tuple[bytes, bytes]:
+        """Both logs without the empty batches that only one cleaner keeps, as only one log manager knows their producers.
+        To recover a segment, Kafka deletes the later snapshots. It then knows expired producers again, up to its first
+        check for them. It may also begin to recover without any producer, and then it does not know the earlier ones.
+
+        Args:
+            kafka_knows: the producers in Kafka's newest .snapshot.
+        """
+        both = [
+            {each for some in known.producers(self.end) for each in some} for known in (self.theirs, self.ours)
+        ]  # fmt: skip
+        expired = {each for each in both[0] if self.now_ms - each.timestamp >= self.expiration_ms}
+        forgotten = _last_batches(both[1]) - _last_batches(kafka_knows)
+        return _without(theirs, ours, _last_batches(expired)), _without(ours, theirs, forgotten)
 
     def same_epochs(self, theirs: bytes, ours: bytes) -> bool:
         """Whether two checkpoints have the same leader epochs. Kafka drops an epoch that begins at the log's end. A
@@ -164,6 +162,28 @@ class Folder:
             and one - other <= self.theirs.aborted(self.end)
             and other - one <= self.ours.aborted(self.end)
         )
+
+
+LastBatch = tuple[int, int]
+"""A producer, and the last offset of its newest batch."""
+
+
+def _last_batches(producers: Iterable[ProducerEntry]) -> frozenset[LastBatch]:
+    return frozenset((each.producer_id, each.last_offset) for each in producers)
+
+
+def _without(log: bytes, other: bytes, dropped: Container[LastBatch]) -> bytes:
+    """A log without those of the dropped batches that are empty, and that the other log has not."""
+    table = scan_batches(np.frombuffer(log, np.uint8), LOG)
+    one_sided = ~np.isin(table.base_offsets, scan_batches(np.frombuffer(other, np.uint8), LOG).base_offsets)
+    empty = one_sided & (table.records_counts == 0) & ~table.is_control
+    places = zip(
+        table.positions.tolist(), table.sizes.tolist(), empty.tolist(), table.producer_ids.tolist(),
+        table.last_offsets.tolist(), strict=True,
+    )  # fmt: skip
+    return b"".join(
+        log[at : at + size] for at, size, drops, *batch in places if not (drops and tuple(batch) in dropped)
+    )
 
 
 def _is_newer(ours: ProducerEntry | None, theirs: ProducerEntry) -> bool:
@@ -204,11 +224,13 @@ def _compare_logs(theirs: Path, ours: Path, known: Folder) -> Iterator[tuple[str
 def _may_lack(offset: int, known: Folder) -> bool:
     """Whether Kafka may lack a snapshot. It deletes those at and below the log start, those above a segment that it
     recovers, and those of the segments that it replaces by the results of an unfinished compaction. It never writes them
-    again.
+    again. It does not recover a segment that has an .index, but no .timeindex.
     """
     is_above_recovered = known.recovered is not None and offset > known.recovered
     was_lacking = offset in known.ours.found.snapshots and offset not in known.theirs.found.snapshots
-    return offset <= known.start or is_above_recovered or was_lacking or offset in known.theirs.found.swapped
+    is_not_recovered = offset in known.theirs.found.without_times
+    was_swapped = offset in known.theirs.found.swapped
+    return offset <= known.start or is_above_recovered or was_lacking or was_swapped or is_not_recovered
 
 
 def _may_have_more(offset: int, data: bytes, known: Folder) -> bool:
@@ -231,7 +253,8 @@ def _compare_file(name: str, one: Mapping[str, bytes], other: Mapping[str, bytes
     stem, _, suffix = name.partition(".")
     logs = one.get(stem + LOG, b""), other.get(stem + LOG, b"")
     if name.endswith(LOG):
-        yield from differing_batches(known.without_expired(one[name], other[name]), other[name], None)
+        both = known.without_one_sided(one[name], other[name], _newest_producers(one))
+        yield from differing_batches(*both, None)
         return
     if f".{suffix}" in (INDEX, TIME_INDEX):
         rules = [index_by_rule(int(stem), log, known.interval, f".{suffix}") for log in logs]
@@ -268,6 +291,12 @@ def _times_are_right(data: bytes, base_offset: int, log: bytes) -> bool:
 def len_of_entry(suffix: str) -> int:
     """The bytes of an entry of an index."""
     return 8 if f".{suffix}" == INDEX else 12
+
+
+def _newest_producers(files: Mapping[str, bytes]) -> tuple[ProducerEntry, ...]:
+    """The producers in the newest .snapshot of a log."""
+    newest = max((name for name, data in files.items() if name.endswith(SNAPSHOT) and _is_snapshot(data)), default=None)
+    return decode_snapshot(files[newest], newest) if newest else ()
 
 
 def _is_snapshot(data: bytes) -> bool:

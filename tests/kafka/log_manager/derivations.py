@@ -24,7 +24,7 @@ from storage_engine.config import LONG_MAX
 from storage_engine.errors import CorruptionError
 from storage_engine.kafka_dir.producers_at import replay_around_damage
 from storage_engine.log.checkpoint import LEADER_EPOCHS, decode_leader_epochs
-from storage_engine.log.filenames import LOG, SNAPSHOT, SWAP, TRANSACTION_INDEX
+from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, SWAP, TIME_INDEX, TRANSACTION_INDEX
 from storage_engine.log.indexes.transaction_index import AbortedTransaction, decode_transaction_index
 from storage_engine.log.producers.producer_snapshot import ProducerEntry, decode_snapshot
 from storage_engine.log.producers.producer_state import Producers, aborted_among
@@ -76,24 +76,30 @@ class Found:
     snapshots, aborted: the intact ones.
     has_epoch: whether the log has a leader epoch.
     swapped: the offsets of the segments that an unfinished compaction has written: first <= offset < end.
+    without_times: the base offsets of the segments that have an .index, but no .timeindex.
     """
 
     snapshots: Snapshots
     aborted: frozenset[AbortedTransaction]
     has_epoch: bool
     swapped: range
+    without_times: frozenset[int]
 
     @classmethod
     def at(cls, folder: Path) -> Found:
         epochs = folder / LEADER_EPOCHS
         has_epoch = epochs.exists() and len(decode_leader_epochs(epochs.read_bytes(), LEADER_EPOCHS)) > 0
-        return cls(snapshots_in(folder), aborted_in(folder), has_epoch, _swapped_in(folder))
+        without_times = frozenset(
+            int(file.stem) for file in folder.glob(f"*{INDEX}") if not file.with_suffix(TIME_INDEX).exists()
+        )
+        return cls(snapshots_in(folder), aborted_in(folder), has_epoch, _swapped_in(folder), without_times)
 
 
 class Derivations:
     """What can be known about the producers of one log in one life.
 
     newest_bases: the base offsets of the two newest segments when the log was loaded.
+    end: of the batches that were read.
 
     Args:
         found: before the log was loaded.
@@ -106,10 +112,10 @@ class Derivations:
     def __init__(self, found: Found, folder: Path, log_start_offset: int, now_ms: int, expiration_ms: int) -> None:
         self.found = found
         self._folder = folder
-        self._segments: list[tuple[int, npt.NDArray[np.uint8]]] = []
-        self._end = 0
+        self._segments: dict[int, npt.NDArray[np.uint8]] = {}
+        self.end = 0
         self.read_batches()
-        self.newest_bases = tuple(base for base, _ in self._segments)[-2:]
+        self.newest_bases = tuple(self._segments)[-2:]
         self._start = log_start_offset
         self._now_ms = now_ms
         self._expiration_ms = expiration_ms
@@ -119,11 +125,11 @@ class Derivations:
         for file in sorted(self._folder.glob(f"*{LOG}")):
             data = np.frombuffer(file.read_bytes(), np.uint8)
             table = scan_batches(data, file.name)
-            later = np.flatnonzero(table.base_offsets >= self._end)
-            if len(later) or not len(table):
-                self._segments.append((int(file.stem), data[table.positions[later[0]] :] if len(later) else data))
-            if len(table):
-                self._end = max(self._end, int(table.last_offsets[-1]) + 1)
+            later = table.positions[table.base_offsets >= self.end]
+            known = self._segments.setdefault(int(file.stem), data[:0])
+            if len(later):
+                self._segments[int(file.stem)] = np.concatenate([known, data[later[0] :]])
+                self.end = int(table.last_offsets[-1]) + 1
 
     def producers(self, offset: int) -> Iterator[frozenset[ProducerEntry]]:
         """The producers at an offset in each derivation."""
@@ -131,6 +137,10 @@ class Derivations:
         for begin in self._beginnings(offset):
             for drops in (False, True):
                 yield frozenset(self._derived(begin, offset, drops=drops)[0].entries())
+
+    def aborted_now(self) -> frozenset[AbortedTransaction]:
+        """The transactions in the .txnindex files."""
+        return aborted_in(self._folder)
 
     def aborted(self, end: int) -> frozenset[AbortedTransaction]:
         """The aborted transactions in all derivations."""
@@ -140,7 +150,7 @@ class Derivations:
                 found.update(self._derived(begin, end, drops=drops)[1])
         return frozenset(found)
 
-    def stable_offsets(self, high_watermark: int) -> frozenset[int]:
+    def stable_offsets(self, log_start_offset: int, high_watermark: int) -> frozenset[int]:
         """The last stable offset in each derivation. A transaction in a snapshot above the high watermark is open.
 
         If there is no batch at this offset, Kafka gives the base offset of the next batch (LogSegment.read). If a log has
@@ -152,13 +162,13 @@ class Derivations:
                 at = max(high_watermark, begin[0])
                 producers = self._derived(begin, at, drops=drops)[0]
                 begun = (each.txn_first_offset for each in producers.entries() if each.txn_first_offset >= 0)
-                stable = max(self._start, min(begun, default=high_watermark))
+                stable = max(log_start_offset, min(begun, default=high_watermark))
                 found |= {min(high_watermark, each) for each in (stable, self._next_batch(stable))}
         return frozenset(found)
 
     def _next_batch(self, offset: int) -> int:
         """The base offset of the first batch that ends at or after an offset; the offset if there is none."""
-        for base, data in self._segments:
+        for base, data in self._segments.items():
             table = scan_batches(data, str(base))
             later = table.base_offsets[table.last_offsets >= offset]
             if len(later):
@@ -168,7 +178,7 @@ class Derivations:
     def _beginnings(self, most: int = LONG_MAX) -> Iterator[Beginning]:
         """Where a derivation up to an offset may begin."""
         yield self._start, ()
-        yield from ((base, ()) for base, _ in self._segments if base <= self._start)
+        yield from ((base, ()) for base in self._segments if base <= self._start)
         yield from (each for each in self.found.snapshots.items() if each[0] <= most)
 
     def _derived(self, begin: Beginning, end: int, *, drops: bool) -> tuple[Producers, tuple[AbortedTransaction, ...]]:
@@ -177,7 +187,9 @@ class Derivations:
         producers = Producers(entries)
         producers.expire(self._now_ms, self._expiration_ms)
         aborted: tuple[AbortedTransaction, ...] = ()
-        for base, data in self._segments:
+        for base, data in self._segments.items():
+            if base >= end:
+                break
             if drops and base > start:
                 producers.expire(self._now_ms, self._expiration_ms)
             table = scan_batches(data, str(base))

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from storage_engine.log.producers.producer_snapshot import ProducerEntry, encode_snapshot
+from storage_engine.record.encoding import seal_batches
+from storage_engine.record.header import HEADER_BYTES, LENGTH_POSITION, LOG_OVERHEAD
 from tests.kafka.log_manager.comparison import Folder
 from tests.kafka.log_manager.derivations import Derivations, Found
 from tests.kafka.log_manager.random_directories import random_case
+from tests.kafka.random_logs import Record, Sender, encode_batch
 
 NEVER_MS = 2**62
 
@@ -42,3 +47,24 @@ def test_only_derivable_snapshots_with_as_many_producers_are_accepted(tmp_path: 
     assert not folder.same_producers(offset, theirs=whole, ours=newer)
     assert not folder.same_producers(offset, theirs=newer, ours=whole)
     assert not folder.same_producers(offset, theirs=fewer, ours=whole)
+
+
+def emptied(sender: Sender, offset: int) -> bytes:
+    """What compaction leaves of the newest batch of a producer."""
+    whole = np.frombuffer(encode_batch(offset, [Record(0, b"k", b"v")], sender=sender), np.uint8)[:HEADER_BYTES].copy()
+    whole[LENGTH_POSITION:LOG_OVERHEAD] = list((HEADER_BYTES - LOG_OVERHEAD).to_bytes(4, "big"))
+    whole[-4:] = 0
+    seal_batches(whole, np.array([HEADER_BYTES]))
+    return whole.tobytes()
+
+
+def test_only_an_empty_batch_of_a_producer_that_kafka_does_not_know_is_left_out(tmp_path: Path) -> None:
+    folder, _, entries = folder_with_producers(tmp_path)
+    newest = entries[0]
+    ours = emptied(Sender(newest.producer_id, newest.producer_epoch, newest.last_sequence), newest.last_offset)
+    older = emptied(Sender(newest.producer_id, newest.producer_epoch, newest.last_sequence), newest.last_offset - 1)
+    assert folder.without_one_sided(b"", ours, ()) == (b"", b"")
+    assert folder.without_one_sided(ours, ours, ()) == (ours, ours)
+    assert folder.without_one_sided(b"", ours, entries) == (b"", ours)
+    assert folder.without_one_sided(b"", older, ()) == (b"", older)
+    assert folder.without_one_sided(ours, b"", ()) == (ours, b"")

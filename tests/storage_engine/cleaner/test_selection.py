@@ -193,3 +193,9 @@ def test_an_open_transaction_ends_the_range_at_its_segment() -> None:
 def test_a_transaction_below_the_log_start_ends_the_range_at_the_next_batch() -> None:
     part = partition(segment(0), segment(10, records=2), segment(20), segment(30), start=15)
     assert chosen(with_open_transaction(part, 5)).first_uncleanable_offset == 20
+
+
+def test_a_high_watermark_ends_the_range_at_its_segment_also_if_the_segment_is_empty() -> None:
+    part = partition(segment(0), segment(10), segment(20, size=0, records=0), segment(30))
+    below = part.model_copy(update={"high_watermark": 20})
+    assert chosen(below).first_uncleanable_offset == 20
