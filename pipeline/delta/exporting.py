@@ -86,19 +86,12 @@ from pipeline.delta.export_plan import (
     Register,
     decide_export,
 )
-from pipeline.delta.files.appending import (
-    appending,
-    can_append,
-    commit_files,
-    counts_of,
-    delete_files,
-    what_was_written,
-)
-from pipeline.delta.files.row_files import Written
+from pipeline.delta.files.appending import appending, can_append, what_was_written
+from pipeline.delta.files.file_changes import change_files, commit_changes
+from pipeline.delta.files.row_files import Written, counts_of
+from pipeline.delta.files.table_commits import commit_files, delete_files
 from pipeline.delta.files.upserting import (
     can_upsert,
-    change_files,
-    commit_changes,
     results_of,
     run_tasks,
     upserting,

@@ -18,7 +18,8 @@ from pyspark.sql import functions as F
 from pipeline.delta.chain.spark_sums import sums_of, sums_of_upsert
 from pipeline.delta.dead_letters import append_dead_letters
 from pipeline.delta.export_plan import Export
-from pipeline.delta.files.appending import commit_files, is_plain, write_source
+from pipeline.delta.files.appending import write_source
+from pipeline.delta.files.table_commits import commit_files, is_plain
 from pipeline.delta.rows.export_rows import first_undecodable, place
 from pipeline.delta.rows.newer_sql import is_newer, of_place
 from pipeline.delta.rows.row_columns import row_columns, table_columns

@@ -23,7 +23,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.delta.chain.digest_sums import sums_by_partition
-from pipeline.delta.chain.stamp_chain import RowSum, added
+from pipeline.delta.chain.stamp_chain import PartitionCounts, RowSum, added
+from pipeline.delta.dead_letter_share import Counts
 from pipeline.delta.export_plan import Export
 from pipeline.delta.files.file_statistics import delta_statistics
 from pipeline.delta.rows.row_columns import (
@@ -32,6 +33,7 @@ from pipeline.delta.rows.row_columns import (
     DIGEST,
     HANDLING,
     RAW_VALUE,
+    REASONS,
     nullable_columns,
     table_columns,
 )
@@ -180,6 +182,27 @@ def record_counts(batch: pa.RecordBatch, bad: pa.RecordBatch) -> Mapping[int, Ma
         for reason in pc.unique(bad["_reason"]).to_pylist():
             add(reason, bad["_partition"].filter(pc.equal(bad["_reason"], reason)))
     return counts
+
+
+def counts_of(written: Written) -> Counts:
+    """The counts of the records."""
+    by_partition = written.counts.values()
+    totals = {
+        name: sum(found.get(name, 0) for found in by_partition)
+        for name in ("records", "tombstones", "null_values", *REASONS)
+    }
+    return Counts(
+        totals["records"],
+        totals["tombstones"],
+        {reason: totals[reason] for reason in REASONS if totals[reason]},
+        totals["null_values"],
+        {each: _partition_counts(found) for each, found in written.counts.items()},
+    )
+
+
+def _partition_counts(found: Mapping[str, int]) -> PartitionCounts:
+    dead_letters = sum(found.get(reason, 0) for reason in REASONS)
+    return PartitionCounts(found["records"], found.get("tombstones", 0), dead_letters)
 
 
 class RowFiles:

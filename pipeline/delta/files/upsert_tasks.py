@@ -84,19 +84,30 @@ class ReduceRecords:
                 written += Written(counts=record_counts(batch, bad))
                 yield from letters_of(bad, REDUCED)
                 good = batch.filter(pc.invert(is_bad)) if bad.num_rows else batch
-                before = len(index)
-                index.append(_entries(bad.filter(bad["_key"].is_valid()), UNDECODABLE))
-                index.append(_entries(good.filter(good["_tombstone"]), TOMBSTONE))
-                for rows in _slices(good.filter(pc.invert(good["_tombstone"]))):
-                    index.append(_entries(rows, ROW, *files.next_row))
-                    files.write(rows.append_column(STALE_SINCE, pa.nulls(rows.num_rows, STALE_SINCE.type)))
-                size += sum(each.nbytes for each in index[before:])
+                entries = listed(good, bad, files)
+                index += entries
+                size += sum(each.nbytes for each in entries)
                 if size > self.most_bytes:
                     break
-        entries = packed(pa.concat_tables(index)) if size <= self.most_bytes else None
-        yield pa.RecordBatch.from_pylist(
-            [{"_written": (written + files.written).to_json(), "_index": entries}], REDUCED
-        )
+        whole = packed(pa.concat_tables(index)) if size <= self.most_bytes else None
+        yield pa.RecordBatch.from_pylist([{"_written": (written + files.written).to_json(), "_index": whole}], REDUCED)
+
+
+def listed(good: pa.RecordBatch, bad: pa.RecordBatch, files: RowFiles) -> list[pa.Table]:
+    """Write the rows of decoded records into files. Returns the list of these records, columns as in INDEX.
+
+    Args:
+        good: the records that can be decoded, with the columns of the table.
+        bad: the records that cannot be decoded.
+    """
+    index = [
+        _entries(bad.filter(bad["_key"].is_valid()), UNDECODABLE),
+        _entries(good.filter(good["_tombstone"]), TOMBSTONE),
+    ]
+    for rows in _slices(good.filter(pc.invert(good["_tombstone"]))):
+        index.append(_entries(rows, ROW, *files.next_row))
+        files.write(rows.append_column(STALE_SINCE, pa.nulls(rows.num_rows, STALE_SINCE.type)))
+    return index
 
 
 def _entries(rows: pa.RecordBatch, kind: int, file: int = 0, first_row: int = 0) -> pa.Table:

@@ -1,28 +1,22 @@
-"""Upserts rows into a table with Spark's tasks, which write files, and commits these files. The table is plain, or has
-deletion vectors.
+"""Upserts rows into a table with Spark's tasks, which write files.
 
     1. the tasks that read the records write the rows of the newest ones into new files, and list the keys
     2. the tasks of the second job look for these keys in the files of the table; a new table needs no such job
-    3. the driver decides which rows are dropped, from the new files and from the files of the table
-    4. the tasks of the third job write the files with such rows again; often there are none
+    3. the driver decides which rows are dropped
+    4. the tasks of the third job write the files with such rows again
 
-If the table has deletion vectors, step 4 does not write files of the table again. Instead, the driver writes deletion
-vectors with the dropped rows. Only rows that become stale are written again, into new files.
-
-So no row goes through Spark's shuffle, and the rows that are replaced are read once, also if they have digests. The driver
-holds the list of the keys. If the list would be larger than INDEX_BYTES, the new files are deleted, and Spark makes the
-upsert with a MERGE, as in all other tables (`pipeline.delta.table_writing`).
+`pipeline.delta.files.file_changes` has the steps 2 to 4, and the commit. No row goes through Spark's shuffle, and the rows
+that are replaced are read once, also if they have digests. The driver holds the list of the keys. If the list would be
+larger than INDEX_BYTES, the new files are deleted, and Spark makes the upsert with a MERGE, as in all other tables
+(`pipeline.delta.table_writing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
 from functools import reduce
 from operator import add
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
@@ -30,54 +24,15 @@ from pyspark.sql import functions as F
 
 from lakelog.spark.splits import RecordTask
 from lakelog.spark.types import nullable, spark_struct
-from pipeline.delta.chain.digest_sums import sums_by_partition
-from pipeline.delta.chain.stamp_chain import NO_ROWS, RowSum, added
 from pipeline.delta.export_plan import Export, ExportMode, ExportPlan
-from pipeline.delta.files.appending import is_plain, open_table
-from pipeline.delta.files.key_index import FOUND, INDEX, FileChange, KeyIndex, UpsertDecision
-from pipeline.delta.files.row_files import TableFile, Written, WrittenFile
-from pipeline.delta.files.upsert_tasks import (
-    FOUND_ROWS,
-    REDUCED,
-    REWRITTEN,
-    FindRows,
-    ReduceRecords,
-    RewriteFiles,
-    rewritten_of,
-    unpacked,
-)
-from pipeline.delta.rows.row_columns import DIGEST
-from pipeline.delta.table_stamp import Stamp
-from pipeline.delta.vectors.vector_files import DeletionVector, read_vector, write_vectors
-from pipeline.delta.vectors.vector_table import VectorTable
-from pipeline.delta.without_spark.plain_table import conflict
-from storage_engine.errors import ConflictError
-from storage_engine.storage.storage_opening import open_storage
+from pipeline.delta.files.file_changes import Results, RunTasks
+from pipeline.delta.files.key_index import INDEX
+from pipeline.delta.files.row_files import Written
+from pipeline.delta.files.table_commits import is_plain
+from pipeline.delta.files.upsert_tasks import REDUCED, ReduceRecords, unpacked
 
 INDEX_BYTES = 128 << 20
 """The largest size of the list of the keys: about 2.5 million keys of 20 bytes."""
-_ATTEMPTS = 5
-"""How often a commit is tried if other writers commit meanwhile, but change no file."""
-
-
-@dataclass(frozen=True)
-class ChangedFiles:
-    """What an upsert does to the files of a table.
-
-    before: the files of the table from which the changes were computed.
-    files: the new files.
-    removed: the files of the table that have no rows any more, or that the new files replace.
-    marked: the files of the table that stay, with their new deletion vectors.
-    came, went: by partition, the rows that are added and removed; empty if the rows have no digests.
-    """
-
-    before: Sequence[TableFile]
-    files: Sequence[WrittenFile]
-    removed: Sequence[TableFile]
-    decision: UpsertDecision
-    marked: Sequence[tuple[TableFile, DeletionVector]] = ()
-    came: Mapping[int, RowSum] = field(default_factory=dict)
-    went: Mapping[int, RowSum] = field(default_factory=dict)
 
 
 def can_upsert(export: Export, plan: ExportPlan) -> bool:
@@ -92,12 +47,6 @@ def upserting(export: Export) -> RecordTask:
     """Writes the rows of the newest records into files. The result has a row for each record that cannot be decoded, and
     a row for each task (`what_was_reduced`)."""
     return RecordTask(ReduceRecords(export, INDEX_BYTES), REDUCED, by_key=True)
-
-
-Results = Sequence[Mapping[str, Any]]
-"""Rows that tasks return."""
-RunTasks = Callable[[Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], int, pa.Schema], Results]
-"""Runs tasks that get the numbers from 0 to a count - 1, one each. The schema has the columns of their results."""
 
 
 def run_tasks(spark: SparkSession) -> RunTasks:
@@ -140,93 +89,3 @@ def what_was_reduced(results: Results) -> tuple[Written, pa.Table | None]:
         index.append(entries.set_column(INDEX.get_field_index("file"), INDEX.field("file"), files))
         first += len(part.files)
     return written, pa.concat_tables(index)
-
-
-def change_files(run: RunTasks, export: Export, version: int, written: Written, index: pa.Table) -> ChangedFiles:
-    """Write the changed files.
-
-    Args:
-        version: the version of the table from which the changes are computed, which `can_upsert` has looked at, or that is empty.
-        written, index: from `what_was_reduced`.
-    """
-    table = open_table(export, version, knows_files=True)
-    if table is None:
-        raise conflict(export.table)
-    before = table.files
-    has_vectors = isinstance(table, VectorTable)
-    with_digests = export.digest and has_vectors
-    keys = KeyIndex(index)
-    found = {}
-    if before and len(keys.keys):
-        results = run(FindRows(export, before, keys.keys, with_digests), len(before), FOUND_ROWS)
-        found = {each["number"]: unpacked(each["found"]) for each in results}
-    decision = keys.decide({number: rows.select(FOUND.names) for number, rows in found.items()})
-    made = [TableFile(each.name, each.size) for each in written.files]
-    new = [(made[number], decision.new[number]) for number in sorted(decision.new)]
-    there = [(before[number], decision.there[number]) for number in sorted(decision.there)]
-    changed = [*new, *there]
-    if has_vectors:
-        changed = [*new, *((file, replace(change, stays=True)) for file, change in there if change.stale)]
-    files = [each for number, each in enumerate(written.files) if number not in decision.new]
-    came = dict(written.came)
-    went = _dropped_sums(decision, found) if with_digests else {}
-    for each in run(RewriteFiles(export, changed), len(changed), REWRITTEN) if changed else ():
-        rewritten, dropped = rewritten_of(each["files"], each["went"])
-        files += rewritten
-        if each["number"] < len(new):
-            came = {partition: total - dropped.get(partition, NO_ROWS) for partition, total in came.items()}
-        else:
-            went = added(went, dropped)
-    if isinstance(table, VectorTable):
-        removed, marked = _marked(export, table, there)
-    else:
-        removed, marked = [file for file, _ in there], []
-    return ChangedFiles(before, files, removed, decision, marked, came, went)
-
-
-def _dropped_sums(decision: UpsertDecision, found: Mapping[int, pa.Table]) -> dict[int, RowSum]:
-    """By partition, the sums of the rows of the table that are dropped. found: the rows with their digests."""
-    sums: dict[int, RowSum] = {}
-    for number, change in decision.there.items():
-        rows = found[number]
-        dropped = rows.filter(pc.is_in(rows["row"], pa.array(change.dropped)))
-        sums = added(sums, sums_by_partition(dropped["_partition"], dropped[DIGEST.name]))
-    return sums
-
-
-def _marked(
-    export: Export, table: VectorTable, changed: Sequence[tuple[TableFile, FileChange]]
-) -> tuple[list[TableFile], list[tuple[TableFile, DeletionVector]]]:
-    """Write the new deletion vectors of files of the table. Returns the files that have no rows any more, and the others
-    with their vectors."""
-    storage = open_storage(export.table)
-    gone = [(file, np.union1d(change.gone, read_vector(storage, file.vector))) for file, change in changed]
-    staying = [(file, rows) for file, rows in gone if table.has_rows_left(file, len(rows))]
-    vectors = write_vectors(storage, [rows for _, rows in staying])
-    stays = {file for file, _ in staying}
-    marked = [(file, vector) for (file, _), vector in zip(staying, vectors, strict=True)]
-    return [file for file, _ in gone if file not in stays], marked
-
-
-def commit_changes(export: Export, changed: ChangedFiles, stamp: Stamp) -> None:
-    """Commit the files on the newest version of the table, which must have the same files as the version from which the
-    changes were computed.
-
-    Raises:
-        ConflictError: another writer changed the table.
-    """
-    for attempt in range(_ATTEMPTS):
-        table = open_table(export, None, knows_files=True)
-        if table is None or {*table.files} != {*changed.before}:
-            raise conflict(export.table)
-        try:
-            # Without another try, no commit can come between the version that was looked at and this commit.
-            if isinstance(table, VectorTable):
-                table.change_files(changed.files, stamp, changed.removed, changed.marked)
-            else:
-                table.change_files(changed.files, stamp, changed.removed, retries=0)
-        except ConflictError:
-            if attempt == _ATTEMPTS - 1:
-                raise
-        else:
-            return

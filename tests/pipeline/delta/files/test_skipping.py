@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from lakelog.delta_options import delta_options
 from pipeline.delta.export_plan import Export, ExportMode, new_stamp
-from pipeline.delta.files.appending import open_table
+from pipeline.delta.files.table_commits import open_table
 from pipeline.delta.files.row_files import RowFiles
 from pipeline.delta.files.skipping_columns import named_columns, skipping_property
 from pipeline.delta.files.skipping_commit import fit_skipping

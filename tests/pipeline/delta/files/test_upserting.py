@@ -22,17 +22,12 @@ from pipeline.delta.chain.digest_sums import sums_by_partition
 from pipeline.delta.chain.stamp_chain import NO_ROWS, added
 from pipeline.delta.export_plan import NO_BOUNDS, Export, ExportMode, PartitionOffsets, new_stamp
 from pipeline.delta.files import row_files
-from pipeline.delta.files.appending import counts_of, delete_files
+from pipeline.delta.files.file_changes import ChangedFiles, Results, change_files, commit_changes
+from pipeline.delta.files.row_files import counts_of
 from pipeline.delta.files.skipping_columns import skipping_columns, skipping_property
+from pipeline.delta.files.table_commits import delete_files
 from pipeline.delta.files.upsert_tasks import ReduceRecords
-from pipeline.delta.files.upserting import (
-    ChangedFiles,
-    Results,
-    can_upsert,
-    change_files,
-    commit_changes,
-    what_was_reduced,
-)
+from pipeline.delta.files.upserting import can_upsert, what_was_reduced
 from pipeline.delta.rows import row_decoding
 from pipeline.delta.rows.row_columns import STALE_SINCE, nullable_columns, row_columns, table_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns

@@ -1,0 +1,181 @@
+"""Changes the files of an upsert table, and commits them. The table is plain, or has deletion vectors.
+
+    1. the rows of the newest records are in new files already, and the records are listed by key
+       (`pipeline.delta.files.upsert_tasks`)
+    2. tasks look for these keys in the files of the table
+    3. it is decided which rows are dropped, from the new files and from the files of the table
+       (`pipeline.delta.files.key_index`)
+    4. tasks write the files with such rows again; often there are none
+
+If the table has deletion vectors, step 4 does not write files of the table again. Instead, deletion vectors with the dropped
+rows are written. Only rows that become stale are written again, into new files.
+
+The tasks are tasks of Spark, or threads of this process. This module needs no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.delta.chain.digest_sums import sums_by_partition
+from pipeline.delta.chain.stamp_chain import NO_ROWS, RowSum, added
+from pipeline.delta.export_plan import Export
+from pipeline.delta.files.key_index import FOUND, FileChange, KeyIndex, UpsertDecision
+from pipeline.delta.files.row_files import TableFile, Written, WrittenFile
+from pipeline.delta.files.table_commits import open_table
+from pipeline.delta.files.upsert_tasks import (
+    FOUND_ROWS,
+    REWRITTEN,
+    FindRows,
+    RewriteFiles,
+    rewritten_of,
+    unpacked,
+)
+from pipeline.delta.rows.row_columns import DIGEST
+from pipeline.delta.table_stamp import Stamp
+from pipeline.delta.vectors.vector_files import DeletionVector, read_vector, write_vectors
+from pipeline.delta.vectors.vector_table import VectorTable
+from pipeline.delta.without_spark.plain_table import conflict
+from storage_engine.errors import ConflictError
+from storage_engine.storage.storage_opening import open_storage
+
+_ATTEMPTS = 5
+"""How often a commit is tried if other writers commit meanwhile, but change no file."""
+_THREADS = 8
+"""How many tasks run at the same time without Spark. They wait for the storage most of the time."""
+
+
+@dataclass(frozen=True)
+class ChangedFiles:
+    """What an upsert does to the files of a table.
+
+    before: the files of the table from which the changes were computed.
+    files: the new files.
+    removed: the files of the table that have no rows any more, or that the new files replace.
+    marked: the files of the table that stay, with their new deletion vectors.
+    came, went: by partition, the rows that are added and removed; empty if the rows have no digests.
+    """
+
+    before: Sequence[TableFile]
+    files: Sequence[WrittenFile]
+    removed: Sequence[TableFile]
+    decision: UpsertDecision
+    marked: Sequence[tuple[TableFile, DeletionVector]] = ()
+    came: Mapping[int, RowSum] = field(default_factory=dict)
+    went: Mapping[int, RowSum] = field(default_factory=dict)
+
+
+Results = Sequence[Mapping[str, Any]]
+"""Rows that tasks return."""
+RunTasks = Callable[[Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], int, pa.Schema], Results]
+"""Runs tasks that get the numbers from 0 to a count - 1, one each. The schema has the columns of their results."""
+
+
+def run_here(
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], count: int, _: pa.Schema
+) -> Results:
+    """Runs tasks in threads of this process."""
+
+    def run(number: int) -> list[Mapping[str, Any]]:
+        numbers = pa.record_batch([pa.array([number])], names=["id"])
+        return [row for batch in function(iter([numbers])) for row in batch.to_pylist()]
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return [row for rows in threads.map(run, range(count)) for row in rows]
+
+
+def change_files(run: RunTasks, export: Export, version: int, written: Written, index: pa.Table) -> ChangedFiles:
+    """Write the changed files.
+
+    Args:
+        version: the version of the table from which the changes are computed, which `can_upsert` has looked at, or that is empty.
+        written, index: from `what_was_reduced`.
+    """
+    table = open_table(export, version, knows_files=True)
+    if table is None:
+        raise conflict(export.table)
+    before = table.files
+    has_vectors = isinstance(table, VectorTable)
+    with_digests = export.digest and has_vectors
+    keys = KeyIndex(index)
+    found = {}
+    if before and len(keys.keys):
+        results = run(FindRows(export, before, keys.keys, with_digests), len(before), FOUND_ROWS)
+        found = {each["number"]: unpacked(each["found"]) for each in results}
+    decision = keys.decide({number: rows.select(FOUND.names) for number, rows in found.items()})
+    made = [TableFile(each.name, each.size) for each in written.files]
+    new = [(made[number], decision.new[number]) for number in sorted(decision.new)]
+    there = [(before[number], decision.there[number]) for number in sorted(decision.there)]
+    changed = [*new, *there]
+    if has_vectors:
+        changed = [*new, *((file, replace(change, stays=True)) for file, change in there if change.stale)]
+    files = [each for number, each in enumerate(written.files) if number not in decision.new]
+    came = dict(written.came)
+    went = _dropped_sums(decision, found) if with_digests else {}
+    for each in run(RewriteFiles(export, changed), len(changed), REWRITTEN) if changed else ():
+        rewritten, dropped = rewritten_of(each["files"], each["went"])
+        files += rewritten
+        if each["number"] < len(new):
+            came = {partition: total - dropped.get(partition, NO_ROWS) for partition, total in came.items()}
+        else:
+            went = added(went, dropped)
+    if isinstance(table, VectorTable):
+        removed, marked = _marked(export, table, there)
+    else:
+        removed, marked = [file for file, _ in there], []
+    return ChangedFiles(before, files, removed, decision, marked, came, went)
+
+
+def _dropped_sums(decision: UpsertDecision, found: Mapping[int, pa.Table]) -> dict[int, RowSum]:
+    """By partition, the sums of the rows of the table that are dropped. found: the rows with their digests."""
+    sums: dict[int, RowSum] = {}
+    for number, change in decision.there.items():
+        rows = found[number]
+        dropped = rows.filter(pc.is_in(rows["row"], pa.array(change.dropped)))
+        sums = added(sums, sums_by_partition(dropped["_partition"], dropped[DIGEST.name]))
+    return sums
+
+
+def _marked(
+    export: Export, table: VectorTable, changed: Sequence[tuple[TableFile, FileChange]]
+) -> tuple[list[TableFile], list[tuple[TableFile, DeletionVector]]]:
+    """Write the new deletion vectors of files of the table. Returns the files that have no rows any more, and the others
+    with their vectors."""
+    storage = open_storage(export.table)
+    gone = [(file, np.union1d(change.gone, read_vector(storage, file.vector))) for file, change in changed]
+    staying = [(file, rows) for file, rows in gone if table.has_rows_left(file, len(rows))]
+    vectors = write_vectors(storage, [rows for _, rows in staying])
+    stays = {file for file, _ in staying}
+    marked = [(file, vector) for (file, _), vector in zip(staying, vectors, strict=True)]
+    return [file for file, _ in gone if file not in stays], marked
+
+
+def commit_changes(export: Export, changed: ChangedFiles, stamp: Stamp) -> None:
+    """Commit the files on the newest version of the table, which must have the same files as the version from which the
+    changes were computed.
+
+    Raises:
+        ConflictError: another writer changed the table.
+    """
+    for attempt in range(_ATTEMPTS):
+        table = open_table(export, None, knows_files=True)
+        if table is None or {*table.files} != {*changed.before}:
+            raise conflict(export.table)
+        try:
+            # Without another try, no commit can come between the version that was looked at and this commit.
+            if isinstance(table, VectorTable):
+                table.change_files(changed.files, stamp, changed.removed, changed.marked)
+            else:
+                table.change_files(changed.files, stamp, changed.removed, retries=0)
+        except ConflictError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+        else:
+            return

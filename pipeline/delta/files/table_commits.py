@@ -1,0 +1,60 @@
+"""Opens a table to which an export commits files that it has written (`pipeline.delta.files.row_files`), and commits them.
+
+This way is for plain tables (`pipeline.delta.without_spark.plain_table`) and for upsert tables with deletion vectors
+(`pipeline.delta.vectors.vector_table`). A commit fails if another export has committed meanwhile.
+"""
+
+from __future__ import annotations
+
+from pipeline.delta.export_plan import Export, ExportMode
+from pipeline.delta.files.row_files import Written
+from pipeline.delta.rows.row_columns import table_columns
+from pipeline.delta.table_stamp import Stamp
+from pipeline.delta.vectors.vector_table import VectorTable
+from pipeline.delta.without_spark.plain_table import PlainTable, conflict
+from storage_engine.storage.storage_opening import open_storage
+
+
+def is_plain(export: Export, version: int | None) -> bool:
+    """Whether `open_table` opens the table, and the settings ask for no other layout.
+
+    Args:
+        version: None if the table does not exist yet.
+    """
+    if export.layout.cluster_by or export.layout.partitions:
+        return False
+    return version is None or open_table(export, version) is not None
+
+
+def open_table(export: Export, version: int | None, *, knows_files: bool = False) -> PlainTable | VectorTable | None:
+    """The table at a version, or at its newest version; None if it is neither plain nor an upsert table with deletion
+    vectors, or has other columns than the export, or partitions.
+
+    Args:
+        knows_files: the caller has opened a version with the same files before, so their footers are not read again.
+    """
+    columns, wanted = table_columns(export), export.layout.deletion_vectors
+    if not wanted and (plain := PlainTable.open(export.table, version, columns, knows_files=knows_files)) is not None:
+        return plain
+    if wanted is False or export.mode is not ExportMode.UPSERT:
+        return None
+    return VectorTable.open(export.table, version, columns, knows_files=knows_files)
+
+
+def commit_files(export: Export, written: Written, stamp: Stamp) -> None:
+    """Commit the files on the newest version of the table. The guard shows whether another export has committed.
+
+    Raises:
+        ConflictError: another writer changed the table.
+    """
+    table = open_table(export, None)
+    if table is None or (export.mode is ExportMode.UPSERT and not table.has_no_rows):
+        raise conflict(export.table)
+    table.change_files(written.files, stamp)
+
+
+def delete_files(export: Export, written: Written) -> None:
+    """Delete files that no commit names."""
+    storage = open_storage(export.table)
+    for each in written.files:
+        storage.delete(each.name)
