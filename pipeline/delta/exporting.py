@@ -89,7 +89,7 @@ from pipeline.delta.export_plan import (
 from pipeline.delta.files.appending import appending, can_append, what_was_written
 from pipeline.delta.files.file_changes import change_files, commit_changes
 from pipeline.delta.files.row_files import Written, counts_of
-from pipeline.delta.files.table_commits import commit_files, delete_files
+from pipeline.delta.files.table_commits import commit_files, delete_files, reopened
 from pipeline.delta.files.upserting import (
     can_upsert,
     results_of,
@@ -240,7 +240,7 @@ def _upsert(
         counts, recent = _checked(export, plan, rows, written, max_share, accepted=accepted)
         with named_conflicts(export.table, "export"):
             head, stamp = _begin_commit(spark, export, plan, rows, counts, recent)
-            changed = change_files(run_tasks(spark), export, head.version, written, index)
+            changed = change_files(run_tasks(spark), export, reopened(export, head.version), written, index)
             decision = changed.decision
             if export.digest:
                 link = NextLink(head, plan.to_read[0], counts.by_partition)

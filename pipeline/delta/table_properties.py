@@ -52,11 +52,6 @@ class TableLayout:
     cluster_by: tuple[str, ...] | None = None
 
     @property
-    def needs_spark(self) -> bool:
-        """Whether only Spark can write a table with this layout."""
-        return bool(self.deletion_vectors or self.cluster_by)
-
-    @property
     def partitions(self) -> list[str]:
         """The columns by which a new table is partitioned."""
         return list(self.partition_by or ())

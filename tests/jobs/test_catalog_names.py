@@ -119,7 +119,7 @@ def test_a_table_is_found_by_its_name_in_another_session(tmp_path: Path) -> None
     shop.order("bob", 2)
     found = shop.without_java()
     assert (found.returncode, found.stderr) == (0, ""), found.stderr
-    assert shop.history() == [*before, "MERGE"]
+    assert shop.history() == [*before, "WRITE"]
     # A name that is gone comes back with an export by Spark. A table that was moved gets its name again.
     moved = "ALTER TABLE sales.orders RENAME TO sales.old_orders"
     results, _ = shop.as_spark_user(

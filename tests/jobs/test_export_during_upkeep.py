@@ -102,7 +102,7 @@ def check_race(
     race: Callable[[], None],
     run: RunJob,
     *settings: str,
-    operation: str = "MERGE",
+    operation: str = "WRITE",
     layout: Sequence[str] = (),
 ) -> None:
     """Race an upsert and a join of all files. layout: the settings of all exports; settings: those of the last one."""
@@ -141,12 +141,18 @@ def run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[[str], Ru
     return of
 
 
+VECTORS = ("--set", "export.readers=spark")
+
+
+@pytest.mark.parametrize("layout", [(), VECTORS], ids=["plain", "vectors"])
+@pytest.mark.parametrize("step", ["_write", "commit_changes"])
 def test_files_are_joined_during_an_export_without_spark(
-    tmp_path: Path, run: Callable[[str], RunJob], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Callable[[str], RunJob], monkeypatch: pytest.MonkeyPatch, layout: Sequence[str], step: str
 ) -> None:
     root = root_at(tmp_path / "root")
     joining = Joining(f"{root}/tables/t", tmp_path)
-    check_race(root, joining, lambda: joining.between_plan_and_commit(monkeypatch, small_export, "_write"), run(root))
+    race = lambda: joining.between_plan_and_commit(monkeypatch, small_export, step)  # noqa: E731
+    check_race(root, joining, race, run(root), layout=layout)
 
 
 @pytest.mark.posix("deletes a file of the table")
@@ -199,7 +205,7 @@ def test_files_are_joined_during_a_merge_of_spark(
     root = root_at(tmp_path / "root")
     joining = Joining(f"{root}/tables/t", tmp_path)
     race = lambda: joining.during_merge(monkeypatch)  # noqa: E731
-    check_race(root, joining, race, run(root), "--set", "export.spark.records=0")
+    check_race(root, joining, race, run(root), "--set", "export.spark.records=0", operation="MERGE")
 
 
 @pytest.mark.spark
@@ -216,7 +222,8 @@ def test_files_are_joined_during_an_upsert_into_a_table_with_deletion_vectors(
         else:
             joining.between_plan_and_commit(monkeypatch, exporting, "commit_changes")
 
-    check_race(root, joining, race, run(root), operation=operation, layout=("--set", "export.readers=spark"))
+    settings = ("--set", "export.spark.records=0")
+    check_race(root, joining, race, run(root), *settings, operation=operation, layout=VECTORS)
 
 
 @pytest.mark.spark
@@ -225,5 +232,4 @@ def test_files_are_joined_during_an_upsert_of_spark_in_a_store(
 ) -> None:
     joining = Joining(f"{stored_root}/tables/t", tmp_path)
     race = lambda: joining.between_plan_and_commit(monkeypatch, exporting, "commit_changes")  # noqa: E731
-    settings = ("--set", "export.spark.records=0")
-    check_race(stored_root, joining, race, run(stored_root), *settings, operation="WRITE")
+    check_race(stored_root, joining, race, run(stored_root), "--set", "export.spark.records=0")

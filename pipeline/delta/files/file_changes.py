@@ -42,7 +42,7 @@ from pipeline.delta.rows.row_columns import DIGEST
 from pipeline.delta.table_stamp import Stamp
 from pipeline.delta.vectors.vector_files import DeletionVector, read_vector, write_vectors
 from pipeline.delta.vectors.vector_table import VectorTable
-from pipeline.delta.without_spark.plain_table import conflict
+from pipeline.delta.without_spark.plain_table import PlainTable, conflict
 from storage_engine.errors import ConflictError
 from storage_engine.storage.storage_opening import open_storage
 
@@ -56,14 +56,14 @@ _THREADS = 8
 class ChangedFiles:
     """What an upsert does to the files of a table.
 
-    before: the files of the table from which the changes were computed.
+    table: the table from which the changes were computed.
     files: the new files.
     removed: the files of the table that have no rows any more, or that the new files replace.
     marked: the files of the table that stay, with their new deletion vectors.
     came, went: by partition, the rows that are added and removed; empty if the rows have no digests.
     """
 
-    before: Sequence[TableFile]
+    table: PlainTable | VectorTable
     files: Sequence[WrittenFile]
     removed: Sequence[TableFile]
     decision: UpsertDecision
@@ -91,16 +91,16 @@ def run_here(
         return [row for rows in threads.map(run, range(count)) for row in rows]
 
 
-def change_files(run: RunTasks, export: Export, version: int, written: Written, index: pa.Table) -> ChangedFiles:
+def change_files(
+    run: RunTasks, export: Export, table: PlainTable | VectorTable, written: Written, index: pa.Table
+) -> ChangedFiles:
     """Write the changed files.
 
     Args:
-        version: the version of the table from which the changes are computed, which `can_upsert` has looked at, or that is empty.
-        written, index: from `what_was_reduced`.
+        table: the table from which the changes are computed, from `open_table`.
+        written: the new files.
+        index: the list of the records, columns as in INDEX. The files have their numbers in `written`.
     """
-    table = open_table(export, version, knows_files=True)
-    if table is None:
-        raise conflict(export.table)
     before = table.files
     has_vectors = isinstance(table, VectorTable)
     with_digests = export.digest and has_vectors
@@ -130,7 +130,7 @@ def change_files(run: RunTasks, export: Export, version: int, written: Written, 
         removed, marked = _marked(export, table, there)
     else:
         removed, marked = [file for file, _ in there], []
-    return ChangedFiles(before, files, removed, decision, marked, came, went)
+    return ChangedFiles(table, files, removed, decision, marked, came, went)
 
 
 def _dropped_sums(decision: UpsertDecision, found: Mapping[int, pa.Table]) -> dict[int, RowSum]:
@@ -158,15 +158,17 @@ def _marked(
 
 
 def commit_changes(export: Export, changed: ChangedFiles, stamp: Stamp) -> None:
-    """Commit the files on the newest version of the table, which must have the same files as the version from which the
-    changes were computed.
+    """Commit the files on the version of the table from which the changes were computed. If other writers have committed
+    meanwhile, but changed no file, commit on the newest version.
 
     Raises:
         ConflictError: another writer changed the table.
     """
+    table: PlainTable | VectorTable | None = changed.table
     for attempt in range(_ATTEMPTS):
-        table = open_table(export, None, knows_files=True)
-        if table is None or {*table.files} != {*changed.before}:
+        if attempt:
+            table = open_table(export, None, knows_files=True)
+        if table is None or {*table.files} != {*changed.table.files}:
             raise conflict(export.table)
         try:
             # Without another try, no commit can come between the version that was looked at and this commit.

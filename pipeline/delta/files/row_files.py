@@ -159,7 +159,7 @@ def letters_of(bad: pa.RecordBatch, columns: pa.Schema) -> list[pa.RecordBatch]:
     return [pa.record_batch(arrays, schema=columns)]
 
 
-def record_counts(batch: pa.RecordBatch, bad: pa.RecordBatch) -> Mapping[int, Mapping[str, int]]:
+def record_counts(batch: pa.RecordBatch | pa.Table, bad: pa.RecordBatch | pa.Table) -> Mapping[int, Mapping[str, int]]:
     """By partition: how many records there are, how many of them are tombstones, how many have each reason of a dead
     letter, and how many have a reason and are tombstones.
 

@@ -41,6 +41,18 @@ def open_table(export: Export, version: int | None, *, knows_files: bool = False
     return VectorTable.open(export.table, version, columns, knows_files=knows_files)
 
 
+def reopened(export: Export, version: int) -> PlainTable | VectorTable:
+    """The table at a version which `is_plain` has looked at, or that is empty.
+
+    Raises:
+        ConflictError: the table cannot be opened any more.
+    """
+    table = open_table(export, version, knows_files=True)
+    if table is None:
+        raise conflict(export.table)
+    return table
+
+
 def commit_files(export: Export, written: Written, stamp: Stamp) -> None:
     """Commit the files on the newest version of the table. The guard shows whether another export has committed.
 

@@ -68,6 +68,11 @@ class VectorTable:
         return cls(path, table, files)
 
     @property
+    def table_id(self) -> str:
+        """Delta's id of the table."""
+        return str(self._table.metadata().id)
+
+    @property
     def files(self) -> list[TableFile]:
         """The files of this version."""
         return [TableFile(each.name, each.size, each.vector) for each in self._files.values()]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-import numpy as np
 import pyarrow as pa
 
 from pipeline.delta.chain.digest_sums import sums_by_partition
-from pipeline.delta.chain.stamp_chain import PartitionCounts, RowSum
+from pipeline.delta.chain.stamp_chain import RowSum
 from pipeline.delta.rows.row_columns import DIGEST
 from pipeline.delta.without_spark.row_changes import RowChanges, TableRow
 
@@ -37,18 +36,3 @@ def removed_sums(changes: RowChanges, decoded: pa.Table, rows: Mapping[bytes, Ta
 def stale_counts(changes: RowChanges, rows: Mapping[bytes, TableRow]) -> dict[int, int]:
     """The number of rows that become stale, by partition."""
     return dict(Counter(rows[key].place.partition for key in changes.stale if rows[key].stale_since is None))
-
-
-def counts_by_partition(decoded: pa.Table) -> dict[int, PartitionCounts]:
-    """The counts of decoded records, by partition."""
-    partitions = _numbers(decoded["_partition"])
-    is_tombstone, is_bad = (_numbers(each) for each in (decoded["_tombstone"], decoded["_reason"].is_valid()))
-    counts = {}
-    for number in np.unique(partitions):
-        here = partitions == number
-        counts[int(number)] = PartitionCounts(int(here.sum()), int(is_tombstone[here].sum()), int(is_bad[here].sum()))
-    return counts
-
-
-def _numbers(values: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.array(values.to_numpy(), np.int64)

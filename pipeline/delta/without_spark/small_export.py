@@ -7,15 +7,20 @@ Both kinds of exports share the code for the plan, the guard, the limit of dead 
 In four cases, Spark must do the export. Then `export_without_spark` writes nothing and returns None:
 
 - the increment has `spark_records` offsets or more, or its records need more than 64 MiB in memory
-- the table's columns must be changed, or the table is not plain (`pipeline.delta.without_spark.plain_table`)
+- the table's columns must be changed, or the table is not plain (`pipeline.delta.without_spark.plain_table`). An upsert also
+  writes to a table with deletion vectors (`pipeline.delta.vectors.vector_table`)
 - the export computes existing rows again from the log (after a RESTORE, or with --from-offset)
-- the settings ask for a layout that deltalake cannot write
+- the settings ask for clustering columns, or for deletion vectors in a table with partitions
+
+An upsert changes the files of the table as Spark's tasks do (`pipeline.delta.files.file_changes`), but in threads of this
+process. Only if the table has partitions, the library deltalake merges the rows.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,16 +42,23 @@ from pipeline.delta.export_plan import (
     Register,
     new_stamp,
 )
+from pipeline.delta.files.file_changes import change_files, commit_changes, run_here
+from pipeline.delta.files.key_index import INDEX
+from pipeline.delta.files.row_files import RowFiles, Written, counts_of, record_counts
 from pipeline.delta.files.skipping_columns import skipping_columns, skipping_property
+from pipeline.delta.files.table_commits import open_table
+from pipeline.delta.files.upsert_tasks import listed
 from pipeline.delta.reads.whole_reads import Newest, check_plan_read, no_other_work
-from pipeline.delta.rows.row_columns import REASONS, row_columns, table_columns
-from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
+from pipeline.delta.rows.row_columns import nullable_columns, row_columns, table_columns
+from pipeline.delta.rows.row_decoding import counted, counted_columns, newest_of_keys
 from pipeline.delta.table_history import as_in_table, check_committed, head_as_before, read_head
-from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES, PLAIN_TABLE_PROPERTIES
+from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES
 from pipeline.delta.table_stamp import NextLink, Recent, Stamp, TableHead, perhaps_written
-from pipeline.delta.without_spark.change_sums import counts_by_partition, removed_sums, stale_counts, sums_of_rows
-from pipeline.delta.without_spark.plain_table import PlainTable
-from pipeline.delta.without_spark.row_changes import IncrementRecords, RowChanges
+from pipeline.delta.vectors.vector_table import VectorTable
+from pipeline.delta.without_spark.change_sums import removed_sums, stale_counts, sums_of_rows
+from pipeline.delta.without_spark.plain_table import PlainTable, conflict
+from pipeline.delta.without_spark.row_changes import IncrementRecords
+from pipeline.delta.without_spark.table_opening import create_table
 from pipeline.delta.without_spark.topic_records import ReadBatches
 from pipeline.settings.job_keys import DEFAULT_MAX_SHARE, DEFAULT_SPARK_RECORDS
 from storage_engine.errors import ConflictError
@@ -83,12 +95,12 @@ def export_without_spark(
         ConflictError: another writer changed the table meanwhile. Nothing is lost.
         StorageError: a table cannot be read or written.
     """
-    if plan.rebuilt or spark_records == 0 or export.layout.needs_spark:
-        return None
     export = as_in_table(export, plan.head)
     head = plan.head
-    partitions = export.layout.partitions
-    table = PlainTable.open(export.table, head.version, table_columns(export), partitions) if head is not None else None
+    needs_spark = export.layout.cluster_by or (export.layout.deletion_vectors and not _changes_files(export))
+    if plan.rebuilt or spark_records == 0 or needs_spark:
+        return None
+    table = None if head is None else _open(export, head.version)
     letters = read_head(export.dead_letters)
     letters_fit = letters is None or _open_letters(export, letters) is not None
     if (head is not None and table is None) or not letters_fit:
@@ -98,24 +110,50 @@ def export_without_spark(
     if batches is None:
         return None
     check_plan_read(export, plan, newest)
-    decoded = pa.Table.from_batches(decode_batches(batches, export), schema=decoded_columns(export))
-    counts = _count(export, decoded)
+    decode = newest_of_keys if export.mode is ExportMode.UPSERT else counted
+    decoded = pa.Table.from_batches(decode(batches, export), schema=counted_columns(export))
+    bad = decoded.filter(decoded["_reason"].is_valid())
+    counts = counts_of(Written(counts=record_counts(decoded, bad)))
     recent = recent_after(plan.recent, counts, max_share, accepted=accepted)
     if recent is None:
-        raise _too_many(export, plan, decoded, counts, max_share)
+        raise _too_many(export, plan, bad, counts, max_share)
     return _write_increment(export, plan, table, decoded, counts, recent)
 
 
+def _changes_files(export: Export) -> bool:
+    """Whether the files of the table are changed here. Otherwise the library deltalake appends or merges rows."""
+    return export.mode is ExportMode.UPSERT and not export.layout.partitions
+
+
+def _open(export: Export, version: int) -> PlainTable | VectorTable | None:
+    """The table at a version; None if only Spark can write to it."""
+    if _changes_files(export):
+        return open_table(export, version)
+    return PlainTable.open(export.table, version, table_columns(export), export.layout.partitions)
+
+
+def _create(export: Export) -> PlainTable | VectorTable:
+    columns, partitions = nullable_columns(table_columns(export)), export.layout.partitions
+    properties = {**export.layout.properties, **skipping_property(skipping_columns(columns, partitions))}
+    created = create_table(export.table, columns, properties, partitions)
+    table = _open(export, 0) if created else None
+    if table is None:
+        raise conflict(export.table)
+    return table
+
+
 def _write_increment(
-    export: Export, plan: ExportPlan, table: PlainTable | None, decoded: pa.Table, counts: Counts, recent: Recent
+    export: Export,
+    plan: ExportPlan,
+    table: PlainTable | VectorTable | None,
+    decoded: pa.Table,
+    counts: Counts,
+    recent: Recent,
 ) -> ExportResult:
     """Create the table if there is none. Then write the dead letters. Then write the rows and the position."""
     head = plan.head
     if table is None or head is None:
-        partitions = export.layout.partitions
-        columns = table_columns(export)
-        properties = {**PLAIN_TABLE_PROPERTIES, **skipping_property(skipping_columns(columns, partitions))}
-        table = PlainTable.create(export.table, columns, properties, partitions)
+        table = _create(export)
         head = head_as_before(export, None)
     table_id = head.table_id or table.table_id
     stamp = new_stamp(export, head, table_id, plan.positions, recent, plan.began)
@@ -127,9 +165,9 @@ def _write_increment(
     return ExportResult(
         records=counts.records,
         tombstones=counts.tombstones,
-        written=len(changes.written),
-        deleted=len(changes.deleted),
-        became_stale=changes.newly_stale,
+        written=changes.written,
+        deleted=changes.deleted,
+        became_stale=changes.became_stale,
         reasons=counts.reasons,
         without_row=changes.without_row,
         plan=plan,
@@ -150,21 +188,31 @@ def _read(read: ReadBatches, plan: ExportPlan, spark_records: int) -> list[pa.Re
     return batches
 
 
+class _Changes(NamedTuple):
+    """How many rows an export has changed, as in ExportResult."""
+
+    written: int
+    deleted: int = 0
+    became_stale: int = 0
+    without_row: int = 0
+
+
 def _write(
-    export: Export, table: PlainTable, decoded: pa.Table, stamp: Stamp, link: NextLink | None
-) -> tuple[RowChanges, Stamp]:
+    export: Export, table: PlainTable | VectorTable, decoded: pa.Table, stamp: Stamp, link: NextLink | None
+) -> tuple[_Changes, Stamp]:
     """Write the rows and the position, in one commit. Returns also the stamp with the chain.
 
     Args:
         link: continues the chain; None: the rows have no digests.
     """
+    if isinstance(table, VectorTable) or _changes_files(export):
+        return _change_files(export, table, decoded, stamp, link)
     if export.mode is not ExportMode.UPSERT:
-        indices = pc.indices_nonzero(decoded["_reason"].is_null())
-        rows = decoded.take(indices).select(row_columns(export).names)
+        rows = decoded.filter(decoded["_reason"].is_null()).select(row_columns(export).names)
         if link is not None:
             stamp = link.add_to(stamp, sums_of_rows(rows))
         table.append(rows, stamp, stamp.version)
-        return RowChanges(written=dict.fromkeys(indices.to_pylist())), stamp
+        return _Changes(len(rows)), stamp
     records = IncrementRecords(decoded)
     there = table.rows_of(records.by_key)
     changes = records.decide(there)
@@ -172,28 +220,34 @@ def _write(
         came = sums_of_rows(table.written_rows(changes, decoded))
         stamp = link.add_to(stamp, came, removed_sums(changes, decoded, there), stale_counts(changes, there))
     table.change(changes, decoded, stamp)
-    return changes, stamp
+    counts = _Changes(len(changes.written), len(changes.deleted), changes.newly_stale, changes.without_row)
+    return counts, stamp
 
 
-# --- Counts and dead letters ------------------------------------------------------------------------------------
+def _change_files(
+    export: Export, table: PlainTable | VectorTable, decoded: pa.Table, stamp: Stamp, link: NextLink | None
+) -> tuple[_Changes, Stamp]:
+    """As `_write`, for an upsert without partitions."""
+    index = [INDEX.empty_table()]
+    with RowFiles(export) as files:
+        for batch in decoded.to_batches():
+            is_bad = batch["_reason"].is_valid()
+            index += listed(batch.filter(pc.invert(is_bad)), batch.filter(is_bad), files)
+    changed = change_files(run_here, export, table, files.written, pa.concat_tables(index))
+    found = changed.decision
+    if link is not None:
+        stamp = link.add_to(stamp, changed.came, changed.went, found.newly_stale)
+    commit_changes(export, changed, stamp)
+    return _Changes(found.written, found.deleted, found.newly_stale.total(), found.without_row), stamp
 
 
-def _count(export: Export, decoded: pa.Table) -> Counts:
-    reasons = Counter(decoded["_reason"].to_pylist())
-    null_values = pc.sum(pc.and_(decoded["_reason"].is_valid(), decoded["_tombstone"])).as_py() or 0
-    return Counts(
-        records=len(decoded),
-        tombstones=pc.sum(decoded["_tombstone"]).as_py() or 0,
-        reasons={reason: reasons[reason] for reason in REASONS if reasons[reason]},
-        null_values=null_values,
-        by_partition=counts_by_partition(decoded) if export.digest else {},
-    )
+# --- Dead letters -----------------------------------------------------------------------------------------------
 
 
 def _too_many(
-    export: Export, plan: ExportPlan, decoded: pa.Table, counts: Counts, max_share: float
+    export: Export, plan: ExportPlan, bad: pa.Table, counts: Counts, max_share: float
 ) -> TooManyDeadLettersError:
-    bad = decoded.filter(pc.and_(decoded["_reason"].is_valid(), pc.invert(decoded["_tombstone"])))
+    bad = bad.filter(pc.invert(bad["_tombstone"]))
     by_reason = Counter(zip(bad["_reason"].to_pylist(), bad["_detail"].to_pylist(), strict=True))
     offsets: dict[int, list[int]] = {}
     for partition, offset in zip(bad["_partition"].to_pylist(), bad["_offset"].to_pylist(), strict=True):

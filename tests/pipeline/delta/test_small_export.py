@@ -20,6 +20,7 @@ from pydantic import Field
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.delta.export_plan import Export, ExportMode
+from pipeline.delta.table_properties import TableLayout
 from pipeline.delta.without_spark import small_export
 from pipeline.delta.without_spark.row_changes import IncrementRecords, RecordPlace, TableRow
 from schemas.event_model import EventModel
@@ -181,11 +182,19 @@ def test_what_is_not_small(log: Log, append: Export, monkeypatch: pytest.MonkeyP
     assert [row["number"] for row in by_offset(append.table)] == [0, 1, 2, 3, 9]
 
 
-@pytest.mark.parametrize("mode", [ExportMode.UPSERT, ExportMode.APPEND])
+@pytest.mark.parametrize(
+    ("mode", "layout"),
+    [
+        pytest.param(ExportMode.APPEND, TableLayout(), id="append"),
+        pytest.param(ExportMode.UPSERT, TableLayout(), id="upsert"),
+        pytest.param(ExportMode.UPSERT, TableLayout(deletion_vectors=True), id="vectors"),
+        pytest.param(ExportMode.UPSERT, TableLayout(partition_by=("colour",)), id="partitions"),
+    ],
+)
 def test_exports_at_once_write_each_record_once_and_each_loser_is_told(
-    log: Log, upsert: Export, mode: ExportMode
+    log: Log, upsert: Export, mode: ExportMode, layout: TableLayout
 ) -> None:
-    export = replace(upsert, mode=mode)
+    export = replace(upsert, mode=mode, layout=layout)
     chance = random.Random(5)
     told = 0
     with ThreadPoolExecutor(4) as pool:

@@ -25,7 +25,7 @@ from pipeline.delta.files import row_files
 from pipeline.delta.files.file_changes import ChangedFiles, Results, change_files, commit_changes
 from pipeline.delta.files.row_files import counts_of
 from pipeline.delta.files.skipping_columns import skipping_columns, skipping_property
-from pipeline.delta.files.table_commits import delete_files
+from pipeline.delta.files.table_commits import delete_files, reopened
 from pipeline.delta.files.upsert_tasks import ReduceRecords
 from pipeline.delta.files.upserting import can_upsert, what_was_reduced
 from pipeline.delta.rows import row_decoding
@@ -108,7 +108,7 @@ def upserted(export: Export, tasks: Sequence[Sequence[dict[str, Any]]]) -> tuple
     head = read_head(export.table)
     assert head is not None
     totals = Counter({"records": counts.records, "tombstones": counts.tombstones, **counts.reasons})
-    return change_files(run, export, head.version, written, index), totals
+    return change_files(run, export, reopened(export, head.version), written, index), totals
 
 
 def commit(export: Export, changed: ChangedFiles) -> None:
