@@ -82,6 +82,8 @@ public class KafkaLogManagerPeer {
     private static final long MAP_BYTES = 1 << 20;  // for twenty times the keys of the largest log
     private static final int IO_BYTES = 1 << 20;
     private static final int MOST_CLEANS = 200;
+    // A round can delete segments below the log start, so that a log is due in the next round.
+    private static final int IDLE_ROUNDS = 2;
 
     private static Clock clock;
     private static Tasks tasks;
@@ -362,11 +364,22 @@ public class KafkaLogManagerPeer {
         public void startup() {
         }
 
+        private int uncleanable() {
+            int count = 0;
+            for (int number = 0; number < dirs.size(); number++) {
+                count += cleanerManager().uncleanablePartitions(((File) dirs.get(number)).getAbsolutePath()).size();
+            }
+            return count;
+        }
+
         void cleanAll() {
+            int idle = 0;
             for (int number = 0; number < MOST_CLEANS; number++) {
                 Object before = thread.lastStats();
+                int failed = uncleanable();
                 thread.doWork();
-                if (thread.lastStats() == before) {
+                idle = thread.lastStats() == before && uncleanable() == failed ? idle + 1 : 0;
+                if (idle == IDLE_ROUNDS) {
                     return;
                 }
             }
