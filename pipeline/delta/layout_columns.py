@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +21,9 @@ _WITH_STATISTICS = 32
 """Delta collects the statistics of so many columns, the first ones of a table. It clusters only by these columns."""
 _NULL_TEXTS = pa.array(["", "__HIVE_DEFAULT_PARTITION__"])
 """The texts that Spark or Delta's log do not distinguish from null in a partition column."""
+
+_FOLDER_BYTES = 255
+"""The longest name of a folder in most file systems. The value of a partition column is in the name of a folder."""
 
 
 def unfit_partition(export: Export, name: str) -> str | None:
@@ -75,6 +79,17 @@ def _leaves(kind: pa.DataType) -> int:
 def as_partitioned(export: Export, columns: Iterable[str]) -> Export:
     """The export into a table that is partitioned by these columns."""
     return replace(export, layout=replace(export.layout, partition_by=tuple(columns)))
+
+
+def too_long(array: pa.Array, name: str, export: Export) -> list[int]:
+    """The rows whose text is too long for a partition column: deltalake could not make the folder `name=text`. In its name,
+    each byte that is no letter, digit, -, ., _ or ~ of ASCII takes three bytes, as in a URL.
+    """
+    if name not in export.layout.partitions or not pa.types.is_string(array.type):
+        return []
+    room = _FOLDER_BYTES - len(quote(name, safe="")) - 1
+    perhaps = pc.indices_nonzero(pc.fill_null(pc.greater(pc.binary_length(array), room // 3), False)).to_pylist()
+    return [row for row in perhaps if len(quote(array[row].as_py(), safe="")) > room]
 
 
 def as_stored(array: pa.Array, name: str, export: Export) -> pa.Array:

@@ -5,7 +5,7 @@
     2. tasks look for these keys in the files of the table
     3. it is decided which rows are dropped, from the new files and from the files of the table
        (`pipeline.delta.files.key_index`)
-    4. tasks write the files with such rows again; often there are none
+    4. tasks write the files with such rows again; often there are none. Small files are written into one file
 
 If the table has deletion vectors, step 4 does not write files of the table again. Instead, deletion vectors with the dropped
 rows are written. Only rows that become stale are written again, into new files.
@@ -48,8 +48,10 @@ from storage_engine.storage.storage_opening import open_storage
 
 _ATTEMPTS = 5
 """How often a commit is tried if other writers commit meanwhile, but change no file."""
-_THREADS = 8
-"""How many tasks run at the same time without Spark. They wait for the storage most of the time."""
+_THREADS = 4
+"""How many tasks run at the same time without Spark. Each has one row group of a file in memory."""
+_GROUP_BYTES = 32 << 20
+"""The largest size of files that are written again together. So many small exports do not make many small files."""
 
 
 @dataclass(frozen=True)
@@ -113,16 +115,18 @@ def change_files(
     made = [TableFile(each.name, each.size) for each in written.files]
     new = [(made[number], decision.new[number]) for number in sorted(decision.new)]
     there = [(before[number], decision.there[number]) for number in sorted(decision.there)]
-    changed = [*new, *there]
+    changed = there
     if has_vectors:
-        changed = [*new, *((file, replace(change, stays=True)) for file, change in there if change.stale)]
+        changed = [(file, replace(change, stays=True)) for file, change in there if change.stale]
     files = [each for number, each in enumerate(written.files) if number not in decision.new]
     came = dict(written.came)
     went = _dropped_sums(decision, found) if with_digests else {}
-    for each in run(RewriteFiles(export, changed), len(changed), REWRITTEN) if changed else ():
+    new_groups = _grouped(new)
+    groups = [*new_groups, *_grouped(changed)]
+    for each in run(RewriteFiles(export, groups), len(groups), REWRITTEN) if groups else ():
         rewritten, dropped = rewritten_of(each["files"], each["went"])
         files += rewritten
-        if each["number"] < len(new):
+        if each["number"] < len(new_groups):
             came = {partition: total - dropped.get(partition, NO_ROWS) for partition, total in came.items()}
         else:
             went = added(went, dropped)
@@ -131,6 +135,20 @@ def change_files(
     else:
         removed, marked = [file for file, _ in there], []
     return ChangedFiles(table, files, removed, decision, marked, came, went)
+
+
+def _grouped(changed: Sequence[tuple[TableFile, FileChange]]) -> list[list[tuple[TableFile, FileChange]]]:
+    """Groups of neighbouring files, each of at most _GROUP_BYTES, or of one file."""
+    groups: list[list[tuple[TableFile, FileChange]]] = []
+    size = 0
+    for file, change in changed:
+        size += file.size
+        if groups and size <= _GROUP_BYTES:
+            groups[-1].append((file, change))
+        else:
+            groups.append([(file, change)])
+            size = file.size
+    return groups
 
 
 def _dropped_sums(decision: UpsertDecision, found: Mapping[int, pa.Table]) -> dict[int, RowSum]:
@@ -168,7 +186,7 @@ def commit_changes(export: Export, changed: ChangedFiles, stamp: Stamp) -> None:
     for attempt in range(_ATTEMPTS):
         if attempt:
             table = open_table(export, None, knows_files=True)
-        if table is None or {*table.files} != {*changed.table.files}:
+        if table is None or type(table) is not type(changed.table) or {*table.files} != {*changed.table.files}:
             raise conflict(export.table)
         try:
             # Without another try, no commit can come between the version that was looked at and this commit.

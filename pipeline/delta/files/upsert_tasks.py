@@ -2,7 +2,7 @@
 
     ReduceRecords   reads and decodes records, writes the rows of the newest ones into new files, and lists the records
     FindRows        finds the rows of the table that have keys of the list
-    RewriteFiles    writes files again, without the rows that are dropped
+    RewriteFiles    writes groups of files again, without the rows that are dropped
 
 Each task writes new files only, and returns their names. So a task can fail, or run twice: the driver gets the result of
 one attempt, and no commit names the files of the others (`pipeline.delta.files.row_files`).
@@ -37,6 +37,7 @@ from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, STALE_SINCE, nu
 from pipeline.delta.rows.row_decoding import newest_of_keys
 from pipeline.delta.vectors.vector_files import read_vector
 from pipeline.delta.without_spark.row_changes import stale_array
+from storage_engine.errors import NotFoundError, StorageError
 from storage_engine.storage import Storage
 from storage_engine.storage.file_object import ReadableObject
 from storage_engine.storage.storage_opening import open_storage
@@ -48,8 +49,8 @@ FOUND_ROWS = pa.schema([("number", pa.int64()), ("found", pa.binary())])
 """The columns of FindRows: the number of a file, and the rows that were found, with the columns FOUND and perhaps the
 digests (`packed`)."""
 REWRITTEN = pa.schema([("number", pa.int64()), ("files", pa.string()), ("went", pa.string())])
-"""The columns of RewriteFiles: the number of a file, the files that replace it, and the sums of the rows that were
-dropped (`rewritten_of`)."""
+"""The columns of RewriteFiles: the number of a group, the files that replace its files, and the sums of the rows that
+were dropped (`rewritten_of`)."""
 
 
 def packed(table: pa.Table) -> bytes:
@@ -147,35 +148,42 @@ class FindRows:
         for number in _ids(batches):
             file = self.files[number]
             read = ["_key", *(name for name in columns.names if name not in ("row", "key"))]
-            rows = _scanner(storage, file, self.export, read).to_table()
-            keys = pc.index_in(rows["_key"], value_set=self.keys).combine_chunks()
-            places = np.setdiff1d(pc.indices_nonzero(keys.is_valid()), read_vector(storage, file.vector))
-            found = rows.take(places).drop_columns("_key")
-            found = found.add_column(0, "key", keys.take(places)).add_column(0, "row", pa.array(places))
-            yield pa.record_batch([[number], [packed(found.select(columns.names).cast(columns))]], schema=FOUND_ROWS)
+            deleted = read_vector(storage, file.vector)
+            found = [columns.empty_table()]
+            first = 0
+            for rows in _batches(storage, file, self.export, read):
+                keys = pc.index_in(rows["_key"], value_set=self.keys)
+                places = pc.indices_nonzero(keys.is_valid()).to_numpy().astype(np.int64)
+                places = places[~np.isin(places + first, deleted)]
+                matching = pa.Table.from_batches([rows]).take(pa.array(places)).drop_columns("_key")
+                matching = matching.append_column("key", keys.take(pa.array(places)))
+                matching = matching.append_column("row", pa.array(places + first))
+                found.append(matching.select(columns.names).cast(columns))
+                first += rows.num_rows
+            yield pa.record_batch([[number], [packed(pa.concat_tables(found))]], schema=FOUND_ROWS)
 
 
 @dataclass(frozen=True)
 class RewriteFiles:
-    """Writes files again, with their changes. If a file stays in the table, only its stale rows are written. The tasks get
-    the numbers of the files."""
+    """Writes files again, with their changes. The rows of a group of files come into one new file, if it does not become
+    too large. If a file stays in the table, only its stale rows are written. The tasks get the numbers of the groups."""
 
     export: Export
-    files: Sequence[tuple[TableFile, FileChange]]
+    groups: Sequence[Sequence[tuple[TableFile, FileChange]]]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         storage = open_storage(self.export.table)
         for number in _ids(batches):
-            file, change = self.files[number]
             went: dict[int, RowSum] = {}
             with RowFiles(self.export) as files:
-                first = 0
-                for batch in _scanner(storage, file, self.export).to_batches():
-                    rows, dropped = _changed(batch, first, change)
-                    first += batch.num_rows
-                    files.write(rows)
-                    if self.export.digest and dropped.num_rows:
-                        went = added(went, sums_by_partition(dropped["_partition"], dropped[DIGEST.name]))
+                for file, change in self.groups[number]:
+                    first = 0
+                    for batch in _batches(storage, file, self.export):
+                        rows, dropped = _changed(batch, first, change)
+                        first += batch.num_rows
+                        files.write(rows)
+                        if self.export.digest and dropped.num_rows:
+                            went = added(went, sums_by_partition(dropped["_partition"], dropped[DIGEST.name]))
             documents = (
                 json.dumps([asdict(each) for each in files.written.files]),
                 json.dumps({each: total.to_pair() for each, total in went.items()}),
@@ -184,7 +192,7 @@ class RewriteFiles:
 
 
 def rewritten_of(files: str, went: str) -> tuple[list[WrittenFile], dict[int, RowSum]]:
-    """The files that replace a file, and the rows that were dropped, by partition.
+    """The files that replace the files of a group, and the rows that were dropped, by partition.
 
     Args:
         files, went: columns of REWRITTEN.
@@ -197,11 +205,33 @@ def _ids(batches: Iterable[pa.RecordBatch]) -> list[int]:
     return [number for batch in batches for number in batch["id"].to_pylist()]
 
 
-def _scanner(storage: Storage, file: TableFile, export: Export, columns: list[str] | None = None) -> ds.Scanner:
-    """Reads a file of the table, with the columns of the table. A column that the file does not have is null."""
-    fragment = ds.ParquetFileFormat().make_fragment(pa.PythonFile(ReadableObject(storage, file.name, file.size), "r"))
+def _batches(
+    storage: Storage, file: TableFile, export: Export, columns: list[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Reads a file of the table, with the columns of the table. A column that the file does not have is null. One row group
+    at a time is in memory.
+
+    Raises:
+        StorageError: the file is missing or damaged.
+    """
     schema = nullable_columns(table_columns(export))
-    return fragment.scanner(schema=schema, columns=columns, use_threads=False)
+    readable = pa.PythonFile(ReadableObject(storage, file.name, file.size), "r")
+    try:
+        fragment = ds.ParquetFileFormat().make_fragment(readable)
+        for number in range(fragment.num_row_groups):
+            group = fragment.subset(row_group_ids=[number])
+            yield from group.scanner(schema=schema, columns=columns, use_threads=False).to_batches()
+    except NotFoundError:
+        raise _unreadable(storage, file, "is missing, although the table names it") from None
+    except (OSError, pa.ArrowException):  # Arrow's message may contain a value
+        raise _unreadable(storage, file, "cannot be read: the file is damaged") from None
+
+
+def _unreadable(storage: Storage, file: TableFile, problem: str) -> StorageError:
+    return StorageError(
+        f"{storage.uri}/{file.name}", problem,
+        "Nothing was exported. Restore the file from a backup, or restore the table to an older version.",
+    )  # fmt: skip
 
 
 def _changed(batch: pa.RecordBatch, first: int, change: FileChange) -> tuple[pa.RecordBatch, pa.RecordBatch]:

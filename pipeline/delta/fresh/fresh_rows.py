@@ -21,7 +21,7 @@ from pipeline.delta.fresh.snapshot import ExportedHead, FreshRequest, Snapshot, 
 from pipeline.delta.rows.row_columns import STALE_SINCE, nullable_columns, table_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
-from pipeline.delta.without_spark.plain_table import PlainTable, why_not_readable
+from pipeline.delta.without_spark.plain_table import PlainTable, why_not_readable, without_comments
 from pipeline.delta.without_spark.row_changes import IncrementRecords, RecordPlace
 from pipeline.delta.without_spark.topic_records import batch_reader
 from storage_engine.errors import UnsupportedError
@@ -190,5 +190,5 @@ def _view_columns(export: Export, table: DeltaTable) -> pa.Schema:
     return pa.schema(columns)
 
 
-def _type(column: pa.Field) -> str:
-    return str(Schema.from_arrow(pa.schema([column.with_nullable(True)])).to_json())
+def _type(column: pa.Field) -> object:
+    return without_comments(Schema.from_arrow(pa.schema([column.with_nullable(True)])))

@@ -8,14 +8,15 @@ or it fails: so no other writer's commit can come between.
 from __future__ import annotations
 
 import json
+import re
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from lakelog.delta.rows import has_deletion_vectors
 from lakelog.delta_options import delta_options
@@ -27,6 +28,7 @@ from pipeline.delta.vectors.vector_files import DeletionVector
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.log_commits import log_json, put_commit
 from pipeline.delta.without_spark.plain_table import conflict, has_columns, have_int96, why_not_plain
+from storage_engine.errors import StorageError
 from storage_engine.storage.storage_opening import open_storage
 
 
@@ -110,8 +112,7 @@ class VectorTable:
         adds = [_added(each.name, each.size, each.modified_ms, each.stats) for each in files]
         for file, vector in marked:
             known = self._files[file.name]
-            stats = {**json.loads(known.stats or "{}"), "tightBounds": False}  # the bounds include the deleted rows
-            adds.append(_added(known.path, known.size, known.modified_ms, log_json(stats), vector))
+            adds.append(_added(known.path, known.size, known.modified_ms, _loosened(known.stats or "{}"), vector))
         metrics = {
             "numFiles": len(files), "numOutputRows": sum(each.rows for each in files),
             "numOutputBytes": sum(each.size for each in files), "numRemovedFiles": len(removed),
@@ -133,8 +134,16 @@ class VectorTable:
         if not put_commit(self._storage, version, actions):
             raise conflict(self._path)
         if version % int(self._table.metadata().configuration.get("delta.checkpointInterval", "10")) == 0:
-            with suppress(DeltaError, OSError):  # the commit is done; a later commit writes a checkpoint
+            with suppress(StorageError), deltalake_errors(self._path, ""):  # the commit is done; a later one writes it
                 DeltaTable(self._path, version=version, storage_options=delta_options()).create_checkpoint()
+
+
+def _loosened(stats: str) -> str:
+    """The statistics of a file that has a deletion vector: its bounds include the deleted rows. All numbers stay as they are
+    written, because a decimal can have more digits than a float."""
+    mark = uuid.uuid4().hex
+    found = {**json.loads(stats, parse_float=lambda digits: mark + digits), "tightBounds": False}
+    return re.sub(f'"{mark}([^"]*)"', r"\1", log_json(found))
 
 
 def _added(

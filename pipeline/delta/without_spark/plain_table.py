@@ -18,6 +18,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -77,6 +78,8 @@ _DIGEST_WRITER = WriterProperties(
     column_properties={DIGEST.name: ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")},
 )
 """Digests are all different, so a dictionary of them would only take time."""
+_THREADS = 8
+"""How many footers of files are read at the same time. The threads wait for the storage most of the time."""
 _ACTION = "_action"
 _DELETES, _WRITES, _BECOMES_STALE = range(3)
 
@@ -126,7 +129,9 @@ def has_int96(table: DeltaTable) -> bool:
     deltalake's MERGE also writes unchanged rows again. It turns INT96 into nanoseconds, so timestamps after
     the year 2262 would become wrong.
     """
-    return any(_is_int96(fragment.metadata.schema) for fragment in table.to_pyarrow_dataset().get_fragments())
+    fragments = table.to_pyarrow_dataset().get_fragments()
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return any(threads.map(lambda fragment: _is_int96(fragment.metadata.schema), fragments))
 
 
 def have_int96(storage: Storage, files: Iterable[tuple[str, int]]) -> bool:
@@ -136,7 +141,8 @@ def have_int96(storage: Storage, files: Iterable[tuple[str, int]]) -> bool:
         storage: the storage that begins at the table.
         files: names and sizes of files below the table.
     """
-    return any(_is_int96(pq.ParquetFile(ReadableObject(storage, name, size)).schema) for name, size in files)
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return any(threads.map(lambda each: _is_int96(pq.ParquetFile(ReadableObject(storage, *each)).schema), files))
 
 
 def _is_int96(footer: pq.ParquetSchema) -> bool:
@@ -158,11 +164,14 @@ def has_unencoded_paths(table: DeltaTable) -> bool:
 
 def has_columns(table: DeltaTable, columns: pa.Schema) -> bool:
     """Whether the table has these columns, whatever their comments are (`pipeline.delta.comments`)."""
-    found, wanted = (
-        json.loads(each.to_json(), object_hook=lambda item: {name: item[name] for name in item if name != "comment"})
-        for each in (table.schema(), Schema.from_arrow(nullable_columns(columns)))
+    return without_comments(table.schema()) == without_comments(Schema.from_arrow(nullable_columns(columns)))
+
+
+def without_comments(columns: Schema) -> object:
+    """The JSON of columns, without their comments."""
+    return json.loads(
+        columns.to_json(), object_hook=lambda item: {name: item[name] for name in item if name != "comment"}
     )
-    return bool(found == wanted)
 
 
 class PlainTable:

@@ -19,6 +19,7 @@ from lakelog.delta.rows import open_rows
 from pipeline.delta.export_plan import NO_BOUNDS, Export, ExportMode
 from pipeline.delta.layout_columns import unfit_cluster, unfit_partition
 from pipeline.delta.rebuild.rebuilding import rebuild_table
+from pipeline.delta.rows.row_columns import UNDECODABLE
 from pipeline.delta.table_history import plan_from_history, read_head
 from pipeline.delta.table_layout import TableLayoutError
 from pipeline.delta.table_properties import TableLayout
@@ -105,6 +106,25 @@ def test_the_first_upsert_of_a_partitioned_table_can_need_spark(log: Log, upsert
     run(log, export)
     assert table_at(export.table).metadata().partition_columns == ["colour"]
     assert with_deltalake(export.table) == as_partition(with_deltalake(plain.table))
+
+
+@pytest.mark.parametrize("log", [False, True], indirect=True, ids=["without Spark", "with Spark"])
+@pytest.mark.parametrize("mode", [ExportMode.APPEND, ExportMode.UPSERT])
+def test_a_text_that_is_too_long_for_the_name_of_a_folder_becomes_a_dead_letter(
+    log: Log, upsert: Export, mode: ExportMode
+) -> None:
+    export = replace(upsert, mode=mode, layout=BY_COLOUR)
+    longest = 255 - len("colour=")
+    fits = ["x" * longest, "ä" * (longest // 6), "x y~" + "-" * (longest - 6)]
+    for number, colour in enumerate([*fits, *(f"{each}ä" for each in fits)]):
+        log.add(b"%d" % number, order(number, colour))
+    log.add(b"0", order(6, fits[0] + "x"))
+    done = run(log, export)
+    assert (done.written, done.reasons) == (3, {UNDECODABLE: 4})
+    assert [row["colour"] for row in with_deltalake(export.table)] == fits
+    letters = table_at(export.dead_letters).to_pyarrow_table().sort_by("offset")
+    assert letters["offset"].to_pylist() == [3, 4, 5, 6]
+    assert {*letters["detail"].to_pylist()} == {"colour: the text is too long for a partition"}
 
 
 def test_an_upsert_moves_a_row_to_another_partition(tmp_path: Path) -> None:

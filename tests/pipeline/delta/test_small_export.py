@@ -277,6 +277,15 @@ def test_a_restore_in_between_is_told(log: Log, upsert: Export, mode: ExportMode
     assert numbers == ([2, 3] if mode is ExportMode.UPSERT else [1, 2, 3])
 
 
+def test_many_small_exports_leave_few_files(log: Log, upsert: Export) -> None:
+    chance = random.Random(3)
+    for turn in range(25):
+        for _ in range(20):
+            log.add(b"%d" % chance.randrange(100), turn)
+        assert small(log, upsert) is not None
+        assert len(table_at(upsert.table).file_uris()) < 5
+
+
 def test_tombstones_of_unknown_keys_move_the_position(log: Log, upsert: Export) -> None:
     """deltalake makes no commit of a merge that changes nothing, but the position must be committed."""
     log.add(b"a", 1)

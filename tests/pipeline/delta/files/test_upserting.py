@@ -21,7 +21,7 @@ from lakelog.rows import ROWS
 from pipeline.delta.chain.digest_sums import sums_by_partition
 from pipeline.delta.chain.stamp_chain import NO_ROWS, added
 from pipeline.delta.export_plan import NO_BOUNDS, Export, ExportMode, PartitionOffsets, new_stamp
-from pipeline.delta.files import row_files
+from pipeline.delta.files import file_changes, row_files
 from pipeline.delta.files.file_changes import ChangedFiles, Results, change_files, commit_changes
 from pipeline.delta.files.row_files import counts_of
 from pipeline.delta.files.skipping_columns import skipping_columns, skipping_property
@@ -36,7 +36,7 @@ from pipeline.delta.table_properties import TableLayout
 from pipeline.delta.table_stamp import Recent
 from pipeline.delta.without_spark.row_changes import IncrementRecords, RecordPlace, RowChanges, TableRow
 from pipeline.delta.without_spark.table_opening import create_table
-from storage_engine.errors import ConflictError
+from storage_engine.errors import ConflictError, StorageError
 from tests.pipeline.delta.order_models import Order, schema_of
 from tests.roots.delta_tables import table_at
 
@@ -241,6 +241,51 @@ def test_a_commit_that_changes_no_file_is_no_conflict(export: Export) -> None:
     table_at(export.table).alter.set_table_description("orders")
     commit(export, changed)
     assert {key: row["_offset"] for key, row in of_table(export).items()} == {b"a": 1}
+
+
+def test_a_table_that_got_or_lost_deletion_vectors_is_a_conflict(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(export, upserted(export, [[order(b"a", 0), order(b"b", 1)]])[0])
+    changed, _ = upserted(export, [[order(b"a", 2)]])
+    table_at(export.table).alter.set_table_description("orders")
+
+    class OfAnotherKind:
+        files = changed.table.files
+
+    monkeypatch.setattr(file_changes, "open_table", lambda *_, **__: OfAnotherKind())
+    with pytest.raises(ConflictError, match="another writer changed the table"):
+        commit(export, changed)
+    assert {key: row["_offset"] for key, row in of_table(export).items()} == {b"a": 0, b"b": 1}
+
+
+def test_small_files_are_written_again_as_one_file(export: Export) -> None:
+    for offset in range(10):
+        commit(export, upserted(export, [[order(b"%d" % offset, offset)]])[0])
+    every = [order(b"%d" % number, 10 + number) for number in range(0, 10, 2)]
+    commit(export, upserted(export, [[order(b"x", 20)], [*every, order(b"9", 30)]])[0])
+    assert {key: row["_offset"] for key, row in of_table(export).items()} == {
+        **{b"%d" % number: number for number in range(1, 9, 2)}, **{row["key"]: row["offset"] for row in every},
+        b"9": 30, b"x": 20,
+    }  # fmt: skip
+
+
+def test_a_damaged_file_of_the_table_is_named(export: Export) -> None:
+    commit(export, upserted(export, [[order(b"a", 0)]])[0])
+    file = Path(*table_at(export.table).file_uris())
+    whole = file.read_bytes()
+    file.write_bytes(bytes(len(whole) // 2) + whole[len(whole) // 2 :])
+    with pytest.raises(StorageError) as told:
+        upserted(export, [[order(b"a", 1)]])
+    assert str(told.value) == (
+        f"{file}: cannot be read: the file is damaged. Nothing was exported. Restore the file from a backup, or restore the"
+        " table to an older version."
+    )
+    file.unlink()
+    with pytest.raises(
+        StorageError, match=rf"{file.name}: is missing, although the table names it. Nothing was exported."
+    ):
+        upserted(export, [[order(b"a", 1)]])
 
 
 @pytest.mark.parametrize("name", ["grün.parquet", "a%20b.parquet", "a*b.parquet", "part-1.c000.snappy.parquet"])

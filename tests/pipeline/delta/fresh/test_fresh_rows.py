@@ -21,6 +21,7 @@ import lakelog
 from lakelog import FreshTable
 from lakelog.delta_options import delta_options
 from lakelog.errors import MissingPackageError
+from pipeline.delta.comments.column_comments import write_comments
 from pipeline.delta.export_plan import (
     ExportMode,
     ExportRefusedError,
@@ -35,6 +36,7 @@ from storage_engine.errors import ConfigError, ConflictError, UnknownTopicError,
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.clean.topic_retention import retain_topic
 from storage_engine.topic.dropped_files import delete_dropped
+from tests.pipeline.delta.comments.test_column_comments import Described
 from tests.pipeline.delta.order_models import MendedOrderWithPrice, Order, OrderWithText, schema_of
 from tests.pipeline.delta.proof.exported_topic import ExportedTopic, some_orders
 from tests.roots.delta_tables import table_at
@@ -446,3 +448,15 @@ def test_a_table_that_only_spark_can_read(tmp_path: Path) -> None:
     table_at(topic.export.table).alter.add_feature([TableFeatures.V2Checkpoint], allow_protocol_versions_increase=True)
     with pytest.raises(UnsupportedError, match=r"needs the feature v2Checkpoint .* lakelog.table\(spark"):
         view(topic)
+
+
+@MODES
+def test_a_table_with_comments_has_a_view(tmp_path: Path, mode: ExportMode) -> None:
+    topic = ExportedTopic(tmp_path, mode, partitions=1)
+    schema = schema_of(Described)
+    topic.export = replace(topic.export, schema=schema)
+    topic.append((b"a", 1))
+    topic.run_export()
+    assert write_comments(topic.export) is not None
+    topic.append((b"b", 2))
+    assert [(row["_key"], row["number"]) for row in rows_of(view(topic, schema.text))] == [(b"a", 1), (b"b", 2)]
