@@ -48,7 +48,7 @@ The settings of a job come from a YAML file (`--conf`), environment variables an
 - The argument of `--set` is the path of a setting, an equals sign and the value:
   `--set topics.flights.cleanup.policy=delete`. A path is a list of keys, topic names and names of source options, joined
   by dots. Keys and topic names may themselves contain dots. If a path matches two topics, the topic with the longer name
-  is chosen.
+  is chosen. The items of a list are separated by commas: `--set export.readers=spark,polars`.
 - The name of an environment variable is `LAKELOG_` and the path of a setting in capitals. In the path, `_` replaces
   each character that is neither a letter nor a digit: `LAKELOG_TOPICS_FLIGHTS_CLEANUP_POLICY=delete`. A variable can
   change the topics and source options that the file names, but cannot add topics or options. A `LAKELOG_` variable that

@@ -174,8 +174,15 @@ def distinct_options(value: dict[str, str]) -> dict[str, str]:
 
 
 def listed(value: object) -> object:
-    """The list. A text is split at its commas."""
-    return [word.strip() for word in value.split(",")] if isinstance(value, str) else value
+    """The list. A text is split at its commas. As in YAML, brackets can be around the list, and quotes around its items."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text.startswith("[") and text.endswith("]"):
+        text = text[1:-1].strip()
+        if not text:
+            return []
+    return [word.strip().strip("\"'") for word in text.split(",")]
 
 
 Text = Annotated[str, Noun("text"), AfterValidator(_not_empty)]

@@ -75,19 +75,16 @@ def changed_since(table: ExportedTable, version: int) -> Since:
         ExportRefusedError: the log does not have this version, or has no stamp with a chain up to it.
     """
     older = [each for each in table.commits if each.version <= version]
-    if not older or older[0].version != version or table.head.version < version:
+    before = find_head(older, lambda: older[-1].version, lambda _: True).current if older else None
+    if table.chain is None or before is None or before.chain is None or older[0].version != version:
+        stamps = ((each.version, stamp_in(each)) for each in table.commits)
+        chained = [number for number, stamp in stamps if stamp is not None and stamp.chain is not None]
         raise ExportRefusedError(
             table.path,
-            f"has no commit of version {version} in its log, or the version is not older than version"
-            f" {table.head.version}",
-            f"Choose a version from {table.commits[-1].version} to {table.head.version}.",
-        )
-    before = find_head(older, lambda: older[-1].version, lambda _: True).current
-    if before is None or before.chain is None or table.chain is None:
-        raise ExportRefusedError(
-            table.path,
-            f"has no chain of digests in the stamp of version {version}, or in the newest stamp",
-            "Run prove without --since. A rebuild of the table begins a chain.",
+            f"has no version {version} with a chain of digests in its log",
+            f"Choose a version from {min(chained)} to {table.head.version}, or run prove without --since."
+            if table.chain is not None and chained
+            else "Run prove without --since. A rebuild of the table begins a chain.",
         )
     later = (each for each in table.commits if each.version > version)
     first = dict(before.positions)

@@ -149,7 +149,7 @@ def test_anchors_may_be_used_to_say_a_thing_once(tmp_path: Path) -> None:
     assert settings.topics["b"].overrides == {"segment.bytes": "2048"}
 
 
-@pytest.mark.parametrize("text", ["[a, b]", "a, b", "\n    - a\n    - b"])
+@pytest.mark.parametrize("text", ["[a, b]", "a, b", "\n    - a\n    - b", "'[a,b]'", "'[\"a\", b ]'"])
 def test_topics_of_a_job_are_a_list_or_separated_by_commas(text: str, tmp_path: Path) -> None:
     settings = load(f"root: r\nmaintenance:\n  topics: {text}\n", tmp_path)
     assert settings.maintenance.topics == ("a", "b")
