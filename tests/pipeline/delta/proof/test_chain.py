@@ -369,7 +369,9 @@ def test_a_table_without_digests_is_exported_as_before(tmp_path: Path) -> None:
     assert (head.current.chain, head.current.format, "chain" in head.current.document()) == (None, 2, False)
     assert "_digest" not in rows_of(topic)[0]
     assert topic.prove().chain is None
-    with pytest.raises(ExportRefusedError, match=r"has no version 1 with a chain of digests in its log. Run prove without --since"):
+    with pytest.raises(
+        ExportRefusedError, match=r"has no version 1 with a chain of digests.*Run prove without --since"
+    ):
         topic.prove(since=1)
 
 
@@ -387,7 +389,10 @@ def test_only_changed_rows_are_compared_since_a_version(topic: ExportedTopic) ->
     assert differences(topic, since=2) == [
         "the newer record 0:18 must delete the row", "13 rows, but 12 in the stamp of version 4",
     ]  # fmt: skip
-    with pytest.raises(ExportRefusedError, match=r"has no version 9 with a chain of digests in its log. Choose a version from 1 to 4, or"):
+    with pytest.raises(
+        ExportRefusedError,
+        match=r"has no version 9 with a chain.*Choose a version from 1 to 4, or",
+    ):
         topic.prove(since=9)
     table_at(topic.export.table).update(predicate="_offset = 5", updates={"number": "8"})
     assert "the row does not fit its digest" in differences(topic, since=4)
