@@ -10,8 +10,8 @@ server.properties and the same settings of topics. Both live for the same simula
 - after the start, if records are damaged: each record that Kafka can still read must be readable by Lakelog, too;
 - after each life: the names and bytes of all files, the checkpoints, .kafka_cleanshutdown.
 
-Batches that are compressed by other versions of a library are compared as in tests.kafka.judge. The module `purpose`
-lists the differences that exist on purpose. If a case differs, the program prints the differences, and ends with exit
+Batches that are compressed by other versions of a library are compared as in tests.kafka.judge. Decision
+0063 lists the differences that exist on purpose. If a case differs, the program prints the differences, and ends with exit
 status 1.
 """
 
