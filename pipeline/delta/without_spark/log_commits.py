@@ -14,8 +14,7 @@ from storage_engine.storage import Storage
 
 
 def log_json(document: Mapping[str, Any]) -> str:
-    """A document as it stands in Delta's log: in one line, and without escapes, which deltalake does not always read
-    correctly.
+    """A document in the form of Delta's log: one line, with all letters unescaped. deltalake reads some escapes wrongly.
 
     Raises:
         ValueError: a number is infinite or not a number.
