@@ -39,13 +39,12 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, DoubleType, Long
 from lakelog.spark.types import nullable, quoted, spark_struct
 from pipeline.delta.delta_table import is_table
 from pipeline.delta.export_plan import Export, ExportPlan, TableSchemaError
-from pipeline.delta.files.skipping_columns import skipping_columns, skipping_property
-from pipeline.delta.rows.row_columns import nullable_columns, table_columns
+from pipeline.delta.files.table_commits import create_empty, new_properties
+from pipeline.delta.rows.row_columns import table_columns
 from pipeline.delta.table_history import check_committed, check_foreign, head_as_before, read_head
 from pipeline.delta.table_layout import check_rewritable, fit_layout
 from pipeline.delta.table_position import stamp_of
 from pipeline.delta.table_stamp import NextLink, Stamp, TableHead, known_began
-from pipeline.delta.without_spark.table_opening import create_table
 from pipeline.spark.failures import SPARK_ERRORS, raised_in_query
 from schemas.comparing import is_widened
 from storage_engine.errors import ConflictError
@@ -182,11 +181,8 @@ def fit_table(
         ForeignCommitError: the rows have digests, and another writer changed rows meanwhile.
     """
     head = plan.head
-    columns = nullable_columns(table_columns(export))
     layout = export.layout
-    skipping = skipping_property(skipping_columns(columns, layout.partitions))
-    created = head is None and not layout.cluster_by
-    if created and create_table(export.table, columns, {**layout.properties, **skipping}, layout.partitions):
+    if head is None and not layout.cluster_by and create_empty(export):
         return head_as_before(export, None)
     found = _columns(spark, export) if is_table(spark, export.table) else StructType()
     changes = column_changes(export.table, found, _wanted(export))
@@ -200,7 +196,7 @@ def fit_table(
         writer = empty.write.format("delta").mode("append").option("mergeSchema", "true")
         if not found:
             writer = writer.partitionBy(*layout.partitions)
-        writer.options(**layout.properties, **skipping).save(export.table)  # only a new table gets properties
+        writer.options(**new_properties(export)).save(export.table)  # only a new table gets properties
     is_extended = fit_layout(spark, export) or is_extended
     if is_extended or head is None:
         head = head_as_before(export, head)

@@ -8,11 +8,29 @@ from __future__ import annotations
 
 from pipeline.delta.export_plan import Export, ExportMode
 from pipeline.delta.files.row_files import Written
-from pipeline.delta.rows.row_columns import table_columns
+from pipeline.delta.files.skipping_columns import skipping_columns, skipping_property
+from pipeline.delta.rows.row_columns import nullable_columns, table_columns
 from pipeline.delta.table_stamp import Stamp
 from pipeline.delta.vectors.vector_table import VectorTable
 from pipeline.delta.without_spark.plain_table import PlainTable, conflict
+from pipeline.delta.without_spark.table_opening import create_table
 from storage_engine.storage.storage_opening import open_storage
+
+
+def new_properties(export: Export) -> dict[str, str]:
+    """The properties of the table of an export when it is created."""
+    columns = nullable_columns(table_columns(export))
+    return {**export.layout.properties, **skipping_property(skipping_columns(columns, export.layout.partitions))}
+
+
+def create_empty(export: Export) -> bool:
+    """Create the table of an export, without rows. False: another process has created it.
+
+    Raises:
+        StorageError: the table cannot be written.
+    """
+    columns = nullable_columns(table_columns(export))
+    return create_table(export.table, columns, new_properties(export), export.layout.partitions)
 
 
 def is_plain(export: Export, version: int | None) -> bool:

@@ -45,11 +45,10 @@ from pipeline.delta.export_plan import (
 from pipeline.delta.files.file_changes import change_files, commit_changes, run_here
 from pipeline.delta.files.key_index import INDEX
 from pipeline.delta.files.row_files import RowFiles, Written, counts_of, record_counts
-from pipeline.delta.files.skipping_columns import skipping_columns, skipping_property
-from pipeline.delta.files.table_commits import open_table
+from pipeline.delta.files.table_commits import create_empty, open_table
 from pipeline.delta.files.upsert_tasks import listed
 from pipeline.delta.reads.whole_reads import Newest, check_plan_read, no_other_work
-from pipeline.delta.rows.row_columns import nullable_columns, row_columns, table_columns
+from pipeline.delta.rows.row_columns import row_columns, table_columns
 from pipeline.delta.rows.row_decoding import counted, counted_columns, newest_of_keys
 from pipeline.delta.table_history import as_in_table, check_committed, head_as_before, read_head
 from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES
@@ -58,7 +57,6 @@ from pipeline.delta.vectors.vector_table import VectorTable
 from pipeline.delta.without_spark.change_sums import removed_sums, stale_counts, sums_of_rows
 from pipeline.delta.without_spark.plain_table import PlainTable, conflict
 from pipeline.delta.without_spark.row_changes import IncrementRecords
-from pipeline.delta.without_spark.table_opening import create_table
 from pipeline.delta.without_spark.topic_records import ReadBatches
 from pipeline.settings.job_keys import DEFAULT_MAX_SHARE, DEFAULT_SPARK_RECORDS
 from storage_engine.errors import ConflictError
@@ -133,10 +131,7 @@ def _open(export: Export, version: int) -> PlainTable | VectorTable | None:
 
 
 def _create(export: Export) -> PlainTable | VectorTable:
-    columns, partitions = nullable_columns(table_columns(export)), export.layout.partitions
-    properties = {**export.layout.properties, **skipping_property(skipping_columns(columns, partitions))}
-    created = create_table(export.table, columns, properties, partitions)
-    table = _open(export, 0) if created else None
+    table = _open(export, 0) if create_empty(export) else None
     if table is None:
         raise conflict(export.table)
     return table
