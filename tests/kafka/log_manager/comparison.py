@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,7 +87,7 @@ class Folder:
 
     interval: index.interval.bytes. start, end: of the log. now_ms: the end of this life. expiration_ms: of producers.
     ends_clean: whether this life ended with an orderly stop.
-    recovered: the lowest base offset of a segment that this life has recovered; None if there is none.
+    recovered: the base offsets of the segments that Lakelog has recovered in this life.
     lost_epochs: whether Kafka has dropped the only leader epoch, because it began at the log's end.
     theirs, ours: what Kafka and Lakelog can know about the producers.
     """
@@ -98,7 +98,7 @@ class Folder:
     now_ms: int
     expiration_ms: int
     ends_clean: bool
-    recovered: int | None
+    recovered: Sequence[int]
     lost_epochs: bool
     theirs: Derivations
     ours: Derivations
@@ -224,11 +224,11 @@ def _compare_logs(theirs: Path, ours: Path, known: Folder) -> Iterator[tuple[str
 def _may_lack(offset: int, known: Folder) -> bool:
     """Whether Kafka may lack a snapshot. It deletes those at and below the log start, those above a segment that it
     recovers, and those of the segments that it replaces by the results of an unfinished compaction. It never writes them
-    again. It does not recover a segment that has an .index, but no .timeindex.
+    again. It does not recover a segment that has an empty .index, or an .index without a .timeindex.
     """
-    is_above_recovered = known.recovered is not None and offset > known.recovered
+    is_above_recovered = offset > min(known.recovered, default=offset)
     was_lacking = offset in known.ours.found.snapshots and offset not in known.theirs.found.snapshots
-    is_not_recovered = offset in known.theirs.found.without_times
+    is_not_recovered = offset in known.recovered and offset in known.theirs.found.trusted
     was_swapped = offset in known.theirs.found.swapped
     return offset <= known.start or is_above_recovered or was_lacking or was_swapped or is_not_recovered
 
@@ -243,7 +243,7 @@ def _may_have_more(offset: int, data: bytes, known: Folder) -> bool:
         return True
     if offset == known.end:
         return not known.ends_clean or (known.start == known.end and data == EMPTY_SNAPSHOT)
-    is_after_recovery = known.recovered is not None and offset > max(known.theirs.newest_bases, default=-1)
+    is_after_recovery = bool(known.recovered) and offset > max(known.theirs.newest_bases, default=-1)
     is_written_again = offset in known.theirs.newest_bases and offset not in known.ours.found.snapshots
     entries = frozenset(decode_snapshot(data, SNAPSHOT))
     return (is_after_recovery or is_written_again) and entries in known.theirs.producers(offset)

@@ -76,23 +76,26 @@ class Found:
     snapshots, aborted: the intact ones.
     has_epoch: whether the log has a leader epoch.
     swapped: the offsets of the segments that an unfinished compaction has written: first <= offset < end.
-    without_times: the base offsets of the segments that have an .index, but no .timeindex.
+    trusted: the base offsets of the segments that Kafka does not recover, although a .timeindex is missing or an .index
+        has no entry.
     """
 
     snapshots: Snapshots
     aborted: frozenset[AbortedTransaction]
     has_epoch: bool
     swapped: range
-    without_times: frozenset[int]
+    trusted: frozenset[int]
 
     @classmethod
     def at(cls, folder: Path) -> Found:
         epochs = folder / LEADER_EPOCHS
         has_epoch = epochs.exists() and len(decode_leader_epochs(epochs.read_bytes(), LEADER_EPOCHS)) > 0
-        without_times = frozenset(
-            int(file.stem) for file in folder.glob(f"*{INDEX}") if not file.with_suffix(TIME_INDEX).exists()
+        trusted = frozenset(
+            int(file.stem)
+            for file in folder.glob(f"*{INDEX}")
+            if not (file.stat().st_size and file.with_suffix(TIME_INDEX).exists())
         )
-        return cls(snapshots_in(folder), aborted_in(folder), has_epoch, _swapped_in(folder), without_times)
+        return cls(snapshots_in(folder), aborted_in(folder), has_epoch, _swapped_in(folder), trusted)
 
 
 class Derivations:

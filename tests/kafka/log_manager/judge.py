@@ -131,7 +131,7 @@ class _Trial:
         self._leave_out_empty_time_indexes()
         self._leave_out_empty_segments()
         self._leave_out_missing_transactions()
-        yield from self._lost_records()
+        yield from self._lost_records(theirs, ours)
         yield from self._differing("start", theirs, ours)
         for tick in life.ticks:
             theirs, ours = self._kafka.tick(tick), self._lakelog.tick(tick)
@@ -154,7 +154,7 @@ class _Trial:
             folder: Folder(
                 int(self._case.settings[folder.rpartition("-")[0]]["index.interval.bytes"]), each.start, each.end,
                 life.ticks[-1], expiration_ms, life.ends_clean,
-                min(self._recovered.get(folder, ()), default=None), folder in self._lost_epochs, *self._known[folder],
+                self._recovered.get(folder, ()), folder in self._lost_epochs, *self._known[folder],
             )
             for folder, each in ours.logs.items()
         }  # fmt: skip
@@ -245,19 +245,21 @@ class _Trial:
                 self._left_out.add(folder)
                 self._counts["logs in which Kafka misses an aborted transaction"] += 1
 
-    def _lost_records(self) -> Iterator[tuple[str, str]]:
-        """The records that Kafka can read and Lakelog cannot, of the logs in which damage was cut out."""
+    def _lost_records(self, theirs: Seen, ours: Seen) -> Iterator[tuple[str, str]]:
+        """The records that Kafka can read and Lakelog cannot, of the logs in which damage was cut out. Leave out the logs in
+        which only Lakelog keeps what follows the damage."""
         damaged = self._lakelog.damaged() - self._left_out
         if self._case.truncates or not damaged:
             return
-        kafkas, ours = self._kafka.records(), self._lakelog.records()
+        kept = self._kafka.records(), self._lakelog.records()
         for folder in sorted(damaged):
-            lost = [offset for offset, crc in kafkas[folder].items() if ours[folder].get(offset) != crc]
+            kafkas, others = (each[folder] for each in kept)
+            lost = [offset for offset, crc in kafkas.items() if others.get(offset) != crc]
             if lost:
                 yield folder, f"{len(lost)} records that Kafka has are lost, the first is {lost[0]}"
-            more = len(ours[folder]) - len(kafkas[folder])
+            more = len(others) - len(kafkas)
             self._counts["records that only Lakelog keeps"] += more
-            if more:
+            if more or ours.logs[folder].end > theirs.logs[folder].end:  # the rest may have only markers
                 self._left_out.add(folder)
 
     def _knows_other_transaction(self, folder: str, theirs: Offsets, ours: Offsets) -> bool:

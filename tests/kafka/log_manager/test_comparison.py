@@ -29,7 +29,7 @@ def folder_with_producers(parent: Path) -> tuple[Folder, int, tuple[ProducerEntr
             if len(found.snapshots.get(newest, ())) > 1:
                 known = Derivations(found, place, each.log.rounds[0].log_start_offset, 0, NEVER_MS)
                 return (
-                    Folder(0, 0, newest, 0, NEVER_MS, True, None, False, known, known),
+                    Folder(0, 0, newest, 0, NEVER_MS, True, (), False, known, known),
                     newest,
                     found.snapshots[newest],
                 )
