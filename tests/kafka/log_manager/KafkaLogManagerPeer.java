@@ -40,6 +40,7 @@ import java.util.OptionalLong;
 import java.util.Properties;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.TreeSet;
 import java.util.concurrent.ConcurrentMap;
 import java.util.concurrent.Delayed;
 import java.util.concurrent.ScheduledFuture;
@@ -91,6 +92,8 @@ public class KafkaLogManagerPeer {
     private static OwnCleaner cleaner;
     private static LogDirFailureChannel failures;
     private static List dirs;
+    // The folders of logs that the cleaner does not see.
+    private static Set leftOut = new TreeSet();
 
     public static void main(String[] arguments) throws Exception {
         ObjectMapper json = new ObjectMapper();
@@ -117,6 +120,11 @@ public class KafkaLogManagerPeer {
             return state();
         }
         if (verb.equals("tick")) {
+            leftOut.clear();
+            Iterator folders = what.get("leftOut").elements();
+            while (folders.hasNext()) {
+                leftOut.add(((JsonNode) folders.next()).asText());
+            }
             tick(what.get("now").asLong());
             return state();
         }
@@ -400,7 +408,10 @@ public class KafkaLogManagerPeer {
             Iterator each = logs.entrySet().iterator();
             while (each.hasNext()) {
                 Map.Entry entry = (Map.Entry) each.next();
-                folders.put(((UnifiedLog) entry.getValue()).dir().getPath(), entry);
+                File folder = ((UnifiedLog) entry.getValue()).dir();
+                if (!leftOut.contains(folder.getName())) {
+                    folders.put(folder.getPath(), entry);
+                }
             }
             return new LinkedHashSet(folders.values());
         }

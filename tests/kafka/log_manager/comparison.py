@@ -111,10 +111,11 @@ class Folder:
         """Whether two snapshots at an offset have the same producers, apart from expired ones. If Kafka has started with
         another snapshot than Lakelog, both must be right, and Lakelog must know as much as Kafka.
         """
-        one, other = (self._active(decode_snapshot(data, SNAPSHOT)) for data in (theirs, ours))
+        entries = [decode_snapshot(data, SNAPSHOT) for data in (theirs, ours)]
+        one, other = map(self._active, entries)
         if one == other:
             return True
-        known = {each.producer_id: each for each in other}
+        known = {each.producer_id: each for each in entries[1]}  # also expired ones: their transactions have ended
         return (
             all(_is_newer(known.get(each.producer_id), each) for each in one)
             and any(one == self._active(each) for each in self.theirs.producers(offset))
