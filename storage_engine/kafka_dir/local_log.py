@@ -71,7 +71,6 @@ class LocalLog:
     producers: those at the log's end.
     replicated_producers: those at the high watermark; None if the log did not end above it when it was loaded.
     epochs: each leader epoch with its first offset.
-    recovery_point: all records below it are durable.
     flushed_ms: when the recovery point was last moved.
     config: the current configuration.
     """
@@ -82,7 +81,7 @@ class LocalLog:
         self.producers: Producers = loaded.producers
         self.replicated_producers = loaded.replicated_producers
         self.epochs: Epochs = loaded.leader_epochs
-        self.recovery_point: int = loaded.recovery_point
+        self._recovery_point = loaded.recovery_point
         self.flushed_ms = now_ms
         self._storage = storage
         self._folder = folder
@@ -105,6 +104,11 @@ class LocalLog:
     def first_base_offset(self) -> int:
         """The base offset of the oldest segment."""
         return (self.closed[0] if self.closed else self.active_segment()).base_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """All records of the log below this offset are durable. As in Kafka, it is never below the first segment."""
+        return max(self._recovery_point, self.first_base_offset)
 
     def active_segment(self) -> Segment:
         """Describes the newest segment for readers."""
@@ -246,7 +250,7 @@ class LocalLog:
         have become durable. So a roll right after a flush does not delay the next flush.
         """
         if offset > self.recovery_point:
-            self.recovery_point, self.flushed_ms = offset, now_ms
+            self._recovery_point, self.flushed_ms = offset, now_ms
 
     def _sync_closed(self) -> None:
         """Make the closed segments above the recovery point durable. This class syncs each segment that it closes. But
@@ -267,7 +271,7 @@ class LocalLog:
         """Close the files as a broker would; see PartitionLog.close."""
         self._sync_closed()
         self._active.close()
-        self.recovery_point = self.end_offset
+        self._recovery_point = self.end_offset
         name = offset_name(self.end_offset) + SNAPSHOT
         there = {entry.name for entry in self._storage.entries(self._folder)}
         if self.end_offset > self.first_base_offset and name not in there:

@@ -156,7 +156,7 @@ class PartitionLog:
     @property
     def recovery_point(self) -> int:
         """All records of the log below this offset are durable. As in Kafka, it is never below the first segment."""
-        return max(self._log.recovery_point, self.first_base_offset)
+        return self._log.recovery_point
 
     @property
     def first_dirty_offset(self) -> int | None:

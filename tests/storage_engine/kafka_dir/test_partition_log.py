@@ -228,6 +228,20 @@ def test_a_roll_of_durable_records_does_not_delay_the_next_flush(tmp_path: Path)
     assert log.recovery_point == log.log_end_offset == 2
 
 
+def test_a_flush_of_an_empty_log_does_not_delay_the_next_flush() -> None:
+    """As in Kafka's UnifiedLog: the recovery point begins at the log start, so nothing was flushed."""
+    storage, clock = UnreliableDirectory(), ManualClock(NOW_MS)
+    config = LogManagerConfig().topic({"flush.ms": 1000})
+    storage.make_folder("t-0")
+    storage.replace("t-0/00000000000000000100.log", b"")
+    log = PartitionLog.open(storage, "t-0", config, clock)
+    clock.advance(1000)
+    assert not log.flush_if_due()
+    log.append_records(to_table(ROWS[:1]))
+    assert log.flush_if_due()
+    assert log.recovery_point == log.log_end_offset == 101
+
+
 def test_the_retention_of_a_whole_log_does_not_delay_the_next_flush(tmp_path: Path) -> None:
     """As in Kafka's UnifiedLog.updateLogStartOffset: the recovery point follows the log start, and nothing is flushed."""
     clock = ManualClock(NOW_MS)
