@@ -77,8 +77,20 @@ def _leaves(kind: pa.DataType) -> int:
 
 
 def as_partitioned(export: Export, columns: Iterable[str]) -> Export:
-    """The export into a table that is partitioned by these columns."""
-    return replace(export, layout=replace(export.layout, partition_by=tuple(columns)))
+    """The export into a table that is partitioned by these columns.
+
+    Polars 2.1.0 does not find the deletion vector of a file whose path is percent-encoded, and shows the deleted rows. So a
+    table that Polars reads has no deletion vectors if the folders of its partitions can have such names.
+    """
+    layout = replace(export.layout, partition_by=tuple(columns))
+    if layout.by_polars and any(_can_be_encoded(export, each) for each in layout.partitions):
+        layout = replace(layout, deletion_vectors=False)
+    return replace(export, layout=layout)
+
+
+def _can_be_encoded(export: Export, name: str) -> bool:
+    columns = table_columns(export)
+    return quote(name) != name or name not in columns.names or pa.types.is_string(columns.field(name).type)
 
 
 def too_long(array: pa.Array, name: str, export: Export) -> list[int]:

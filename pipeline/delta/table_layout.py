@@ -59,8 +59,8 @@ def check_layout(spark: SparkSession, export: Export) -> Export:
         TableReadersError: the table has deletion vectors, and the settings name a program that cannot read them.
         TableLayoutError: the table has other partition columns than the settings.
     """
-    check_readers(spark, export)
     there = partition_columns(spark, export.table)
+    check_readers(spark, as_partitioned(export, there))
     wanted = export.layout.partition_by
     if export.layout.cluster_by and there:
         raise _other_layout(export, there, f"{export.section}.cluster.by asks for a table without partitions")
@@ -76,9 +76,10 @@ def check_readers(spark: SparkSession, export: Export) -> None:
         TableReadersError: the table has deletion vectors, and a program cannot read them.
     """
     if export.layout.deletion_vectors is False and DELETION_VECTORS in _details(spark, export.table)["tableFeatures"]:
+        where = " in these partitions" if export.layout.by_polars and export.layout.partitions else ""
         raise TableReadersError(
             export.table,
-            f"may have deletion vectors, but {export.section}.readers names a program that cannot read them",
+            f"may have deletion vectors, but {export.section}.readers names a program that cannot read them{where}",
             f"Nothing was exported. Remove the program from {export.section}.readers. Or run in Spark: ALTER TABLE"
             f" delta.`{export.table}` DROP FEATURE {DELETION_VECTORS}",
         )

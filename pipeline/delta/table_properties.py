@@ -43,6 +43,7 @@ class TableLayout:
     deletion_vectors: whether files have deletion vectors.
     partition_by: the columns by which the table is partitioned.
     cluster_by: the columns by which Spark's OPTIMIZE clusters the rows (liquid clustering).
+    by_polars: whether the settings name Polars as a reader.
 
     None: a new table has none of it, and another table stays as it is.
     """
@@ -50,6 +51,7 @@ class TableLayout:
     deletion_vectors: bool | None = None
     partition_by: tuple[str, ...] | None = None
     cluster_by: tuple[str, ...] | None = None
+    by_polars: bool = False
 
     @property
     def partitions(self) -> list[str]:

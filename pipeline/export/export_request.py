@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from lakelog.dead_letter_tables import export_dead_letters_key
 from pipeline.delta.export_plan import Export, ExportBounds, ExportMode
-from pipeline.delta.layout_columns import unfit_cluster, unfit_partition
+from pipeline.delta.layout_columns import as_partitioned, unfit_cluster, unfit_partition
 from pipeline.delta.table_properties import TableLayout, can_read_deletion_vectors
 from pipeline.jdbc.target_tables import letters_table
 from pipeline.job import JobContext
@@ -132,10 +132,12 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
         section=context.settings.export_section,
         headers=wanted.headers,
         digest=wanted.digest and wanted.jdbc is None,
-        layout=TableLayout(deletion_vectors, wanted.partition_by, wanted.cluster_by),
+        layout=TableLayout(
+            deletion_vectors, wanted.partition_by, wanted.cluster_by, "polars" in (wanted.readers or ())
+        ),
     )
     _check_columns(context, export)
-    return export
+    return as_partitioned(export, wanted.partition_by) if wanted.partition_by else export
 
 
 def unfit_for_deltalake(table: str) -> str | None:

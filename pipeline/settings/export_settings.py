@@ -78,8 +78,8 @@ class ExportSettings(Section):
         default=None,
         description="The programs that read a Delta table in mode upsert. If all of them can read deletion vectors, the"
         " table has them: then an export does not write a whole file again because of a few changed rows. spark, polars, and"
-        " duckdb with its extension delta can read them. deltalake cannot, and neither can DuckDB and pandas through"
-        " deltalake. Without this setting, a new table has no deletion vectors.",
+        " duckdb with its extension delta can read them. polars cannot if texts partition the table. deltalake cannot, and"
+        " neither can DuckDB and pandas through deltalake. Without this setting, a new table has no deletion vectors.",
     )
     partition_by: Annotated[tuple[str, ...], Noun("a list of columns"), BeforeValidator(listed)] | None = Field(
         default=None,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
@@ -19,6 +20,7 @@ from pipeline.job import run_job
 from storage_engine.storage import Storage
 from tests.lakelog.cli.conftest import Lakelog, lakelog, line
 from tests.roots.delta_tables import open_table
+from tests.roots.duckdb_delta import rows_in_duckdb
 from tests.stores import files_below, root_at, storage_at
 
 __all__ = ["lakelog"]
@@ -219,3 +221,26 @@ def test_the_settings_choose_the_layout_of_a_new_table(
     assert table.metadata().partition_columns == ["origin", "month"]
     found = table.to_pyarrow_table().sort_by("_offset")
     assert [found[name].to_pylist() for name in ("origin", "month")] == [["EWR", "JFK"], [1, 1]]
+
+
+@pytest.mark.posix("Polars and DuckDB of this test read local tables")
+@pytest.mark.parametrize(
+    ("partition_by", "has_vectors"),
+    [("origin", False), ("month", True), ("_partition", True), ("month, origin", False)],
+)
+def test_polars_reads_each_row_once_from_every_partition(
+    tmp_path: Path, lakelog: Lakelog, run_export: Callable[..., Ended], partition_by: str, *, has_vectors: bool
+) -> None:
+    """Polars does not find deletion vectors in folders such as `origin=J%2FK`."""
+    lakelog("topics", "create", "t", "--partitions", "1", "--config", "cleanup.policy=compact")
+    settings = ("--set", "export.readers=[spark, polars]", "--set", f"export.partition.by=[{partition_by}]")
+    for distances in ([1, 2, 3, 4], [3, 5]):
+        flights = [FLIGHT | {"origin": "J/K L"[:each], "distance": each} for each in distances]
+        append(lakelog, *flights)
+        assert run_export(*settings)[0] == 0
+    table = root_at(tmp_path / "root") + "/tables/t"
+    files = list(Path(table).rglob("*.bin"))
+    assert bool(files) == has_vectors
+    found = pl.scan_delta(table).select("_key", "origin", "distance").collect().rows()
+    assert sorted(found) == [(b"k0", "J/K", 3), (b"k1", "J/K L", 5), (b"k2", "J/K", 3), (b"k3", "J/K ", 4)]
+    assert sorted((row["_key"], row["origin"], row["distance"]) for row in rows_in_duckdb(table)) == sorted(found)

@@ -112,7 +112,7 @@ def change_files(
         results = run(FindRows(export, before, keys.keys, with_digests), len(before), FOUND_ROWS)
         found = {each["number"]: unpacked(each["found"]) for each in results}
     decision = keys.decide({number: rows.select(FOUND.names) for number, rows in found.items()})
-    made = [TableFile(each.name, each.size) for each in written.files]
+    made = [TableFile(each.name, each.size, tuple(each.partition_values.items())) for each in written.files]
     new = [(made[number], decision.new[number]) for number in sorted(decision.new)]
     there = [(before[number], decision.there[number]) for number in sorted(decision.there)]
     changed = there
@@ -138,12 +138,12 @@ def change_files(
 
 
 def _grouped(changed: Sequence[tuple[TableFile, FileChange]]) -> list[list[tuple[TableFile, FileChange]]]:
-    """Groups of neighbouring files, each of at most _GROUP_BYTES, or of one file."""
+    """Groups of files of the same partition, each of at most _GROUP_BYTES, or of one file."""
     groups: list[list[tuple[TableFile, FileChange]]] = []
     size = 0
-    for file, change in changed:
+    for file, change in sorted(changed, key=lambda each: [value or "" for _, value in each[0].partition_values]):
         size += file.size
-        if groups and size <= _GROUP_BYTES:
+        if groups and size <= _GROUP_BYTES and groups[-1][0][0].partition_values == file.partition_values:
             groups[-1].append((file, change))
         else:
             groups.append([(file, change)])

@@ -5,6 +5,7 @@ the digests, and the counts. No reader of the table sees the files until a commi
 runs a task twice, files without a commit are left. VACUUM deletes them, as it deletes the files of Spark's own writer.
 
     <table>/part-<id of the file>.snappy.parquet
+    <table>/<column>=<value>/part-<id of the file>.snappy.parquet      in a table with partitions
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from types import TracebackType
 from typing import NamedTuple, Self
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -53,17 +55,23 @@ RESULT = pa.schema([("_written", pa.string())])
 """In the rows that a task returns: what the task wrote, as JSON. One row of each task has it."""
 LETTER_COLUMNS = pa.schema([*RESULT, *COORDINATES, *HANDLING])
 """The columns of a task that decodes records: its other rows are the records that cannot be decoded."""
+_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+"""Stands for null in the name of a folder."""
+PartitionValues = tuple[tuple[str, str | None], ...]
+"""The columns that partition a table, in the order of the table, with their values in one file: as texts, as in Delta's
+log. Empty if the table has no partitions."""
 
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A file of a table that no commit names yet. stats: as in Delta's log."""
+    """A file of a table that no commit names yet. stats, partition_values: as in Delta's log."""
 
     name: str
     size: int
     rows: int
     modified_ms: int
     stats: str
+    partition_values: Mapping[str, str | None] = field(default_factory=dict)
 
 
 class TableFile(NamedTuple):
@@ -71,6 +79,7 @@ class TableFile(NamedTuple):
 
     name: str
     size: int
+    partition_values: PartitionValues = ()
     vector: DeletionVector | None = None
 
 
@@ -207,11 +216,17 @@ def _partition_counts(found: Mapping[str, int]) -> PartitionCounts:
 
 class RowFiles:
     """The new files of one task. At the end of the `with` block, the files are complete; after an error, they are
-    deleted."""
+    deleted.
+
+    In a table with partitions, `begin_partition` or `by_partition` chooses the partition before rows are written.
+    """
 
     def __init__(self, export: Export) -> None:
         self.written = Written()
-        self._columns = nullable_columns(table_columns(export))
+        self._partitions = export.layout.partitions
+        columns = nullable_columns(table_columns(export))
+        self._columns = pa.schema([each for each in columns if each.name not in self._partitions])
+        self._values: PartitionValues = ()
         self._storage = open_storage(export.table)
         self._file: RowFile | None = None
         self._waiting: list[pa.RecordBatch] = []
@@ -223,13 +238,33 @@ class RowFiles:
         """The number of the file in `written.files`, and the number of the row in the file, that the next row gets."""
         return len(self.written.files), self._rows
 
+    def begin_partition(self, values: PartitionValues) -> None:
+        """Write the following rows into other files. They have these values in the partition columns."""
+        if self._waiting:
+            self._write_group()
+        self._end_file()
+        self._values = values
+
+    def by_partition(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows in parts, one for each partition of the table. `write` then writes into this partition."""
+        if not self._partitions:
+            yield rows
+            return
+        texts = [rows[name].cast(pa.string()).to_pylist() for name in self._partitions]
+        places: dict[PartitionValues, list[int]] = {}
+        for row, values in enumerate(zip(*texts, strict=True)):
+            places.setdefault(tuple(zip(self._partitions, values, strict=True)), []).append(row)
+        for values, part in places.items():
+            self.begin_partition(values)
+            yield rows.take(pa.array(part))
+
     def write(self, batch: pa.RecordBatch) -> None:
         """Write rows into one file. They have the columns of the table, and perhaps others."""
         if not batch.num_rows:
             return
         rows = batch.select(self._columns.names).cast(self._columns)
         if DIGEST.name in self._columns.names:
-            self.written += Written(came=sums_by_partition(rows["_partition"], rows[DIGEST.name]))
+            self.written += Written(came=sums_by_partition(batch["_partition"], rows[DIGEST.name]))
         self._waiting.append(rows)
         self._rows += rows.num_rows
         self._bytes += rows.nbytes
@@ -238,7 +273,8 @@ class RowFiles:
 
     def _write_group(self) -> None:
         if self._file is None:
-            self._file = RowFile(self._storage, f"part-{uuid.uuid4()}.snappy.parquet", self._columns)
+            name = f"{_folder_of(self._values)}part-{uuid.uuid4()}.snappy.parquet"
+            self._file = RowFile(self._storage, name, self._columns)
         self._file.write(pa.Table.from_batches(self._waiting))
         self._waiting, self._bytes = [], 0
         if self._file.size >= _FILE_BYTES:
@@ -246,7 +282,8 @@ class RowFiles:
 
     def _end_file(self) -> None:
         if self._file is not None:
-            self.written += Written(files=(self._file.close(),))
+            made = replace(self._file.close(), partition_values=dict(self._values))
+            self.written += Written(files=(made,))
             self._file, self._rows = None, 0
 
     def __enter__(self) -> Self:
@@ -264,6 +301,12 @@ class RowFiles:
             self._file.abort()
         for each in self.written.files:
             self._storage.delete(each.name)
+
+
+def _folder_of(values: PartitionValues) -> str:
+    """The folder of a partition in the folder of the table, as deltalake names it. Delta's log has the values of the
+    partition columns, too, but Polars reads them from the names of the folders."""
+    return "".join(f"{name}={_NULL_FOLDER if text is None else quote(text, safe='')}/" for name, text in values)
 
 
 class RowFile:

@@ -46,17 +46,20 @@ def is_plain(export: Export, version: int | None) -> bool:
 
 def open_table(export: Export, version: int | None, *, knows_files: bool = False) -> PlainTable | VectorTable | None:
     """The table at a version, or at its newest version; None if it is neither plain nor an upsert table with deletion
-    vectors, or has other columns than the export, or partitions.
+    vectors, or has other columns than the export, or other partition columns.
 
     Args:
         knows_files: the caller has opened a version with the same files before, so their footers are not read again.
     """
-    columns, wanted = table_columns(export), export.layout.deletion_vectors
-    if not wanted and (plain := PlainTable.open(export.table, version, columns, knows_files=knows_files)) is not None:
-        return plain
+    columns, partition_by = table_columns(export), export.layout.partitions
+    wanted = export.layout.deletion_vectors
+    if not wanted:
+        plain = PlainTable.open(export.table, version, columns, partition_by, knows_files=knows_files)
+        if plain is not None:
+            return plain
     if wanted is False or export.mode is not ExportMode.UPSERT:
         return None
-    return VectorTable.open(export.table, version, columns, knows_files=knows_files)
+    return VectorTable.open(export.table, version, columns, partition_by, knows_files=knows_files)
 
 
 def reopened(export: Export, version: int) -> PlainTable | VectorTable:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import and_
 
 import numpy as np
 import pyarrow as pa
@@ -105,9 +107,10 @@ def listed(good: pa.RecordBatch, bad: pa.RecordBatch, files: RowFiles) -> list[p
         _entries(bad.filter(bad["_key"].is_valid()), UNDECODABLE),
         _entries(good.filter(good["_tombstone"]), TOMBSTONE),
     ]
-    for rows in _slices(good.filter(pc.invert(good["_tombstone"]))):
-        index.append(_entries(rows, ROW, *files.next_row))
-        files.write(rows.append_column(STALE_SINCE, pa.nulls(rows.num_rows, STALE_SINCE.type)))
+    for part in files.by_partition(good.filter(pc.invert(good["_tombstone"]))):
+        for rows in _slices(part):
+            index.append(_entries(rows, ROW, *files.next_row))
+            files.write(rows.append_column(STALE_SINCE, pa.nulls(rows.num_rows, STALE_SINCE.type)))
     return index
 
 
@@ -166,7 +169,8 @@ class FindRows:
 @dataclass(frozen=True)
 class RewriteFiles:
     """Writes files again, with their changes. The rows of a group of files come into one new file, if it does not become
-    too large. If a file stays in the table, only its stale rows are written. The tasks get the numbers of the groups."""
+    too large. The files of a group are in the same partition of the table. If a file stays in the table, only its stale
+    rows are written. The tasks get the numbers of the groups."""
 
     export: Export
     groups: Sequence[Sequence[tuple[TableFile, FileChange]]]
@@ -176,6 +180,7 @@ class RewriteFiles:
         for number in _ids(batches):
             went: dict[int, RowSum] = {}
             with RowFiles(self.export) as files:
+                files.begin_partition(self.groups[number][0][0].partition_values)
                 for file, change in self.groups[number]:
                     first = 0
                     for batch in _batches(storage, file, self.export):
@@ -208,8 +213,8 @@ def _ids(batches: Iterable[pa.RecordBatch]) -> list[int]:
 def _batches(
     storage: Storage, file: TableFile, export: Export, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Reads a file of the table, with the columns of the table. A column that the file does not have is null. One row group
-    at a time is in memory.
+    """Reads a file of the table, with the columns of the table. A column that the file does not have is null, or has the
+    value of the file's partition. One row group at a time is in memory.
 
     Raises:
         StorageError: the file is missing or damaged.
@@ -217,7 +222,7 @@ def _batches(
     schema = nullable_columns(table_columns(export))
     readable = pa.PythonFile(ReadableObject(storage, file.name, file.size), "r")
     try:
-        fragment = ds.ParquetFileFormat().make_fragment(readable)
+        fragment = ds.ParquetFileFormat().make_fragment(readable, partition_expression=_equals(file, schema))
         for number in range(fragment.num_row_groups):
             group = fragment.subset(row_group_ids=[number])
             yield from group.scanner(schema=schema, columns=columns, use_threads=False).to_batches()
@@ -225,6 +230,13 @@ def _batches(
         raise _unreadable(storage, file, "is missing, although the table names it") from None
     except (OSError, pa.ArrowException):  # Arrow's message may contain a value
         raise _unreadable(storage, file, "cannot be read: the file is damaged") from None
+
+
+def _equals(file: TableFile, schema: pa.Schema) -> ds.Expression | None:
+    """The values of the file's partition, as a condition; None if there is none."""
+    values = ((name, text, schema.field(name).type) for name, text in file.partition_values if text is not None)
+    conditions = [ds.field(name) == pa.scalar(text).cast(kind) for name, text, kind in values]
+    return reduce(and_, conditions) if conditions else None
 
 
 def _unreadable(storage: Storage, file: TableFile, problem: str) -> StorageError:

@@ -22,7 +22,7 @@ from pipeline.delta.rows.row_columns import STALE_SINCE, nullable_columns, table
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.plain_table import PlainTable, why_not_readable, without_comments
-from pipeline.delta.without_spark.row_changes import IncrementRecords, RecordPlace
+from pipeline.delta.without_spark.row_changes import IncrementRecords, RecordPlace, stale_array
 from pipeline.delta.without_spark.topic_records import batch_reader
 from storage_engine.errors import UnsupportedError
 from storage_engine.progress import NO_PROGRESS
@@ -159,7 +159,8 @@ def _upserted(table: PlainTable, decoded: pa.Table, rebuilt: Mapping[int, int]) 
     records = IncrementRecords(decoded)
     rows = table.rows_of(records.by_key)
     found = records.decide(rows)
-    made = table.written_rows(found, decoded)
+    written = decoded.take(pa.array(list(found.written), pa.int64()))
+    made = written.append_column(STALE_SINCE, stale_array(found.written.values()))
     replaced = {*made["_key"].to_pylist(), *found.deleted} & rows.keys()
     keys = (pa.array(list(each), pa.binary()) for each in (replaced, records.by_key))
     return made, _Changes(next(keys), found.stale, rebuilt, next(keys))

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -38,15 +39,22 @@ class VectorTable:
     def __init__(self, path: str, table: DeltaTable, files: Sequence[DataFile]) -> None:
         self._path = path
         self._table = table
+        self._partition_by = table.metadata().partition_columns
         self._storage = open_storage(path)
         self._files = {each.name: each for each in files}
 
     @classmethod
     def open(
-        cls, path: str, version: int | None, columns: pa.Schema, *, knows_files: bool = False
+        cls,
+        path: str,
+        version: int | None,
+        columns: pa.Schema,
+        partition_by: Sequence[str] = (),
+        *,
+        knows_files: bool = False,
     ) -> VectorTable | None:
         """The table at a version, or at its newest version; None if it has no deletion vectors, or cannot be changed in
-        this way, or has other columns or partitions.
+        this way, or has other columns or other partition columns.
 
         Args:
             knows_files: the caller has opened a version with the same files before, so their footers are not read again.
@@ -58,7 +66,8 @@ class VectorTable:
             table = DeltaTable(path, version=version, storage_options=delta_options())
             fits = has_deletion_vectors(table) and why_not_plain(table, with_vectors=True) is None
             fits = fits and table.metadata().configuration.get(DELETION_VECTORS_PROPERTY) == "true"
-            fits = fits and has_columns(table, columns) and not table.metadata().partition_columns
+            fits = fits and has_columns(table, columns)
+            fits = fits and table.metadata().partition_columns == list(partition_by)
             if not fits:
                 return None
             storage = open_storage(path)
@@ -77,7 +86,12 @@ class VectorTable:
     @property
     def files(self) -> list[TableFile]:
         """The files of this version."""
-        return [TableFile(each.name, each.size, each.vector) for each in self._files.values()]
+        return [
+            TableFile(
+                each.name, each.size, tuple((name, each.partition[name]) for name in self._partition_by), each.vector
+            )
+            for each in self._files.values()
+        ]
 
     @property
     def has_no_rows(self) -> bool:
@@ -109,18 +123,23 @@ class VectorTable:
             raise conflict(self._path)
         now_ms = time.time_ns() // 1_000_000
         leaving = [self._files[each.name] for each in (*removed, *(file for file, _ in marked))]
-        adds = [_added(each.name, each.size, each.modified_ms, each.stats) for each in files]
+        adds = [
+            _added(quote(each.name, safe="/="), each.size, each.partition_values, each.modified_ms, each.stats)
+            for each in files
+        ]
         for file, vector in marked:
             known = self._files[file.name]
-            adds.append(_added(known.path, known.size, known.modified_ms, _loosened(known.stats or "{}"), vector))
+            stats = _loosened(known.stats or "{}")
+            adds.append(_added(known.path, known.size, known.partition, known.modified_ms, stats, vector))
         metrics = {
             "numFiles": len(files), "numOutputRows": sum(each.rows for each in files),
             "numOutputBytes": sum(each.size for each in files), "numRemovedFiles": len(removed),
             "numDeletionVectorsAdded": len(marked),
         }  # fmt: skip
         version = self._table.version() + 1
+        parameters = {"mode": "Append", "partitionBy": json.dumps(self._partition_by)}
         info = {
-            "timestamp": now_ms, "operation": "WRITE", "operationParameters": {"mode": "Append", "partitionBy": "[]"},
+            "timestamp": now_ms, "operation": "WRITE", "operationParameters": parameters,
             "readVersion": version - 1, "isolationLevel": "Serializable", "isBlindAppend": False,
             "operationMetrics": {name: str(value) for name, value in metrics.items()}, "engineInfo": "Lakelog",
             "userMetadata": stamp.to_json(),
@@ -147,11 +166,16 @@ def _loosened(stats: str) -> str:
 
 
 def _added(
-    path: str, size: int, modified_ms: int, stats: str, vector: DeletionVector | None = None
+    path: str,
+    size: int,
+    partition_values: Mapping[str, str | None],
+    modified_ms: int,
+    stats: str,
+    vector: DeletionVector | None = None,
 ) -> Mapping[str, Any]:
-    """The action that adds a file."""
+    """The action that adds a file. path: percent-encoded."""
     found = {
-        "path": path, "partitionValues": {}, "size": size, "modificationTime": modified_ms, "dataChange": True,
+        "path": path, "partitionValues": partition_values, "size": size, "modificationTime": modified_ms, "dataChange": True,
         "stats": stats,
     }  # fmt: skip
     return {"add": found if vector is None else {**found, "deletionVector": vector.action}}

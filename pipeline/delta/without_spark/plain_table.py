@@ -1,15 +1,14 @@
 """Reads and writes a Delta table with the deltalake library, at the version from which an export was planned.
 
 Only plain tables are opened. A plain table needs version 1 of Delta's protocol for readers, and at most version 2 for
-writers. It has exactly the expected columns and partition columns, and no constraints. If rows are merged, the table
+writers. It has exactly the expected columns and partition columns, and no constraints. If files are removed, the table
 must also have no files with timestamps of type INT96, and no files whose path has letters that are not ASCII. Spark
 exports to all other tables.
 
 **The guard.** Spark skips a commit if an earlier commit with the same application id has the same version, or a higher
 version. The library deltalake checks less: it compares a new commit only with commits that were made after the table
-was opened. deltalake refuses the new commit if one of these commits has the same application id, or changed rows that a
-merge has read. So before each commit, this module compares the guard with the last guard in the opened version of the
-table.
+was opened. deltalake refuses the new commit if one of these commits has the same application id. So before each commit,
+this module compares the guard with the last guard in the opened version of the table.
 """
 
 from __future__ import annotations
@@ -20,7 +19,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import repeat
 from typing import Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,15 +51,18 @@ from pipeline.delta.table_properties import (
 )
 from pipeline.delta.table_stamp import Stamp
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
-from pipeline.delta.without_spark.row_changes import RowChanges, TableRow, places_of, stale_array, stale_places
+from pipeline.delta.without_spark.row_changes import TableRow, places_of, stale_places
 from pipeline.delta.without_spark.table_opening import create_table
 from storage_engine.errors import ConflictError
 from storage_engine.storage import Storage
 from storage_engine.storage.file_object import ReadableObject
+from storage_engine.storage.storage_opening import open_storage
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_.=-][A-Za-z0-9_.=/-]*")
 """A path of a file in the folder of the table that all writers write in the same way into Delta's log. A clone has files of
 another folder. deltalake encodes many other letters, and Spark encodes fewer."""
+_PARTITION_PATH = re.compile(r"(?!/)[!-9;-~]+")
+"""The same for a table with partitions: a value in the name of a folder can have more letters, which are encoded."""
 _READER_VERSION = 1
 _WRITER_VERSION = 2
 _FEATURES_WITH_VECTORS = {DELETION_VECTORS, "invariants", "appendOnly"}
@@ -80,8 +84,6 @@ _DIGEST_WRITER = WriterProperties(
 """Digests are all different, so a dictionary of them would only take time."""
 _THREADS = 8
 """How many footers of files are read at the same time. The threads wait for the storage most of the time."""
-_ACTION = "_action"
-_DELETES, _WRITES, _BECOMES_STALE = range(3)
 
 
 def why_not_plain(table: DeltaTable, *, with_vectors: bool = False) -> str | None:
@@ -123,19 +125,10 @@ def why_not_readable(table: DeltaTable) -> str | None:
     return f"needs reader version {protocol.min_reader_version} of Delta's protocol"
 
 
-def has_int96(table: DeltaTable) -> bool:
-    """Whether a file of the table has timestamps as INT96, as Spark writes them by default.
-
-    deltalake's MERGE also writes unchanged rows again. It turns INT96 into nanoseconds, so timestamps after
-    the year 2262 would become wrong.
-    """
-    fragments = table.to_pyarrow_dataset().get_fragments()
-    with ThreadPoolExecutor(_THREADS) as threads:
-        return any(threads.map(lambda fragment: _is_int96(fragment.metadata.schema), fragments))
-
-
 def have_int96(storage: Storage, files: Iterable[tuple[str, int]]) -> bool:
-    """Whether a file has timestamps as INT96.
+    """Whether a file has timestamps as INT96, as Spark writes them by default.
+
+    Arrow turns INT96 into nanoseconds. So if rows were written again, timestamps after the year 2262 would become wrong.
 
     Args:
         storage: the storage that begins at the table.
@@ -152,14 +145,12 @@ def _is_int96(footer: pq.ParquetSchema) -> bool:
 def has_unencoded_paths(table: DeltaTable) -> bool:
     """Whether deltalake would write the path of a file in another way than the writer of the file did.
 
-    deltalake's MERGE names a removed file with its own encoding of the path. If Delta's log then has two different paths,
-    the old file stays in the table, and its rows are doubled. In the folders of partitions, Spark leaves only letters
-    unencoded that are not ASCII. In a table without partitions, another program can have chosen the names.
+    deltalake names a removed file with its own encoding of the path. If Delta's log then has two different paths, the old
+    file stays in the table, and its rows are doubled. In the folders of partitions, Spark leaves only letters unencoded
+    that are not ASCII. In a table without partitions, another program can have chosen the names.
     """
-    paths = table.get_add_actions(flatten=True)["path"].to_pylist()
-    if table.metadata().partition_columns:
-        return not all(path.isascii() for path in paths)
-    return not all(_PLAIN_PATH.fullmatch(path) for path in paths)
+    plain = _PARTITION_PATH if table.metadata().partition_columns else _PLAIN_PATH
+    return not all(plain.fullmatch(path) for path in table.get_add_actions()["path"].to_pylist())
 
 
 def has_columns(table: DeltaTable, columns: pa.Schema) -> bool:
@@ -206,10 +197,13 @@ class PlainTable:
             table = DeltaTable(path, version=version, storage_options=delta_options())
             fits = why_not_plain(table) is None and has_columns(table, columns)
             fits = fits and table.metadata().partition_columns == list(partition_by)
-            merges = STALE_SINCE.name in columns.names and not knows_files
-            if not fits or (merges and (has_unencoded_paths(table) or has_int96(table))):
+            changes_files = STALE_SINCE.name in columns.names and not knows_files
+            if not fits or (changes_files and has_unencoded_paths(table)):
                 return None
-        return cls(path, table, columns)
+        opened = cls(path, table, columns)
+        if changes_files and have_int96(open_storage(path), [(each.name, each.size) for each in opened.files]):
+            return None
+        return opened
 
     @classmethod
     def create(
@@ -289,9 +283,14 @@ class PlainTable:
     @property
     def files(self) -> list[TableFile]:
         """The files of this version."""
-        found = pa.table(self._table.get_add_actions())
+        found = pa.table(self._table.get_add_actions(flatten=True))
+        names = self._table.metadata().partition_columns
+        texts = [found[f"partition.{name}"].cast(pa.string()).to_pylist() for name in names]
+        values = zip(*texts, strict=True) if names else repeat(())
+        paths, sizes = map(unquote, found["path"].to_pylist()), found["size_bytes"].to_pylist()
         return [
-            TableFile(*each) for each in zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), strict=True)
+            TableFile(path, size, tuple(zip(names, each, strict=True)))
+            for path, size, each in zip(paths, sizes, values, strict=False)
         ]
 
     def change_files(
@@ -319,44 +318,17 @@ class PlainTable:
             metrics["numRemovedFiles"] = len(removed)
         now_ms = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
-            AddAction(each.name, each.size, {}, each.modified_ms, data_change=True, stats=each.stats) for each in files
+            AddAction(each.name, each.size, each.partition_values, each.modified_ms, data_change=True, stats=each.stats)
+            for each in files
         ]
-        actions += [RemoveAction(each.name, True, now_ms, each.size) for each in removed]
+        actions += [RemoveAction(each.name, True, now_ms, each.size, dict(each.partition_values)) for each in removed]
         with _conflicts(self._path), deltalake_errors(self._path, "Nothing was exported."):
             properties = self._commit(stamp, stamp.version, metrics)
             properties.max_commit_retries = retries
             columns = Schema.from_arrow(nullable_columns(self._columns))
-            self._table.create_write_transaction(actions, "append", columns, commit_properties=properties)
-
-    def change(self, changes: RowChanges, decoded: pa.Table, stamp: Stamp) -> None:
-        """Change the rows in one commit.
-
-        Args:
-            changes: decided on the rows of this version of the table.
-            decoded: the records to which the indices of `changes` refer.
-
-        Raises:
-            ConflictError: as for `append`.
-            StorageError: the table cannot be written.
-        """
-        if changes.is_empty or self.has_no_rows:  # deltalake makes no commit for a merge without changes
-            self.append(self.written_rows(changes, decoded), stamp, stamp.version)
-            return
-        values = {f"`{name}`": f"s.`{name}`" for name in self._columns.names}
-        stale = f"`{STALE_SINCE.name}`"
-        with _conflicts(self._path), deltalake_errors(self._path, "Nothing was exported."):
-            properties = self._commit(stamp, stamp.version)
-            (
-                self._table.merge(
-                    self._source(changes, decoded), "s._key = t._key", source_alias="s", target_alias="t",
-                    commit_properties=properties, writer_properties=self._writer,
-                )
-                .when_matched_delete(f"s.{_ACTION} = {_DELETES}")
-                .when_matched_update(values, f"s.{_ACTION} = {_WRITES}")
-                .when_matched_update({stale: f"s.{stale}"}, f"s.{_ACTION} = {_BECOMES_STALE}")
-                .when_not_matched_insert(values, f"s.{_ACTION} = {_WRITES}")
-                .execute()
-            )  # fmt: skip
+            self._table.create_write_transaction(
+                actions, "append", columns, self._table.metadata().partition_columns, commit_properties=properties
+            )
 
     @property
     def has_no_rows(self) -> bool:
@@ -370,28 +342,6 @@ class PlainTable:
         if metrics is not None:  # as Spark records them
             about["operationMetrics"] = {name: str(value) for name, value in metrics.items()}
         return CommitProperties(custom_metadata=about, app_transactions=[Transaction(stamp.app_id, guard)])
-
-    def written_rows(self, changes: RowChanges, decoded: pa.Table) -> pa.Table:
-        """The rows that are written, with the columns of the table."""
-        rows = decoded.take(pa.array(list(changes.written), pa.int64()))
-        names = [name for name in self._columns.names if name != STALE_SINCE.name]
-        return rows.select(names).append_column(STALE_SINCE, stale_array(changes.written.values()))
-
-    def _source(self, changes: RowChanges, decoded: pa.Table) -> pa.Table:
-        """The changed rows: whole rows that are written, and the keys of other changed rows."""
-        written = self.written_rows(changes, decoded)
-        columns = [*self._columns, pa.field(_ACTION, pa.int32())]
-        keys = [*changes.deleted, *changes.stale]
-        actions = [_DELETES] * len(changes.deleted) + [_BECOMES_STALE] * len(changes.stale)
-        given = {
-            "_key": pa.array(keys, pa.binary()),
-            STALE_SINCE.name: stale_array([*(None for _ in changes.deleted), *changes.stale.values()]),
-            _ACTION: pa.array(actions, pa.int32()),
-        }
-        others = [given.get(each.name, pa.nulls(len(keys), each.type)) for each in columns]
-        schema = pa.schema(columns)
-        marks = pa.array([_WRITES] * len(written), pa.int32())
-        return pa.concat_tables([written.append_column(_ACTION, marks).cast(schema), pa.table(others, schema=schema)])
 
 
 @contextmanager

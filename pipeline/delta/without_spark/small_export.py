@@ -10,10 +10,10 @@ In four cases, Spark must do the export. Then `export_without_spark` writes noth
 - the table's columns must be changed, or the table is not plain (`pipeline.delta.without_spark.plain_table`). An upsert also
   writes to a table with deletion vectors (`pipeline.delta.vectors.vector_table`)
 - the export computes existing rows again from the log (after a RESTORE, or with --from-offset)
-- the settings ask for clustering columns, or for deletion vectors in a table with partitions
+- the settings ask for clustering columns, or for deletion vectors in a table that is not upserted
 
 An upsert changes the files of the table as Spark's tasks do (`pipeline.delta.files.file_changes`), but in threads of this
-process. Only if the table has partitions, the library deltalake merges the rows.
+process.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.delta.chain.digest_sums import sums_by_partition
 from pipeline.delta.dead_letter_share import (
     Counts,
     Place,
@@ -48,15 +49,13 @@ from pipeline.delta.files.row_files import RowFiles, Written, counts_of, record_
 from pipeline.delta.files.table_commits import create_empty, open_table
 from pipeline.delta.files.upsert_tasks import listed
 from pipeline.delta.reads.whole_reads import Newest, check_plan_read, no_other_work
-from pipeline.delta.rows.row_columns import row_columns, table_columns
+from pipeline.delta.rows.row_columns import DIGEST, row_columns, table_columns
 from pipeline.delta.rows.row_decoding import counted, counted_columns, newest_of_keys
 from pipeline.delta.table_history import as_in_table, check_committed, head_as_before, read_head
 from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES
 from pipeline.delta.table_stamp import NextLink, Recent, Stamp, TableHead, perhaps_written
 from pipeline.delta.vectors.vector_table import VectorTable
-from pipeline.delta.without_spark.change_sums import removed_sums, stale_counts, sums_of_rows
 from pipeline.delta.without_spark.plain_table import PlainTable, conflict
-from pipeline.delta.without_spark.row_changes import IncrementRecords
 from pipeline.delta.without_spark.topic_records import ReadBatches
 from pipeline.settings.job_keys import DEFAULT_MAX_SHARE, DEFAULT_SPARK_RECORDS
 from storage_engine.errors import ConflictError
@@ -95,7 +94,8 @@ def export_without_spark(
     """
     export = as_in_table(export, plan.head)
     head = plan.head
-    needs_spark = export.layout.cluster_by or (export.layout.deletion_vectors and not _changes_files(export))
+    upserts = export.mode is ExportMode.UPSERT
+    needs_spark = export.layout.cluster_by or (export.layout.deletion_vectors and not upserts)
     if plan.rebuilt or spark_records == 0 or needs_spark:
         return None
     table = None if head is None else _open(export, head.version)
@@ -108,7 +108,7 @@ def export_without_spark(
     if batches is None:
         return None
     check_plan_read(export, plan, newest)
-    decode = newest_of_keys if export.mode is ExportMode.UPSERT else counted
+    decode = newest_of_keys if upserts else counted
     decoded = pa.Table.from_batches(decode(batches, export), schema=counted_columns(export))
     bad = decoded.filter(decoded["_reason"].is_valid())
     counts = counts_of(Written(counts=record_counts(decoded, bad)))
@@ -118,14 +118,9 @@ def export_without_spark(
     return _write_increment(export, plan, table, decoded, counts, recent)
 
 
-def _changes_files(export: Export) -> bool:
-    """Whether the files of the table are changed here. Otherwise the library deltalake appends or merges rows."""
-    return export.mode is ExportMode.UPSERT and not export.layout.partitions
-
-
 def _open(export: Export, version: int) -> PlainTable | VectorTable | None:
     """The table at a version; None if only Spark can write to it."""
-    if _changes_files(export):
+    if export.mode is ExportMode.UPSERT:
         return open_table(export, version)
     return PlainTable.open(export.table, version, table_columns(export), export.layout.partitions)
 
@@ -200,32 +195,22 @@ def _write(
     Args:
         link: continues the chain; None: the rows have no digests.
     """
-    if isinstance(table, VectorTable) or _changes_files(export):
+    if isinstance(table, VectorTable) or export.mode is ExportMode.UPSERT:
         return _change_files(export, table, decoded, stamp, link)
-    if export.mode is not ExportMode.UPSERT:
-        rows = decoded.filter(decoded["_reason"].is_null()).select(row_columns(export).names)
-        if link is not None:
-            stamp = link.add_to(stamp, sums_of_rows(rows))
-        table.append(rows, stamp, stamp.version)
-        return _Changes(len(rows)), stamp
-    records = IncrementRecords(decoded)
-    there = table.rows_of(records.by_key)
-    changes = records.decide(there)
+    rows = decoded.filter(decoded["_reason"].is_null()).select(row_columns(export).names)
     if link is not None:
-        came = sums_of_rows(table.written_rows(changes, decoded))
-        stamp = link.add_to(stamp, came, removed_sums(changes, decoded, there), stale_counts(changes, there))
-    table.change(changes, decoded, stamp)
-    counts = _Changes(len(changes.written), len(changes.deleted), changes.newly_stale, changes.without_row)
-    return counts, stamp
+        stamp = link.add_to(stamp, sums_by_partition(rows["_partition"], rows[DIGEST.name]))
+    table.append(rows, stamp, stamp.version)
+    return _Changes(len(rows)), stamp
 
 
 def _change_files(
     export: Export, table: PlainTable | VectorTable, decoded: pa.Table, stamp: Stamp, link: NextLink | None
 ) -> tuple[_Changes, Stamp]:
-    """As `_write`, for an upsert without partitions."""
+    """As `_write`, for an upsert."""
     index = [INDEX.empty_table()]
     with RowFiles(export) as files:
-        for batch in decoded.to_batches():
+        for batch in decoded.combine_chunks().to_batches():  # one batch, so each partition of the table gets one file
             is_bad = batch["_reason"].is_valid()
             index += listed(batch.filter(pc.invert(is_bad)), batch.filter(is_bad), files)
     changed = change_files(run_here, export, table, files.written, pa.concat_tables(index))

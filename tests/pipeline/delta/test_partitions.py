@@ -142,8 +142,8 @@ def test_an_upsert_moves_a_row_to_another_partition(tmp_path: Path) -> None:
 
 
 @pytest.mark.posix("renames a folder")
-def test_deltalake_merges_no_files_whose_paths_it_would_write_in_another_way(tmp_path: Path) -> None:
-    """Spark writes the path of the folder `colour=grün` without encoding it. deltalake's MERGE would remove the encoded
+def test_deltalake_removes_no_files_whose_paths_it_would_write_in_another_way(tmp_path: Path) -> None:
+    """Spark writes the path of the folder `colour=grün` without encoding it. deltalake would remove the encoded
     path, and the old row would stay beside the new one."""
     topic = ExportedTopic(tmp_path, partitions=1)
     topic.export = replace(topic.export, layout=BY_COLOUR)
@@ -162,7 +162,7 @@ def test_deltalake_merges_no_files_whose_paths_it_would_write_in_another_way(tmp
 
 @pytest.mark.posix("renames a file")
 @pytest.mark.parametrize("name", ["grün.parquet", "a*b.parquet", "part-1.c000.snappy.parquet"])
-def test_deltalake_merges_no_files_whose_names_it_would_write_in_another_way(tmp_path: Path, name: str) -> None:
+def test_deltalake_removes_no_files_whose_names_it_would_write_in_another_way(tmp_path: Path, name: str) -> None:
     topic = ExportedTopic(tmp_path, partitions=1)
     topic.append((b"1", order(1, "red")))
     topic.run_export()

@@ -287,7 +287,6 @@ def test_many_small_exports_leave_few_files(log: Log, upsert: Export) -> None:
 
 
 def test_tombstones_of_unknown_keys_move_the_position(log: Log, upsert: Export) -> None:
-    """deltalake makes no commit of a merge that changes nothing, but the position must be committed."""
     log.add(b"a", 1)
     small(log, upsert)
     before = by_offset(upsert.table)

@@ -103,7 +103,7 @@ def test_readers_that_skip_files_find_each_row_of_each_type(
     for each in edge_rows.filters():
         of_spark = table.where(edge_rows.sql(each, quote="`", moment="TIMESTAMP '%s'")).select("id").collect()
         by_reader = {"spark": [row["id"] for row in of_spark]}
-        by_reader |= {read.__name__: read(each) for read in (*readers.others, *readers.of_arrow)}
+        by_reader |= {read.__name__: read(each) for read in readers.all}
         found = {name: edge_rows.without_nan(each, ids) for name, ids in by_reader.items()}
         lost += [(name, each, ids) for name, ids in found.items() if ids != each.found]
     assert lost == []

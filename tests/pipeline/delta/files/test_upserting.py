@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -40,20 +41,24 @@ from storage_engine.errors import ConflictError, StorageError
 from tests.pipeline.delta.order_models import Order, schema_of
 from tests.roots.delta_tables import table_at
 
-VALUES = [b'{"number": 1}', b'{"number": 2, "colour": "red"}', b'{"number": 3}', b"bad", None]
+VALUES = [
+    b'{"number": 1}', b'{"number": 2, "colour": "red"}', b'{"number": 3, "colour": "a/b %=\\u00fc"}', b"bad", None,
+]  # fmt: skip
 LIMIT = 1 << 20
 
 
 @pytest.fixture(params=["plain", "vectors"])
 def export(tmp_path: Path, request: pytest.FixtureRequest) -> Export:
     made = Export("orders", "id", ExportMode.UPSERT, schema_of(Order), str(tmp_path / "t"), "", digest=True)
-    return made_table(replace(made, layout=TableLayout(deletion_vectors=request.param == "vectors")))
+    partition_by = ("colour", "_partition") if "partitions" in request.param else ()
+    return made_table(replace(made, layout=TableLayout("vectors" in request.param, partition_by)))
 
 
 def made_table(export: Export) -> Export:
     columns = nullable_columns(table_columns(export))
-    properties = {**export.layout.properties, **skipping_property(skipping_columns(columns))}
-    assert create_table(export.table, columns, properties)
+    partition_by = export.layout.partitions
+    properties = {**export.layout.properties, **skipping_property(skipping_columns(columns, partition_by))}
+    assert create_table(export.table, columns, properties, partition_by)
     return export
 
 
@@ -148,7 +153,16 @@ class Model:
 
 
 def of_table(export: Export) -> dict[bytes, dict[str, Any]]:
-    found = open_rows(table_at(export.table)).read_all().to_pylist()
+    return of_keys(open_rows(table_at(export.table)).read_all())
+
+
+def of_polars(export: Export) -> dict[bytes, dict[str, Any]]:
+    """The rows in Polars, which reads partition columns from the names of the folders."""
+    return of_keys(pl.scan_delta(export.table).collect().to_arrow())
+
+
+def of_keys(rows: pa.Table) -> dict[bytes, dict[str, Any]]:
+    found = rows.to_pylist()
     by_key = {row["_key"]: row for row in found}
     assert len(by_key) == len(found)
     for row in by_key.values():
@@ -159,6 +173,7 @@ def of_table(export: Export) -> dict[bytes, dict[str, Any]]:
     return by_key
 
 
+@pytest.mark.parametrize("export", ["plain", "vectors", "partitions", "partitions with vectors"], indirect=True)
 @pytest.mark.parametrize("seed", range(12))
 def test_files_have_the_rows_that_the_rules_give(export: Export, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     chance = random.Random(seed)
@@ -177,6 +192,8 @@ def test_files_have_the_rows_that_the_rules_give(export: Export, monkeypatch: py
         commit(export, changed)
         after = of_table(export)
         assert after == model.rows
+        if export.layout.partitions and not export.layout.deletion_vectors:
+            assert of_polars(export) == after
         decision = changed.decision
         assert (decision.written, decision.deleted) == (len(changes.written), len(changes.deleted))
         assert (decision.newly_stale.total(), decision.without_row) == (changes.newly_stale, changes.without_row)
