@@ -84,18 +84,17 @@ class _Parser:
             column, field = self._column()
             if column in fields:
                 raise DdlError(f"two columns are called {column}")
+            if column.startswith("_"):
+                raise DdlError(f"the column {column} begins with an underscore, which is not allowed")
             fields[column] = field
             if not self._accept(","):
                 break
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a column may have the name of a pydantic method, such as `copy`
-                model = create_model(name, __base__=EventModel, **fields)
+                return create_model(name, __base__=EventModel, **fields)
         except (NameError, PydanticUserError) as error:
             raise DdlError(str(error).splitlines()[0]) from error
-        if unusable := fields.keys() - model.model_fields.keys():
-            raise DdlError(f"the column {min(unusable)} begins with an underscore, which is not allowed")
-        return model
 
     def _column(self) -> tuple[str, Any]:
         name = self._name()

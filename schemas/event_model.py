@@ -12,6 +12,7 @@ The rules are the same for every event:
 - **A required field must be present.** A field with a default may be missing. Spark's to_json leaves out null fields, so
   declare a nullable field as `int | None = None`. You can add such a field to an event type at any time.
   `schemas.comparing` lists the changes that are refused.
+- **A Decimal has at most the digits of its type.** Zero fits into each type.
 - **Unknown fields are ignored**, so producers can add a field before the model has it.
 """
 
@@ -34,11 +35,15 @@ _OTHERS = ("model", "function-before", "function-wrap")
 before pydantic may make a time from anything."""
 
 
-def _without_numbers(schema: Any) -> Any:
-    """A core schema that refuses a number in quotes as a time."""
+def _by_rules(schema: Any) -> Any:
+    """A core schema that refuses a number in quotes as a time, and accepts each zero as a Decimal."""
     kind = schema.get("type")
     if not isinstance(kind, str):  # the fields of a model, by name
-        return {name: _without_numbers(each) for name, each in schema.items()}
+        return {name: _by_rules(each) for name, each in schema.items()}
+    if kind == "decimal" and schema.get("max_digits") == schema.get("decimal_places") is not None:
+        # pydantic counts a digit before the point, and would refuse 0.
+        bounds = {"gt": max(schema.get("gt", -1), -1), "lt": min(schema.get("lt", 1), 1)}
+        return {name: schema[name] for name in schema if name != "max_digits"} | bounds
     if kind in _TIMES and schema.get("strict") is not False:
         # The union makes a text of a number, and the second step refuses every text.
         number = {"type": "str", "pattern": _NUMBER}
@@ -50,7 +55,7 @@ def _without_numbers(schema: Any) -> Any:
         }
     if kind in _OTHERS:
         return schema
-    return {**schema, **{name: _without_numbers(schema[name]) for name in _INNER if name in schema}}
+    return {**schema, **{name: _by_rules(schema[name]) for name in _INNER if name in schema}}
 
 
 class EventModel(BaseModel):
@@ -62,6 +67,7 @@ class EventModel(BaseModel):
         frozen=True,
         val_json_bytes="base64",
         ser_json_bytes="base64",
+        protected_namespaces=(),
     )
 
     @classmethod
@@ -72,5 +78,5 @@ class EventModel(BaseModel):
         while model["type"] == "function-after":
             model = handler.resolve_ref_schema(model["schema"])
         if model["type"] == "model" and model["cls"] is cls and model["config"].get("strict"):
-            model["schema"] = _without_numbers(model["schema"])
+            model["schema"] = _by_rules(model["schema"])
         return found

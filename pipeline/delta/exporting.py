@@ -338,8 +338,7 @@ def count_records(rows: DataFrame) -> Counts:
     """Count the decoded records."""
     parts = rows
     if "_parts" in rows.columns:  # a row has records of several partitions
-        others = [name for name in rows.columns if name not in ("_parts", "_partition", "_records", "_nulls")]
-        parts = rows.select(*others, F.inline("_parts"))
+        parts = rows.select("_reason", "_tombstone", F.inline("_parts"))
     by_partition = parts.groupBy("_partition").agg(
         F.sum("_records").alias("records"),
         F.sum("_nulls").alias("tombstones"),

@@ -317,6 +317,15 @@ def _plan_rewrite(spark: SparkSession, export: Export, version: int, widenings: 
     table = export.table
     now = spark.read.format("delta").load(table)
     partitions = check_rewritable(spark, export, now.schema, _named(widenings), _ELSEWHERE)
+    for each in widenings:
+        if each.path[0] in partitions:
+            raise TableSchemaError(
+                table,
+                f"column {each.column} partitions the table, and the schema makes it {each.after.simpleString()}; only"
+                " texts, whole numbers, booleans and dates can partition a table",
+                f"Undo the change. Or name other columns in {export.section}.partition.by, and make the table again with"
+                " --rebuild.",
+            )
     rows, inexact = _count(now, widenings)
     for widening, count in inexact.items():
         raise _too_large(table, widening, f"{counted(count, 'row')} of {rows:,}")

@@ -15,6 +15,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakelog.spark.types import quoted
 from pipeline.delta.chain.spark_sums import sums_of, sums_of_upsert
 from pipeline.delta.dead_letters import append_dead_letters
 from pipeline.delta.export_plan import Export
@@ -98,7 +99,7 @@ def append_rows(
         link: continues the chain; None: the rows have no digests.
         replaced: SQL that is true for the rows of the table that are replaced, and for all new rows.
     """
-    rows = rows.where("_reason IS NULL").select(table_columns(export).names)
+    rows = rows.where("_reason IS NULL").select(*map(quoted, table_columns(export).names))
     if link is not None:
         went = {}
         if replaced is not None:
@@ -182,7 +183,7 @@ def merge_rows(
     table = DeltaTable.forPath(session, export.table)
     names = row_columns(export).names
     # A column that is no longer in the model becomes null.
-    values = {f"`{name}`": f"s.`{name}`" if name in names else "NULL" for name in table.toDF().columns}
+    values = {quoted(name): f"s.{quoted(name)}" if name in names else "NULL" for name in table.toDF().columns}
     merge = (
         table.alias("t")
         .merge(source.alias("s"), "s._key = t._key")

@@ -94,6 +94,8 @@ def _key_under_root(value: str) -> str:
     remedy = "Give a path relative to the root, for example tables/flights."
     if value.startswith(("/", "~")) or re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", value):
         raise mistake(f"expected a path below the root; found the absolute path {shown(value)}", remedy)
+    if not value.isprintable():
+        raise mistake(f"expected a path of printable characters; found {shown(value)}", remedy)
     parts = [part for part in value.split("/") if part not in ("", ".")]
     if ".." in parts or not parts:
         where = "which contains '..'" if parts else "which is the root itself"
@@ -118,6 +120,14 @@ def _beside_dead_letters(value: str) -> str:
     if f"{value}/".startswith(f"{DEAD_LETTERS}/") or f"{DEAD_LETTERS}/".startswith(f"{value}/"):
         raise mistake(
             f"{DEAD_LETTERS} is reserved for dead letters; found {shown(value)}", "Give the table another path."
+        )
+    return value
+
+
+def _not_in_log(value: str) -> str:
+    if "_delta_log" in value.split("/"):
+        raise mistake(
+            f"_delta_log is the folder of a table's log; found {shown(value)}", "Give the table another path."
         )
     return value
 
@@ -202,4 +212,5 @@ Table = Annotated[
     AfterValidator(_key_under_root),
     AfterValidator(_outside("meta", "data", "staging", "log", "checkpoints")),
     AfterValidator(_beside_dead_letters),
+    AfterValidator(_not_in_log),
 ]

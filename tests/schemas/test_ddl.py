@@ -92,6 +92,22 @@ def test_values_are_decoded_by_columns_as_by_a_model() -> None:
     assert [(error.row, error.reason) for error in decoded.errors] == [(2, "string_type at id"), (3, "missing at id")]
 
 
+def test_a_column_can_have_the_name_of_a_method() -> None:
+    decoded = decode_values(
+        event_model("model_dump STRING, json BIGINT"), pa.array([b'{"model_dump": "a", "json": 1}'])
+    )
+    assert decoded.columns.to_pylist() == [{"model_dump": "a", "json": 1}]
+
+
+@pytest.mark.parametrize("text", ["0", "0.0", '"0"', "-0.0", '"0.00000"', "0.99999", "-0.5", "1", "-1.5", "0.999999"])
+def test_a_decimal_without_whole_digits_can_be_zero(text: str) -> None:
+    decoded = decode_values(event_model("x DECIMAL(5, 5)"), pa.array([b'{"x": %s}' % text.encode()]))
+    (row,) = decoded.columns.to_pylist()
+    number = Decimal(text.strip('"'))
+    fits = abs(number) < 1 and number == number.quantize(Decimal("0.00001"))
+    assert (row["x"], len(decoded.errors)) == ((number, 0) if fits else (None, 1))
+
+
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
@@ -110,6 +126,8 @@ def test_values_are_decoded_by_columns_as_by_a_model() -> None:
         ("id ARRAY<STRING", "after 'id ARRAY<STRING': found the end, expected >"),
         ("id STRUCT<>", "after 'id STRUCT<': found '>', expected the name of a column"),
         ("id DECIMAL(x)", "after 'id DECIMAL(': found 'x', expected a number"),
+        ("__base__ STRING", "the column __base__ begins with an underscore, which is not allowed"),
+        ("model_config STRING", "`model_config` cannot be used as a model field name"),
         ("_id STRING", "the column _id begins with an underscore, which is not allowed"),
         ("id STRING; x", "found '; x', which is not part of DDL"),
         ("", "at the start: found the end, expected the name of a column"),

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakelog.spark.splits import RecordTask
-from lakelog.spark.types import nullable, spark_struct
+from lakelog.spark.types import nullable, quoted, spark_struct
 from pipeline.delta.export_plan import Export, ExportMode, ExportPlan
 from pipeline.delta.files.row_files import LETTER_COLUMNS, RESULT, AppendRecords, WriteRows, Written
 from pipeline.delta.files.table_commits import is_plain
@@ -53,7 +53,7 @@ def write_source(export: Export, source: DataFrame) -> Written:
     Args:
         source: the result of `upserted_rows.upsert_source`.
     """
-    names = [name for name in table_columns(export).names if name in row_columns(export).names]
+    names = [quoted(name) for name in table_columns(export).names if name in row_columns(export).names]
     rows = source.alias("s").where(f"{DECIDES} AND NOT s._tombstone")
     rows = rows.select(*names, F.col("_bad").alias(STALE_SINCE.name))
     return what_was_written(rows.mapInArrow(WriteRows(export), nullable(spark_struct(RESULT))))

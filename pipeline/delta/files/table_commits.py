@@ -9,6 +9,7 @@ from __future__ import annotations
 from pipeline.delta.export_plan import Export, ExportMode
 from pipeline.delta.files.row_files import Written
 from pipeline.delta.files.skipping_columns import skipping_columns, skipping_property
+from pipeline.delta.layout_columns import as_partitioned
 from pipeline.delta.rows.row_columns import nullable_columns, table_columns
 from pipeline.delta.table_stamp import Stamp
 from pipeline.delta.vectors.vector_table import VectorTable
@@ -41,17 +42,17 @@ def is_plain(export: Export, version: int | None) -> bool:
     """
     if export.layout.cluster_by or export.layout.partitions:
         return False
-    return version is None or open_table(export, version) is not None
+    return version is None or open_table(as_partitioned(export, ()), version) is not None
 
 
 def open_table(export: Export, version: int | None, *, knows_files: bool = False) -> PlainTable | VectorTable | None:
     """The table at a version, or at its newest version; None if it is neither plain nor an upsert table with deletion
-    vectors, or has other columns than the export, or other partition columns.
+    vectors, or has other columns than the export, or other partition columns than the settings name.
 
     Args:
         knows_files: the caller has opened a version with the same files before, so their footers are not read again.
     """
-    columns, partition_by = table_columns(export), export.layout.partitions
+    columns, partition_by = table_columns(export), export.layout.partition_by
     wanted = export.layout.deletion_vectors
     if not wanted:
         plain = PlainTable.open(export.table, version, columns, partition_by, knows_files=knows_files)

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakelog.spark.splits import read_topic
+from lakelog.spark.types import quoted
 from pipeline.delta.export_plan import ExportMode
 from pipeline.delta.exporting import decided
 from pipeline.delta.fresh.snapshot import ExportedHead, FreshRequest, Snapshot, read_whole, snapshot_of
@@ -65,11 +66,11 @@ def _united(spark: SparkSession, request: FreshRequest, snapshot: Snapshot) -> D
         decoded = read_topic(spark, request.storage, snapshot.state, first, end, first, NO_PROGRESS, decoding(export))
         rows = decided(export, decoded).localCheckpoint()
         if export.mode is not ExportMode.UPSERT:
-            new = rows.where("_reason IS NULL").select(row_columns(export).names)
+            new = rows.where("_reason IS NULL").select(*map(quoted, row_columns(export).names))
             return table.unionByName(new, allowMissingColumns=True)
         has_undecodable = not rows.where("_reason IS NOT NULL").isEmpty()
         changed = upserted_rows(export, rows, table, with_undecodable=has_undecodable).localCheckpoint()
-    kept = table.join(rows.select("_key"), "_key", "left_anti").select(table.columns)
+    kept = table.join(rows.select("_key"), "_key", "left_anti").select(*map(quoted, table.columns))
     for partition, start in plan.rebuilt.items():
         # The log may have lost tombstones of this partition, so a row without a record was deleted.
         kept = kept.where(~((F.col("_partition") == partition) & (F.col("_offset") >= start)))

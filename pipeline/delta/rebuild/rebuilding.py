@@ -30,7 +30,7 @@ from itertools import takewhile
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lakelog.spark.types import nullable, spark_struct
+from lakelog.spark.types import nullable, quoted, spark_struct
 from pipeline.delta.chain.spark_sums import sums_of
 from pipeline.delta.dead_letter_share import Counts, recent_after
 from pipeline.delta.delta_table import named_conflicts
@@ -203,7 +203,7 @@ def _write(
         nothing = spark.createDataFrame([], columns)
         made = upserted_rows(export, rows, nothing, with_undecodable=counts.dead_letters > 0)
     else:
-        made = rows.where("_reason IS NULL").select(columns.names)
+        made = rows.where("_reason IS NULL").select(*map(quoted, columns.names))
     if export.digest and plan.head is not None:
         nothing_before = NextLink(replace(plan.head, current=None), plan.to_read[0], counts.by_partition)
         stamp = nothing_before.add_to(stamp, sums_of(made))

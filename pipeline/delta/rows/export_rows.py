@@ -20,6 +20,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakelog.spark.splits import RecordTask
+from lakelog.spark.types import quoted
 from pipeline.delta.export_plan import Export, ExportMode
 from pipeline.delta.rows.newer_sql import is_newer, of_place
 from pipeline.delta.rows.row_columns import COUNTS, DIGEST
@@ -47,7 +48,7 @@ def reduced(decoded: DataFrame) -> DataFrame:
     """
     lone = F.when(F.col("_reason").isNotNull(), F.struct("_partition", "_offset")).alias("_lone")
     sums = [F.sum(each).alias(each) for each in COUNTS.names]
-    others = [name for name in decoded.columns if name not in ("_key", "_partition", *COUNTS.names)]
+    others = [quoted(name) for name in decoded.columns if name not in ("_key", "_partition", *COUNTS.names)]
     latest = F.max_by(F.struct(*others), "_offset").alias("_latest")
     # All records of a key are in one task, so nothing else is shuffled, and the rows are sorted once.
     by_key = decoded.repartition("_key")

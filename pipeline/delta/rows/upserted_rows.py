@@ -41,7 +41,7 @@ def upsert_source(export: Export, rows: DataFrame, first: DataFrame | None) -> D
         rows: reduced rows.
         first: the result of `first_undecodable`; None if all rows could be decoded.
     """
-    names = row_columns(export).names
+    names = map(quoted, row_columns(export).names)
     source = deciding(rows).select(*names, F.col("_tombstone"), F.lit(True).alias("_decides"))
     if first is None:
         place = nullable(spark_struct(pa.schema([STALE_SINCE])))[0].dataType

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 
 from lakelog.delta.rows import has_deletion_vectors
 from lakelog.delta_options import delta_options
-from pipeline.delta.files.row_files import TableFile, WrittenFile
+from pipeline.delta.files.row_files import PartitionValues, TableFile, WrittenFile
 from pipeline.delta.table_properties import DELETION_VECTORS_PROPERTY
 from pipeline.delta.table_stamp import Stamp
 from pipeline.delta.vectors.table_files import DataFile, read_files
@@ -39,7 +39,7 @@ class VectorTable:
     def __init__(self, path: str, table: DeltaTable, files: Sequence[DataFile]) -> None:
         self._path = path
         self._table = table
-        self._partition_by = table.metadata().partition_columns
+        self.partition_by = table.metadata().partition_columns
         self._storage = open_storage(path)
         self._files = {each.name: each for each in files}
 
@@ -49,7 +49,7 @@ class VectorTable:
         path: str,
         version: int | None,
         columns: pa.Schema,
-        partition_by: Sequence[str] = (),
+        partition_by: Sequence[str] | None = (),
         *,
         knows_files: bool = False,
     ) -> VectorTable | None:
@@ -57,6 +57,7 @@ class VectorTable:
         this way, or has other columns or other partition columns.
 
         Args:
+            partition_by: None: the partition columns may be any.
             knows_files: the caller has opened a version with the same files before, so their footers are not read again.
 
         Raises:
@@ -67,7 +68,7 @@ class VectorTable:
             fits = has_deletion_vectors(table) and why_not_plain(table, with_vectors=True) is None
             fits = fits and table.metadata().configuration.get(DELETION_VECTORS_PROPERTY) == "true"
             fits = fits and has_columns(table, columns)
-            fits = fits and table.metadata().partition_columns == list(partition_by)
+            fits = fits and (partition_by is None or table.metadata().partition_columns == list(partition_by))
             if not fits:
                 return None
             storage = open_storage(path)
@@ -86,12 +87,10 @@ class VectorTable:
     @property
     def files(self) -> list[TableFile]:
         """The files of this version."""
-        return [
-            TableFile(
-                each.name, each.size, tuple((name, each.partition[name]) for name in self._partition_by), each.vector
-            )
-            for each in self._files.values()
-        ]
+        return [TableFile(each.name, each.size, self._values(each), each.vector) for each in self._files.values()]
+
+    def _values(self, file: DataFile) -> PartitionValues:
+        return tuple((name, file.partition[name] or None) for name in self.partition_by)  # an empty text means null
 
     @property
     def has_no_rows(self) -> bool:
@@ -137,7 +136,7 @@ class VectorTable:
             "numDeletionVectorsAdded": len(marked),
         }  # fmt: skip
         version = self._table.version() + 1
-        parameters = {"mode": "Append", "partitionBy": json.dumps(self._partition_by)}
+        parameters = {"mode": "Append", "partitionBy": json.dumps(self.partition_by)}
         info = {
             "timestamp": now_ms, "operation": "WRITE", "operationParameters": parameters,
             "readVersion": version - 1, "isolationLevel": "Serializable", "isBlindAppend": False,

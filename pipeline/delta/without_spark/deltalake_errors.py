@@ -17,6 +17,9 @@ from storage_engine.storage.posix_errors import storage_error
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 """Finds the operating system's error number in deltalake's messages."""
 
+_NOT_IN_A_REASON = re.compile(r"\x1b\[[0-9;]*m|↳|(?:stack )?backtrace:.*", re.DOTALL | re.IGNORECASE)
+"""What deltalake's messages contain besides their reasons: colours, arrows, and the library's stack."""
+
 _FILE = re.compile(r"[\w.=-]+\.parquet")
 """Finds the name of a file in Arrow's messages."""
 
@@ -38,7 +41,8 @@ def deltalake_errors(path: str, remedy: str, failed: str = "cannot be written") 
         if "://" in path:
             # The cause is not kept, because the store's answer may contain parts of the credentials.
             raise _store_error(path, error, remedy, failed) from None
-        reason = str(error).partition("\n")[0]  # some errors continue with the library's stack
+        reasons = (line.strip() for line in _NOT_IN_A_REASON.sub("", str(error)).splitlines())
+        reason = ": ".join(line for line in reasons if line)
         code = _OS_ERROR.search(reason)
         raise storage_error(path, f"{failed}: {reason}", int(code[1]) if code else None, remedy) from error
     except pa.ArrowException as error:

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import repeat
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -180,7 +179,7 @@ class PlainTable:
         path: str,
         version: int | None,
         columns: pa.Schema,
-        partition_by: Sequence[str] = (),
+        partition_by: Sequence[str] | None = (),
         *,
         knows_files: bool = False,
     ) -> PlainTable | None:
@@ -188,6 +187,7 @@ class PlainTable:
         partition columns.
 
         Args:
+            partition_by: None: the partition columns may be any.
             knows_files: the caller has opened a version with the same files before, so their footers are not read again.
 
         Raises:
@@ -196,7 +196,7 @@ class PlainTable:
         with deltalake_errors(path, "Nothing was exported."):
             table = DeltaTable(path, version=version, storage_options=delta_options())
             fits = why_not_plain(table) is None and has_columns(table, columns)
-            fits = fits and table.metadata().partition_columns == list(partition_by)
+            fits = fits and (partition_by is None or table.metadata().partition_columns == list(partition_by))
             changes_files = STALE_SINCE.name in columns.names and not knows_files
             if not fits or (changes_files and has_unencoded_paths(table)):
                 return None
@@ -225,6 +225,11 @@ class PlainTable:
     def table_id(self) -> str:
         """Delta's id of the table."""
         return str(self._table.metadata().id)
+
+    @property
+    def partition_by(self) -> list[str]:
+        """The columns by which the table is partitioned."""
+        return self._table.metadata().partition_columns
 
     def rows_of(self, keys: Collection[bytes]) -> dict[bytes, TableRow]:
         """By key, the place of the row's record; keys without a row are missing."""
@@ -284,14 +289,10 @@ class PlainTable:
     def files(self) -> list[TableFile]:
         """The files of this version."""
         found = pa.table(self._table.get_add_actions(flatten=True))
-        names = self._table.metadata().partition_columns
+        names = self.partition_by
         texts = [found[f"partition.{name}"].cast(pa.string()).to_pylist() for name in names]
-        values = zip(*texts, strict=True) if names else repeat(())
-        paths, sizes = map(unquote, found["path"].to_pylist()), found["size_bytes"].to_pylist()
-        return [
-            TableFile(path, size, tuple(zip(names, each, strict=True)))
-            for path, size, each in zip(paths, sizes, values, strict=False)
-        ]
+        files = zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), *texts, strict=True)
+        return [TableFile(unquote(path), size, tuple(zip(names, each, strict=True))) for path, size, *each in files]
 
     def change_files(
         self,
@@ -327,7 +328,7 @@ class PlainTable:
             properties.max_commit_retries = retries
             columns = Schema.from_arrow(nullable_columns(self._columns))
             self._table.create_write_transaction(
-                actions, "append", columns, self._table.metadata().partition_columns, commit_properties=properties
+                actions, "append", columns, self.partition_by, commit_properties=properties
             )
 
     @property

@@ -48,6 +48,7 @@ from pipeline.delta.files.key_index import INDEX
 from pipeline.delta.files.row_files import RowFiles, Written, counts_of, record_counts
 from pipeline.delta.files.table_commits import create_empty, open_table
 from pipeline.delta.files.upsert_tasks import listed
+from pipeline.delta.layout_columns import as_partitioned
 from pipeline.delta.reads.whole_reads import Newest, check_plan_read, no_other_work
 from pipeline.delta.rows.row_columns import DIGEST, row_columns, table_columns
 from pipeline.delta.rows.row_decoding import counted, counted_columns, newest_of_keys
@@ -103,6 +104,10 @@ def export_without_spark(
     letters_fit = letters is None or _open_letters(export, letters) is not None
     if (head is not None and table is None) or not letters_fit:
         return None
+    if table is not None:
+        export = as_partitioned(export, table.partition_by)  # the settings need not say it again
+        if isinstance(table, VectorTable) and export.layout.deletion_vectors is False:
+            return None
     register(plan.before)
     batches = _read(read, plan, spark_records)
     if batches is None:
@@ -122,7 +127,7 @@ def _open(export: Export, version: int) -> PlainTable | VectorTable | None:
     """The table at a version; None if only Spark can write to it."""
     if export.mode is ExportMode.UPSERT:
         return open_table(export, version)
-    return PlainTable.open(export.table, version, table_columns(export), export.layout.partitions)
+    return PlainTable.open(export.table, version, table_columns(export), export.layout.partition_by)
 
 
 def _create(export: Export) -> PlainTable | VectorTable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
-from storage_engine.errors import StorageError
+from storage_engine.errors import StorageError, StorageFullError
 
 
 class PanicException(BaseException):
@@ -21,3 +21,16 @@ def test_a_panic_in_deltalake_is_a_typed_error_of_unknown_outcome() -> None:
     )
     with pytest.raises(KeyboardInterrupt), deltalake_errors("orders", "Nothing was exported."):
         raise KeyboardInterrupt
+
+
+def test_a_full_disk_is_told_although_the_message_has_several_lines() -> None:
+    message = (
+        "Generic LocalFileSystem error\n  \x1b[31m↳\x1b[0m Unable to copy data to file\n  \x1b[31m↳\x1b[0m No space left on"
+        " device (os error 28)\n\nstack backtrace:\n   0: secret\n"
+    )
+    with pytest.raises(StorageFullError) as caught, deltalake_errors("tables/t", "Nothing was exported."):
+        raise OSError(message)
+    assert str(caught.value) == (
+        "tables/t: cannot be written: Generic LocalFileSystem error: Unable to copy data to file: No space left on device"
+        " (os error 28). Free space on this file system."
+    )

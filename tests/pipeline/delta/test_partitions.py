@@ -26,6 +26,7 @@ from pipeline.delta.table_properties import TableLayout
 from pipeline.delta.upkeep.small_files import SmallFileRule
 from pipeline.delta.upkeep.table_upkeep import keep_table
 from pipeline.delta.without_spark.small_export import export_without_spark
+from schemas.event_schema import EventSchema
 from tests.pipeline.delta.order_log import Log, run, run_small
 from tests.pipeline.delta.order_models import Order, Trip, schema_of
 from tests.pipeline.delta.proof.exported_topic import ExportedTopic
@@ -125,6 +126,50 @@ def test_a_text_that_is_too_long_for_the_name_of_a_folder_becomes_a_dead_letter(
     letters = table_at(export.dead_letters).to_pyarrow_table().sort_by("offset")
     assert letters["offset"].to_pylist() == [3, 4, 5, 6]
     assert {*letters["detail"].to_pylist()} == {"colour: the text is too long for a partition"}
+
+
+@pytest.mark.parametrize("mode", list(ExportMode))
+def test_the_settings_need_not_name_the_partitions_of_a_table_that_exists(tmp_path: Path, mode: ExportMode) -> None:
+    topic = ExportedTopic(tmp_path, mode, partitions=1, digest=True)
+    topic.export = replace(topic.export, layout=BY_COLOUR)
+    topic.append((b"1", order(1, "red")))
+    topic.run_export()
+    topic.export = replace(topic.export, layout=TableLayout())
+    topic.append((b"2", order(2, "grün")), (b"3", order(3, "")))
+    topic.run_export()
+    assert folders(topic.export.table) == {"red", "grün", None}
+    assert [(row["number"], row["colour"]) for row in with_deltalake(topic.export.table)] == [
+        (1, "red"), (2, "grün"), (3, None)
+    ]  # fmt: skip
+    assert topic.prove(topic.export).answer == "equal"
+
+
+@pytest.mark.parametrize("log", [False, True], indirect=True, ids=["without Spark", "with Spark"])
+@pytest.mark.parametrize(
+    ("mode", "layout"),
+    [(ExportMode.UPSERT, TableLayout()), (ExportMode.UPSERT, BY_COLOUR), (ExportMode.APPEND, BY_COLOUR)],
+    ids=["upsert", "upsert, partitions", "append, partitions"],
+)
+def test_the_name_of_a_column_can_have_a_dot_and_a_backtick(
+    log: Log, upsert: Export, mode: ExportMode, layout: TableLayout
+) -> None:
+    schema = EventSchema("number BIGINT, `a``b` STRING, `a.b` STRING, a STRUCT<b STRING>, colour STRING")
+    export = replace(upsert, schema=schema, mode=mode, layout=layout)
+    expected: list[Row] = []
+    for number, colour in enumerate(["red", "red", "blue"]):
+        row = {
+            "number": number,
+            "a`b": f"1 {number}",
+            "a.b": f"2 {number}",
+            "a": {"b": f"3 {number}"},
+            "colour": colour,
+        }
+        log.add(b"k", json.dumps(row).encode())
+        if number:
+            log.add(b"k", b"bad")
+        run(log, export)
+        expected = [*expected, row] if mode is ExportMode.APPEND else [row]
+    assert [{name: row[name] for name in expected[0]} for row in with_deltalake(export.table)] == expected
 
 
 def test_an_upsert_moves_a_row_to_another_partition(tmp_path: Path) -> None:

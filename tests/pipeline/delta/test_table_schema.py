@@ -34,6 +34,7 @@ from lakelog.spark.types import quoted
 from pipeline.delta import table_schema
 from pipeline.delta.export_plan import Export, ExportMode, TableSchemaError
 from pipeline.delta.replaying import replay
+from pipeline.delta.table_properties import TableLayout
 from pipeline.delta.table_schema import column_changes
 from schemas.event_model import EventModel
 from storage_engine.errors import ConflictError
@@ -212,6 +213,18 @@ def test_a_partitioned_table_stays_partitioned_and_keeps_the_order_of_its_column
         ("day", 'PrimitiveType("string")'), ("colour", 'PrimitiveType("string")'), ("number", 'PrimitiveType("double")')
     ]  # fmt: skip
     assert table_at(append.table).metadata().partition_columns == ["colour"]
+
+
+def test_a_partition_column_is_not_widened(log: Log, append: Export) -> None:
+    log.add(b"a", 1)
+    run(log, replace(append, layout=TableLayout(partition_by=("number",))))
+    before = contents(append.table), version(append.table)
+    log.add(b"b", 2)
+    with pytest.raises(
+        TableSchemaError, match=r"number partitions the table, and the schema makes it double.*--rebuild"
+    ):
+        run(log, wide(append))
+    assert (contents(append.table), version(append.table)) == before
 
 
 def test_restore_brings_the_old_type_back_and_the_next_export_widens_again(log: Log, append: Export) -> None:

@@ -260,6 +260,17 @@ def test_a_table_may_not_mix_with_the_dead_letters(table: str, tmp_path: Path) -
     assert "tables/dead_letters is reserved for dead letters" in message
 
 
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ("tables/a/_delta_log", "_delta_log is the folder of a table's log; found 'tables/a/_delta_log'"),
+        ('"tables/a\\nb"', "expected a path of printable characters; found 'tables/a\\nb'"),
+    ],
+)
+def test_a_table_has_a_path_that_delta_can_use(table: str, problem: str, tmp_path: Path) -> None:
+    assert problem in mistake(f"root: r\nexport: {{topic: t, table: {table}}}\n", tmp_path)
+
+
 def test_the_default_table_of_a_topic_called_dead_letters_is_refused(tmp_path: Path) -> None:
     assert "tables/dead_letters" in mistake("root: r\nexport: {topic: dead_letters}\n", tmp_path)
     assert (
