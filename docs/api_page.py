@@ -254,7 +254,7 @@ after the file name, for example `pip install 'dist/lakelog-0.1.0-py3-none-any.w
 | `spark`                        | PySpark                                                              |
 | `delta`                        | Delta tables, for example in `lakelog report`                        |
 | `s3`, `gcs`, `azure`, `hdfs`   | [roots on these storages](STORAGE.md)                                |
-| `metrics`                      | [`lakelog metrics --listen`](MONITORING.md#metrics-for-prometheus)   |
+| `metrics` | [`lakelog metrics`](MONITORING.md#metrics-for-prometheus), [metrics of jobs](MONITORING.md#metrics-of-a-job) |
 | `ui`                           | [`lakelog ui`](UI.md)                                                |
 | `avro`, `protobuf`             | [values in these formats](SCHEMAS.md)                                |
 | `jdbc`                         | [exports into databases](JDBC.md)                                    |

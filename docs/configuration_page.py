@@ -86,11 +86,13 @@ _BROKER = """\
 Kafka's broker keys set the defaults of all topics. Lakelog has no broker, but the keys are the same, so that you can copy
 the settings of a broker.
 
-The root stores these keys for all jobs and commands that use the root. The first run that creates a topic in a root
-copies the section `broker` of its settings file into the root. Later, use `lakelog broker alter` to change the stored
-keys. A run may set another value for a key: in its settings file, in its environment or with `--set`. The run then uses
-its own value, and reports the difference on standard error. The run's value also overrides the stored synonyms of the
-key: `log.retention.hours` of a run overrides a stored `log.retention.ms`.
+The root stores these keys for all jobs and commands that use the root. The first run that creates a topic in a root (an
+ingest, `lakelog topics create` or `lakelog topics import`) copies the section `broker` of its settings file into the
+root. Later, use `lakelog broker alter` to change the stored keys. A run of a job may set another value for a key: in
+its settings file, in its environment or with `--set`. The run then uses its own value, and reports the difference on
+standard error. A command may set another value in the section `broker` of the file of `--conf`. From the environment, a
+command reads only `LAKELOG_BROKER_BATCH_MAX_UNCOMPRESSED_BYTES`. The run's value also overrides the stored synonyms of
+the key: `log.retention.hours` of a run overrides a stored `log.retention.ms`.
 """
 
 _DIRECTORIES = """\

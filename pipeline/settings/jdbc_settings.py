@@ -104,7 +104,8 @@ class JdbcSettings(Section):
     password: Annotated[str, Noun("text")] = Field(
         default="",
         repr=False,
-        description="Password of the user. Set the password in the environment, with LAKELOG_EXPORT_JDBC_PASSWORD.",
+        description="Password of the user. Set the password in the environment, with LAKELOG_EXPORT_JDBC_PASSWORD; for the"
+        " export `orders` of the section `exports`, with LAKELOG_EXPORTS_ORDERS_JDBC_PASSWORD.",
     )
     tls: Annotated[Literal["off", "on", "verified"], Noun("off, on or verified")] = Field(
         default="off",
