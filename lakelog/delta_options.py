@@ -3,6 +3,9 @@
 deltalake opens s3://, gs://, az://, abfss:// and hdfs:// by itself. It reads the same environment variables and profiles
 as the engine's storages, and takes the same storage options (storage_engine.storage.storage_options). On an object store,
 deltalake commits with conditional puts.
+
+deltalake cannot be told to ignore a variable of the environment. So credentials in the options are refused if deltalake
+would use them together with other credentials in the environment.
 """
 
 from __future__ import annotations
@@ -13,9 +16,14 @@ import re
 from storage_engine.storage.objects.object_errors import error_code
 from storage_engine.storage.storage_options import (
     AZURE_ENDPOINTS,
+    AZURE_KEYS,
     S3_ENDPOINTS,
     S3_REGIONS,
+    S3_TOKENS,
+    azure_credentials,
     azure_value,
+    require_no_variable,
+    s3_credentials,
     s3_value,
     storage_options,
 )
@@ -23,9 +31,21 @@ from storage_engine.storage.storage_options import (
 _STATUS = re.compile(r"\b([45][0-9]{2}) [A-Z]")
 
 
-def delta_options() -> dict[str, str]:
-    """The options for each call of deltalake that opens a table or creates one."""
+def delta_options(table: str) -> dict[str, str]:
+    """The options for each call of deltalake that opens a table or creates one.
+
+    Args:
+        table: path or URI of the table.
+
+    Raises:
+        ConfigError: deltalake would combine credentials of the options with credentials of the environment.
+    """
     options = storage_options()
+    scheme = table.partition("://")[0]
+    if scheme == "s3" and s3_credentials(options, {}):
+        require_no_variable("deltalake", S3_TOKENS, options, os.environ)
+    elif scheme in ("az", "abfss") and azure_credentials(options, {}):
+        require_no_variable("deltalake", AZURE_KEYS, options, os.environ)
     endpoint, region = (s3_value(names, options, os.environ) for names in (S3_ENDPOINTS, S3_REGIONS))
     if endpoint:
         options = {name: value for name, value in options.items() if name not in S3_ENDPOINTS}

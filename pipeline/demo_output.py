@@ -47,7 +47,7 @@ def with_source(settings: Settings, directory: str) -> Settings:
 def sample_rows(table: str) -> list[dict[str, str]]:
     """A few rows of the table as text, ordered by tail number. The rows are read without Spark, as an analyst would
     read them."""
-    opened = DeltaTable(table, storage_options=delta_options())
+    opened = DeltaTable(table, storage_options=delta_options(table))
     rows = opened.to_pyarrow_table(columns=list(SAMPLE_COLUMNS)).sort_by("tailnum").slice(0, _SAMPLES)
     return [
         {column: "-" if value is None else f"{value:%Y-%m-%d %H:%M}" if column == "time_hour" else str(value)

@@ -136,7 +136,7 @@ def _batches(path: str, columns: Sequence[str], further: Set[str]) -> Iterator[p
     with optional("deltalake", "lakelog[delta]", "The report on dead letters"):
         from deltalake import DeltaTable
 
-    rows = DeltaTable(path, storage_options=delta_options()).to_pyarrow_dataset()
+    rows = DeltaTable(path, storage_options=delta_options(path)).to_pyarrow_dataset()
     yield from rows.to_batches(columns=[*columns, *sorted(further & set(rows.schema.names))])
 
 

@@ -52,7 +52,7 @@ def _count(storage: Storage, table: str) -> int:
 
     path = f"{storage.uri}/{table}"
     try:
-        opened = DeltaTable(path, storage_options=delta_options())
+        opened = DeltaTable(path, storage_options=delta_options(path))
         if _COLUMN not in opened.schema().to_arrow().names:
             return 0
         return sum(batch.num_rows - batch.column(0).null_count for batch in open_rows(opened, [_COLUMN]))

@@ -143,7 +143,7 @@ def check_rewritable(spark: SparkSession, export: Export, columns: StructType, w
 def partition_columns(spark: SparkSession, table: str) -> list[str]:
     """The columns by which a table is partitioned."""
     try:  # unlike a query of Spark, this takes some milliseconds
-        return list(PlainDeltaTable(table, storage_options=delta_options()).metadata().partition_columns)
+        return list(PlainDeltaTable(table, storage_options=delta_options(table)).metadata().partition_columns)
     except DeltaError:  # deltalake does not know a feature of the table
         return list(_details(spark, table)["partitionColumns"])
 

@@ -18,11 +18,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from storage_engine.storage.storage_options import AZURE_ENDPOINTS, azure_value
+from storage_engine.storage.storage_options import AZURE_ENDPOINTS, azure_credentials, azure_value
 
 _CREDENTIALS = ("fs.azure.account.key", "fs.azure.account.auth.type", "fs.azure.sas.fixed.token")
-_KEYS = ("azure_storage_account_key", "azure_storage_access_key")
-_TOKENS = ("azure_storage_sas_token", "azure_storage_sas_key")
 _WITHOUT_TLS = {
     "fs.abfss.impl": "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem",
     "fs.azure.always.use.https": "false",
@@ -39,12 +37,10 @@ def abfs_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> dic
         environ: the environment variables.
     """
     settings = {}
-    # The key and the token come from one place.
-    given = options if any(options.get(name) for name in (*_KEYS, *_TOKENS)) else {}
-    places = {} if given else environ
-    if key := azure_value(_KEYS, given, places):
+    found = azure_credentials(options, environ)
+    if key := found.get("azure_storage_account_key"):
         settings["fs.azure.account.key"] = key
-    elif token := azure_value(_TOKENS, given, places):
+    elif token := found.get("azure_storage_sas_token"):
         settings["fs.azure.account.auth.type"] = "SAS"
         settings["fs.azure.sas.fixed.token"] = token.removeprefix("?")
     return settings | _emulator(azure_value(AZURE_ENDPOINTS, options, environ) or "")

@@ -30,6 +30,7 @@ from storage_engine.storage.storage_options import (
     S3_ENDPOINTS,
     S3_REGIONS,
     VARIABLE,
+    s3_credentials,
     s3_value,
     storage_options,
 )
@@ -76,6 +77,9 @@ def hadoop_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> d
     Args:
         options: the storage options, with names in lower case. They override the environment.
         environ: the environment variables.
+
+    Raises:
+        ConfigError: the options contain a part of the credentials, but not both keys.
     """
 
     def find(*names: str) -> str | None:
@@ -93,10 +97,7 @@ def hadoop_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> d
         region = region or _REGION_OF_OTHER_STORES
     if region:
         settings["fs.s3a.endpoint.region"] = region
-    # The parts of one set of credentials come from one place.
-    given = options if options.get("aws_access_key_id") else {}
-    found = {key: s3_value((name,), given, {} if given else environ) for name, key in _SECRETS.items()}
-    return settings | {key: value for key, value in found.items() if value}
+    return settings | {_SECRETS[name]: value for name, value in s3_credentials(options, environ).items()}
 
 
 def open_stores(context: SparkContext, root: str = "") -> None:
@@ -107,7 +108,7 @@ def open_stores(context: SparkContext, root: str = "") -> None:
         root: the URI of the job's root. If it is in Azure, the credentials of Azure are only for its account.
 
     Raises:
-        ConfigError: the variable with the storage options contains no JSON object of texts.
+        ConfigError: the variable with the storage options contains no JSON object of texts, or a part of the credentials.
     """
     assert context._jsc is not None, "the context was not stopped"  # noqa: SLF001 - PySpark has no other access
     hadoop = context._jsc.hadoopConfiguration()  # noqa: SLF001

@@ -20,6 +20,16 @@ VARIABLE = "LAKELOG_STORAGE_OPTIONS"
 S3_ENDPOINTS = ("aws_endpoint_url_s3", "aws_endpoint_url", "aws_endpoint")
 S3_REGIONS = ("aws_region", "aws_default_region")
 AZURE_ENDPOINTS = ("azure_storage_endpoint", "azure_endpoint")
+AZURE_KEYS = ("azure_storage_account_key", "azure_storage_access_key", "azure_storage_master_key")
+S3_TOKENS = ("aws_session_token", "aws_token")
+_S3_CREDENTIALS = (("aws_access_key_id",), ("aws_secret_access_key",), S3_TOKENS)
+_AZURE_TOKENS = (("azure_storage_sas_token", "azure_storage_sas_key"), ("azure_storage_token",))
+_AZURE_IDENTITIES = (
+    ("azure_client_secret", "azure_storage_client_secret"),
+    ("azure_federated_token_file",),
+)
+_AZURE_CREDENTIALS = (AZURE_KEYS, *_AZURE_TOKENS, *_AZURE_IDENTITIES)
+"""For each kind of credentials, the names of the option. The first name is the name in the result of a function."""
 
 
 def storage_options() -> dict[str, str]:
@@ -59,6 +69,58 @@ def s3_value(names: Sequence[str], options: Mapping[str, str], environ: Mapping[
 def azure_value(names: Sequence[str], options: Mapping[str, str], environ: Mapping[str, str]) -> str | None:
     """The value that Azure's clients use. Like `s3_value`, with the environment variables that begin with AZURE_."""
     return _value("AZURE_", names, options, environ)
+
+
+def s3_credentials(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The access key, the secret key and the session token. They all come from the options if the options contain one of
+    them. Otherwise they come from the environment. Both keys are missing if the credentials come from another place.
+
+    Raises:
+        ConfigError: the options contain a part of the credentials, but not both keys.
+    """
+    found = _credentials("AWS_", _S3_CREDENTIALS, options, {})
+    missing = [name for (name, *_) in _S3_CREDENTIALS[:2] if name not in found]
+    if found and missing:
+        raise ConfigError(
+            "storage options", f"have {min(found)}, but not {' and '.join(missing)}",
+            "Write all credentials of S3 into the options, or all into the environment.",
+        )  # fmt: skip
+    return found or _credentials("AWS_", _S3_CREDENTIALS, {}, environ)
+
+
+def azure_credentials(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The account key, the SAS token, the token, the client secret and the file with a federated token. They all come from
+    the options if the options contain one of them. Otherwise they come from the environment.
+    """
+    found = _credentials("AZURE_", _AZURE_CREDENTIALS, options, {})
+    return found or _credentials("AZURE_", _AZURE_CREDENTIALS, {}, environ)
+
+
+def require_no_variable(
+    program: str, names: Sequence[str], options: Mapping[str, str], environ: Mapping[str, str]
+) -> None:
+    """Refuse credentials of the environment that a program would use together with the credentials of the options.
+
+    Args:
+        program: which program would use them.
+        names: names of options. The environment variables have the same names in upper case.
+
+    Raises:
+        ConfigError: a variable is set, and the options contain none of the names.
+    """
+    variable = next((name.upper() for name in names if environ.get(name.upper())), None)
+    if variable is not None and not any(options.get(name) for name in names):
+        raise ConfigError(
+            "storage options", f"have other credentials than the variable {variable}, and {program} would use both",
+            f"Unset {variable} for this process, or remove the credentials from the options.",
+        )  # fmt: skip
+
+
+def _credentials(
+    prefix: str, kinds: Sequence[Sequence[str]], options: Mapping[str, str], environ: Mapping[str, str]
+) -> dict[str, str]:
+    values = {names[0]: _value(prefix, names, options, environ) for names in kinds}
+    return {name: value for name, value in values.items() if value}
 
 
 def _value(prefix: str, names: Sequence[str], options: Mapping[str, str], environ: Mapping[str, str]) -> str | None:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from lakelog.delta_options import delta_options
+from storage_engine.errors import ConfigError
 
 A, B = "http://a:9000", "https://b"
 REGION = {"aws_region": "us-east-1"}
@@ -33,4 +34,46 @@ def test_the_endpoint_and_the_region_are_those_of_the_engine(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LAKELOG_STORAGE_OPTIONS", json.dumps(options))
-    assert delta_options() == expected
+    assert delta_options("s3://bucket/table") == expected
+
+
+KEYS = {"aws_access_key_id": "key", "aws_secret_access_key": "SECRET"}
+TOKEN = {**KEYS, "aws_session_token": "SECRET"}
+SAS = {"azure_storage_sas_token": "SECRET"}
+OTHERS = {"AWS_ACCESS_KEY_ID": "b", "AWS_SESSION_TOKEN": "SECRET", "AZURE_STORAGE_ACCOUNT_KEY": "SECRET"}
+
+
+@pytest.mark.parametrize(("table", "options", "variable"), [
+    ("s3://bucket/table", KEYS, "AWS_SESSION_TOKEN"),
+    ("az://container/table", SAS, "AZURE_STORAGE_ACCOUNT_KEY"),
+    ("abfss://c@a.dfs.core.windows.net/table", {"azure_client_secret": "SECRET"}, "AZURE_STORAGE_ACCOUNT_KEY"),
+])  # fmt: skip
+def test_credentials_that_deltalake_would_combine_with_others_are_refused(
+    table: str, options: dict[str, str], variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKELOG_STORAGE_OPTIONS", json.dumps(options))
+    assert delta_options(table) == options
+    for name, value in OTHERS.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError) as refused:
+        delta_options(table)
+    assert str(refused.value) == (
+        f"storage options: have other credentials than the variable {variable}, and deltalake would use both."
+        f" Unset {variable} for this process, or remove the credentials from the options."
+    )
+
+
+@pytest.mark.parametrize(("table", "options"), [
+    ("/mnt/table", KEYS),
+    ("az://container/table", KEYS),
+    ("s3://bucket/table", TOKEN),
+    ("s3://bucket/table", SAS),
+    ("az://container/table", {"azure_storage_access_key": "SECRET"}),
+])  # fmt: skip
+def test_credentials_that_deltalake_does_not_combine_with_others_are_used(
+    table: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKELOG_STORAGE_OPTIONS", json.dumps(options))
+    for name, value in OTHERS.items():
+        monkeypatch.setenv(name, value)
+    assert delta_options(table) == options

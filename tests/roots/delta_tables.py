@@ -17,11 +17,11 @@ from tests.stores import StoreFile, file_in
 
 def table_at(uri: str, version: int | None = None) -> DeltaTable:
     """The table at a path or URI."""
-    return DeltaTable(uri, version=version, storage_options=delta_options())
+    return DeltaTable(uri, version=version, storage_options=delta_options(uri))
 
 
 def is_table(uri: str) -> bool:
-    return bool(DeltaTable.is_deltatable(uri, storage_options=delta_options()))
+    return bool(DeltaTable.is_deltatable(uri, storage_options=delta_options(uri)))
 
 
 def commit_file(uri: str, version: int) -> Path | StoreFile:

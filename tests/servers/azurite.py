@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
 from pathlib import Path
+from urllib.parse import urlencode
 
 from scripts.install_azurite import azurite
 from tests.servers.local_server import serving
@@ -47,6 +48,23 @@ def azure_server() -> Iterator[ObjectServer]:
             f"@{ACCOUNT}.dfs.core.windows.net",
             lambda name: _change_container(port, key, "DELETE", name),
         )
+
+
+def account_token(account: str, key: str) -> str:
+    """A SAS token with all rights on an account until 2100, signed by the rules of Azure's account SAS."""
+    token = {
+        "sp": "rwdlac",
+        "ss": "b",
+        "srt": "sco",
+        "st": "",
+        "se": "2100-01-01T00:00:00Z",
+        "sip": "",
+        "spr": "https,http",
+    }
+    token["sv"] = API_VERSION
+    signed = "\n".join([account, *token.values(), "", ""])
+    signature = base64.b64encode(hmac.digest(base64.b64decode(key), signed.encode(), hashlib.sha256)).decode()
+    return urlencode({**{name: value for name, value in token.items() if value}, "sig": signature})
 
 
 def _change_container(port: int, key: str, method: str, name: str) -> None:

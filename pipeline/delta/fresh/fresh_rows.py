@@ -133,7 +133,7 @@ def fresh_rows(request: FreshRequest) -> FreshRows:
 
 def _open(path: str, version: int) -> DeltaTable:
     with deltalake_errors(path, _REMEDY, _FAILED):
-        table = DeltaTable(path, version=version, storage_options=delta_options())
+        table = DeltaTable(path, version=version, storage_options=delta_options(path))
         why = why_not_readable(table)
     if why is not None:
         raise UnsupportedError(path, f"{why}, which needs Spark", "Read the table with lakelog.table(spark, ...).")

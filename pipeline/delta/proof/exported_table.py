@@ -177,7 +177,7 @@ def open_exported_table(export: Export, version: int | None) -> ExportedTable:
             "Run the export until it writes rows; the commit of these rows contains the offsets.",
         )
     with deltalake_errors(export.table, _REMEDY, _FAILED):
-        table = DeltaTable(export.table, version=wanted, storage_options=delta_options())
+        table = DeltaTable(export.table, version=wanted, storage_options=delta_options(export.table))
         there = pa.schema(table.schema().to_arrow()).names
     columns = [each for each in table_columns(export) if each.name in there and each.name != DIGEST.name]
     columns = pa.schema(columns)

@@ -100,7 +100,7 @@ def keep_table(
         return None
     with deltalake_errors(path, "No row is lost or doubled: the next maintenance repeats the upkeep."):
         try:
-            table = DeltaTable(path, storage_options=delta_options())
+            table = DeltaTable(path, storage_options=delta_options(path))
         except DeltaError as error:
             if (feature := _UNKNOWN_FEATURE.search(str(error))) is None:
                 raise
@@ -166,7 +166,7 @@ def _write_checkpoint(path: str, table: DeltaTable, version: int) -> int | None:
     newest = max(_checkpoints(path), default=-1)
     if version - newest < interval:
         return None
-    DeltaTable(path, version=version, storage_options=delta_options()).create_checkpoint()
+    DeltaTable(path, version=version, storage_options=delta_options(path)).create_checkpoint()
     return version
 
 
@@ -235,7 +235,7 @@ def _join_small_files(path: str, rule: SmallFileRule, has_room: Callable[[int], 
     """Join small files, if there are too many. Write files again in which many rows are deleted."""
     storage = open_storage(path)
     for _ in range(_MOST_ATTEMPTS):
-        table = DeltaTable(path, storage_options=delta_options())
+        table = DeltaTable(path, storage_options=delta_options(path))
         if (reason := _why_not_writable(table)) is not None:
             return TableUpkeep(left_alone=reason)
         joins = _joins(read_files(storage, table.version()).files, rule)

@@ -64,7 +64,7 @@ class VectorTable:
             StorageError: the table cannot be read.
         """
         with deltalake_errors(path, "Nothing was exported."):
-            table = DeltaTable(path, version=version, storage_options=delta_options())
+            table = DeltaTable(path, version=version, storage_options=delta_options(path))
             fits = has_deletion_vectors(table) and why_not_plain(table, with_vectors=True) is None
             fits = fits and table.metadata().configuration.get(DELETION_VECTORS_PROPERTY) == "true"
             fits = fits and has_columns(table, columns)
@@ -153,7 +153,7 @@ class VectorTable:
             raise conflict(self._path)
         if version % int(self._table.metadata().configuration.get("delta.checkpointInterval", "10")) == 0:
             with suppress(StorageError), deltalake_errors(self._path, ""):  # the commit is done; a later one writes it
-                DeltaTable(self._path, version=version, storage_options=delta_options()).create_checkpoint()
+                DeltaTable(self._path, version=version, storage_options=delta_options(self._path)).create_checkpoint()
 
 
 def _loosened(stats: str) -> str:

@@ -194,7 +194,7 @@ class PlainTable:
             StorageError: the table cannot be read.
         """
         with deltalake_errors(path, "Nothing was exported."):
-            table = DeltaTable(path, version=version, storage_options=delta_options())
+            table = DeltaTable(path, version=version, storage_options=delta_options(path))
             fits = why_not_plain(table) is None and has_columns(table, columns)
             fits = fits and (partition_by is None or table.metadata().partition_columns == list(partition_by))
             changes_files = STALE_SINCE.name in columns.names and not knows_files
@@ -218,7 +218,7 @@ class PlainTable:
         if not create_table(path, nullable_columns(columns), properties, partition_by):
             raise conflict(path)
         with deltalake_errors(path, "Nothing was exported."):
-            table = DeltaTable(path, version=0, storage_options=delta_options())
+            table = DeltaTable(path, version=0, storage_options=delta_options(path))
         return cls(path, table, columns)
 
     @property

@@ -40,7 +40,7 @@ def open_or_none(table: str) -> DeltaTable | None:
     process would wait, too.
     """
     try:
-        return DeltaTable(table, storage_options=delta_options())
+        return DeltaTable(table, storage_options=delta_options(table))
     except TableNotFoundError:
         return None
 

@@ -13,8 +13,9 @@ The credentials come from the places that other programs of the same storage use
     Azure    AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY and the other AZURE_ variables
 
 LAKELOG_STORAGE_OPTIONS (storage.storage_options) can contain the same options with obstore's names (aws_...,
-google_..., azure_...). The options in this variable take precedence. No message of this module contains the value of an
-option.
+google_..., azure_...). The options in this variable take precedence. If they contain credentials, no credentials of the
+environment are used. obstore by itself would combine both, for example the keys of the options with AWS_SESSION_TOKEN.
+No message of this module contains the value of an option.
 """
 
 from __future__ import annotations
@@ -29,7 +30,15 @@ from urllib.parse import urlsplit
 
 from storage_engine.errors import ConfigError
 from storage_engine.storage import missing_package
-from storage_engine.storage.storage_options import S3_ENDPOINTS, s3_value, storage_options
+from storage_engine.storage.storage_options import (
+    AZURE_KEYS,
+    S3_ENDPOINTS,
+    azure_credentials,
+    require_no_variable,
+    s3_credentials,
+    s3_value,
+    storage_options,
+)
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -48,6 +57,14 @@ _ENDPOINTS = {
     "az": ("azure_endpoint", "azure_storage_endpoint"),
     "abfss": ("azure_endpoint", "azure_storage_endpoint"),
 }
+_PROVIDED = {
+    "aws_access_key_id": "access_key_id",
+    "aws_secret_access_key": "secret_access_key",
+    "aws_session_token": "token",
+    "azure_storage_token": "token",
+    "azure_storage_sas_token": "sas_token",
+}
+"""By option: the name that a credential provider of obstore has for it."""
 _CLIENT = frozenset(
     ("connect_timeout", "timeout", "proxy_url", "proxy_ca_certificate", "allow_http", "allow_invalid_certificates")
 )
@@ -122,7 +139,10 @@ def _store(
         "client_options": client,
         "retry_config": _RETRIES if retries else _NO_RETRIES,
     }
-    if scheme == "s3" and not config.keys() | places.keys() >= {"aws_access_key_id", "aws_secret_access_key"}:
+    given = _given_credentials(scheme, config, dict(environment))
+    if given:
+        arguments["credential_provider"] = lambda: {**given, "expires_at": None}
+    elif scheme == "s3" and not places.keys() >= {"aws_access_key_id", "aws_secret_access_key"}:
         arguments |= _profile(uri, places)
     try:
         store: ObjectStore = from_url(uri, **arguments)
@@ -168,6 +188,26 @@ def _with_one_endpoint(uri: str, config: dict[str, str], environ: dict[str, str]
             f"Unset {_OVERRIDING}, or remove the endpoint from the options.",
         )  # fmt: skip
     return {name: value for name, value in config.items() if name not in S3_ENDPOINTS} | {_ENDPOINT: endpoint}
+
+
+def _given_credentials(scheme: str, config: dict[str, str], environ: dict[str, str]) -> dict[str, str]:
+    """The credentials of the options, as a credential provider of obstore returns them. Empty if obstore needs no provider:
+    the options contain no credentials, or credentials that obstore prefers to those of the environment.
+
+    Raises:
+        ConfigError: the options contain a part of the credentials, or obstore prefers credentials of the environment.
+    """
+    if scheme == "s3":
+        return {_PROVIDED[name]: value for name, value in s3_credentials(config, {}).items()}
+    found = {} if scheme == "gs" else azure_credentials(config, {})
+    if not found or "azure_storage_account_key" in found:
+        return {}
+    for name in ("azure_storage_token", "azure_storage_sas_token"):
+        if name in found:
+            return {_PROVIDED[name]: found[name]}
+    for preferred in (AZURE_KEYS, ("azure_storage_token",), ("azure_federated_token_file",)):
+        require_no_variable("obstore", preferred, config, environ)
+    return {}
 
 
 def _profile(uri: str, places: dict[str, str]) -> dict[str, Any]:

@@ -57,7 +57,9 @@ def staged(storage: Storage, task: int) -> str:
 
 def read(storage: Storage, table: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = (
-        DeltaTable(f"{storage.uri}/{table}", storage_options=delta_options()).to_pyarrow_table().to_pylist()
+        DeltaTable(f"{storage.uri}/{table}", storage_options=delta_options(f"{storage.uri}/{table}"))
+        .to_pyarrow_table()
+        .to_pylist()
     )
     return rows
 

@@ -54,7 +54,7 @@ def test_the_commits_of_spark_and_deltalake_are_all_in_the_table(spark: SparkSes
         rows = pa.table({"number": pa.array([number], pa.int64())})
         while True:
             try:
-                write_deltalake(table, rows, mode="append", storage_options=delta_options())
+                write_deltalake(table, rows, mode="append", storage_options=delta_options(table))
                 return
             except CommitFailedError:
                 continue

@@ -35,6 +35,7 @@ HADOOP_KEYS = {"fs.s3a.access.key": "key", "fs.s3a.secret.key": "secret"}
     (KEYS, {}, HADOOP_KEYS),
     ({}, {name.upper(): value for name, value in KEYS.items()}, HADOOP_KEYS),
     (KEYS, {"AWS_ACCESS_KEY_ID": "another", "AWS_SESSION_TOKEN": "of another"}, HADOOP_KEYS),
+    (KEYS, {"AWS_SECRET_ACCESS_KEY": "another"}, HADOOP_KEYS),
     ({**KEYS, "aws_session_token": "token"}, {}, {**HADOOP_KEYS, "fs.s3a.session.token": "token"}),
     ({"aws_skip_signature": "true"}, {}, {
         "fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider",
@@ -45,6 +46,19 @@ def test_options_and_variables_become_settings_of_s3a(
     options: dict[str, str], environ: dict[str, str], expected: dict[str, str]
 ) -> None:
     assert hadoop_settings(options, environ) == ALWAYS | expected
+
+
+@pytest.mark.parametrize(("options", "present", "missing"), [
+    ({"aws_access_key_id": "SECRET"}, "aws_access_key_id", "aws_secret_access_key"),
+    ({"aws_token": "SECRET"}, "aws_session_token", "aws_access_key_id and aws_secret_access_key"),
+])  # fmt: skip
+def test_a_part_of_the_credentials_is_refused(options: dict[str, str], present: str, missing: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        hadoop_settings(options, {name.upper(): value for name, value in KEYS.items()})
+    assert str(refused.value) == (
+        f"storage options: have {present}, but not {missing}."
+        " Write all credentials of S3 into the options, or all into the environment."
+    )
 
 
 SAS = {"fs.azure.account.auth.type": "SAS", "fs.azure.sas.fixed.token": "sv=1&sig=2"}
@@ -66,6 +80,7 @@ WITHOUT_TLS = {
     ({}, {"AZURE_STORAGE_ACCOUNT_KEY": "key"}, {"fs.azure.account.key": "key"}),
     ({"azure_storage_sas_token": "?sv=1&sig=2"}, {"AZURE_STORAGE_ACCOUNT_KEY": "of another"}, SAS),
     ({}, {"AZURE_STORAGE_SAS_TOKEN": "sv=1&sig=2"}, SAS),
+    ({"azure_client_secret": "secret"}, {"AZURE_STORAGE_ACCOUNT_KEY": "of another"}, {}),
     ({"azure_storage_endpoint": "http://127.0.0.1:10000/name"}, {}, EMULATOR | WITHOUT_TLS),
     ({}, {"AZURE_STORAGE_ENDPOINT": "https://127.0.0.1:10000/name"}, EMULATOR),
     ({"azure_storage_endpoint": "https://name.blob.core.windows.net"}, {}, {}),

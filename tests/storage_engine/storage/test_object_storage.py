@@ -29,6 +29,7 @@ from storage_engine.errors import (
 from storage_engine.storage import Storage
 from storage_engine.storage.storage_opening import open_storage
 from storage_engine.storage.storage_options import storage_options
+from tests.servers.azurite import account_token
 from tests.servers.faults import (
     Answer,
     AnswerAfterwards,
@@ -361,6 +362,40 @@ def test_wrong_access_is_named_without_secrets(s3_root: str, monkeypatch: pytest
         use(colour="red")
     with pytest.raises(ConfigError, match="storage options are wrong"):
         use(aws_conditional_put="perhaps")
+
+
+def test_credentials_of_the_options_are_not_combined_with_those_of_the_environment(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = storage_options()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, "of-another-store")
+    other = open_storage(storage.uri)
+    other.put_new("d/a", b"one")
+    other.replace("d/a", b"two")
+    assert (keys(other, "d/"), other.read("d/a")) == (["d/a"], b"two")
+    secret = options.pop("aws_secret_access_key")
+    monkeypatch.setenv("LAKELOG_STORAGE_OPTIONS", json.dumps(options))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    with pytest.raises(ConfigError, match="have aws_access_key_id, but not aws_secret_access_key"):
+        open_storage(storage.uri)
+
+
+def test_a_token_of_the_options_is_used_instead_of_a_key_of_the_environment(
+    azure: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, options = f"{azure.uri_of(new_bucket(azure))}/root", azure.config
+    key = options.pop("azure_storage_account_key")
+    token = account_token(options["azure_storage_account_name"], key)
+    monkeypatch.setenv("LAKELOG_STORAGE_OPTIONS", json.dumps({**options, "azure_storage_sas_token": token}))
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "b2YtYW5vdGhlci1hY2NvdW50")
+    storage = open_storage(uri)
+    with storage.new_file("d/a") as file:  # put_new would need a deletion, and Azurite deletes nothing with a token
+        file.write(b"one")
+    assert (keys(storage, "d/"), storage.read("d/a")) == (["d/a"], b"one")
+    monkeypatch.setenv("LAKELOG_STORAGE_OPTIONS", json.dumps({**options, "azure_client_secret": "of-an-application"}))
+    with pytest.raises(ConfigError, match="than the variable AZURE_STORAGE_ACCOUNT_KEY, and obstore would use both"):
+        open_storage(uri)
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ class Readers:
         self.duck.register("rows", self.dataset)
         self.all = [self.duckdb, self.pandas, self.scan]
         if not path.startswith("hdfs:"):  # Polars does not read HDFS
-            self.frame = pl.scan_delta(path, storage_options=delta_options())
+            self.frame = pl.scan_delta(path, storage_options=delta_options(path))
             self.all.append(self.polars)
 
     def duckdb(self, each: Filter) -> list[int]:

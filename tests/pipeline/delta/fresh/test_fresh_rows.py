@@ -376,7 +376,7 @@ def test_no_table_and_a_table_without_a_position(tmp_path: Path) -> None:
     topic = ExportedTopic(tmp_path, partitions=1)
     with pytest.raises(ExportRefusedError, match=r"there is no table\. Check the path, or run the export first"):
         view(topic)
-    write_deltalake(topic.export.table, pa.table({"a": [1]}), storage_options=delta_options())
+    write_deltalake(topic.export.table, pa.table({"a": [1]}), storage_options=delta_options(topic.export.table))
     with pytest.raises(ExportRefusedError, match="does not say up to which offsets the topic was exported"):
         view(topic)
 

@@ -337,7 +337,7 @@ def test_rows_with_timestamps_of_the_older_kind_are_not_written_again(tmp_path: 
     """deltalake would turn these timestamps into nanoseconds, which end in the year 2262."""
     path = root_at(tmp_path / "table")
     schema = pa.schema([("at", pa.timestamp("us", tz="UTC"))])
-    table = deltalake.DeltaTable.create(path, schema, storage_options=delta_options())
+    table = deltalake.DeltaTable.create(path, schema, storage_options=delta_options(path))
     moment = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
     for number in range(20):
         name, buffer = f"part-{number}.parquet", pa.BufferOutputStream()

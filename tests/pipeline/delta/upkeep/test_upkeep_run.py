@@ -41,7 +41,7 @@ def root(tmp_path: Path) -> str:
         for number in range(20):
             numbers = pa.table({"number": [number]})
             table = f"{root_at(tmp_path)}/{key}"
-            deltalake.write_deltalake(table, numbers, mode="append", storage_options=delta_options())
+            deltalake.write_deltalake(table, numbers, mode="append", storage_options=delta_options(table))
     return root_at(tmp_path)
 
 
