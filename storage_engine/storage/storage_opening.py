@@ -22,6 +22,11 @@ from storage_engine.storage.posix_directories import make_directory, remove_fold
 from storage_engine.storage.posix_errors import named
 
 _SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]*")
+_SCHEMES = frozenset(("s3", "s3a", "gs", "az", "abfs", "abfss", "wasb", "wasbs", "hdfs", "file", "http", "https"))
+"""A text that begins with one of these schemes and `:` is a URI, also without `//`."""
+_WITHOUT_USER = frozenset(("s3", "s3a", "gs", "az", "http", "https"))
+"""URIs with these schemes have no `@` before the path."""
+_INVISIBLE = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def open_storage(uri: str) -> Storage:
@@ -90,18 +95,27 @@ def new_directory(path: Path) -> Iterator[Directory]:
 
 
 def _refuse_secrets(uri: str) -> None:
-    """Refuse a URI with a password or a query, which may contain a token. The messages do not contain the URI. A password
-    may contain `/`.
+    """Refuse a URI with a key, a password or a token. The messages do not contain the URI. A password may contain `/`.
+
+    HDFS uses a folder as it is, so `@`, `?` and `#` may be in its name.
     """
-    scheme, _, rest = uri.partition("://")
-    if not _SCHEME.fullmatch(scheme):
+    shown = _INVISIBLE.sub("", uri).lstrip()  # as urlsplit reads it
+    scheme, colon, rest = shown.partition(":")
+    scheme = scheme.lower()
+    if not colon or not _SCHEME.fullmatch(scheme) or not (rest.startswith("//") or scheme in _SCHEMES):
         return
-    if scheme == "hdfs":  # its folder is used as it is
-        rest = rest.partition("/")[0]
-    if ":" in rest.rpartition("@")[0]:
+    rest = rest.lstrip("/")
+    host = rest.partition("/")[0]
+    if scheme == "hdfs":
+        rest = host
+    if ":" in unquote(rest.rpartition("@")[0]):
         problem, remedy = "the URI contains a user and a password", "Remove both from the URI"
-    elif "?" in rest:
-        problem, remedy = "the URI contains `?`, and what follows can be a token", "Remove it from the URI"
+    elif "@" in host and scheme in _WITHOUT_USER:
+        problem, remedy = "the URI contains `@`, and the text before `@` can be a key", "Remove both from the URI"
+    elif found := re.search("[?#]", rest):
+        problem, remedy = f"the URI contains `{found[0]}`, and what follows can be a token", "Remove it from the URI"
+    elif shown != uri:
+        problem, remedy = "the URI begins with white space or contains a control character", "Remove this character"
     else:
         return
     raise ConfigError("root", problem, f"{remedy} (docs/STORAGE.md, Credentials).")

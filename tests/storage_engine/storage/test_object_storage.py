@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import boto3
 import pytest
@@ -423,12 +424,47 @@ def test_a_wrong_uri_is_refused(uri: str, problem: str) -> None:
         "https://account.blob.core.windows.net/container?sig=SEC/RET",
         "file://user:SEC/RET@host/folder",
         "hdfs://user:SEC@namenode/folder",
+        "hdfs:/user:SEC@namenode/folder",
+        " s3://AKIA:SEC@bucket/prefix",
+        "\ts3://AKIA:SEC@bucket/prefix",
+        "\u00a0s3://AKIA:SEC@bucket/prefix",
+        "s3\n://AKIA:SEC@bucket/prefix",
+        "s3://AKIA%3ASEC@bucket/prefix",
+        "s3://SEC@bucket/prefix",
+        "S3A:SEC@bucket",
+        "gs:/SEC@bucket/prefix",
+        "s3:\\\\AKIA:SEC@bucket",
+        "s3:/bucket/prefix?sig=SEC",
+        "s3:bucket?sig=SEC",
+        "s3://bucket/prefix#sig=SEC",
+        "abfss:/container@account.dfs.core.windows.net/prefix?sig=SEC",
+        "abfss://container%3ASEC@account.dfs.core.windows.net/prefix",
+        "https:/account.blob.core.windows.net/container?sig=SEC",
+        "file:/folder?sig=SEC",
     ],
 )
 def test_a_uri_with_a_secret_is_refused_and_not_printed(uri: str) -> None:
     with pytest.raises(ConfigError, match="Credentials") as refused:
         open_storage(uri)
     assert "SEC" not in str(refused.value)
+
+
+@pytest.mark.parametrize("uri", [" s3://bucket/prefix", "s3://bucket/pre\nfix", "\x00hdfs://namenode/folder"])
+def test_a_uri_with_an_invisible_character_is_refused(uri: str) -> None:
+    with pytest.raises(ConfigError, match="begins with white space or contains a control character") as refused:
+        open_storage(uri)
+    assert "//" not in str(refused.value)
+
+
+def test_a_path_or_a_prefix_may_have_the_characters_that_stand_before_a_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ["user:password@host", "a?b", "c#d", " s3", "\te", "orders:2024?x", "lake:a@b"]
+    assert [open_storage(name).uri for name in names] == [str(tmp_path / name) for name in names]
+    assert open_storage("s3://bucket/a@b/c").uri == "s3://bucket/a@b/c"
+    assert open_storage("abfss://c@a.dfs.core.windows.net/p").uri == "abfss://c@a.dfs.core.windows.net/p"
+    assert open_storage("hdfs://namenode:8020/a?b#c@d").uri == "hdfs://namenode:8020/a?b#c@d"
 
 
 @pytest.mark.parametrize("key", ["", "a/../b", "a//b", "../x"])
