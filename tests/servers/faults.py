@@ -117,10 +117,13 @@ class CutReply:
 
 @dataclass(frozen=True)
 class Answer:
+    """code: of the error document; by default the code that S3 has for the status."""
+
     status: int
+    code: str = ""
 
     def __call__(self, request: Request, upstream: Upstream) -> Reply | None:
-        code = CODES[self.status]
+        code = self.code or CODES[self.status]
         body = f"<Error><Code>{code}</Code><Message>by a faulty proxy</Message></Error>".encode()
         return Reply(self.status, [("Content-Type", "application/xml")], body)
 

@@ -65,7 +65,7 @@ def _store_error(path: str, error: Exception, remedy: str, failed: str) -> Stora
         return StorageUnavailableError(path, f"{failed}: the storage did not answer", remedy)
     status, code = found
     problem = f"{failed}: the storage answered {status} {code}".rstrip()
-    kind = kind_of(status)
+    kind = kind_of(status, code)
     if kind is StorageAccessError:
         remedy = "Check the credentials and their permissions under this prefix."
     return kind(path, problem, remedy)

@@ -1,4 +1,4 @@
-"""Translates errors of obstore into StorageErrors with a remedy, and repeats a request if its reply ended early.
+"""Translates errors of obstore into StorageErrors with a remedy, and repeats a request if its body or its reply was cut.
 
 The text of a store's answer can contain parts of the credentials. So no message contains this text.
 """
@@ -10,21 +10,35 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from storage_engine.errors import NotFoundError, StorageAccessError, StorageError, StorageUnavailableError
+from storage_engine.errors import (
+    NotFoundError,
+    StorageAccessError,
+    StorageError,
+    StorageUnavailableError,
+    UnsupportedError,
+)
 
 _T = TypeVar("_T")
 PAUSES = (0.05, 0.2, 0.5, 1.0, 2.0)
-"""Seconds of pause before each further attempt of a conditional put, and of a request whose reply ended early."""
+"""Seconds of pause before each further attempt of a conditional put, and of a request whose body or reply was cut."""
+_ALL_SETTINGS = "Check the credentials, the endpoint, the region and the bucket."
 _CUT_REPLY = "response body"
 """The part of obstore's messages that says that a reply ended early."""
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
+_REDIRECT = "redirect without LOCATION"
+"""The part of obstore's messages that says that S3 answered 301 or 307, because the bucket is in another region."""
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _CREDENTIAL_SERVICES = ("/latest/api/token", "/latest/meta-data", "metadata.google.internal", "/metadata/identity")
 """Parts of the addresses that obstore asks for credentials if it finds no credentials elsewhere."""
 _DENIED = (401, 403)
+_BAD_TOKEN = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired")
+"""Error codes of S3, with status 400, that refuse the session token."""
+_SLOW_BODY = "RequestTimeout"
+"""The error code of S3, with status 400, if the body of a request arrived too slowly."""
 _PASSING = frozenset((408, 409, 412, 429))
 """Statuses below 500 after which a repetition of the request may succeed."""
+_NOT_IMPLEMENTED = 501
 
 
 def storage_error(place: str, error: Exception) -> StorageError:
@@ -38,14 +52,20 @@ def storage_error(place: str, error: Exception) -> StorageError:
         return StorageAccessError(place, "the bucket does not exist", "Create the bucket, or correct the root.")
     if isinstance(error, FileNotFoundError):
         return NotFoundError(place, "no such file", "Check the root and the name.")
-    answer = " ".join(filter(None, (str(status or ""), error_code(str(error)))))
+    code = error_code(str(error))
+    answer = " ".join(filter(None, (str(status or ""), code)))
+    if _REDIRECT in str(error):
+        return StorageError(
+            place, "the store answered with a redirect, because the bucket is in another region or the endpoint is wrong",
+            "Set the region of the bucket (AWS_REGION, or aws_region in the storage options), or correct the endpoint.",
+        )  # fmt: skip
     if any(word in str(error) for word in _CREDENTIAL_SERVICES):
         return StorageAccessError(
             place,
             "found no credentials",
             "Set the credentials in the environment, or in a profile (docs/STORAGE.md).",
         )
-    kind = StorageUnavailableError if status is None else kind_of(status)
+    kind = StorageUnavailableError if status is None else kind_of(status, code)
     if isinstance(error, PermissionDeniedError | UnauthenticatedError) or kind is StorageAccessError:
         return StorageAccessError(
             place, f"the store refused the credentials or the access ({answer})",
@@ -57,17 +77,29 @@ def storage_error(place: str, error: Exception) -> StorageError:
             "the store did not answer",
             "Check the network and the endpoint of the store, then repeat the command.",
         )
+    if kind is UnsupportedError:
+        return UnsupportedError(
+            place, f"the store does not support the request ({answer})",
+            "Use a store that supports all requests that Lakelog needs, for example conditional puts (docs/STORAGE.md).",
+        )  # fmt: skip
     if kind is StorageError:
-        return StorageError(
-            place, f"the store refused the request ({answer})", "Check the endpoint, the region and the bucket."
-        )
+        remedy = "Check the endpoint, the region and the bucket." if code else _ALL_SETTINGS
+        return StorageError(place, f"the store refused the request ({answer})", remedy)
     return StorageUnavailableError(place, f"the store answered {answer}", "Repeat the command later.")
 
 
-def kind_of(status: int) -> type[StorageError]:
-    """The kind of error that an HTTP status of 400 or more means, whichever program sent the request."""
-    if status in _DENIED:
+def kind_of(status: int, code: str) -> type[StorageError]:
+    """The kind of error that an HTTP status of 400 or more means, whichever program sent the request.
+
+    Args:
+        code: the error code in the store's answer; empty if there is none.
+    """
+    if status in _DENIED or code in _BAD_TOKEN:
         return StorageAccessError
+    if code == _SLOW_BODY:
+        return StorageUnavailableError
+    if status == _NOT_IMPLEMENTED:
+        return UnsupportedError
     return StorageError if status < 500 and status not in _PASSING else StorageUnavailableError
 
 
@@ -78,7 +110,7 @@ def error_code(text: str) -> str:
 
 
 def repeated(work: Callable[[], _T]) -> _T:
-    """Do the work, and repeat it if only the beginning of a reply arrived."""
+    """Do the work, and repeat it if only the beginning of a reply or of a request's body arrived."""
     from obstore.exceptions import BaseError
 
     pauses = iter(PAUSES)
@@ -90,8 +122,11 @@ def repeated(work: Callable[[], _T]) -> _T:
 
 
 def pause_or_raise(error: Exception, pauses: Iterator[float]) -> None:
-    """Wait before the next attempt if only the beginning of a reply arrived, until there is no pause left."""
-    pause = next(pauses, None) if _CUT_REPLY in str(error) else None
+    """Wait before the next attempt if only the beginning of a reply or of a request's body arrived, until there is no
+    pause left.
+    """
+    is_cut = _CUT_REPLY in str(error) or error_code(str(error)) == _SLOW_BODY
+    pause = next(pauses, None) if is_cut else None
     if pause is None:
         raise error
     time.sleep(pause)
@@ -106,4 +141,6 @@ def status_of(error: Exception) -> int | None:
 def is_refused(error: Exception) -> bool:
     """Whether the store certainly did not execute the request."""
     status = status_of(error)
-    return isinstance(error, ValueError) or (status is not None and kind_of(status) is not StorageUnavailableError)
+    if isinstance(error, ValueError) or _REDIRECT in str(error):
+        return True
+    return status is not None and kind_of(status, error_code(str(error))) is not StorageUnavailableError

@@ -401,7 +401,8 @@ class _NewObject(NewFile):
     def close(self) -> None:
         with self._storage.named(self._key):
             if self._upload is None:
-                self._store.put(self._key, b"".join(self._parts), use_multipart=False)
+                content = b"".join(self._parts)
+                repeated(lambda: self._store.put(self._key, content, use_multipart=False))
             else:
                 self._send(self._upload)
                 self._complete(self._upload)

@@ -213,6 +213,50 @@ def test_a_store_that_is_away_is_unavailable(proxy: FaultyProxy, behind: Storage
         behind.read("name")
 
 
+@pytest.mark.parametrize(
+    ("answer", "kind", "message"),
+    [
+        (Answer(301, "PermanentRedirect"), StorageError,
+         ("the store answered with a redirect, because the bucket is in another region or the endpoint is wrong. Set the"
+         " region of the bucket (AWS_REGION, or aws_region in the storage options), or correct the endpoint.")),
+        (Answer(400, "ExpiredToken"), StorageAccessError,
+         ("the store refused the credentials or the access (400 ExpiredToken). Check the credentials and their"
+         " permissions: read, write, list and delete under this prefix.")),
+        (Answer(400, "InvalidToken"), StorageAccessError,
+         ("the store refused the credentials or the access (400 InvalidToken). Check the credentials and their"
+         " permissions: read, write, list and delete under this prefix.")),
+        (Answer(400, "AuthorizationHeaderMalformed"), StorageError,
+         ("the store refused the request (400 AuthorizationHeaderMalformed). Check the endpoint, the region and the"
+         " bucket.")),
+        (Answer(501, "NotImplemented"), UnsupportedError,
+         ("the store does not support the request (501 NotImplemented). Use a store that supports all requests that"
+         " Lakelog needs, for example conditional puts (docs/STORAGE.md).")),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_put_that_no_repetition_changes_is_refused_after_one_request(
+    proxy: FaultyProxy, behind: Storage, answer: Answer, kind: type[StorageError], message: str
+) -> None:
+    proxy.forget()
+    proxy.add(always(answer, "PUT", "/name"))
+    with pytest.raises(StorageError) as refused:
+        behind.put_new("name", b"data")
+    assert (type(refused.value), str(refused.value)) == (kind, f"{behind.uri}/name: {message}")
+    assert [each.method for each in proxy.exchanges] == ["PUT"]
+
+
+def test_a_body_that_reached_the_store_too_slowly_is_sent_again(proxy: FaultyProxy, behind: Storage) -> None:
+    proxy.forget()
+    proxy.add(*(Rule(Answer(400, "RequestTimeout"), "PUT", f"/{name}", times=1) for name in ("new", "file")))
+    behind.put_new("new", b"1")
+    with behind.new_file("file") as file:
+        file.write(b"2")
+    proxy.add(Rule(Answer(400, "RequestTimeout"), "PUT", "/new", times=1))
+    behind.replace("new", b"3")
+    assert [behind.read(name) for name in ("new", "file")] == [b"3", b"2"]
+    assert sum(each.fault is not None for each in proxy.exchanges) == 3
+
+
 def test_listings_deletions_and_reads_continue_after_replies_that_end_early(
     proxy: FaultyProxy, behind: Storage
 ) -> None:
