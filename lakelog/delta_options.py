@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import os
 import re
+from urllib.parse import quote
 
+from storage_engine.errors import ConfigError
 from storage_engine.storage.objects.object_errors import error_code
 from storage_engine.storage.storage_options import (
     AZURE_ENDPOINTS,
@@ -28,6 +30,7 @@ from storage_engine.storage.storage_options import (
     storage_options,
 )
 
+_UNFIT = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]|^\\]")
 _STATUS = re.compile(r"\b([45][0-9]{2}) [A-Z]")
 
 
@@ -38,8 +41,15 @@ def delta_options(table: str) -> dict[str, str]:
         table: path or URI of the table.
 
     Raises:
-        ConfigError: deltalake would combine credentials of the options with credentials of the environment.
+        ConfigError: deltalake cannot open this path, or would combine credentials of the options with credentials of the
+            environment.
     """
+    unfit = unfit_for_deltalake(table)
+    if unfit is not None:
+        raise ConfigError(
+            table, f"the path has {unfit!r}, and the library deltalake cannot open such tables",
+            "Use a root and a table whose paths do not have it.",
+        )  # fmt: skip
     options = storage_options()
     scheme = table.partition("://")[0]
     if scheme == "s3" and s3_credentials(options, {}):
@@ -55,6 +65,19 @@ def delta_options(table: str) -> dict[str, str]:
     if any(each and each.startswith("http://") for each in endpoints):
         options.setdefault("allow_http", "true")
     return options
+
+
+def unfit_for_deltalake(table: str) -> str | None:
+    """The first part of a table's path that deltalake 1.6.6 cannot handle; None if there is none.
+
+    deltalake reads `%41` in a path as the letter A, but writes it as it is. It ends with a panic if a path has one of the
+    characters `[ ] | ^`, and takes `\\` for `/`. In HDFS, deltalake writes some characters of a path in their
+    percent-encoded form, and reads them in the other form.
+    """
+    if not table.startswith("hdfs://"):
+        found = _UNFIT.search(table)
+        return found[0] if found else None
+    return next((each for each in table.partition("://")[2].partition("/")[2] if quote(each, safe="/") != each), None)
 
 
 def answered(error: Exception) -> tuple[int, str] | None:

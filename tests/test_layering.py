@@ -79,8 +79,8 @@ ABOVE = {
     "lakelog": "lakelog.optional lakelog.rows lakelog.opening lakelog.given_records lakelog.inspection lakelog.spark"
     " pipeline.delta",
     "pipeline.jdbc": "lakelog.dead_letter_tables lakelog.optional pipeline.settings pipeline.delta",
-    "pipeline.export": "lakelog.dead_letter_tables lakelog.optional lakelog.spark pipeline.settings pipeline.spark"
-    " pipeline.job pipeline.topic_model pipeline.stop_request pipeline.delta pipeline.jdbc",
+    "pipeline.export": "lakelog.dead_letter_tables lakelog.delta_options lakelog.optional lakelog.spark"
+    " pipeline.settings pipeline.spark pipeline.job pipeline.topic_model pipeline.stop_request pipeline.delta pipeline.jdbc",
     "pipeline.ingest": "schemas lakelog.dead_letter_tables lakelog.spark pipeline.settings pipeline.spark"
     " pipeline.topic_model pipeline.stop_request pipeline.delta",
     "pipeline.clean": "lakelog.inspection lakelog.spark lakelog.cli.clean pipeline.settings pipeline.spark pipeline.job",

@@ -6,9 +6,9 @@ import argparse
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from lakelog.dead_letter_tables import export_dead_letters_key
+from lakelog.delta_options import unfit_for_deltalake
 from pipeline.delta.export_plan import Export, ExportBounds, ExportMode
 from pipeline.delta.layout_columns import as_partitioned, unfit_cluster, unfit_partition
 from pipeline.delta.table_properties import TableLayout, can_read_deletion_vectors
@@ -22,8 +22,6 @@ from storage_engine.quantities import parse_moment
 if TYPE_CHECKING:
     from storage_engine.topic.chain.topic_state import TopicState
 
-
-_PERCENT_ENCODED = re.compile("%[0-9A-Fa-f]{2}")
 
 OPTIONS_OF_ONE_EXPORT = {
     "--from-offset": "from_offset",
@@ -108,7 +106,7 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
     if wanted.jdbc is not None:
         mode, asked_by = ExportMode.UPSERT, context.settings.place_of("export.jdbc")
         table, dead_letters = str(wanted.jdbc.target()), letters_table(wanted.jdbc.target())
-    unfit = unfit_for_deltalake(table)
+    unfit = unfit_for_deltalake(table) if wanted.jdbc is None else None
     if unfit:
         raise ConfigError(
             context.settings.place_of("export.table"),
@@ -138,18 +136,6 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
     )
     _check_columns(context, export)
     return as_partitioned(export, wanted.partition_by) if wanted.partition_by else export
-
-
-def unfit_for_deltalake(table: str) -> str | None:
-    """The first part of a table's path that deltalake 1.6.6 cannot handle; None if there is none.
-
-    deltalake reads `%41` in a path as the letter A, but writes it as it is. In HDFS, deltalake writes some characters of a
-    path in their percent-encoded form, and reads them in the other form.
-    """
-    if not table.startswith("hdfs://"):
-        encoded = _PERCENT_ENCODED.search(table)
-        return encoded[0] if encoded else None
-    return next((each for each in table.partition("://")[2].partition("/")[2] if quote(each, safe="/") != each), None)
 
 
 def _check_columns(context: JobContext, export: Export) -> None:
