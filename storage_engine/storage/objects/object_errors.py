@@ -24,6 +24,8 @@ PAUSES = (0.05, 0.2, 0.5, 1.0, 2.0)
 _ALL_SETTINGS = "Check the credentials, the endpoint, the region and the bucket."
 _CUT_REPLY = "response body"
 """The part of obstore's messages that says that a reply ended early."""
+_BEYOND_END = "Wanted range starting at"
+"""The part of obstore's messages that says that a store sent no bytes, because a range begins at the end of an object."""
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
 _REDIRECT = "redirect without LOCATION"
@@ -38,6 +40,7 @@ _SLOW_BODY = "RequestTimeout"
 """The error code of S3, with status 400, if the body of a request arrived too slowly."""
 _PASSING = frozenset((408, 409, 412, 429))
 """Statuses below 500 after which a repetition of the request may succeed."""
+_NOT_SATISFIABLE = 416
 _NOT_IMPLEMENTED = 501
 
 
@@ -144,3 +147,8 @@ def is_refused(error: Exception) -> bool:
     if isinstance(error, ValueError) or _REDIRECT in str(error):
         return True
     return status is not None and kind_of(status, error_code(str(error))) is not StorageUnavailableError
+
+
+def is_beyond_end(error: Exception) -> bool:
+    """Whether a range was read that begins at or after the end of an object."""
+    return status_of(error) == _NOT_SATISFIABLE or _BEYOND_END in str(error)

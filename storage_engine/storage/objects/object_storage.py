@@ -56,10 +56,10 @@ from storage_engine.errors import (
 from storage_engine.storage import TEMPORARY, NewFile, StoredFile, check_key
 from storage_engine.storage.objects.object_errors import (
     PAUSES,
+    is_beyond_end,
     is_refused,
     pause_or_raise,
     repeated,
-    status_of,
     storage_error,
 )
 from storage_engine.storage.objects.object_store_access import checked_uri, object_store
@@ -226,7 +226,7 @@ class ObjectStorage:
                 return self._read_parts(key, start, found.meta["size"])
             return bytes(found.bytes())
         except BaseError as error:
-            if status_of(error) != 416:  # a part begins behind the file's end
+            if not is_beyond_end(error):  # a part begins behind the file's end
                 raise
         size = int(self._store.head(key)["size"])
         return self._read_parts(key, start, size) if start < size else b""
