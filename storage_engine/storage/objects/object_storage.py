@@ -17,7 +17,8 @@ otherwise the process ends with an error.
 
 **replace** is also conditional (`If-Match`): the object must still have the content that this process saw last. A put
 whose reply was lost can reach the store late, perhaps after the next replacement. Then the condition of the late put
-is no longer true, so this put cannot bring back the older content.
+is no longer true, so this put cannot bring back the older content. On S3, the condition compares only the bytes (their
+ETag), not the metadata. So the caller must not store bytes again that the object has had before.
 
 obstore repeats all other requests for up to 30 seconds. Repeating these requests is harmless: data files have random
 names, and are always written with the same bytes. If only the beginning of a reply arrives, obstore repeats some

@@ -12,6 +12,7 @@ from storage_engine.errors import AmbiguousPutError, FencedError
 from storage_engine.log.holds import Holds
 from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.append.appending import append_records
+from storage_engine.topic.broker_settings import put_broker_settings, read_broker_settings
 from storage_engine.topic.readers.consumer_files import read_consumers
 from storage_engine.topic.readers.membership import Membership, find_group, join
 from storage_engine.topic.topics import Topics
@@ -50,6 +51,16 @@ def append(topics: Topics) -> None:
 
 def member_of(topics: Topics, member: str) -> Membership:
     return join(topics.storage, topics.state("t"), "g", member, "host", START, holds_back=True)
+
+
+def test_a_put_of_settings_that_arrives_late_does_not_undo_a_later_change(proxy: FaultyProxy, topics: Topics) -> None:
+    """The late put replaces settings that are equal to the present settings."""
+    put_broker_settings(topics.storage, {"log.retention.ms": "7"})
+    proxy.add(Rule(Hold(), "PUT", "settings.json", times=1))
+    put_broker_settings(topics.storage, {"log.retention.ms": "1"})
+    put_broker_settings(topics.storage, {"log.retention.ms": "7"})
+    assert [reply.status for reply in proxy.release()] == [412]
+    assert read_broker_settings(topics.storage) == {"log.retention.ms": "7"}
 
 
 def test_if_the_put_of_a_joining_member_arrives_late_no_committed_position_is_lost(
