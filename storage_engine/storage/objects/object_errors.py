@@ -38,7 +38,7 @@ def storage_error(place: str, error: Exception) -> StorageError:
         return StorageAccessError(place, "the bucket does not exist", "Create the bucket, or correct the root.")
     if isinstance(error, FileNotFoundError):
         return NotFoundError(place, "no such file", "Check the root and the name.")
-    answer = " ".join(filter(None, (str(status or ""), error_code(str(error)))))
+    answer = answer_of(error)
     if any(word in str(error) for word in _CREDENTIAL_SERVICES):
         return StorageAccessError(
             place,
@@ -62,6 +62,11 @@ def storage_error(place: str, error: Exception) -> StorageError:
             place, f"the store refused the request ({answer})", "Check the endpoint, the region and the bucket."
         )
     return StorageUnavailableError(place, f"the store answered {answer}", "Repeat the command later.")
+
+
+def answer_of(error: Exception) -> str:
+    """The HTTP status and the error code in an error of obstore; empty if the store did not answer."""
+    return " ".join(filter(None, (str(status_of(error) or ""), error_code(str(error)))))
 
 
 def kind_of(status: int) -> type[StorageError]:

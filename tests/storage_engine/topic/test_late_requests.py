@@ -10,13 +10,15 @@ from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import AmbiguousPutError, FencedError
 from storage_engine.log.holds import Holds
+from storage_engine.storage.objects import object_storage
 from storage_engine.storage.storage_opening import open_storage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.broker_settings import put_broker_settings, read_broker_settings
+from storage_engine.topic.chain.version_files import version_key
 from storage_engine.topic.readers.consumer_files import read_consumers
 from storage_engine.topic.readers.membership import Membership, find_group, join
 from storage_engine.topic.topics import Topics
-from tests.servers.faults import Hold, Rule
+from tests.servers.faults import Answer, Fault, Hold, Rule
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.object_server import ObjectServer
 from tests.storage_engine.record_tables import Row, to_table
@@ -51,6 +53,31 @@ def append(topics: Topics) -> None:
 
 def member_of(topics: Topics, member: str) -> Membership:
     return join(topics.storage, topics.state("t"), "g", member, "host", START, holds_back=True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "answer", "statuses"), [(Hold(), "", [200] + 5 * [412]), (Answer(503), " (it answered 503 SlowDown)", [])]
+)
+def test_an_append_without_an_answer_is_possibly_committed(
+    proxy: FaultyProxy,
+    topics: Topics,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Fault,
+    answer: str,
+    statuses: list[int],
+) -> None:
+    monkeypatch.setattr(object_storage, "PAUSES", (0.0,))
+    proxy.add(Rule(fault, "PUT", "/meta/t/0"))
+    with pytest.raises(AmbiguousPutError) as caught:
+        append(topics)
+    assert str(caught.value) == (
+        f"{topics.storage.uri}/{version_key('t', 2)}: version 2 of topic t may have been put: the store did not answer"
+        f" whether it created the file{answer}. The change may be committed. Check with `lakelog topics describe` before"
+        " you repeat the change."
+    )
+    proxy.clear()
+    assert [reply.status for reply in proxy.release()] == statuses
+    assert topics.state("t").partitions[0].high_watermark == (10 if statuses else 5)
 
 
 def test_a_put_of_settings_that_arrives_late_does_not_undo_a_later_change(proxy: FaultyProxy, topics: Topics) -> None:
