@@ -138,7 +138,11 @@ class Storage(Readable, Protocol):
         """
 
     def replace(self, key: str, data: Buffer) -> None:
-        """Create a whole file or replace it, atomically and durably."""
+        """Create a whole file or replace it, atomically and durably.
+
+        An object store may execute a replacement late, after its caller has repeated it. A late replacement has no effect
+        if the file never gets the same bytes again. So bytes that can repeat need a random id or a time.
+        """
 
     def new_file(self, key: str, *, durable: bool = True) -> NewFile:
         """Begin a file. No other process uses its name.

@@ -1,14 +1,15 @@
 """Stores the broker's settings of a root, so that every job and command on the root uses the same settings.
 
-    meta/@broker/settings.json    {"format":2,"settings":{"log.retention.hours":"24"},"digest":"..."}
+    meta/@broker/settings.json    {"format":2,"id":"8d1f...","settings":{"log.retention.hours":"24"},"digest":"..."}
 
-`settings` contains Kafka's broker keys with their values as text. The document is written once. A run writes it if
-three conditions are met: the root has no document, the settings file of the run has a section `broker`, and the run
-is about to create a topic. The document then contains this section. An ingest into an existing topic also writes the
-document. If two runs with a section `broker` start together, one run writes the document first. The second run ends
-with an error if its section has other settings. After the first write, only `lakelog broker alter` changes the
-document, by one atomic replacement. If two operators change the document at the same time, the last change wins. A
-topic's name cannot contain `@`, so no topic uses the folder meta/@broker/.
+`settings` contains Kafka's broker keys with their values as text. `id` is different each time, so two documents never
+have the same bytes: Storage.replace requires this. Documents of older versions have no `id`. The document is written
+once. A run writes it if three conditions are met: the root has no document, the settings file of the run has a section
+`broker`, and the run is about to create a topic. The document then contains this section. An ingest into an existing
+topic also writes the document. If two runs with a section `broker` start together, one run writes the document first.
+The second run ends with an error if its section has other settings. After the first write, only `lakelog broker alter`
+changes the document, by one atomic replacement. If two operators change the document at the same time, the last change
+wins. A topic's name cannot contain `@`, so no topic uses the folder meta/@broker/.
 
 The settings of one run (a file, the environment, --set) override the root's settings in that run, key by key. If a
 run uses another value than the root's value, the run prints a line with the difference.
@@ -17,6 +18,7 @@ run uses another value than the root's value, the run prints a line with the dif
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -90,8 +92,8 @@ def begin_broker_settings(storage: Storage, settings: Mapping[str, str]) -> None
 
 
 def _encoded(settings: Mapping[str, str]) -> bytes:
-    body = json.dumps({"format": FORMAT, "settings": dict(sorted(settings.items()))}, separators=(",", ":"))
-    return encode_document(SETTINGS_KEY, body.encode())
+    document = {"format": FORMAT, "id": uuid.uuid4().hex, "settings": dict(sorted(settings.items()))}
+    return encode_document(SETTINGS_KEY, json.dumps(document, separators=(",", ":")).encode())
 
 
 @dataclass(frozen=True, kw_only=True)

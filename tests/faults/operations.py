@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
+from typing_extensions import Buffer
 
 from lakelog.spark.sink.committing import CheckpointFolder, commit_batch
 from lakelog.spark.sink.sink_staging import StagedRows
@@ -83,6 +84,7 @@ from tests.faults.world import (
     with_retries,
 )
 from tests.storage_engine.record_tables import Row, to_table
+from tests.storage_engine.topic.wrapped_storage import PlainStorage
 
 Made = TypeVar("Made")
 Acknowledge = Callable[[int], None]
@@ -427,33 +429,48 @@ class MovingAConsumer(Operation):
 
 
 class JoiningAGroup(Operation):
-    """A member of a group takes over from another member that has read more records, and commits. The positions are
-    always the complete positions of one commit."""
+    """A member of a group takes over from another member, and commits. The other member commits right before each put of
+    the new member. The positions are always those of the last commit, or of a later commit."""
 
     name = "group"
-    before, after = {0: 1, 1: 0}, {0: 3, 1: 2}
+    positions = ({0: 1, 1: 0}, {0: 2, 1: 1}, {0: 3, 1: 2})
+    """Before the operation, after the commit of the other member, and after the commit of the new member."""
 
     def prepare(self, world: World) -> list[Contents]:
         naive: Naive = {"t": NaiveTopic.of(2)}
         world.create("t")
         _segments(world, naive, batch("a", 3, 2))
-        self._join(world).commit(world.topics.state("t"), self.before, START)
-        return stages(naive)
+        self._join(world, world.storage).commit(world.topics.state("t"), self.positions[0], START)
+        return stages(naive, lambda _: None, lambda _: None)
 
     @staticmethod
-    def _join(world: World) -> Membership:
-        return join(world.storage, world.topics.state("t"), "g", "member", "host", START)
+    def _join(world: World, storage: Storage) -> Membership:
+        return join(storage, world.topics.state("t"), "g", "member", "host", START)
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
-        member = with_retries(lambda: self._join(world))
-        require(member.consumer.positions in (self.before, self.after), f"joined at {member.consumer.positions}")
-        with_retries(lambda: member.commit(world.topics.state("t"), self.after, START))
-        acknowledge(0)
+        other = with_retries(lambda: self._join(world, world.storage))
+        state = with_retries(lambda: world.topics.state("t"))
+        acknowledged: list[Mapping[int, int]] = []
+
+        class CommitsFirst(PlainStorage):
+            def put_new(self, key: str, data: Buffer) -> None:
+                with suppress(FencedError):
+                    other.commit(state, JoiningAGroup.positions[1], START)
+                    acknowledged.append(other.consumer.positions)
+                    acknowledge(1)
+                super().put_new(key, data)
+
+        member = with_retries(lambda: self._join(world, CommitsFirst(world.storage)))
+        found = member.consumer.positions
+        require(found in (acknowledged or self.positions), f"joined at {found}, where {acknowledged} was committed")
+        with_retries(lambda: member.commit(state, self.positions[2], START))
+        acknowledge(2)
 
     def check(self, world: World, acknowledged: int) -> None:
         consumers = read_consumers(world.storage, world.topics.state("t"))
         found = [each.positions for each in consumers.known]
-        require(not consumers.damaged and found in ([self.before], [self.after]), f"the group is at {found}")
+        is_right = not consumers.damaged and found in [[each] for each in self.positions[acknowledged:]]
+        require(is_right, f"the group is at {found}, where commit {acknowledged} was acknowledged")
 
 
 class Deleting(Retaining):

@@ -55,8 +55,7 @@ def storage_error(place: str, error: Exception) -> StorageError:
         return StorageAccessError(place, "the bucket does not exist", "Create the bucket, or correct the root.")
     if isinstance(error, FileNotFoundError):
         return NotFoundError(place, "no such file", "Check the root and the name.")
-    code = error_code(str(error))
-    answer = " ".join(filter(None, (str(status or ""), code)))
+    code, answer = error_code(str(error)), answer_of(error)
     if _REDIRECT in str(error):
         return StorageError(
             place, "the store answered with a redirect, because the bucket is in another region or the endpoint is wrong",
@@ -89,6 +88,11 @@ def storage_error(place: str, error: Exception) -> StorageError:
         remedy = "Check the endpoint, the region and the bucket." if code else _ALL_SETTINGS
         return StorageError(place, f"the store refused the request ({answer})", remedy)
     return StorageUnavailableError(place, f"the store answered {answer}", "Repeat the command later.")
+
+
+def answer_of(error: Exception) -> str:
+    """The HTTP status and the error code in an error of obstore; empty if the store did not answer."""
+    return " ".join(filter(None, (str(status_of(error) or ""), error_code(str(error)))))
 
 
 def kind_of(status: int, code: str) -> type[StorageError]:

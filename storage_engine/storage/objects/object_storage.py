@@ -17,7 +17,8 @@ otherwise the process ends with an error.
 
 **replace** is also conditional (`If-Match`): the object must still have the content that this process saw last. A put
 whose reply was lost can reach the store late, perhaps after the next replacement. Then the condition of the late put
-is no longer true, so this put cannot bring back the older content.
+is no longer true, so this put cannot bring back the older content. On S3, the condition compares only the bytes (their
+ETag), not the metadata. So the caller must not store bytes again that the object has had before.
 
 obstore repeats all other requests for up to 30 seconds. Repeating these requests is harmless: data files have random
 names, and are always written with the same bytes. If only the beginning of a reply arrives, obstore repeats some
@@ -56,6 +57,7 @@ from storage_engine.errors import (
 from storage_engine.storage import TEMPORARY, NewFile, StoredFile, check_key
 from storage_engine.storage.objects.object_errors import (
     PAUSES,
+    answer_of,
     is_beyond_end,
     is_refused,
     pause_or_raise,
@@ -159,7 +161,7 @@ class ObjectStorage:
             if pause is not None:
                 time.sleep(pause)
         if put.is_unclear:
-            raise self._ambiguous(key, "the store did not answer whether it created the file")
+            raise self._ambiguous(key, f"the store did not answer whether it created the file{put.last_answer}")
         raise StorageUnavailableError(
             self._place(key), f"the store answered {len(PAUSES) + 1} times that other requests conflict with this one (409)",
             "Repeat the command later.",
@@ -195,8 +197,9 @@ class ObjectStorage:
             if pause is not None:
                 time.sleep(pause)
         raise StorageUnavailableError(
-            self._place(key), f"could not be replaced in {len(PAUSES) + 1} attempts", "Repeat the command later."
-        )
+            self._place(key), f"could not be replaced in {len(PAUSES) + 1} attempts{put.last_answer}",
+            "Repeat the command later.",
+        )  # fmt: skip
 
     def _version(self, key: str) -> UpdateVersion | None:
         """What identifies the present content of an object; None if there is no object."""
@@ -328,11 +331,13 @@ class _MarkedPut:
 
     mark: is in the metadata of the object if one of the attempts took effect.
     is_unclear: whether an attempt may have taken effect, or may still take effect.
+    last_answer: the status and the error code of the last unclear answer, as a part of a message; empty if there is none.
     """
 
     def __init__(self, store: ObjectStore, key: str, data: Buffer, place: str) -> None:
         self.mark = secrets.token_hex(16)
         self.is_unclear = False
+        self.last_answer = ""
         self._store = store
         self._key = key
         self._data = memoryview(data).cast("B")
@@ -357,6 +362,8 @@ class _MarkedPut:
             if not self.is_unclear and is_refused(error):
                 raise storage_error(self._place, error) from None
             self.is_unclear = True
+            if answer := answer_of(error):
+                self.last_answer = f" (it answered {answer})"
             return None
 
 

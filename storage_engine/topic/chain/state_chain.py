@@ -69,7 +69,7 @@ from storage_engine.topic.chain.history_file import file_end, has_other, is_roll
 from storage_engine.topic.chain.segment_lists import RESTORE, SegmentLists
 from storage_engine.topic.chain.state_checks import contradictions
 from storage_engine.topic.chain.topic_state import ChangeNote, TopicState
-from storage_engine.topic.chain.version_files import encode_state, retired_version, version_key
+from storage_engine.topic.chain.version_files import encode_state, retired_version, unclear_put, version_key
 
 _ID_BYTES = 128  # enough to hold `{"id":"...","parent":"..."`
 _VERSION = re.compile(r"([0-9]{20})\.json")
@@ -218,6 +218,7 @@ class StateChain:
 
         Raises:
             AlreadyExistsError: the topic already has a chain. Nothing was written to it.
+            AmbiguousPutError: it is unknown whether the chain was begun.
         """
         first = self._lists.spilled(first, 0).model_copy(update={"version": 0, "parent": "", "id": uuid.uuid4().hex})
         try:
@@ -225,8 +226,10 @@ class StateChain:
         except (AlreadyExistsError, AmbiguousPutError) as error:
             try:
                 is_ours = self._is_ours(first)
-            except (StorageError, CorruptionError):
-                raise AmbiguousPutError(error.place, error.problem, error.remedy) from None
+            except (StorageError, CorruptionError) as unread:
+                raise unclear_put(self.topic, 0, "may have been put, but cannot be read", unread) from error
+            if not is_ours and isinstance(error, AmbiguousPutError):
+                raise unclear_put(self.topic, 0, "may have been put", error) from error
             if not is_ours:
                 raise
         self._seen = first
@@ -259,10 +262,7 @@ class StateChain:
             self._seen = None
             return changed if self._is_in_history(changed, parent, is_there) else None
         except (StorageError, CorruptionError) as error:
-            raise AmbiguousPutError(
-                error.place, f"version {version} of topic {self.topic} was put, but the check after it failed: {error.problem}",
-                "The change may be committed. Check with `lakelog topics describe` before you repeat the change.",
-            ) from error  # fmt: skip
+            raise unclear_put(self.topic, version, "was put, but the check after it failed", error) from error
 
     def _put(self, state: TopicState) -> bool:
         """Put a version. True if it was created; False if there is a version of this number, perhaps this one.
@@ -294,7 +294,7 @@ class StateChain:
             except (StorageError, CorruptionError):
                 break
         assert unclear is not None
-        raise unclear
+        raise unclear_put(self.topic, state.version, "may have been put", unclear) from unclear
 
     def _is_ours(self, state: TopicState) -> bool:
         """Whether a put with an unclear result created this version. If so, the version is durable on return."""

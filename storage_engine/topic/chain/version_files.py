@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from storage_engine.errors import AmbiguousPutError, CorruptionError, StorageError
 from storage_engine.topic.chain.documents import FORMAT, encode_document
 from storage_engine.topic.chain.segment_lists import without_listed
 from storage_engine.topic.chain.topic_state import TopicState
@@ -21,6 +22,19 @@ def encode_state(state: TopicState) -> bytes:
     if state.format < FORMAT:
         return body
     return encode_document(version_key(state.topic, state.version), body)
+
+
+def unclear_put(topic: str, version: int, what: str, error: StorageError | CorruptionError) -> AmbiguousPutError:
+    """The error for a version that may be committed. The caller of the change must not simply repeat the change.
+
+    Args:
+        what: what is known about the version, for example "may have been put".
+        error: why no more is known.
+    """
+    return AmbiguousPutError(
+        error.place, f"version {version} of topic {topic} {what}: {error.problem}",
+        "The change may be committed. Check with `lakelog topics describe` before you repeat the change.",
+    )  # fmt: skip
 
 
 def retired_version(topic: str) -> bytes:

@@ -5,15 +5,15 @@ reader continues where it stopped, and cleaning keeps unread records.
     meta/<topic>/groups/<name>-<8 hex digits>.<generation>.json     a group whose member has this generation
 
     {"format":2,"name":"billing","kind":"group","topic_id":"...","positions":{"0":123},"registered_ms":...,
-     "updated_ms":...,"holds_back":false,"generation":4,"member":"...","host":"...","seen_ms":...,
-     "samples":[[<ms>,<position>,<end>],...],"digest":"..."}
+     "updated_ms":...,"holds_back":false,"generation":4,"joining":false,"member":"...","host":"...",
+     "seen_ms":...,"samples":[[<ms>,<position>,<end>],...],"digest":"..."}
 
 A consumer registers before it reads. A consumer raises its positions only after it has safely stored the records that
 it has read. Each change replaces the consumer's file. The file of an export is only a report, because the export's
 real position is in the exported table. After a crash the file is complete, and the positions in the file are never
 higher than the real positions of the consumer. If a table is restored to an earlier state, its consumer lowers its
-positions when it registers again. If a group has several files, only the file with the highest generation is used
-(topic.readers.membership).
+positions when it registers again. If a group has several files, only one file is used: of the files without
+`"joining":true`, the file with the highest generation (topic.readers.membership).
 
 If a consumer has no position for a partition, it has read nothing of this partition. A damaged file counts as a
 consumer that has read nothing, so cleaning does not fail. Cleaning keeps records for this consumer for the same time
@@ -54,6 +54,8 @@ STREAM_KIND = "stream"
 """The position is stored in a Spark checkpoint."""
 ACTIVE_MS = 300_000
 """How long a member that writes nothing counts as active: Kafka's default of max.poll.interval.ms."""
+MORE_LISTINGS = 2
+"""How often the files are listed again if a listed file was deleted before it was read."""
 _EXPORT = "export "
 _MOST_SAMPLES = 10
 _SAMPLE_MS = 1_000
@@ -82,6 +84,7 @@ class Consumer(Frozen):
     updated_ms: the time of the last change of the positions.
     holds_back: whether cleaning waits for this consumer, within limits.
     generation: the number of the member that may commit; 0 for a consumer without members.
+    joining: whether the member is still joining. Then this file is not used, but fences the members of lower generations.
     member, host: the name and the machine of this member; empty after the member has left.
     seen_ms: when the member last wrote.
     samples: the last ten samples, oldest first. Two samples are about a second or more apart.
@@ -96,6 +99,7 @@ class Consumer(Frozen):
     updated_ms: Long
     holds_back: bool = True
     generation: Long = 0
+    joining: bool = False
     member: str = ""
     host: str = ""
     seen_ms: Long = 0
@@ -104,6 +108,10 @@ class Consumer(Frozen):
     def is_active(self, now_ms: int) -> bool:
         """Whether a member reads for this group, according to the group's file."""
         return bool(self.member) and now_ms - self.seen_ms < ACTIVE_MS
+
+    def precedes(self, other: Consumer) -> bool:
+        """Whether `other`, another file of the same group, is used instead of this file."""
+        return (not self.joining, self.generation) < (not other.joining, other.generation)
 
     def moved(self, state: TopicState, positions: Mapping[int, int], now_ms: int) -> Consumer:
         """A copy of this consumer with other positions."""
@@ -185,7 +193,7 @@ class KeptConsumers:
         def read(file: StoredFile) -> Consumer | None:
             kept = self._files.get(file.key)
             found = kept[1] if kept is not None and kept[0] == file else read_consumer(storage, file.key)
-            if now_ms - file.modified_ms > _SETTLED_MS:
+            if found is not None and now_ms - file.modified_ms > _SETTLED_MS:
                 files[file.key] = file, found
             return found
 
@@ -200,19 +208,36 @@ def _consumers(
     read: Callable[[StoredFile], Consumer | None],
     listed: Iterable[StoredFile] | None = None,
 ) -> Consumers:
+    folder = group_folder(state.topic)
+    known, damaged, is_whole = _read_all(state, read, storage.list(folder) if listed is None else listed)
+    for _ in range(MORE_LISTINGS):
+        if is_whole:
+            break
+        known, damaged, is_whole = _read_all(state, read, storage.list(folder))
+    damaged += folders_for_documents(storage.folders, folder.rstrip("/"), _WHAT, _REMOVE)
+    return Consumers(tuple(known.values()), tuple(damaged))
+
+
+def _read_all(
+    state: TopicState, read: Callable[[StoredFile], Consumer | None], files: Iterable[StoredFile]
+) -> tuple[dict[str, Consumer], list[CorruptionError], bool]:
+    """The consumers by name, an error for each damaged file, and whether every listed file was still there."""
     known: dict[str, Consumer] = {}
     damaged: list[CorruptionError] = []
-    for file in storage.list(group_folder(state.topic)) if listed is None else listed:
+    is_whole = True
+    # Lower generations first: topic.readers.membership has the reason.
+    for file in sorted(files, key=lambda file: _stem_and_generation(file.key)):
         try:
             found = read(file)
         except CorruptionError as error:
             damaged.append(error)
-        else:
-            if found is not None and found.topic_id == state.topic_id:
-                other = known.get(found.name)
-                known[found.name] = found if other is None or found.generation > other.generation else other
-    damaged += folders_for_documents(storage.folders, group_folder(state.topic).rstrip("/"), _WHAT, _REMOVE)
-    return Consumers(tuple(known.values()), tuple(damaged))
+            continue
+        if found is None:
+            is_whole = False
+        elif found.topic_id == state.topic_id:
+            other = known.get(found.name)
+            known[found.name] = found if other is None or other.precedes(found) else other
+    return known, damaged, is_whole
 
 
 def all_consumers(storage: Storage, topic: str) -> tuple[Consumer, ...]:
@@ -329,9 +354,9 @@ def generations(storage: Storage, topic: str, name: str) -> dict[int, str]:
     stem = _stem(topic, name)
     found = {}
     for file in storage.list(group_folder(topic)):
-        match = _FILE.fullmatch(file.key)
-        if match is not None and match["stem"] == stem:
-            found[int(match["generation"] or 0)] = file.key
+        there, generation = _stem_and_generation(file.key)
+        if there == stem:
+            found[generation] = file.key
     return dict(sorted(found.items()))
 
 
@@ -350,6 +375,11 @@ def check_no_folder(storage: Storage, topic: str, name: str) -> None:
 def consumer_key(topic: str, name: str, generation: int = 0) -> str:
     """The key of a consumer's file. It is readable, and different for each name and each generation."""
     return f"{_stem(topic, name)}{f'.{generation}' if generation else ''}.json"
+
+
+def _stem_and_generation(key: str) -> tuple[str, int]:
+    match = _FILE.fullmatch(key)
+    return (match["stem"], int(match["generation"] or 0)) if match is not None else (key, 0)
 
 
 def _stem(topic: str, name: str) -> str:

@@ -1,29 +1,53 @@
 """Ensures that only one member at a time reads for a group and commits the group's positions.
 
 A member joins with the next generation: it puts a new file for that generation (topic.readers.consumer_files). The
-put fails if the file exists, so two members never have the same generation. Only the file of the highest generation
-is used. A member of a lower generation is fenced: a later commit of this member changes a file that is no longer
-used.
+put fails if the file exists, so two members never have the same generation. At first the file has `"joining":true`. A
+joining file only fences the members of lower generations. The group's positions are in the **file in use**: of the
+files that are not joining, the file of the highest generation.
 
-    join    put the file of generation g + 1 with the positions of g, read g again, delete g
+    join    read the file in use, put the joining file of generation g + 1, read the file in use again, replace the
+            joining file by a complete file with these positions, delete the files of lower generations
+    reset   join with other positions, and begin again if a higher generation exists
     commit  check that no higher generation exists, replace the file, and check again
 
-The file of generation g is read again after the put. The reason is that the member of generation g can have committed
-between the first read and the put. So a commit that raises no FencedError is never lost. After a crash the file of
-the highest generation is complete, and the next join deletes the files of lower generations. Each call of a member
-writes at most one file, and can be repeated.
+A group without a file has no positions, so its first member puts a complete file at once. If several members join at
+the same time, each join succeeds, but only the member of the highest generation can commit.
+
+**A commit that raises no FencedError is never lost.** Assume that a member commits to file c, which is in use.
+
+- The commit's last check found no higher generation. So the commit replaced file c before file c + 1 was put.
+- A member that joins reads the file in use again after its own put. So its complete file contains the positions of
+  every commit without an error in lower generations.
+- File c stays in use until the file of a higher generation is complete, and no process deletes file c before that. So
+  if a joining member dies, or if its put arrives after it has given up, the group continues at the positions in file c.
+- A joining member that is overtaken by a higher generation may still complete its file, even much later. But no commit
+  follows, because the member is already fenced.
+- A fenced member may still replace its file, even after the file was deleted, and then gets a FencedError. If a file of
+  a higher generation is complete, the late file is not used. Otherwise the next member continues at the positions in
+  the late file, or at the positions before.
+
+Files are read in the order of their generations, the lowest first. If file c is deleted before it is read, then a file
+of a higher generation is already complete, and is read next. If this file was not in the listing, the files are listed
+again.
+
+After a crash, the next join deletes the files of lower generations. If a process dies during a reset, either all new
+positions are stored or none. Each call of a member writes only one file, and can be
+repeated. If the file in use was removed by hand and only a joining file is left, the joining file is used. It contains
+the positions of the moment at which its member began to join.
 
 Only one thread may use a Membership. Any number of processes may join, commit and reset in parallel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from storage_engine.errors import (
     AlreadyExistsError,
     AmbiguousPutError,
     ConflictError,
+    CorruptionError,
     FencedError,
     NotFoundError,
     StateError,
@@ -35,6 +59,7 @@ from storage_engine.topic.readers.consumer_files import (
     DATABASE_EXPORT_KIND,
     EXPORT_KIND,
     GROUP_KIND,
+    MORE_LISTINGS,
     STREAM_KIND,
     Consumer,
     check_no_folder,
@@ -143,11 +168,54 @@ def find_group(storage: Storage, state: TopicState, name: str) -> Consumer | Non
         CorruptionError: its file is damaged.
     """
     check_no_folder(storage, state.topic, name)
-    for key in reversed(generations(storage, state.topic, name).values()):
-        found = read_consumer(storage, key)
-        if found is not None:
-            return found if found.topic_id == state.topic_id else None
-    return None
+    files = _read(storage, state, generations(storage, state.topic, name).values())
+    for _ in range(MORE_LISTINGS):
+        if files.is_whole:
+            break
+        files = _read(storage, state, generations(storage, state.topic, name).values())
+    return files.used
+
+
+class _Files(NamedTuple):
+    """The files of a group.
+
+    used: the file in use; None if the topic has no such group.
+    last: the file of the highest generation, which may be joining.
+    is_whole: False if a file was deleted before it was read: another member has joined, or the group was deleted.
+    """
+
+    used: Consumer | None
+    last: Consumer | None
+    is_whole: bool
+
+
+def _read(storage: Storage, state: TopicState, keys: Iterable[str]) -> _Files:
+    """Read the files of a group. A damaged file is ignored if a complete file of a higher generation exists.
+
+    Args:
+        keys: the keys of the files, the lowest generation first.
+
+    Raises:
+        CorruptionError: a file that may be in use, or that may be joining, is damaged.
+    """
+    used = last = None
+    damage: CorruptionError | None = None
+    is_whole = True
+    for key in keys:
+        try:
+            found = read_consumer(storage, key)
+        except CorruptionError as error:
+            damage = error
+            continue
+        if found is None:
+            is_whole = False
+            continue
+        damage = damage if found.joining else None
+        if found.topic_id == state.topic_id:
+            used, last = found if used is None or used.precedes(found) else used, found
+    if damage is not None:
+        raise damage
+    return _Files(used, last, is_whole)
 
 
 def check_resettable(consumer: Consumer, topic: str, now_ms: int) -> None:
@@ -194,17 +262,15 @@ def _claim(
     *,
     idle: bool = False,
 ) -> Consumer:
-    """Put the file of the next generation, and delete the files of lower generations."""
+    """Put the file of the next generation, complete it, and delete the files of lower generations."""
     check_no_folder(storage, state.topic, name)
     for _ in range(_MOST_ATTEMPTS):
         there = generations(storage, state.topic, name)
-        newest = max(there, default=0)
-        found = read_consumer(storage, there[newest]) if there else None
-        if found is not None and found.topic_id == state.topic_id:
+        changed = {**changes, "generation": max(there, default=0) + 1}
+        files = _read(storage, state, there.values())
+        for found in filter(None, (files.used, files.last)):
             check_resettable(found, state.topic, now_ms) if idle else _check_kind(found, state.topic)
-        else:
-            found = None
-        before = found or Consumer(
+        before = files.used or Consumer(
             name=name,
             kind=GROUP_KIND,
             topic_id=state.topic_id,
@@ -212,21 +278,24 @@ def _claim(
             updated_ms=now_ms,
             holds_back=False,
         )
-        before = before.model_copy(update={**changes, "generation": newest + 1})
-        claimed = before.moved(state, positions(before), now_ms)
+        claimed = before.model_copy(update={**changed, "joining": files.used is not None})
+        if not claimed.joining:
+            claimed = claimed.moved(state, positions(claimed), now_ms)
         if not _put_new(storage, state.topic, claimed):
             continue
-        if found is not None:  # the previous member may have committed since the read
-            last = read_consumer(storage, there[newest])
-            if last is not None and last.positions != found.positions:
-                claimed = claimed.moved(state, positions(last), now_ms)
-                put_consumer(storage, state.topic, claimed)
+        if claimed.joining:  # the previous member may have committed since the read
+            again = _read(storage, state, there.values()).used
+            if again is None:  # a higher generation is already complete, or the group was deleted
+                continue
+            before = again
+            claimed = before.model_copy(update={**changed, "joining": False}).moved(state, positions(before), now_ms)
+            put_consumer(storage, state.topic, claimed)
         for key in there.values():
             storage.delete(key)
         now_there = generations(storage, state.topic, name)
         if 0 in now_there and not there:  # a consumer without members registered meanwhile: its name is taken
             storage.delete(consumer_key(state.topic, name, claimed.generation))
-        elif max(now_there, default=0) == claimed.generation:
+        elif max(now_there, default=0) == claimed.generation or (now_there and not idle):
             return claimed
     raise ConflictError(
         f"group {name}, topic {state.topic}",

@@ -28,6 +28,7 @@ from storage_engine.errors import (
     UnsupportedError,
 )
 from storage_engine.storage import Storage
+from storage_engine.storage.objects import object_storage
 from storage_engine.storage.storage_opening import open_storage
 from storage_engine.storage.storage_options import storage_options
 from tests.servers.azurite import account_token
@@ -205,6 +206,22 @@ def test_a_put_knows_whether_it_created_the_file(proxy: FaultyProxy, behind: Sto
     with pytest.raises(AlreadyExistsError):
         behind.put_new("theirs", b"this writer")
     assert behind.read("theirs") == b"another writer"
+
+
+@pytest.mark.parametrize(
+    ("fault", "answer"),
+    [(DropRequest(), ""), (Answer(503), r" \(it answered 503 SlowDown\)"), (Answer(429), r" \(it answered 429 TooMany")],
+    ids=repr,
+)  # fmt: skip
+def test_the_error_of_a_put_that_is_never_executed_has_the_last_answer(
+    proxy: FaultyProxy, behind: Storage, monkeypatch: pytest.MonkeyPatch, fault: Fault, answer: str
+) -> None:
+    monkeypatch.setattr(object_storage, "PAUSES", (0.0,))
+    proxy.add(always(fault, "PUT", "/name"))
+    with pytest.raises(AmbiguousPutError, match=f"the store did not answer whether it created the file{answer}"):
+        behind.put_new("name", b"data")
+    with pytest.raises(StorageUnavailableError, match=f"could not be replaced in 2 attempts{answer}"):
+        behind.replace("name", b"data")
 
 
 @pytest.mark.parametrize("fault", [DropReply(), DropRequest(), Answer(503), AnswerAfterwards(500)], ids=repr)

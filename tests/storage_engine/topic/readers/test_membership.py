@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from itertools import pairwise
+from contextlib import suppress
+from itertools import count, pairwise
 
 import pytest
 
@@ -20,6 +21,7 @@ from storage_engine.topic.readers.consumer_files import (
     EXPORT_KIND,
     STREAM_KIND,
     Consumer,
+    KeptConsumers,
     PositionSample,
     consumer_key,
     forget,
@@ -138,6 +140,107 @@ def test_a_commit_between_a_joins_read_and_its_put_is_taken_over(topics: Topics)
     second = join(CommitsFirst(topics.storage), state_of(topics), "g", "n", "host", START)
     assert second.consumer.positions == {0: 4}
     assert group_of(topics) == second.consumer
+
+
+class _KilledError(BaseException):
+    """The process ends before its next call."""
+
+
+def take_over(storage: Storage, state: TopicState) -> None:
+    join(storage, state, "g", "n", "host", START + ACTIVE_MS)
+
+
+def reset(storage: Storage, state: TopicState) -> None:
+    set_positions(storage, state, "g", {0: 1}, START + ACTIVE_MS)
+
+
+@pytest.mark.parametrize(("come", "change"), [(take_over, {}), (reset, {0: 1})])
+def test_a_commit_before_the_put_of_a_process_that_is_then_killed_is_not_lost(
+    topics: Topics, come: Come, change: dict[int, int]
+) -> None:
+    """The process is killed before each of its calls to the storage."""
+    found: list[dict[int, int]] = []
+    for last in count():
+        first = member_of(topics, holds_back=True)
+        first.commit(state_of(topics), {0: 2}, START)
+
+        def before(call: int, verb: str, key: str, first: Membership = first, last: int = last) -> None:
+            if verb == "put_new":
+                first.commit(state_of(topics), {0: 4, 1: 0}, START)
+            if call == last:
+                raise _KilledError
+
+        storage = BeforeEachCall(topics.storage, before)
+        with suppress(_KilledError):
+            come(storage, state_of(topics))
+        committed, positions = first.consumer.positions, group_of(topics).positions
+        is_done = storage.calls == last
+        assert positions in ([] if is_done else [committed]) + [committed | change]
+        assert read_consumers(topics.storage, state_of(topics)).holds(0) == Holds({"g": positions[0]})
+        assert member_of(topics, "next").consumer.positions == positions
+        assert files_of(topics) == [consumer_key("t", "g", group_of(topics).generation)]
+        forget(topics.storage, "t", "g")
+        found += [positions] if positions not in found else []
+        if is_done:
+            break
+    assert found == [{0: 2}, {0: 4, 1: 0}] + ([{0: 1, 1: 0}] if change else [])
+
+
+def test_whoever_reads_a_group_during_a_join_finds_its_positions(topics: Topics) -> None:
+    """Another member joins before each call of the reader to the storage."""
+    member_of(topics, holds_back=True).commit(state_of(topics), {0: 4}, START)
+
+    def with_kept(storage: Storage) -> Consumer:
+        return KeptConsumers().read(storage, state_of(topics), START).known[0]
+
+    def with_all(storage: Storage) -> Consumer:
+        return read_consumers(storage, state_of(topics)).known[0]
+
+    def alone(storage: Storage) -> Consumer:
+        found = find_group(storage, state_of(topics), "g")
+        assert found is not None
+        return found
+
+    for read in (with_kept, with_all, alone):
+        for number in count():
+
+            def before(call: int, verb: str, key: str, number: int = number) -> None:
+                if call == number:
+                    member_of(topics)
+
+            storage = BeforeEachCall(topics.storage, before)
+            found = read(storage)
+            assert (found.positions, found.holds_back, found.joining) == ({0: 4}, True, False)
+            if storage.calls <= number:
+                break
+
+
+def test_positions_cannot_be_set_while_a_member_is_joining(topics: Topics) -> None:
+    member_of(topics).leave()
+
+    def before(call: int, verb: str, key: str) -> None:
+        if verb == "replace":
+            with pytest.raises(StateError, match="has an active member, n on host"):
+                set_positions(topics.storage, state_of(topics), "g", {0: 1}, START)
+
+    second = join(BeforeEachCall(topics.storage, before), state_of(topics), "g", "n", "host", START)
+    second.commit(state_of(topics), {0: 3}, START)
+    assert group_of(topics) == second.consumer
+
+
+def test_if_only_the_file_of_a_joining_member_is_left_its_positions_are_used(topics: Topics) -> None:
+    member_of(topics).commit(state_of(topics), {0: 3}, START)
+
+    def before(call: int, verb: str, key: str) -> None:
+        if verb == "replace":
+            raise _KilledError
+
+    with pytest.raises(_KilledError):
+        join(BeforeEachCall(topics.storage, before), state_of(topics), "g", "n", "host", START)
+    assert files_of(topics) == [consumer_key("t", "g", 1), consumer_key("t", "g", 2)]
+    forget(topics.storage, "t", consumer_key("t", "g", 1))
+    assert group_of(topics).positions == {0: 3}
+    assert member_of(topics).consumer.positions == {0: 3}
 
 
 def test_of_many_that_join_at_once_one_can_commit(topics: Topics) -> None:
