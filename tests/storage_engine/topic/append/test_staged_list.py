@@ -299,7 +299,8 @@ def test_a_staged_file_that_is_gone_is_named_unless_nobody_needs_it(storage: Sto
     storage.delete(clicks)
     check_list(listed, run.topics, NAMES)
     storage.delete(orders)
-    with pytest.raises(BatchRefusedError, match=f"names the staged file {orders}, which is missing.*To discard these staged records, delete"):
+    problem = f"names the staged file {orders}, which is missing.*To discard these staged records, delete this file"
+    with pytest.raises(BatchRefusedError, match=problem):
         check_list(listed, run.topics, NAMES)
 
 
