@@ -52,7 +52,7 @@ The settings of a job come from a YAML file (`--conf`), environment variables an
 - The name of an environment variable is `LAKELOG_` and the path of a setting in capitals. In the path, `_` replaces
   each character that is neither a letter nor a digit: `LAKELOG_TOPICS_FLIGHTS_CLEANUP_POLICY=delete`. A variable can
   change the topics and source options that the file names, but cannot add topics or options. A `LAKELOG_` variable that
-  names no setting is an error. An empty variable is ignored.
+  names no setting is an error. Jobs ignore an empty variable, and `LAKELOG_UI_TOKEN`, the token of `lakelog ui`.
 - Values in the file are read as text, so YAML does not change `no`, `010` or `1:30`. The type of the key decides how the
   text is parsed.
 - An unknown key, a wrong type or a duplicate key ends the job before it changes anything. The error names the file, the

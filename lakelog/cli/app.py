@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -60,6 +62,10 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
+_SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]*:")
+"""How a URI begins."""
+
+
 @app.callback()
 def lakelog(
     version: Annotated[
@@ -76,6 +82,7 @@ def command() -> Callable[..., object]:
     """
     made = typer.main.get_command(app)
     _list_whole_sentences(made)
+    _refuse_uris(made)
     return made
 
 
@@ -86,3 +93,32 @@ def _list_whole_sentences(group: object) -> None:
     for each in getattr(group, "commands", {}).values():
         each.short_help = " ".join((each.help or "").split("\n\n")[0].split())
         _list_whole_sentences(each)
+
+
+def _refuse_uris(group: object) -> None:
+    """Refuse a URI in each argument and option that is a local path, in all commands. Without this check, a command
+    would use or create a folder of this name, such as `s3:`, in the current directory.
+    """
+    for each in getattr(group, "commands", {}).values():
+        _refuse_uris(each)
+    for parameter in getattr(group, "params", ()):
+        annotation = parameter.type_descriptor.annotation
+        if Path in (annotation, *get_args(annotation)):
+            parameter.callback = _local_path
+
+
+def _local_path(context: Any, parameter: Any, value: Path | Sequence[Path] | None) -> Any:
+    """Check the value of an argument or option that is a local path. The message does not contain the URI, because it can
+    contain a password.
+
+    Raises:
+        BadParameter: the value is a URI.
+    """
+    for path in (value,) if isinstance(value, Path) else value or ():
+        if len(path.parts) > 1 and _SCHEME.fullmatch(path.parts[0]):
+            raise typer.BadParameter(
+                f"found a URI that begins with {path.parts[0]}/. Only a path on this host is possible here. If a folder"
+                f" on this host has the name {path.parts[0]}, give its absolute path.",
+                ctx=context, param=parameter,
+            )  # fmt: skip
+    return value

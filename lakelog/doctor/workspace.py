@@ -137,12 +137,22 @@ def _missing(root: Path) -> list[Path]:
 
 
 def _remove_old(storage: Storage, mine: str) -> None:
-    if storage.folders is None:
-        return
-    folders = {entry.name: entry.modified_ns for entry in storage.folders.entries("") if entry.name.startswith(FOLDER)}
-    for name, modified_ns in folders.items():
-        if folders[mine] - modified_ns > _OLD_MS * 1_000_000:
+    changed = _changed_ms(storage)
+    for name, changed_ms in changed.items():
+        if mine in changed and changed[mine] - changed_ms > _OLD_MS:
             remove_folder(storage, name)
+
+
+def _changed_ms(storage: Storage) -> dict[str, int]:
+    """When each folder of an examination was last changed, by the storage's clock. On an object store, the time of the
+    newest object in the folder.
+    """
+    if storage.folders is not None:
+        entries = storage.folders.entries("")
+        return {entry.name: entry.modified_ms for entry in entries if entry.name.startswith(FOLDER)}
+    names = [name for name in storage.folder_names("") if name.startswith(FOLDER)]
+    times = {name: [file.modified_ms for file in storage.list(f"{name}/")] for name in names}
+    return {name: max(of_files) for name, of_files in times.items() if of_files}
 
 
 def remove_folder(storage: Storage, folder: str) -> None:

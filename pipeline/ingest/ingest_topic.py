@@ -151,8 +151,10 @@ class IngestTopic:
 def take_over_all(topics: Topics, names: Sequence[str], claim: Claim) -> Mapping[str, IngestTopic]:
     """Take topics over, in the given order. Every run of a query has to use the same order.
 
-    Before the run takes the next topic, it checks that it is still the writer of the topics that it has taken. So if
-    two runs start at the same time, one of them gets all topics: the run that was the last to take the first topic.
+    Before the run takes the next topic, it checks that it is still the writer of the topics that it has taken. If two
+    runs start at the same time, one of them therefore gets all topics in most cases. But the other run can take a topic
+    after such a check. Then each run may get some of the topics, and both runs end with FencedError, here or at their
+    next commit.
 
     Raises:
         FencedError: another run of the query has started at the same time.

@@ -5,8 +5,9 @@ compared with the path of each setting. The path of a setting is its keys, joine
 path cannot simply be split.
 
 The name of a variable is LAKELOG_ and the path of a setting in capitals. In the path, _ replaces each character that is
-neither A-Z nor 0-9. If a path matches two topics, the topic with the longer name is chosen. LAKELOG_STORAGE_OPTIONS is
-not a setting: it contains all storage options, and the engine reads it (storage_engine.storage.storage_options).
+neither A-Z nor 0-9. If a path matches two topics, the topic with the longer name is chosen. Two variables are not
+settings, and are passed over: LAKELOG_STORAGE_OPTIONS contains all storage options, and the engine reads it
+(storage_engine.storage.storage_options). LAKELOG_UI_TOKEN is the token of `lakelog ui` (lakelog.ui.access.options).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from storage_engine.storage.storage_options import VARIABLE
 PREFIX = "LAKELOG_"
 STORAGE_OPTIONS: KeyPath = ("storage", "options")
 """The path of the storage options. Their values may be passwords, so no message contains them."""
+_NOT_SETTINGS = frozenset({VARIABLE, "LAKELOG_UI_TOKEN"})
 _OPTIONS: KeyPath = ("ingest", "source", "options")
 _KEY = re.compile(r"[\w.-]*")
 _TOPIC_KEYS = (*TOPIC_ENTRY, *TOPIC_KEYS, *ALIASES)
@@ -68,7 +70,7 @@ def apply_environment(document: Document, environ: Mapping[str, str]) -> None:
     for path in known_paths(document):
         by_variable.setdefault(variable(path), []).append(path)
     for name, value in sorted(environ.items()):
-        if not name.startswith(PREFIX) or not value or name == VARIABLE:
+        if not name.startswith(PREFIX) or not value or name in _NOT_SETTINGS:
             continue
         place = f"environment variable {name}"
         paths = by_variable.get(name, [])

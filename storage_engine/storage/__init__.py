@@ -161,7 +161,9 @@ class Storage(Readable, Protocol):
         """
 
     def folder_names(self, folder: str) -> Sequence[str]:
-        """The names of the folders in a folder that contain files, in the order of the names. `folder` ends with `/`."""
+        """The names of the folders in a folder that contain files, in the order of the names. `folder` ends with `/`, or is
+        empty for the root.
+        """
 
     def delete(self, key: str) -> None:
         """Delete a file. A missing file is no error."""

@@ -32,6 +32,7 @@ from typing import Protocol
 from tests.servers.http_messages import Reply, Request
 
 CODES = {
+    403: "AccessDenied",
     409: "ConditionalRequestConflict",
     412: "PreconditionFailed",
     429: "TooManyRequests",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Self
 
 
@@ -18,6 +19,7 @@ class ObjectServer:
     create_bucket: create a bucket with this name; a container on Azure.
     account: what the host of its URIs contains after the name of a bucket, for example "@account.dfs.core.windows.net".
     delete_bucket: delete a bucket and all its objects; None if the server does not become slower with many objects.
+    folder: the folder in which the server stores the objects as files, with a folder for each bucket; None if it does not.
     """
 
     scheme: str
@@ -27,6 +29,7 @@ class ObjectServer:
     create_bucket: Callable[[str], None]
     account: str = ""
     delete_bucket: Callable[[str], None] | None = None
+    folder: Path | None = None
 
     @property
     def config(self) -> dict[str, str]:

@@ -49,8 +49,9 @@ def s3_server() -> Iterator[ObjectServer]:
                 "aws_region": REGION,
             }
             yield ObjectServer(
-                "s3", f"http://127.0.0.1:{port}", "aws_endpoint_url", options, lambda name: (data / name).mkdir()
-            )
+                "s3", f"http://127.0.0.1:{port}", "aws_endpoint_url", options, lambda name: (data / name).mkdir(),
+                folder=data,
+            )  # fmt: skip
 
 
 def _has_attributes(folder: Path) -> bool:

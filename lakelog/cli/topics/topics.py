@@ -190,7 +190,9 @@ def settle(
 
 @app.command("export")
 def export(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory that is empty or does not exist yet.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A local directory that is empty or does not exist yet.")
+    ],
     topic: TopicsOption = None,
     keep_epochs: Annotated[
         bool,

@@ -2,7 +2,8 @@
 
     1. checkpoint   write a checkpoint of Delta's log, if enough commits follow the last checkpoint
     2. log          delete the log's entries that are older than delta.logRetentionDuration and precede a checkpoint
-    3. vacuum       delete the files that no version within delta.deletedFileRetentionDuration needs
+    3. vacuum       delete the files that no version within delta.deletedFileRetentionDuration needs, and the temporary
+                    files of killed writers (storage.TEMPORARY) that are older than this duration
     4. files        join small files of each partition, and write files again in which many rows are deleted, all in one
                     commit (OPTIMIZE); no row changes
 
@@ -45,13 +46,14 @@ from pipeline.delta.vectors.table_files import DataFile, read_files
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.plain_table import have_int96, why_not_plain
 from storage_engine.errors import ConflictError
-from storage_engine.storage import Storage
+from storage_engine.storage import TEMPORARY, Storage
 from storage_engine.storage.storage_opening import open_storage
 
 _MOST_ATTEMPTS = 5
 _CHECKPOINT_INTERVAL = 10
 """Delta's default of delta.checkpointInterval."""
 _CHECKPOINT = re.compile(r"_delta_log/([0-9]{20})\.checkpoint\..*parquet")
+_TEMPORARY = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}")
 _PERIOD = re.compile(r"interval [0-9]+ (second|minute|hour|day|week)s?")
 """The periods that deltalake reads as Spark does."""
 _PERIODS = ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration")
@@ -180,10 +182,23 @@ def _vacuum(path: str, table: DeltaTable) -> int:
     needed: set[str] = set()
     if found and has_deletion_vectors(table):
         needed = read_files(storage, table.version()).needed(time.time_ns() // 1_000_000 - _retention_ms(table))
+    found += _temporary_files(storage, time.time_ns() // 1_000_000 - _retention_ms(table))
     unneeded = [key for key in found if key not in needed and not _is_in_inner_table(storage, key, tables)]
     for key in unneeded:
         storage.delete(key)
     return len(unneeded)
+
+
+def _temporary_files(storage: Storage, before_ms: int) -> Iterator[str]:
+    """The temporary files of Lakelog's writers that were last changed before this time. deltalake's VACUUM finds them in
+    other folders, but passes over a key that begins with a dot or with an underscore. On an object store, the check of
+    conditional puts deletes the files that an earlier check left."""
+    if (folders := storage.folders) is None:
+        return
+    for folder in ("", "_delta_log/"):
+        for entry in folders.entries(folder):
+            if not entry.is_folder and _TEMPORARY.fullmatch(entry.name) and entry.modified_ms < before_ms:
+                yield f"{folder}{entry.name}"
 
 
 def _retention_ms(table: DeltaTable) -> int:

@@ -13,7 +13,8 @@ AmbiguousPutError.
 Some stores, and proxies in front of stores, ignore such a condition. With such a store, two writers could both create
 the same object. So before its first conditional put, each process creates one random name twice, and then replaces the
 object twice, both times on the condition that it has its first content. Each time the second put must be refused;
-otherwise the process ends with an error.
+otherwise the process ends with an error. The random name is <root>/.tmp-<16 hex digits>. A process that is killed
+during this check leaves the object. Each check deletes such objects that are at least an hour old.
 
 **replace** is also conditional (`If-Match`): the object must still have the content that this process saw last. A put
 whose reply was lost can reach the store late, perhaps after the next replacement. Then the condition of the late put
@@ -35,12 +36,14 @@ answer, because this text can contain parts of the credentials.
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -55,11 +58,10 @@ from storage_engine.errors import (
     UnsupportedError,
 )
 from storage_engine.storage import TEMPORARY, NewFile, StoredFile, check_key
+from storage_engine.storage.objects.marked_put import MARK, MarkedPut, version_of
 from storage_engine.storage.objects.object_errors import (
     PAUSES,
-    answer_of,
     is_beyond_end,
-    is_refused,
     pause_or_raise,
     repeated,
     storage_error,
@@ -67,11 +69,11 @@ from storage_engine.storage.objects.object_errors import (
 from storage_engine.storage.objects.object_store_access import checked_uri, object_store
 
 if TYPE_CHECKING:
-    from obstore import BufferedWriter, ObjectMeta, PutMode, PutResult, UpdateVersion  # type: ignore[attr-defined]
+    from obstore import BufferedWriter, ObjectMeta, UpdateVersion  # type: ignore[attr-defined]
     from obstore.store import ObjectStore
 
-_MARK = "lakelogput"
-"""The name of a put's mark in the metadata of an object. Azure allows only letters and digits."""
+_CHECK_NAME = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}")
+_OLD = timedelta(hours=1)
 _PART_BYTES = 8 * 1024**2
 _PARTS_AT_ONCE = 4
 _LARGE_READ = 4 * 1024**2
@@ -119,6 +121,7 @@ class ObjectStorage:
             except AmbiguousPutError as error:  # nobody needs this file
                 remedy = "Check the network and the endpoint of the store, then repeat the command."
                 raise StorageUnavailableError(error.place, error.problem, remedy) from None
+            self._delete_old_checks(key)
             self.delete(key)
             if ignored is None:
                 _CHECKED.add(self.uri)
@@ -137,14 +140,29 @@ class ObjectStorage:
         first = self._version(key)
         if first is not None:
             self._replace(key, b"third")
-            late = _MarkedPut(self._once, key, b"late", self._place(key))
+            late = MarkedPut(self._once, key, b"late", self._place(key))
             if late.attempt(first) is not None or (late.is_unclear and self._mark(key) == late.mark):
                 return "If-Match"
         return None
 
+    def _delete_old_checks(self, mine: str) -> None:
+        """Delete the objects that killed processes left during this check, if they are at least an hour old by the store's
+        clock. `mine` is the object of this check. If the store refuses, a later check tries again.
+        """
+        with suppress(StorageError), self.named(mine):
+            times = {}
+            for found in chain.from_iterable(self._store.list()):
+                if found["path"] > f"{TEMPORARY}g":  # after all hexadecimal digits
+                    break
+                if _CHECK_NAME.fullmatch(found["path"]):
+                    times[found["path"]] = found["last_modified"]
+            for key, time_left in times.items():
+                if mine in times and times[mine] - time_left >= _OLD:
+                    self.delete(key)
+
     def _create(self, key: str, data: Buffer) -> None:
         check_key(key)
-        put = _MarkedPut(self._once, key, data, self._place(key))
+        put = MarkedPut(self._once, key, data, self._place(key))
         for pause in (*PAUSES, None):
             if put.attempt("create") is not None:
                 return
@@ -171,7 +189,7 @@ class ObjectStorage:
         """The mark of an object; empty if it has none; None if there is no object."""
         with suppress(NotFoundError), self.named(key):
             found = self._store.get(key, options={"head": True})
-            return str(found.attributes.get(_MARK, ""))
+            return str(found.attributes.get(MARK, ""))
         return None
 
     def _ambiguous(self, key: str, problem: str) -> AmbiguousPutError:
@@ -183,14 +201,14 @@ class ObjectStorage:
 
     def _replace(self, key: str, data: Buffer) -> None:
         check_key(key)
-        put = _MarkedPut(self._once, key, data, self._place(key))
+        put = MarkedPut(self._once, key, data, self._place(key))
         for pause in (*PAUSES, None):
             known = self._versions.pop(key, None)
             written = put.attempt(known or self._version(key) or "create")
             if written is not None:
                 if len(self._versions) >= _MOST_VERSIONS:
                     self._versions.clear()
-                self._versions[key] = _version(written)
+                self._versions[key] = version_of(written)
                 return
             if self._mark(key) == put.mark:
                 return
@@ -204,7 +222,7 @@ class ObjectStorage:
     def _version(self, key: str) -> UpdateVersion | None:
         """What identifies the present content of an object; None if there is no object."""
         with suppress(NotFoundError), self.named(key):
-            return _version(self._store.head(key))
+            return version_of(self._store.head(key))
         return None
 
     def new_file(self, key: str, *, durable: bool = True) -> _NewObject:  # noqa: ARG002 - objects are always durable
@@ -293,8 +311,8 @@ class ObjectStorage:
                 )  # fmt: skip
 
     def folder_names(self, folder: str) -> Sequence[str]:
-        with self.named(folder.removesuffix("/")):
-            found = repeated(lambda: self._store.list_with_delimiter(folder))
+        with self.named(folder.removesuffix("/"), may_be_root=True):
+            found = repeated(lambda: self._store.list_with_delimiter(folder or None))
         return sorted(each.removesuffix("/").rpartition("/")[2] for each in found["common_prefixes"])
 
     def delete(self, key: str) -> None:
@@ -311,60 +329,20 @@ class ObjectStorage:
         return f"{self.uri}/{key}"
 
     @contextmanager
-    def named(self, key: str) -> Iterator[None]:
+    def named(self, key: str, *, may_be_root: bool = False) -> Iterator[None]:
         """Turn an error of obstore in the block into a StorageError that names the key.
 
         Raises:
-            StorageAccessError: the key is empty, or leaves the root.
+            StorageAccessError: the key leaves the root, or is empty although the root is not allowed.
         """
-        check_key(key)
+        if key or not may_be_root:
+            check_key(key)
         from obstore.exceptions import BaseError
 
         try:
             yield
         except (BaseError, OSError, ValueError) as error:
             raise storage_error(self._place(key), error) from None
-
-
-class _MarkedPut:
-    """A conditional put that may be attempted several times, always with the same bytes and the same mark.
-
-    mark: is in the metadata of the object if one of the attempts took effect.
-    is_unclear: whether an attempt may have taken effect, or may still take effect.
-    last_answer: the status and the error code of the last unclear answer, as a part of a message; empty if there is none.
-    """
-
-    def __init__(self, store: ObjectStore, key: str, data: Buffer, place: str) -> None:
-        self.mark = secrets.token_hex(16)
-        self.is_unclear = False
-        self.last_answer = ""
-        self._store = store
-        self._key = key
-        self._data = memoryview(data).cast("B")
-        self._place = place
-
-    def attempt(self, mode: PutMode) -> PutResult | None:
-        """Put once; None if the store did not confirm the put.
-
-        Raises:
-            StorageError: the store refused the put, and no earlier attempt can have taken effect.
-        """
-        from obstore.exceptions import AlreadyExistsError as Taken
-        from obstore.exceptions import BaseError, PreconditionError
-
-        try:
-            return self._store.put(self._key, self._data, mode=mode, attributes={_MARK: self.mark}, use_multipart=False)
-        except (Taken, PreconditionError):
-            return None  # a conflict, a lost reply, or another writer
-        except (BaseError, OSError, ValueError) as error:
-            if isinstance(error, FileNotFoundError) and mode != "create":
-                return None  # the object that was to be replaced is gone
-            if not self.is_unclear and is_refused(error):
-                raise storage_error(self._place, error) from None
-            self.is_unclear = True
-            if answer := answer_of(error):
-                self.last_answer = f" (it answered {answer})"
-            return None
 
 
 class _NewObject(NewFile):
@@ -438,13 +416,3 @@ class _NewObject(NewFile):
 _CHECKS = threading.Lock()
 _CHECKED: set[str] = set()
 """The roots whose store this process has checked."""
-
-
-def _version(known: ObjectMeta | PutResult) -> UpdateVersion:
-    """What the store says about the content of an object, for the condition of a put. Some stores have no versions."""
-    version: UpdateVersion = {}
-    if known["e_tag"] is not None:
-        version["e_tag"] = known["e_tag"]
-    if known["version"] is not None:
-        version["version"] = known["version"]
-    return version

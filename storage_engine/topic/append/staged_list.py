@@ -44,10 +44,10 @@ from storage_engine.topic.topics import Topics
 STAGED_LISTS = "staging/batches"
 """The folder of the lists, with a subfolder for each query."""
 _DIGITS = 16
-_WHAT = "a list of staged runs"
+_WHAT = "a list of staged records"
 _FORGET = (
-    "To discard these runs, delete this file. The micro-batch is then staged again for the topics that do not have it"
-    " yet."
+    "To discard these staged records, delete this file. The micro-batch is then staged again for the topics that do not"
+    " have it yet."
 )
 
 

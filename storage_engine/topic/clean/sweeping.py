@@ -5,8 +5,8 @@
                than the floor. After this commit, no other commit names new files of a plan below the floor.
     data/      Deletes files of plans below the floor, unless the state names them or lists them as dropped.
     staging/   Deletes files that were staged below the floor, unless the list of an unfinished micro-batch names them.
-    .tmp-*     Deletes temporary files of crashed puts after lakelog.sweep.delay.ms: under meta/<topic>/,
-               data/<topic id>/, meta/@transactions/, meta/@imported/, meta/@view/, meta/@broker/ and staging/batches/.
+    .tmp-*     Deletes temporary files of crashed writers after lakelog.sweep.delay.ms: under meta/<topic>/,
+               data/<topic id>/, staging/<topic id>/, staging/batches/, and the folders meta/@... of the root.
 
 The clock decides only how early a file is deleted, and never whether its deletion is safe. Each deletion is safe,
 however long a process is paused:
@@ -19,8 +19,8 @@ however long a process is paused:
   the list of dropped files, and are deleted after file.delete.delay.ms (topic.dropped_files).
 - **A file under staging/ is never named by a version.** A publish copies the file completely before its commit, and
   fails if the file is missing. A file in a list is needed to replay the batch, and remains until the list is deleted.
-- **A temporary file** can belong to a put that is still running. If the file is deleted, either the put fails, or the
-  put has already linked the bytes to their final name.
+- **A temporary file** can belong to a put that is still running, or in HDFS to a file that is still being written. If
+  the temporary file is deleted, either the writer fails, or the bytes already have their final name.
 - **A deleted topic's id** is never used for another topic while the root has a record of the id. So no topic
   uses the files under this id.
 
@@ -39,12 +39,17 @@ from storage_engine.storage import TEMPORARY, Folders, Storage, StoredFile
 from storage_engine.topic.append.staged_list import STAGED_LISTS, pending_lists
 from storage_engine.topic.append.staged_run import staged_version
 from storage_engine.topic.broker_settings import BROKER_SETTINGS
+from storage_engine.topic.chain.documents import ROOT_FOLDER
 from storage_engine.topic.chain.history_reader import HistoryReader
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.chain.transaction_files import TRANSACTIONS
 from storage_engine.topic.imported_ids import IMPORTED_IDS
+from storage_engine.topic.ingest_reports import INGEST_REPORTS
 from storage_engine.topic.view_record import VIEW_RECORDS
+
+_OF_ROOT = (TRANSACTIONS, IMPORTED_IDS, VIEW_RECORDS, BROKER_SETTINGS, INGEST_REPORTS, ROOT_FOLDER, STAGED_LISTS)
+"""The folders that all topics share. The sweep of each topic deletes temporary files there."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +83,8 @@ def sweep_topic(storage: Storage, chain: StateChain, broker: BrokerConfig) -> Sw
     for file in files:
         storage.delete(file.key)
     if (folders := storage.folders) is not None:
-        own = [f"meta/{state.topic}", *(f"data/{topic_id}" for topic_id in _topic_ids(state))]
-        for folder in (*own, TRANSACTIONS, IMPORTED_IDS, VIEW_RECORDS, BROKER_SETTINGS, STAGED_LISTS):
+        own = [f"{parent}/{topic_id}" for topic_id in _topic_ids(state) for parent in ("data", "staging")]
+        for folder in (f"meta/{state.topic}", *own, *_OF_ROOT):
             files += _delete_temporaries(storage, folders, folder, due_ms)
         _remove_staging_folders(storage, folders, state)
     state = _forget_former(storage, chain, state, floor)

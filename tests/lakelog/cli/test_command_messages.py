@@ -57,6 +57,45 @@ def test_a_root_that_was_mistyped_is_an_error(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (("topics", "export", "s3://bucket/out"), "DIR"),
+        (("topics", "export", "file:///out"), "DIR"),
+        (("topics", "import", "abfss://c@a.dfs.core.windows.net/out"), "DIR"),
+        (("verify", "--kafka-dir", "kafka", "--kafka-dir", "hdfs:/out"), "--kafka-dir"),
+        (("log-dirs", "--kafka-dir", "gs://bucket/out"), "--kafka-dir"),
+        (("report", "--out", "s3://bucket/r.html"), "--out"),
+        (("metrics", "--textfile", "s3://bucket/f.prom"), "--textfile"),
+        (("check", "--rules", "s3://bucket/rules.yaml"), "--rules"),
+        (("perf", "produce", "--topic", "t", "--payload-file", "s3://bucket/f"), "--payload-file"),
+        (("topics", "list", "--conf", "s3://user:secret@bucket/f.yaml"), "--conf"),
+    ],
+)
+def test_a_uri_is_refused_in_place_of_a_local_path(
+    lakelog: Lakelog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], name: str
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    assert lakelog("topics", "create", "t").status == 0
+    ended = lakelog(*arguments)
+    assert (ended.status, ended.out) == (3 if arguments[0] == "check" else 2, "")
+    scheme = arguments[-1].partition("/")[0]
+    message = " ".join(ended.err.split())
+    assert f"'{name}': found a URI that begins with {scheme}/. Only a path on this host is possible here." in message
+    assert "secret" not in message
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.posix("names local folders")
+def test_a_folder_whose_name_looks_like_a_scheme_is_possible_as_an_absolute_path(
+    lakelog: Lakelog, tmp_path: Path
+) -> None:
+    assert lakelog("topics", "create", "t").status == 0
+    assert lakelog("topics", "export", f"{tmp_path}/s3:/out").status == 0
+    assert [each.name for each in (tmp_path / "s3:/out").glob("t-0")] == ["t-0"]
+
+
 @pytest.mark.posix("names local folders")
 def test_an_empty_directory_is_a_root_in_which_nothing_is_yet(lakelog: Lakelog, tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()

@@ -17,8 +17,10 @@ from lakelog.doctor.partner import ProcessPartner
 from lakelog.doctor.workspace import FOLDER, PartnerGoneError, temporary_folder
 from storage_engine.errors import UnsupportedError
 from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage.storage_opening import open_storage
 from tests.lakelog.doctor.breaking.sitecustomize import BREAKS
 from tests.lakelog.doctor.breaking.sitecustomize import __file__ as breaking
+from tests.servers.object_server import ObjectServer
 from tests.storage_engine.topic.wrapped_storage import PlainStorage
 
 CHECKS = {check.name: check for check in (*ALONE, *TOGETHER)}
@@ -65,6 +67,25 @@ def test_what_a_killed_examination_left_goes_when_it_is_old(storage) -> None:
     with temporary_folder(storage):
         pass
     assert [path.name for path in storage.root.iterdir()] == [f"{FOLDER}new"], "another host may be working there"
+
+
+def test_what_a_killed_examination_left_in_an_object_store_goes_when_it_is_old(
+    s3: ObjectServer, s3_bucket: str, s3_root: str
+) -> None:
+    storage = open_storage(s3_root)
+    assert s3.folder is not None
+    root = s3.folder / s3_bucket / "some/root"
+    for name in ("old", "new"):
+        for file in ("token", "names/a"):
+            storage.put_new(f"{FOLDER}{name}/{file}", b"x")
+    for key in (f"{FOLDER}old/token", f"{FOLDER}old/names/a", f"{FOLDER}new/token"):
+        hour_ago = (root / key).stat().st_mtime - 3700
+        os.utime(root / key, (hour_ago, hour_ago))
+    with temporary_folder(storage):
+        pass
+    assert [file.key for name in storage.folder_names("") for file in storage.list(f"{name}/")] == [
+        f"{FOLDER}new/names/a", f"{FOLDER}new/token",
+    ], "another host may be working there"  # fmt: skip
 
 
 @pytest.fixture

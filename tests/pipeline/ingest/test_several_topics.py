@@ -308,5 +308,5 @@ def test_a_damaged_list_stops_its_own_query_and_no_other(tmp_path: Path) -> None
     topics.storage.put_new(damaged, b"{")
     (note,) = settle_lists(topics, "mine", ["a"], None)
     assert damaged in note
-    with pytest.raises(CorruptionError, match="a list of staged runs"):
+    with pytest.raises(CorruptionError, match="a list of staged records"):
         settle_lists(topics, "another", ["a"], None)

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from lakelog.ui.access.options import TOKEN_VARIABLE
 from pipeline.settings import IngestSettings, Settings, SourceSettings, load_settings
 from pipeline.settings.values import interval_ms
 from storage_engine.config import topic_config
 from storage_engine.errors import ConfigError, ExitStatus, UsageError
+from storage_engine.storage.storage_options import VARIABLE
 
 CONF = Path(__file__).parents[3] / "conf"
 
@@ -468,6 +470,11 @@ def test_an_unknown_variable_names_the_nearest(conf: Path) -> None:
         "environment variable LAKELOG_INGEST_BACH_SIZE: matches no setting."
         " The nearest valid name is LAKELOG_INGEST_BATCH_SIZE."
     )
+
+
+def test_variables_of_the_storage_and_of_the_ui_are_no_settings(conf: Path) -> None:
+    environ = {VARIABLE: "{}", TOKEN_VARIABLE: "0123456789abcdef"}
+    assert load_settings(conf, (), None, environ) == load_settings(conf, (), None, {})
 
 
 def test_a_variable_that_could_mean_two_topics_is_refused(tmp_path: Path) -> None:

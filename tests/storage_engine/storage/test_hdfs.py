@@ -384,22 +384,23 @@ def test_killed_writer_leaves_no_file_under_its_name(storage: HdfsStorage) -> No
     assert storage.read("a/b") == b"of another writer"
 
 
-def test_sweep_deletes_what_a_killed_writer_left(storage: HdfsStorage) -> None:
+@pytest.mark.parametrize("place", ["data/{topic_id}/0", "staging/{topic_id}/{version:020d}"])
+def test_sweep_deletes_what_a_killed_writer_left(storage: HdfsStorage, place: str) -> None:
     broker = BrokerConfig(sweep_delay_ms=0)
     topics = Topics(storage, broker, SystemClock())
     state = topics.create("t", 1, {})
     config = topics.config(state)
     append_records(storage, topics.chain("t"), config, topics.clock, to_table([Row(b"k", b"v")]), None)
-    folder = f"data/{state.topic_id}/0"
-    before = all_names(storage, folder)
+    folder = place.format(topic_id=state.topic_id, version=0)
+    before = storage.entries(folder)
     writer = _process(_DYING_WRITER.replace("a/b", f"{folder}/b"), storage.uri)
     assert writer.stdout is not None
     assert writer.stdout.readline() == "written\n"
     os.kill(writer.pid, signal.SIGKILL)
     writer.communicate()
-    assert len(all_names(storage, folder)) == len(before) + 1
+    assert len(storage.entries(folder)) == len(before) + 1
     assert sweep_topic(storage, topics.chain("t"), broker).files == 1
-    assert all_names(storage, folder) == before
+    assert storage.entries(folder) == before
     (records,) = PartitionReader(storage, topics.chain("t"), 0).read(0)
     assert records["value"].to_pylist() == [b"v"]
 

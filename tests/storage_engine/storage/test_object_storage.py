@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import secrets
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -390,6 +392,25 @@ def test_a_store_that_ignores_conditions_is_refused_before_the_first_put(
         with pytest.raises(UnsupportedError, match=named):
             open_storage(f"s3://{bucket}/root").replace("group", b"position 1")
     assert keys(open_storage(f"s3://{bucket}/root"), "meta/") == []
+
+
+def test_the_check_of_conditional_puts_deletes_what_killed_checks_left(
+    s3: ObjectServer, s3_bucket: str, s3_root: str
+) -> None:
+    assert s3.folder is not None
+    root = s3.folder / s3_bucket / "some/root"
+    root.mkdir(parents=True)
+    old, young = root / ".tmp-0123456789abcdef", root / ".tmp-fedcba9876543210"
+    foreign, deeper = root / ".tmp-of-a-user", root / "tables/.tmp-0123456789abcdef"
+    deeper.parent.mkdir()
+    for path in (old, young, foreign, deeper):
+        path.write_bytes(b"first")
+        hour_ago = time.time() - 3700
+        os.utime(path, (hour_ago, hour_ago))
+    os.utime(young)
+    open_storage(s3_root).put_new("meta/@root/format.json", b"{}")
+    assert [path.exists() for path in (old, young, foreign, deeper)] == [False, True, True, True]
+    assert sorted(path.name for path in root.iterdir()) == [young.name, foreign.name, "meta", "tables"]
 
 
 @contextmanager

@@ -237,6 +237,22 @@ def test_removed_files_and_files_without_a_commit_are_deleted_after_their_retent
 
 
 @AGED
+def test_temporary_files_of_killed_writers_are_deleted_after_the_retention(log: Log, append: Export) -> None:
+    export_each(log, append, 1)
+    table = Path(append.table)
+    old = [table / folder / f".tmp-{'0a' * 8}" for folder in ("", "_delta_log", "part=1")]
+    young, foreign = table / f".tmp-{'0b' * 8}", table / ".tmp-of-a-user"
+    for path in (*old, young, foreign):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"PAR1")
+        os.utime(path, (0, 0))
+    os.utime(young)
+    assert kept(append.table, ALL).deleted == 3
+    assert sorted(table.rglob(".tmp-*")) == [young, foreign]
+    assert_as_at_once(log, append)
+
+
+@AGED
 def test_old_entries_of_the_log_go_but_not_the_position(log: Log, append: Export) -> None:
     export_each(log, append, 12)
     assert kept(append.table).checkpoint == 12

@@ -299,16 +299,17 @@ def test_a_staged_file_that_is_gone_is_named_unless_nobody_needs_it(storage: Sto
     storage.delete(clicks)
     check_list(listed, run.topics, NAMES)
     storage.delete(orders)
-    with pytest.raises(BatchRefusedError, match=f"names the staged file {orders}, which is missing.*staged again"):
+    problem = f"names the staged file {orders}, which is missing.*To discard these staged records, delete this file"
+    with pytest.raises(BatchRefusedError, match=problem):
         check_list(listed, run.topics, NAMES)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format":1,"topics":[]}', b"\xff"])
 def test_what_is_no_list_is_corrupt(storage: Storage, content: bytes) -> None:
     storage.put_new(list_key(BATCH), content)
-    with pytest.raises(CorruptionError, match="a list of staged runs"):
+    with pytest.raises(CorruptionError, match="a list of staged records"):
         read_list(storage, BATCH)
-    with pytest.raises(CorruptionError, match="a list of staged runs"):
+    with pytest.raises(CorruptionError, match="a list of staged records"):
         list(pending_lists(storage, "query"))
 
 
@@ -316,7 +317,7 @@ def test_what_is_no_list_is_corrupt(storage: Storage, content: bytes) -> None:
 def test_a_folder_in_the_place_of_a_list_is_corrupt(storage: Storage) -> None:
     local(storage).path(list_key(BATCH)).mkdir(parents=True)
     for query in ("query", None):
-        with pytest.raises(CorruptionError, match="expected a list of staged runs, found a folder"):
+        with pytest.raises(CorruptionError, match="expected a list of staged records, found a folder"):
             list(pending_lists(storage, query))
         damaged: list[CorruptionError] = []
         assert list(pending_lists(storage, query, damaged)) == []

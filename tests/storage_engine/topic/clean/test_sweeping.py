@@ -296,18 +296,24 @@ def test_staged_files_in_a_list_stay_until_the_batch_is_done(root: Root) -> None
 
 @pytest.mark.posix("sets the times of files")
 def test_temporary_files_of_dead_puts_go_once_they_are_old(root: Root) -> None:
-    folder = Path(root.storage.uri) / "meta/t"
-    (folder / "segments").mkdir()
-    (shared := Path(root.storage.uri) / "meta/@transactions").mkdir()
-    old, inner, young, of_all = folder / ".tmp-1", folder / "segments/.tmp-2", folder / ".tmp-3", shared / ".tmp-4"
-    for path in (old, inner, young, of_all):
+    home = Path(root.storage.uri)
+    topic_id = root.state.topic_id
+    (folder := home / "meta/t/segments").mkdir()
+    young = home / "meta/t/.tmp-0"
+    old = [folder.parent / ".tmp-1", folder / ".tmp-2", home / f"data/{topic_id}/0/.tmp-3"]
+    shared = ("@transactions", "@imported", "@view", "@broker", "@ingests", "@root")
+    old += [home / f"meta/{name}/.tmp-4" for name in shared]
+    old += [home / f"staging/batches/{'q' * 8}/.tmp-5"]
+    old += [home / f"staging/{topic_id}/.tmp-6", home / f"staging/{topic_id}/{0:020d}/.tmp-7"]
+    for path in (young, *old):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"1234")
         os.utime(path, (START / 1000, START / 1000))
     os.utime(young, ((START + DAY) / 1000, (START + DAY) / 1000))
     root.clock.advance(DAY)
     swept = root.sweep()
-    assert (swept.files, swept.bytes) == (3, 12)
-    assert [path.exists() for path in (old, inner, young, of_all)] == [False, False, True, False]
+    assert list(home.rglob(".tmp-*")) == [young]
+    assert (swept.files, swept.bytes) == (12, 48)
 
 
 def test_what_a_deleted_topic_left_goes_and_its_successor_stays(root: Root) -> None:
