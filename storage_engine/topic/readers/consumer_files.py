@@ -54,8 +54,8 @@ STREAM_KIND = "stream"
 """The position is stored in a Spark checkpoint."""
 ACTIVE_MS = 300_000
 """How long a member that writes nothing counts as active: Kafka's default of max.poll.interval.ms."""
-MORE_LISTINGS = 2
-"""How often the files are listed again if a listed file was deleted before it was read."""
+MORE_LISTINGS = 9
+"""How often the files are listed again if a member has joined between the listing and the reads."""
 _EXPORT = "export "
 _MOST_SAMPLES = 10
 _SAMPLE_MS = 1_000
@@ -221,7 +221,8 @@ def _consumers(
 def _read_all(
     state: TopicState, read: Callable[[StoredFile], Consumer | None], files: Iterable[StoredFile]
 ) -> tuple[dict[str, Consumer], list[CorruptionError], bool]:
-    """The consumers by name, an error for each damaged file, and whether every listed file was still there."""
+    """The consumers by name, an error for each damaged file, and whether the files show one moment: every listed file was
+    still there, and each consumer has a file that is not joining."""
     known: dict[str, Consumer] = {}
     damaged: list[CorruptionError] = []
     is_whole = True
@@ -237,7 +238,7 @@ def _read_all(
         elif found.topic_id == state.topic_id:
             other = known.get(found.name)
             known[found.name] = found if other is None or other.precedes(found) else other
-    return known, damaged, is_whole
+    return known, damaged, is_whole and not any(each.joining for each in known.values())
 
 
 def all_consumers(storage: Storage, topic: str) -> tuple[Consumer, ...]:

@@ -5,13 +5,14 @@ put fails if the file exists, so two members never have the same generation. At 
 joining file only fences the members of lower generations. The group's positions are in the **file in use**: of the
 files that are not joining, the file of the highest generation.
 
-    join    read the file in use, put the joining file of generation g + 1, read the file in use again, replace the
-            joining file by a complete file with these positions, delete the files of lower generations
-    reset   join with other positions, and begin again if a higher generation exists
+    join    read the file in use, put the joining file of generation g + 1, and check that no higher generation exists;
+            read the file in use again, replace the joining file by a complete file with these positions, and delete the
+            files of lower generations
+    reset   join with other positions, and check again that no higher generation exists
     commit  check that no higher generation exists, replace the file, and check again
 
-A group without a file has no positions, so its first member puts a complete file at once. If several members join at
-the same time, each join succeeds, but only the member of the highest generation can commit.
+If a check finds a higher generation, a join and a reset begin again, and a commit raises a FencedError. If several
+members join at the same time, each join can succeed, but only the member of the highest generation can commit.
 
 **A commit that raises no FencedError is never lost.** Assume that a member commits to file c, which is in use.
 
@@ -26,14 +27,17 @@ the same time, each join succeeds, but only the member of the highest generation
   a higher generation is complete, the late file is not used. Otherwise the next member continues at the positions in
   the late file, or at the positions before.
 
+The check after the put is necessary, because a number can be used twice. While a process is paused between its listing
+and its put, others can use this number and delete its file. Then file c has a higher number than the new file.
+
 Files are read in the order of their generations, the lowest first. If file c is deleted before it is read, then a file
 of a higher generation is already complete, and is read next. If this file was not in the listing, the files are listed
 again.
 
 After a crash, the next join deletes the files of lower generations. If a process dies during a reset, either all new
-positions are stored or none. Each call of a member writes only one file, and can be
-repeated. If the file in use was removed by hand and only a joining file is left, the joining file is used. It contains
-the positions of the moment at which its member began to join.
+positions are stored or none. Each call of a member can be repeated. If only a joining file is left, because the first
+member of a group has died or the file in use was removed by hand, the joining file is used. It contains the positions of
+the moment at which its member began to join.
 
 Only one thread may use a Membership. Any number of processes may join, commit and reset in parallel.
 """
@@ -131,7 +135,8 @@ def join(
     *,
     holds_back: bool | None = None,
 ) -> Membership:
-    """Join a group as its only member. The previous member is fenced.
+    """Join a group as its only member. The previous member is fenced. If another member joins at the same time, the
+    returned membership may already be fenced, too.
 
     Args:
         member, host: the names that `lakelog groups describe` shows for the member.
@@ -181,7 +186,8 @@ class _Files(NamedTuple):
 
     used: the file in use; None if the topic has no such group.
     last: the file of the highest generation, which may be joining.
-    is_whole: False if a file was deleted before it was read: another member has joined, or the group was deleted.
+    is_whole: False if a file was deleted before it was read, or only a joining file was found. Then another member has
+        probably joined.
     """
 
     used: Consumer | None
@@ -215,7 +221,7 @@ def _read(storage: Storage, state: TopicState, keys: Iterable[str]) -> _Files:
             used, last = found if used is None or used.precedes(found) else used, found
     if damage is not None:
         raise damage
-    return _Files(used, last, is_whole)
+    return _Files(used, last, is_whole and (used is None or not used.joining))
 
 
 def check_resettable(consumer: Consumer, topic: str, now_ms: int) -> None:
@@ -266,7 +272,8 @@ def _claim(
     check_no_folder(storage, state.topic, name)
     for _ in range(_MOST_ATTEMPTS):
         there = generations(storage, state.topic, name)
-        changed = {**changes, "generation": max(there, default=0) + 1}
+        own = max(there, default=0) + 1
+        changed = {**changes, "generation": own}
         files = _read(storage, state, there.values())
         for found in filter(None, (files.used, files.last)):
             check_resettable(found, state.topic, now_ms) if idle else _check_kind(found, state.topic)
@@ -278,24 +285,21 @@ def _claim(
             updated_ms=now_ms,
             holds_back=False,
         )
-        claimed = before.model_copy(update={**changed, "joining": files.used is not None})
-        if not claimed.joining:
-            claimed = claimed.moved(state, positions(claimed), now_ms)
-        if not _put_new(storage, state.topic, claimed):
+        if not _put_new(storage, state.topic, before.model_copy(update={**changed, "joining": True})):
             continue
-        if claimed.joining:  # the previous member may have committed since the read
-            again = _read(storage, state, there.values()).used
-            if again is None:  # a higher generation is already complete, or the group was deleted
-                continue
-            before = again
-            claimed = before.model_copy(update={**changed, "joining": False}).moved(state, positions(before), now_ms)
-            put_consumer(storage, state.topic, claimed)
-        for key in there.values():
+        there_now = generations(storage, state.topic, name)
+        own_key = there_now.pop(own, None)
+        if 0 in there_now and not there:  # a consumer without members registered meanwhile: its name is taken
+            storage.delete(consumer_key(state.topic, name, own))
+            continue
+        if own_key is None or max(there_now, default=0) > own:
+            continue
+        before = _read(storage, state, there_now.values()).used or before  # the previous member may have committed
+        claimed = before.model_copy(update={**changed, "joining": False}).moved(state, positions(before), now_ms)
+        put_consumer(storage, state.topic, claimed)
+        for key in there_now.values():
             storage.delete(key)
-        now_there = generations(storage, state.topic, name)
-        if 0 in now_there and not there:  # a consumer without members registered meanwhile: its name is taken
-            storage.delete(consumer_key(state.topic, name, claimed.generation))
-        elif max(now_there, default=0) == claimed.generation or (now_there and not idle):
+        if not idle or max(generations(storage, state.topic, name), default=0) == own:
             return claimed
     raise ConflictError(
         f"group {name}, topic {state.topic}",

@@ -11,7 +11,7 @@ import pytest
 
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.errors import FencedError, StateError
+from storage_engine.errors import AmbiguousPutError, FencedError, StateError
 from storage_engine.log.holds import Holds
 from storage_engine.storage import Storage
 from storage_engine.topic.append.appending import append_records
@@ -186,6 +186,26 @@ def test_a_commit_before_the_put_of_a_process_that_is_then_killed_is_not_lost(
     assert found == [{0: 2}, {0: 4, 1: 0}] + ([{0: 1, 1: 0}] if change else [])
 
 
+def test_a_member_whose_generation_was_used_meanwhile_joins_again(topics: Topics) -> None:
+    """Between its listing and its put, two other members join, so the file of its generation is deleted again."""
+    member_of(topics).commit(state_of(topics), {0: 1}, START)
+
+    class Paused(PlainStorage):
+        paused = False
+
+        def put_new(self, key, data) -> None:
+            if not self.paused:
+                self.paused = True
+                for position in (2, 3):
+                    member_of(topics).commit(state_of(topics), {0: position}, START)
+            super().put_new(key, data)
+
+    last = join(Paused(topics.storage), state_of(topics), "g", "n", "host", START)
+    assert last.consumer.positions == {0: 3}
+    last.commit(state_of(topics), {0: 4}, START)
+    assert (group_of(topics), files_of(topics)) == (last.consumer, [consumer_key("t", "g", 4)])
+
+
 def test_whoever_reads_a_group_during_a_join_finds_its_positions(topics: Topics) -> None:
     """Another member joins before each call of the reader to the storage."""
     member_of(topics, holds_back=True).commit(state_of(topics), {0: 4}, START)
@@ -213,6 +233,31 @@ def test_whoever_reads_a_group_during_a_join_finds_its_positions(topics: Topics)
             assert (found.positions, found.holds_back, found.joining) == ({0: 4}, True, False)
             if storage.calls <= number:
                 break
+
+
+def test_a_late_put_of_a_first_member_is_not_taken_for_the_deleted_file_of_its_name(topics: Topics) -> None:
+    """Between a reader's listing and its read, the listed file is deleted, and a late put creates it again."""
+    late: list[tuple[str, bytes]] = []
+
+    class Unanswered(PlainStorage):
+        def put_new(self, key, data) -> None:
+            late.append((key, data))
+            raise AmbiguousPutError(key, "no answer")
+
+    with pytest.raises(AmbiguousPutError):
+        join(Unanswered(topics.storage), state_of(topics), "g", "n", "host", START)
+    member_of(topics, holds_back=True).commit(state_of(topics), {0: 4}, START)
+
+    def before(call: int, verb: str, key: str) -> None:
+        if verb == "read" and late:
+            member_of(topics)
+            topics.storage.put_new(*late.pop())
+
+    found = find_group(BeforeEachCall(topics.storage, before), state_of(topics), "g")
+    assert late == []
+    assert found is not None
+    assert (found.generation, found.positions) == (2, {0: 4})
+    assert read_consumers(topics.storage, state_of(topics)).holds(0) == Holds({"g": 4})
 
 
 def test_positions_cannot_be_set_while_a_member_is_joining(topics: Topics) -> None:
