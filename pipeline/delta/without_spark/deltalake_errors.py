@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from lakelog.delta_options import answered
-from storage_engine.errors import StorageAccessError, StorageError, StorageUnavailableError
+from storage_engine.errors import NotFoundError, StorageAccessError, StorageError, StorageUnavailableError
 from storage_engine.storage.objects.object_errors import kind_of
 from storage_engine.storage.posix_errors import storage_error
 
@@ -44,7 +44,10 @@ def deltalake_errors(path: str, remedy: str, failed: str = "cannot be written") 
         reasons = (line.strip() for line in _NOT_IN_A_REASON.sub("", str(error)).splitlines())
         reason = ": ".join(line for line in reasons if line)
         code = _OS_ERROR.search(reason)
-        raise storage_error(path, f"{failed}: {reason}", int(code[1]) if code else None, remedy) from error
+        told = storage_error(path, f"{failed}: {reason}", int(code[1]) if code else None, "")
+        if isinstance(told, NotFoundError):  # a file of the table, and not the table
+            raise StorageError(path, told.problem, remedy) from error
+        raise type(told)(path, told.problem, f"{remedy} {told.remedy}".rstrip()) from error
     except pa.ArrowException as error:
         # The cause is not kept, because Arrow's message may contain a value.
         file = _FILE.search(str(error))

@@ -32,5 +32,5 @@ def test_a_full_disk_is_told_although_the_message_has_several_lines() -> None:
         raise OSError(message)
     assert str(caught.value) == (
         "tables/t: cannot be written: Generic LocalFileSystem error: Unable to copy data to file: No space left on device"
-        " (os error 28). Free space on this file system."
+        " (os error 28). Nothing was exported. Free space on this file system."
     )
