@@ -70,6 +70,9 @@ class Place:
     def has_rows(self, table: str, number: int) -> bool:
         return len(self.rows(table, "_offset")) >= number
 
+    def is_newest(self, order: tuple[str, int]) -> bool:
+        return order in self.rows("newest", "id", "amount")
+
     def tables(self) -> dict[str, list[tuple[Any, ...]]]:
         return {
             "newest": self.rows("newest", "id", "amount"),
@@ -360,6 +363,7 @@ def test_two_jobs_on_the_same_tables_do_the_work_once_and_none_ends(tmp_path: Pa
         for number in range(6):
             place.order("a", number)
             place.visit(f"/{number}")
+            until(partial(place.is_newest, ("a", number)), process)
             until(partial(place.has_rows, "history", number + 1), process)
             until(partial(place.has_rows, "visits", number + 1), other)
         for each in (process, other):
