@@ -7,8 +7,9 @@ the same snapshot: to recover a segment, Kafka deletes the later snapshots, and 
 start. If batches of a producer were compacted, deleted or lost, the results then differ. Each result is nevertheless one
 of the derivations of this module. Any other value of a .snapshot, a .txnindex or a last stable offset is an error.
 
-A log manager drops an expired producer whenever it loads a snapshot. Kafka loads one for each segment that it recovers.
-So a derivation drops the expired producers either at its start only, or at each segment.
+A log manager drops an expired producer whenever it loads a snapshot. Kafka loads one for each segment that it recovers,
+and one behind the last of these segments. So a derivation drops the expired producers at its start, and perhaps at each
+segment up to one of them.
 """
 
 from __future__ import annotations
@@ -138,8 +139,8 @@ class Derivations:
         """The producers at an offset in each derivation."""
         yield frozenset()
         for begin in self._beginnings(offset):
-            for drops in (False, True):
-                yield frozenset(self._derived(begin, offset, drops=drops)[0].entries())
+            for last_drop in self._last_drops(begin):
+                yield frozenset(self._derived(begin, offset, last_drop)[0].entries())
 
     def aborted_now(self) -> frozenset[AbortedTransaction]:
         """The transactions in the .txnindex files."""
@@ -149,8 +150,8 @@ class Derivations:
         """The aborted transactions in all derivations."""
         found = set(self.found.aborted)
         for begin in self._beginnings(end):
-            for drops in (False, True):
-                found.update(self._derived(begin, end, drops=drops)[1])
+            for last_drop in self._last_drops(begin):
+                found.update(self._derived(begin, end, last_drop)[1])
         return frozenset(found)
 
     def stable_offsets(self, log_start_offset: int, high_watermark: int) -> frozenset[int]:
@@ -161,9 +162,9 @@ class Derivations:
         """
         found = {high_watermark}
         for begin in self._beginnings():
-            for drops in (False, True):
-                at = max(high_watermark, begin[0])
-                producers = self._derived(begin, at, drops=drops)[0]
+            at = max(high_watermark, begin[0])
+            for last_drop in self._last_drops(begin):
+                producers = self._derived(begin, at, last_drop)[0]
                 begun = (each.txn_first_offset for each in producers.entries() if each.txn_first_offset >= 0)
                 stable = max(log_start_offset, min(begun, default=high_watermark))
                 found |= {min(high_watermark, each) for each in (stable, self._next_batch(stable))}
@@ -184,7 +185,11 @@ class Derivations:
         yield from ((base, ()) for base in self._segments if base <= self._start)
         yield from (each for each in self.found.snapshots.items() if each[0] <= most)
 
-    def _derived(self, begin: Beginning, end: int, *, drops: bool) -> tuple[Producers, tuple[AbortedTransaction, ...]]:
+    def _last_drops(self, begin: Beginning) -> list[int]:
+        """The base offsets of the segments up to which a derivation may drop expired producers; -1: only at its start."""
+        return [-1, *(base for base in self._segments if base > begin[0])]
+
+    def _derived(self, begin: Beginning, end: int, last_drop: int) -> tuple[Producers, tuple[AbortedTransaction, ...]]:
         """The producers at `end`, and the transactions aborted before it."""
         start, entries = begin
         producers = Producers(entries)
@@ -193,7 +198,7 @@ class Derivations:
         for base, data in self._segments.items():
             if base >= end:
                 break
-            if drops and base > start:
+            if start < base <= last_drop:
                 producers.expire(self._now_ms, self._expiration_ms)
             table = scan_batches(data, str(base))
             table = table.select((table.last_offsets >= start) & (table.base_offsets < end))
