@@ -31,6 +31,7 @@ from storage_engine.log.producers.producer_snapshot import ProducerEntry, decode
 from storage_engine.log.producers.producer_state import Producers, aborted_among
 from storage_engine.log.segment_reader import Chunk
 from storage_engine.record.batch import scan_batches
+from storage_engine.record.header import TRANSACTIONAL
 
 Snapshots = Mapping[int, tuple[ProducerEntry, ...]]
 Beginning = tuple[int, tuple[ProducerEntry, ...]]
@@ -141,6 +142,16 @@ class Derivations:
         for begin in self._beginnings(offset):
             for last_drop in self._last_drops(begin):
                 yield frozenset(self._derived(begin, offset, last_drop)[0].entries())
+
+    def empty_batches(self) -> frozenset[tuple[int, int]]:
+        """The batches of transactions that a cleaner has left without records: producer id and last offset."""
+        found: set[tuple[int, int]] = set()
+        for base, data in self._segments.items():
+            table = scan_batches(data, str(base))
+            is_transactional = (table.attributes & TRANSACTIONAL) != 0
+            table = table.select((table.records_counts == 0) & ~table.is_control & is_transactional)
+            found.update(zip(table.producer_ids.tolist(), table.last_offsets.tolist(), strict=True))
+        return frozenset(found)
 
     def aborted_now(self) -> frozenset[AbortedTransaction]:
         """The transactions in the .txnindex files."""

@@ -131,6 +131,7 @@ class _Trial:
         self._leave_out_empty_time_indexes()
         self._leave_out_empty_segments()
         self._leave_out_missing_transactions()
+        self._leave_out_empty_batches()
         yield from self._lost_records(theirs, ours)
         yield from self._differing("start", theirs, ours)
         for tick in life.ticks:
@@ -245,6 +246,14 @@ class _Trial:
             if missing and missing <= ours.aborted(ours.end) and folder not in self._left_out:
                 self._left_out.add(folder)
                 self._counts["logs in which Kafka misses an aborted transaction"] += 1
+
+    def _leave_out_empty_batches(self) -> None:
+        """Leave out the logs in which only one cleaner has left an empty batch of a transaction, because only one log manager
+        knows its producer. This cleaner also keeps the marker of the transaction for longer."""
+        for folder, (theirs, ours) in self._known.items():
+            if theirs.empty_batches() != ours.empty_batches() and folder not in self._left_out:
+                self._left_out.add(folder)
+                self._counts["logs in which only one side has an empty batch"] += 1
 
     def _lost_records(self, theirs: Seen, ours: Seen) -> Iterator[tuple[str, str]]:
         """The records that Kafka can read and Lakelog cannot, of the logs in which damage was cut out. Leave out the logs in
