@@ -4,8 +4,8 @@ deltalake opens s3://, gs://, az://, abfss:// and hdfs:// by itself. It reads th
 as the engine's storages, and takes the same storage options (storage_engine.storage.storage_options). On an object store,
 deltalake commits with conditional puts.
 
-deltalake cannot be told to ignore a variable of the environment. So credentials in the options are refused if deltalake
-would use them together with other credentials in the environment.
+deltalake always reads the environment variables, too. So credentials in the options are refused if deltalake would use
+them together with other credentials in the environment.
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, STALE_SINCE, ta
 
 _WITH_STATISTICS = 32
 """Delta collects the statistics of so many columns, the first ones of a table. It clusters only by these columns."""
-_NULL_TEXTS = pa.array(["", "__HIVE_DEFAULT_PARTITION__"])
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+"""Stands for null in the name of a folder."""
+_NULL_TEXTS = pa.array(["", NULL_FOLDER])
 """The texts that Spark or Delta's log do not distinguish from null in a partition column."""
 
 _FOLDER_BYTES = 255

@@ -19,6 +19,7 @@ commits of Lakelog depend on the guarantees of put_new.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ TEMPORARY = ".tmp-"
 """The prefix of temporary names. A put may first write a file under such a name, and a crash may leave this file. No
 listing shows the file.
 """
+TEMPORARY_NAME = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}")
+"""Matches a whole temporary name."""
 
 
 @dataclass(frozen=True)

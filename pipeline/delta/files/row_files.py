@@ -29,6 +29,7 @@ from pipeline.delta.chain.stamp_chain import PartitionCounts, RowSum, added
 from pipeline.delta.dead_letter_share import Counts
 from pipeline.delta.export_plan import Export
 from pipeline.delta.files.file_statistics import delta_statistics
+from pipeline.delta.layout_columns import NULL_FOLDER
 from pipeline.delta.rows.row_columns import (
     COORDINATES,
     COUNTS,
@@ -55,8 +56,6 @@ RESULT = pa.schema([("_written", pa.string())])
 """In the rows that a task returns: what the task wrote, as JSON. One row of each task has it."""
 LETTER_COLUMNS = pa.schema([*RESULT, *COORDINATES, *HANDLING])
 """The columns of a task that decodes records: its other rows are the records that cannot be decoded."""
-_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-"""Stands for null in the name of a folder."""
 PartitionValues = tuple[tuple[str, str | None], ...]
 """The columns that partition a table, in the order of the table, with their values in one file: as texts, as in Delta's
 log. Empty if the table has no partitions."""
@@ -306,7 +305,7 @@ class RowFiles:
 def _folder_of(values: PartitionValues) -> str:
     """The folder of a partition in the folder of the table, as deltalake names it. Delta's log has the values of the
     partition columns, too, but Polars reads them from the names of the folders."""
-    return "".join(f"{name}={_NULL_FOLDER if text is None else quote(text, safe='')}/" for name, text in values)
+    return "".join(f"{name}={NULL_FOLDER if text is None else quote(text, safe='')}/" for name, text in values)
 
 
 class RowFile:

@@ -46,14 +46,13 @@ from pipeline.delta.vectors.table_files import DataFile, read_files
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.plain_table import have_int96, why_not_plain
 from storage_engine.errors import ConflictError
-from storage_engine.storage import TEMPORARY, Storage
+from storage_engine.storage import TEMPORARY_NAME, Storage
 from storage_engine.storage.storage_opening import open_storage
 
 _MOST_ATTEMPTS = 5
 _CHECKPOINT_INTERVAL = 10
 """Delta's default of delta.checkpointInterval."""
 _CHECKPOINT = re.compile(r"_delta_log/([0-9]{20})\.checkpoint\..*parquet")
-_TEMPORARY = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}")
 _PERIOD = re.compile(r"interval [0-9]+ (second|minute|hour|day|week)s?")
 """The periods that deltalake reads as Spark does."""
 _PERIODS = ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration")
@@ -197,7 +196,7 @@ def _temporary_files(storage: Storage, before_ms: int) -> Iterator[str]:
         return
     for folder in ("", "_delta_log/"):
         for entry in folders.entries(folder):
-            if not entry.is_folder and _TEMPORARY.fullmatch(entry.name) and entry.modified_ms < before_ms:
+            if not entry.is_folder and TEMPORARY_NAME.fullmatch(entry.name) and entry.modified_ms < before_ms:
                 yield f"{folder}{entry.name}"
 
 

@@ -67,8 +67,7 @@ class VectorTable:
             table = DeltaTable(path, version=version, storage_options=delta_options(path))
             fits = has_deletion_vectors(table) and why_not_plain(table, with_vectors=True) is None
             fits = fits and table.metadata().configuration.get(DELETION_VECTORS_PROPERTY) == "true"
-            fits = fits and has_columns(table, columns)
-            fits = fits and (partition_by is None or table.metadata().partition_columns == list(partition_by))
+            fits = fits and has_columns(table, columns, partition_by)
             if not fits:
                 return None
             storage = open_storage(path)

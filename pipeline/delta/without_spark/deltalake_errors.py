@@ -44,10 +44,10 @@ def deltalake_errors(path: str, remedy: str, failed: str = "cannot be written") 
         reasons = (line.strip() for line in _NOT_IN_A_REASON.sub("", str(error)).splitlines())
         reason = ": ".join(line for line in reasons if line)
         code = _OS_ERROR.search(reason)
-        told = storage_error(path, f"{failed}: {reason}", int(code[1]) if code else None, "")
-        if isinstance(told, NotFoundError):  # a file of the table, and not the table
-            raise StorageError(path, told.problem, remedy) from error
-        raise type(told)(path, told.problem, f"{remedy} {told.remedy}".rstrip()) from error
+        meaning = storage_error(path, f"{failed}: {reason}", int(code[1]) if code else None, "")
+        if isinstance(meaning, NotFoundError):  # a file of the table, and not the table
+            raise StorageError(path, meaning.problem, remedy) from error
+        raise type(meaning)(path, meaning.problem, f"{remedy} {meaning.remedy}".rstrip()) from error
     except pa.ArrowException as error:
         # The cause is not kept, because Arrow's message may contain a value.
         file = _FILE.search(str(error))

@@ -152,8 +152,14 @@ def has_unencoded_paths(table: DeltaTable) -> bool:
     return not all(plain.fullmatch(path) for path in table.get_add_actions()["path"].to_pylist())
 
 
-def has_columns(table: DeltaTable, columns: pa.Schema) -> bool:
-    """Whether the table has these columns, whatever their comments are (`pipeline.delta.comments`)."""
+def has_columns(table: DeltaTable, columns: pa.Schema, partition_by: Sequence[str] | None) -> bool:
+    """Whether the table has these columns, whatever their comments are (`pipeline.delta.comments`).
+
+    Args:
+        partition_by: its partition columns; None: they may be any.
+    """
+    if partition_by is not None and table.metadata().partition_columns != list(partition_by):
+        return False
     return without_comments(table.schema()) == without_comments(Schema.from_arrow(nullable_columns(columns)))
 
 
@@ -195,8 +201,7 @@ class PlainTable:
         """
         with deltalake_errors(path, "Nothing was exported."):
             table = DeltaTable(path, version=version, storage_options=delta_options(path))
-            fits = why_not_plain(table) is None and has_columns(table, columns)
-            fits = fits and (partition_by is None or table.metadata().partition_columns == list(partition_by))
+            fits = why_not_plain(table) is None and has_columns(table, columns, partition_by)
             changes_files = STALE_SINCE.name in columns.names and not knows_files
             if not fits or (changes_files and has_unencoded_paths(table)):
                 return None

@@ -50,7 +50,7 @@ from pipeline.delta.files.table_commits import create_empty, open_table
 from pipeline.delta.files.upsert_tasks import listed
 from pipeline.delta.layout_columns import as_partitioned
 from pipeline.delta.reads.whole_reads import Newest, check_plan_read, no_other_work
-from pipeline.delta.rows.row_columns import DIGEST, row_columns, table_columns
+from pipeline.delta.rows.row_columns import DIGEST, row_columns
 from pipeline.delta.rows.row_decoding import counted, counted_columns, newest_of_keys
 from pipeline.delta.table_history import as_in_table, check_committed, head_as_before, read_head
 from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES
@@ -99,7 +99,7 @@ def export_without_spark(
     needs_spark = export.layout.cluster_by or (export.layout.deletion_vectors and not upserts)
     if plan.rebuilt or spark_records == 0 or needs_spark:
         return None
-    table = None if head is None else _open(export, head.version)
+    table = None if head is None else open_table(export, head.version)
     letters = read_head(export.dead_letters)
     letters_fit = letters is None or _open_letters(export, letters) is not None
     if (head is not None and table is None) or not letters_fit:
@@ -123,15 +123,8 @@ def export_without_spark(
     return _write_increment(export, plan, table, decoded, counts, recent)
 
 
-def _open(export: Export, version: int) -> PlainTable | VectorTable | None:
-    """The table at a version; None if only Spark can write to it."""
-    if export.mode is ExportMode.UPSERT:
-        return open_table(export, version)
-    return PlainTable.open(export.table, version, table_columns(export), export.layout.partition_by)
-
-
 def _create(export: Export) -> PlainTable | VectorTable:
-    table = _open(export, 0) if create_empty(export) else None
+    table = open_table(export, 0) if create_empty(export) else None
     if table is None:
         raise conflict(export.table)
     return table

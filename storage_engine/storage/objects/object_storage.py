@@ -36,7 +36,6 @@ answer, because this text can contain parts of the credentials.
 
 from __future__ import annotations
 
-import re
 import secrets
 import threading
 import time
@@ -57,7 +56,7 @@ from storage_engine.errors import (
     StorageUnavailableError,
     UnsupportedError,
 )
-from storage_engine.storage import TEMPORARY, NewFile, StoredFile, check_key
+from storage_engine.storage import TEMPORARY, TEMPORARY_NAME, NewFile, StoredFile, check_key
 from storage_engine.storage.objects.marked_put import MARK, MarkedPut, version_of
 from storage_engine.storage.objects.object_errors import (
     PAUSES,
@@ -72,7 +71,6 @@ if TYPE_CHECKING:
     from obstore import BufferedWriter, ObjectMeta, UpdateVersion  # type: ignore[attr-defined]
     from obstore.store import ObjectStore
 
-_CHECK_NAME = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}")
 _OLD = timedelta(hours=1)
 _PART_BYTES = 8 * 1024**2
 _PARTS_AT_ONCE = 4
@@ -154,7 +152,7 @@ class ObjectStorage:
             for found in chain.from_iterable(self._store.list()):
                 if found["path"] > f"{TEMPORARY}g":  # after all hexadecimal digits
                     break
-                if _CHECK_NAME.fullmatch(found["path"]):
+                if TEMPORARY_NAME.fullmatch(found["path"]):
                     times[found["path"]] = found["last_modified"]
             for key, time_left in times.items():
                 if mine in times and times[mine] - time_left >= _OLD:
