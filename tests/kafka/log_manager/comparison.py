@@ -46,7 +46,7 @@ def compare(
     for name in sorted(both[0] ^ both[1]):
         yield name, "only Kafka has this folder" if name in both[0] else "Kafka has not this folder"
     for file in CHECKPOINTS:
-        offsets = _compare_offsets(theirs / file, ours / file, {folder: each.start for folder, each in folders.items()})
+        offsets = _compare_offsets(theirs / file, ours / file, folders)
         yield from ((file, what) for folder, what in offsets if folder not in left_out and folder not in moving)
     for folder in sorted(both[0] & both[1]):
         if folder not in left_out and folder in folders:
@@ -54,23 +54,27 @@ def compare(
             yield from ((f"{folder}/{name}", what) for name, what in found)
 
 
-def _compare_offsets(theirs: Path, ours: Path, starts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    one, other = (_offsets_above(file, starts) for file in (theirs, ours))
+def _compare_offsets(theirs: Path, ours: Path, folders: Mapping[str, Folder]) -> Iterator[tuple[str, str]]:
+    one, other = (_meant_offsets(file, folders) for file in (theirs, ours))
     for folder in sorted(one.keys() | other.keys()):
         if one.get(folder) != other.get(folder):
             yield folder, f"{folder} {other.get(folder)}, Kafka {one.get(folder)}"
 
 
-def _offsets_above(file: Path, starts: Mapping[str, int]) -> dict[str, int]:
-    """The offsets in a checkpoint, by folder. Of the cleaner's checkpoint, the offsets above the log start: any other, or
-    none, means the log start. Kafka then writes the log start, at a time of its own."""
+def _meant_offsets(file: Path, folders: Mapping[str, Folder]) -> dict[str, int]:
+    """The offsets in a checkpoint, by folder. Of the cleaner's checkpoint, the offsets between the log's start and its end:
+    any other, or none, means the log start. Kafka then writes the log start, at a time of its own."""
     if not file.exists() or not file.stat().st_size:
         return {}
     offsets = decode_offsets(file.read_bytes(), file.name)
     found = {f"{topic}-{number}": at for (topic, number), at in offsets.items()}
     if file.name == FIRST_DIRTY_OFFSETS:
-        return {folder: at for folder, at in found.items() if at > starts.get(folder, -1)}
-    return {folder: max(at, starts.get(folder, at)) for folder, at in found.items()}
+        return {
+            name: at
+            for name, at in found.items()
+            if name not in folders or folders[name].start < at <= folders[name].end
+        }
+    return {name: max(at, folders[name].start) if name in folders else at for name, at in found.items()}
 
 
 def same_offsets(theirs: Offsets | None, ours: Offsets | None) -> bool:
