@@ -27,7 +27,7 @@ IS_NUMBER: Final = "(number)"
 IS_TIME: Final = "(time)"
 """What a text in a field with a time is checked for: the last part of the place of an error."""
 _TIMES = ("datetime", "date")
-_NUMBER = r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)$"
+_NUMBER = r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$"
 _INNER = ("schema", "items_schema", "fields")
 """The keys of pydantic's core schemas that contain the core schemas of a model's fields."""
 _OTHERS = ("model", "function-before", "function-wrap")

@@ -121,7 +121,10 @@ def test_a_time_inside_a_map_that_is_outside_of_the_years_is_found() -> None:
         assert [(each.row, each.reason) for each in found.errors] == [(row, "out_of_range at at") for row in rows]
 
 
-@pytest.mark.parametrize("text", ["20130101", "2013", "20130101120000", "1356998400.5", "-1.5", "+5", ".5", "5."])
+@pytest.mark.parametrize(
+    "text",
+    ["20130101", "2013", "20130101120000", "1356998400.5", "-1.5", "+5", ".5", "5.", "1.5e3", "-1.E+3", "86400e0"],
+)
 def test_a_number_in_quotes_is_no_time(text: str) -> None:
     model = event_model("at TIMESTAMP, day DATE, legs ARRAY<STRUCT<at: TIMESTAMP>>, days ARRAY<DATE>")
     quoted = "".join(f"\\u{ord(each):04x}" for each in text)

@@ -18,7 +18,7 @@ from pipeline.delta.chain.stamp_chain import Chain
 from pipeline.delta.export_plan import Export, ExportRefusedError, TableSchemaError
 from pipeline.delta.proof.compared_rows import AddedColumns, LaterColumns
 from pipeline.delta.proof.slices import Slice
-from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, table_columns
+from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, nullable_columns, table_columns
 from pipeline.delta.table_history import Commit, DeltaLog, find_head, replaces_all_rows, stamp_in
 from pipeline.delta.table_stamp import Began, Stamp, TableHead, is_of_rebuild, known_began, known_positions
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
@@ -32,7 +32,8 @@ _REMEDY = "Nothing was changed."
 class ExportedTable:
     """A table at one version.
 
-    columns: the columns that the table and the model have in common, with the types of the model.
+    columns: the columns that the table and the model have in common, with the types of the model, each nullable as in the
+        table.
     all_columns: the names of all columns.
     others: columns of the table that the model does not have. No export writes them any more.
     commits: the commits of the table's log up to this version, the newest first.
@@ -180,7 +181,7 @@ def open_exported_table(export: Export, version: int | None) -> ExportedTable:
         table = DeltaTable(export.table, version=wanted, storage_options=delta_options(export.table))
         there = pa.schema(table.schema().to_arrow()).names
     columns = [each for each in table_columns(export) if each.name in there and each.name != DIGEST.name]
-    columns = pa.schema(columns)
+    columns = nullable_columns(pa.schema(columns))
     missing = [name for name in COORDINATES.names if name not in there]
     if missing:
         raise ExportRefusedError(

@@ -16,6 +16,7 @@ from pipeline.delta.proof.exported_table import added_columns
 from pipeline.delta.proof.findings import ADDED_COLUMN, COMPACTION, DEFAULT_VALUE, OTHER_MODEL, RETENTION
 from pipeline.delta.table_history import Commit
 from pipeline.delta.table_stamp import Stamp
+from schemas.event_schema import EventSchema
 from storage_engine.errors import StorageError
 from tests.pipeline.delta.order_models import LargeOrder, MendedOrderWithPrice, schema_of
 from tests.pipeline.delta.proof.exported_topic import KEYS, ExportedTopic, some_orders, whole
@@ -353,6 +354,30 @@ def test_raw_values_and_headers_are_compared(tmp_path: Path) -> None:
     assert whole(topic.prove())["differences"] == [
         (0, 0, "another value in _headers"), (0, 1, "another value in value"),
     ]  # fmt: skip
+
+
+@MODES
+def test_a_struct_may_be_null_although_its_fields_may_not(tmp_path: Path, mode: ExportMode) -> None:
+    topic = ExportedTopic(tmp_path, mode, partitions=1)
+    ddl = "item STRUCT<count: BIGINT NOT NULL, in: STRUCT<day: DATE NOT NULL>>, items ARRAY<STRUCT<count: BIGINT NOT NULL>>"
+    topic.export = replace(topic.export, schema=EventSchema(ddl))
+    topic.append(
+        (b"a", b'{"item": {"count": 1, "in": {"day": "2013-01-01"}}, "items": [{"count": 2}, null]}'),
+        (b"b", b'{"item": {"count": 1}, "items": []}'), (b"c", b"{}"), (b"d", None), (b"e", b'{"item": {}}'),
+    )  # fmt: skip
+    topic.run_export()
+    rows = 4 if mode is ExportMode.CHANGELOG else 3
+    assert whole(topic.prove()) == {
+        "answer": "equal", "rows": rows, "equal": rows, "unprovable": {}, "differences": [],
+    }  # fmt: skip
+
+    def change(rows: list[dict[str, object]]) -> None:
+        for row in rows:
+            if row["_key"] in (b"a", b"c"):
+                row["item"] = {"count": 1, "in": None}
+
+    rewritten(topic, change)
+    assert whole(topic.prove())["differences"] == [(0, 0, "another value in item"), (0, 2, "another value in item")]
 
 
 @MODES
