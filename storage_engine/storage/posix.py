@@ -27,7 +27,7 @@ from pathlib import Path
 
 from typing_extensions import Buffer
 
-from storage_engine.errors import AmbiguousPutError
+from storage_engine.errors import AmbiguousPutError, StorageAccessError
 from storage_engine.storage import TEMPORARY, FolderEntry, StoredFile, check_key
 from storage_engine.storage.posix_directories import check_directory, make_directory, remove_folder, sync_directory
 from storage_engine.storage.posix_errors import named, with_retries
@@ -45,12 +45,14 @@ class PosixStorage:
     is_durable_when_visible = False
     reads_at_once = 1
 
-    def __init__(self, root: Path | str) -> None:
+    def __init__(self, root: Path | str, *, follows_links: bool = False) -> None:
         """
         Args:
             root: is created with the first file. A relative path is made absolute here, so a later chdir has no effect.
+            follows_links: whether `entries` shows what a symbolic link leads to, and not the link itself.
         """
         self.root = Path(root).absolute()
+        self._follows_links = follows_links
         self.growing = self.links = self.folders = self.view = self.directory = self
         self._durable: dict[Path, int] = {}  # directories whose names are known to be durable -> inode
 
@@ -279,14 +281,14 @@ class PosixStorage:
     def entries(self, folder: str) -> Sequence[FolderEntry]:
         path = self._folder(folder)
         with named(str(path)):
-            return with_retries(lambda: _entries(path))
+            return with_retries(lambda: _entries(path, follow_links=self._follows_links))
 
     def folder_names(self, folder: str) -> Sequence[str]:
         return sorted(each.name for each in self.entries(folder.rstrip("/")) if each.is_folder)
 
     def is_empty_folder(self) -> bool:
         with named(self.uri):
-            return self.root.is_dir() and not with_retries(lambda: _entries(self.root))
+            return self.root.is_dir() and not self.entries("")
 
     def show(self, key: str, name: str, modified_ns: int) -> None:
         show(self._place(key), self._place(name), modified_ns)
@@ -360,7 +362,7 @@ def _scanned(folder: Path) -> Sequence[os.DirEntry[str]]:
     return sorted(os.scandir(folder), key=lambda entry: entry.name + ("/" if entry.is_dir() else ""))
 
 
-def _entries(path: Path) -> Sequence[FolderEntry]:
+def _entries(path: Path, *, follow_links: bool) -> Sequence[FolderEntry]:
     found: list[FolderEntry] = []
     try:
         listed = list(os.scandir(path))
@@ -368,10 +370,14 @@ def _entries(path: Path) -> Sequence[FolderEntry]:
         return found
     for entry in listed:
         try:
-            stat = entry.stat(follow_symlinks=False)
+            stat = entry.stat(follow_symlinks=follow_links)
         except FileNotFoundError:
-            continue  # removed after the directory was read
-        is_folder = entry.is_dir(follow_symlinks=False)
+            if not entry.is_symlink() or not os.path.lexists(entry):
+                continue  # removed after the directory was read
+            raise StorageAccessError(
+                entry.path, "is a symbolic link to a path that does not exist", "Mount the disk, or remove the link."
+            ) from None
+        is_folder = entry.is_dir(follow_symlinks=follow_links)
         file_id = stat.st_dev, stat.st_ino
         found.append(FolderEntry(entry.name, is_folder, stat.st_size, stat.st_mtime_ns, file_id))
     return found

@@ -39,7 +39,8 @@ def sync_directory(path: Path) -> None:
 
 
 def remove_folder(path: Path, tries: int = 3) -> None:
-    """Remove a directory and its contents, even if other processes remove or add files in it meanwhile.
+    """Remove a directory and its contents, even if other processes remove or add files in it meanwhile. If the path is a
+    symbolic link to a directory, remove the contents and the link.
 
     shutil.rmtree is not used. If the close of a descriptor fails, rmtree closes the same number again. By then, another
     thread may have opened a file with this number.
@@ -57,7 +58,7 @@ def remove_folder(path: Path, tries: int = 3) -> None:
                 with suppress(FileNotFoundError):
                     Path(entry).unlink()
         try:
-            path.rmdir()
+            path.unlink() if path.is_symlink() else path.rmdir()
         except OSError as error:
             if error.errno != errno.ENOTEMPTY or tries == 1:
                 raise

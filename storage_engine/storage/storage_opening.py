@@ -58,8 +58,9 @@ def open_storage(uri: str) -> Storage:
 
 
 def open_directory(path: Path | str) -> Directory:
-    """The storage of a local directory. The directory is created with its first file."""
-    return PosixStorage(path)
+    """The storage of a local directory, in which symbolic links are followed, as by a broker. The directory is created
+    with its first file."""
+    return PosixStorage(path, follows_links=True)
 
 
 @contextmanager

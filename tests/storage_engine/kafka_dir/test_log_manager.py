@@ -326,3 +326,55 @@ def test_a_brokers_directory_is_appended_to(tmp_path: Path) -> None:
         assert [row for part in log.read(end, end + 3) for row in to_rows(part)] == rows(3)
         found = np.concatenate([part["offset"].to_numpy() for part in log.read(0, end + 3)])
         assert found.tolist() == list(range(end + 3))
+
+
+@pytest.mark.parametrize(
+    "linked", ["orders-0", "orders-0/00000000000000000000.log", "orders-0/00000000000000000000.index"]
+)
+def test_a_symbolic_link_is_followed_as_by_a_broker(tmp_path: Path, linked: str) -> None:
+    plain, other, elsewhere = tmp_path / "plain", tmp_path / "other", tmp_path / "elsewhere"
+    with manager(plain) as logs:
+        logs.create("orders", 0, TOPIC_ID).append_records(to_table(rows(300)))
+    (plain / ".kafka_cleanshutdown").unlink()  # as after a crash
+    shutil.copytree(plain, other)
+    (other / linked).rename(elsewhere)
+    (other / linked).symlink_to(elsewhere)
+    for directory in (plain, other):
+        with manager(directory) as logs:
+            log = logs.log("orders", 0)
+            assert [row for part in log.read(0, 400) for row in to_rows(part)] == rows(300)
+            log.append_records(to_table(rows(7, 300)))
+    assert (other / linked).is_symlink()
+    files = [{path.name: path.read_bytes() for path in (each / "orders-0").iterdir()} for each in (plain, other)]
+    assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("linked", ["orders-0", "orders-0/00000000000000000000.log"])
+def test_a_link_to_a_disk_that_is_not_mounted_is_refused_and_changes_nothing(tmp_path: Path, linked: str) -> None:
+    with manager(tmp_path / "logs") as logs:
+        logs.create("orders", 0, TOPIC_ID).append_records(to_table(rows(10)))
+    link = tmp_path / "logs" / linked
+    link.rename(tmp_path / "moved")
+    link.symlink_to(tmp_path / "disk")
+    with pytest.raises(StorageAccessError, match=f"{link}: is a symbolic link to a path that does not exist"):
+        manager(tmp_path / "logs")
+    assert link.is_symlink()
+    link.unlink()
+    (tmp_path / "moved").rename(link)
+    with manager(tmp_path / "logs") as logs:
+        assert [row for part in logs.log("orders", 0).read(0, 10) for row in to_rows(part)] == rows(10)
+
+
+def test_a_deleted_partition_behind_a_link_takes_its_files_and_the_link_with_it(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    with manager(tmp_path / "logs") as logs:
+        logs.create("orders", 0, TOPIC_ID).append_records(to_table(rows(10)))
+    (tmp_path / "logs/orders-0").rename(tmp_path / "disk")
+    (tmp_path / "logs/orders-0").symlink_to(tmp_path / "disk")
+    with manager(tmp_path / "logs", clock=clock) as logs:
+        logs.delete("orders", 0)
+        assert (tmp_path / "disk/00000000000000000000.log").exists()
+        clock.advance(60_000)
+        Tasks(logs, clock).run_due()
+    assert not list((tmp_path / "logs").glob("orders*"))
+    assert not list((tmp_path / "disk").iterdir())
