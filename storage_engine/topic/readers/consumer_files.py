@@ -117,8 +117,8 @@ class Consumer(Frozen):
         """A copy of this consumer with other positions."""
         sample = PositionSample(now_ms, sum(positions.values()), sum(part.high_watermark for part in state.partitions))
         older = self.samples
-        if len(older) > 1 and older[-1].ms - older[-2].ms < _SAMPLE_MS:
-            older = older[:-1]  # so that many quick commits do not fill the list
+        if len(older) > 1 and max(now_ms - older[-1].ms, older[-1].ms - older[-2].ms) < _SAMPLE_MS:
+            older = older[:-1]  # Many quick commits do not fill the list. The last commit before a pause stays.
         return self.model_copy(
             update={
                 "positions": dict(sorted(positions.items())),

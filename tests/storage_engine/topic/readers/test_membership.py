@@ -315,6 +315,16 @@ def test_samples_are_the_last_ten_and_some_time_apart(topics: Topics) -> None:
     assert min(later.ms - earlier.ms for earlier, later in pairwise(samples[:-1])) >= 1_000
 
 
+def test_the_samples_show_that_a_group_had_read_everything_before_a_pause(topics: Topics) -> None:
+    state, consumer = state_of(topics), member_of(topics).consumer  # the topic has 5 records
+    for burst in range(20):
+        for position in (1, 2, 3, 5):
+            consumer = consumer.moved(state, {0: position}, START + burst * 1_500 + position)
+    assert [(each.ms - START, each.position) for each in consumer.samples[-4:]] == [
+        (27_001, 1), (27_005, 5), (28_501, 1), (28_505, 5),
+    ]  # fmt: skip
+
+
 def test_a_group_holds_back_cleaning_if_it_asks_for_it(topics: Topics) -> None:
     member_of(topics).commit(state_of(topics), {0: 1}, START)
     assert read_consumers(topics.storage, state_of(topics)).holds(0) == Holds()
