@@ -43,14 +43,14 @@ class LogFiles:
         self._now_ms = now_ms
         self.entries: dict[str, FolderEntry] = {entry.name: entry for entry in entries if not entry.is_folder}
         for name in sorted(name for name in self.entries if name.endswith(LOG)):
-            key = f"{self.folder}/{name}"
+            place = f"{storage.uri}/{self.folder}/{name}"
             if not is_offset_name(name.removesuffix(LOG)):
                 raise CorruptionError(
-                    key, 0, "a name of 20 digits: the base offset", repr(name),
+                    place, 0, "a name of 20 digits: the base offset", repr(name),
                     "Move the file away. A broker also refuses this file.",
                 )  # fmt: skip
             if self.entries[name].size > INT_MAX:
-                raise CorruptionError(key, INT_MAX, "at most 2 GiB", f"{self.entries[name].size} bytes")
+                raise CorruptionError(place, INT_MAX, "at most 2 GiB", f"{self.entries[name].size} bytes")
             self.bases.append(int(name.removesuffix(LOG)))
 
     def remove_stray_indexes(self) -> None:

@@ -128,15 +128,16 @@ def load_log(storage: Directory, folder: str, config: TopicConfig, options: Load
 def settle_topic_id(storage: Directory, folder: str, topic_id: str | None) -> str | None:
     """The topic id in partition.metadata. If this file is missing and the id is known, the file is written."""
     key = f"{folder}/{PARTITION_METADATA}"
+    place = f"{storage.uri}/{key}"
     try:
-        found = decode_partition_metadata(storage.read(key), key)
+        found = decode_partition_metadata(storage.read(key), place)
     except NotFoundError:
         if topic_id is not None:
             storage.replace(key, encode_partition_metadata(topic_id))
         return topic_id
     if topic_id is not None and found != topic_id:
         raise CorruptionError(
-            key, 0, f"topic id {topic_id}", found,
+            place, 0, f"topic id {topic_id}", found,
             "The folder belongs to another topic of the same name: move the folder out of this directory.",
         )  # fmt: skip
     return found

@@ -172,9 +172,9 @@ class LogManager:
             if found is not None:
                 known[directory.path] = found
         self._check_any_left()
-        first = next(iter(known.values()), MetaProperties(cluster_id=new_topic_id(), directory_id=""))
+        first = next(iter(known.values()), MetaProperties(cluster_id=new_topic_id(), directory_id=None))
         for path, each in known.items():
-            if (each.cluster_id, each.node_id) != (first.cluster_id, first.node_id):
+            if each.contradicts(first):
                 raise ConflictError(
                     f"{path}/{META_PROPERTIES}",
                     f"belongs to node {each.node_id} of cluster {each.cluster_id}, and {next(iter(known))} belongs to"
@@ -183,7 +183,8 @@ class LogManager:
                 )
         for directory in self._directories:
             if directory.path not in known and self._choose is None:
-                own = MetaProperties(first.cluster_id, new_topic_id(), first.node_id)
+                node_id = 1 if first.node_id is None else first.node_id
+                own = MetaProperties(first.cluster_id or new_topic_id(), new_topic_id(), node_id)
                 directory.storage.replace(META_PROPERTIES, encode_meta_properties(own))
 
     def _load(self) -> None:

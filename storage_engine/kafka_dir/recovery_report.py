@@ -45,12 +45,11 @@ class Cut:
         kept = f"saved as {self.kept_as}" if self.kept_as else "all zero"
         return f"{self.file} at position {self.position}: {self.fate}, {self.size} bytes, {kept}; {self.problem}"
 
-    @property
-    def error(self) -> CorruptionError:
-        """The cut as an error."""
+    def error_in(self, directory: str) -> CorruptionError:
+        """The cut as an error. directory: the path of the log directory."""
         expected, _, found = self.problem.removeprefix("expected ").partition(", found ")
         remedy = f"The {self.size} bytes were cut out and saved as {self.kept_as}." if self.kept_as else ""
-        return CorruptionError(self.file, self.position, expected, found, remedy)
+        return CorruptionError(f"{directory}/{self.file}", self.position, expected, found, remedy)
 
 
 @dataclass

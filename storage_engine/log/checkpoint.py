@@ -20,10 +20,9 @@ A checkpoint is text: a line with the version, a line with the number of entries
 
 partition.metadata is text without a newline at its end. meta.properties has the format of Java's Properties.
 
-This module encodes and decodes only bytes; the callers read and write the files. If a checkpoint is malformed, a
-Kafka broker does not start. So Lakelog's error for a malformed checkpoint names the byte position and the text that
-was found there. The order of the lines has no meaning. The lines are written in sorted order, so that equal offsets
-give equal bytes. All functions are pure.
+This module encodes and decodes only bytes; the callers read and write the files. The error for a malformed file names
+the byte position and the text that was found there. The order of the lines has no meaning. The lines are written in
+sorted order, so that equal offsets give equal bytes. All functions are pure.
 """
 
 from __future__ import annotations
@@ -46,7 +45,10 @@ PARTITION_METADATA = "partition.metadata"
 
 _VERSION = 0
 _MOST_SHOWN = 100  # an error shows at most so many characters of a line
-_REMEDY = "The file can be rebuilt: remove it, and run `lakelog topics settle`."
+_REMEDY = (
+    "In the `log/` of a root, `lakelog topics settle` writes the file again. In a broker's directory, restore it from a"
+    " backup, or move it away; docs/LOG_MANAGER.md describes what happens without it."
+)
 
 
 def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
@@ -143,15 +145,24 @@ def decode_partition_metadata(data: bytes, file: str) -> str:
 
 @dataclass(frozen=True)
 class MetaProperties:
-    """The ids of a log directory, its node and its cluster (Kafka's MetaProperties of KRaft, version 1)."""
+    """The ids of a log directory, its node and its cluster (Kafka's MetaProperties).
 
-    cluster_id: str
-    directory_id: str
-    node_id: int = 1
+    A broker with ZooKeeper wrote no directory_id (version 0); it may have written no cluster_id and no node_id. A broker
+    before Kafka 3.7 wrote no directory_id (version 1).
+    """
+
+    cluster_id: str | None
+    directory_id: str | None
+    node_id: int | None = 1
+
+    def contradicts(self, other: MetaProperties) -> bool:
+        """Whether the two directories belong to different clusters or nodes, as far as the files say it."""
+        ids = ((self.cluster_id, other.cluster_id), (self.node_id, other.node_id))
+        return any(None not in pair and pair[0] != pair[1] for pair in ids)
 
 
 def encode_meta_properties(properties: MetaProperties) -> bytes:
-    """Encode meta.properties."""
+    """Encode meta.properties of version 1 with all ids."""
     return (
         f"version=1\ncluster.id={properties.cluster_id}\n"
         f"node.id={properties.node_id}\ndirectory.id={properties.directory_id}\n"
@@ -162,14 +173,18 @@ def decode_meta_properties(data: bytes, file: str) -> MetaProperties:
     """Decode meta.properties. Lines that begin with # are comments.
 
     Raises:
-        CorruptionError: the version is not 1, or a field is missing or malformed.
+        CorruptionError: the version is not 0 or 1, or a field is missing or malformed.
     """
     lines = [line.strip() for line in data.decode("ascii", "replace").splitlines()]
     fields = {
         key.strip(): value.strip()
         for key, _, value in (line.partition("=") for line in lines if line and not line.startswith("#"))
     }
-    wanted = {"cluster.id", "directory.id", "node.id"}
-    if fields.get("version") != "1" or not wanted <= fields.keys() or not _is_number(fields["node.id"], INT_MAX):
-        raise CorruptionError(file, 0, "version=1, cluster.id, node.id and directory.id", ", ".join(fields), _REMEDY)
-    return MetaProperties(fields["cluster.id"], fields["directory.id"], int(fields["node.id"]))
+    version = fields.get("version")
+    node = "broker.id" if version == "0" else "node.id"
+    needed = set() if version == "0" else {"cluster.id", "node.id"}
+    if version not in ("0", "1") or not needed <= fields.keys() or not _is_number(fields.get(node, "0"), INT_MAX):
+        expected = "version=1, cluster.id and node.id; or version=0"
+        raise CorruptionError(file, 0, expected, ", ".join(fields), _REMEDY)
+    node_id = int(fields[node]) if node in fields else None
+    return MetaProperties(fields.get("cluster.id"), fields.get("directory.id"), node_id)

@@ -121,7 +121,7 @@ def _compact_directory(
                 write_error(UsageError(f"{path}: {name}", f"not compacted: {reason}"))
             else:
                 write_line(f"{path}: {name}: not compacted: {reason}")
-        for error in [cut.error for report in logs.reports for cut in report.cuts]:
+        for error in [cut.error_in(str(path)) for report in logs.reports for cut in report.cuts]:
             write_error(error)
         outcomes = logs.compact(force=force)
         for partition, outcome in outcomes.items():

@@ -188,7 +188,7 @@ def _say_loaded(opened: BrokerLogs, lines: _Lines, given: Mapping[str, Mapping[s
             lines.did(f"{directory.path}/{partition.folder}", "; ".join(parts))
             for cut in report.cuts:
                 if cut in report.losses:
-                    lines.error(cut.error)
+                    lines.error(cut.error_in(directory.path))
                 else:
                     lines.did(directory.path, str(cut))
 

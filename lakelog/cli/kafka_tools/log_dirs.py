@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,11 +71,11 @@ def _of_directory(path: Path) -> tuple[int, str, dict[tuple[str, int], int]]:
     from storage_engine.log.filenames import LOG
 
     directory = LogDirectory(path)
-    try:
+    found = None
+    with suppress(NotFoundError):
         data = directory.storage.read(META_PROPERTIES)
-        broker = decode_meta_properties(data, f"{directory.path}/{META_PROPERTIES}").node_id
-    except NotFoundError:
-        broker = _BROKER_OF_A_ROOT
+        found = decode_meta_properties(data, f"{directory.path}/{META_PROPERTIES}").node_id
+    broker = _BROKER_OF_A_ROOT if found is None else found
     sizes = {
         (name.topic, name.number): sum(
             entry.size for entry in directory.storage.entries(name.folder) if entry.name.endswith(LOG)

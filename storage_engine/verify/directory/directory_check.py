@@ -113,11 +113,11 @@ def check_together(checked: Sequence[CheckedDirectory]) -> list[Finding]:
             assert before.meta is not None
             place = _path(each, META_PROPERTIES)
             one, other = each.meta, before.meta
-            if (one.cluster_id, one.node_id) != (other.cluster_id, other.node_id):
+            if one.contradicts(other):
                 found = f"cluster {one.cluster_id}, node {one.node_id}"
                 expected = f"cluster {other.cluster_id} and node {other.node_id}, as in {before.directory.storage.uri}"
                 meaning = "the directories belong to different brokers, and no broker starts on both"
-            elif one.directory_id == other.directory_id:
+            elif one.directory_id is not None and one.directory_id == other.directory_id:
                 expected, found = f"another directory.id than {before.directory.storage.uri}", one.directory_id
                 meaning = "one directory is a copy of the other: a broker refuses to start with both"
             else:

@@ -143,7 +143,7 @@ def test_a_damaged_batch_is_taken_out_alone(what: str, place: str) -> None:
     assert read_offsets(log) == [offset for offset in range(END) if offset not in lost]
     assert log.log_end_offset == END
     with pytest.raises(CorruptionError, match=f"{second} at position {position}: expected"):
-        raise cut.error
+        raise cut.error_in("/logs")
     log.close()
     assert not open_log(storage, clean=True).report.cuts
     again = open_log(storage)

@@ -141,6 +141,14 @@ def test_the_same_partition_in_two_directories_is_refused_by_both_names(tmp_path
     manager(tmp_path / "one", tmp_path / "two").close()
 
 
+@pytest.mark.parametrize("written", ["version=1\ncluster.id=a\nnode.id=3\n", "version=0\nbroker.id=3\n"])
+def test_a_directory_of_an_older_broker_keeps_its_meta_properties(tmp_path: Path, written: str) -> None:
+    (tmp_path / "meta.properties").write_text(written)
+    with manager(tmp_path) as logs:
+        logs.create("orders", 0).append_records(to_table(rows(3)))
+    assert (tmp_path / "meta.properties").read_text() == written
+
+
 def test_directories_of_two_clusters_are_refused(tmp_path: Path) -> None:
     for name in ("one", "two"):
         manager(tmp_path / name).close()

@@ -61,6 +61,26 @@ def test_meta_properties_of_a_broker_are_read_and_ours_come_back() -> None:
 
 
 @pytest.mark.parametrize(
+    ("data", "properties"),
+    [
+        (b"version=1\ncluster.id=a\nnode.id=3\n", MetaProperties("a", None, 3)),  # before Kafka 3.7
+        (b"version=0\ncluster.id=a\nbroker.id=3\n", MetaProperties("a", None, 3)),  # with ZooKeeper
+        (b"#\n#Thu\nversion=0\nbroker.id=3\n", MetaProperties(None, None, 3)),
+        (b"version=0\n", MetaProperties(None, None, None)),
+    ],
+)
+def test_meta_properties_of_older_brokers_are_read(data: bytes, properties: MetaProperties) -> None:
+    assert decode_meta_properties(data, "f") == properties
+
+
+def test_directories_of_one_node_do_not_contradict_each_other() -> None:
+    old, new, third = MetaProperties(None, None, 3), MetaProperties("a", "d", 3), MetaProperties("b", "e", 3)
+    assert not old.contradicts(new)
+    assert new.contradicts(third)
+    assert MetaProperties("a", "f", 4).contradicts(new)
+
+
+@pytest.mark.parametrize(
     ("data", "position"),
     [
         (b"1\n0\n", 0),
@@ -104,7 +124,9 @@ def test_malformed_partition_metadata_is_refused(data: bytes) -> None:
     "data",
     [
         b"",
-        b"version=0\ncluster.id=a\nnode.id=1\ndirectory.id=b\n",
+        b"version=2\ncluster.id=a\nnode.id=1\ndirectory.id=b\n",
+        b"cluster.id=a\nnode.id=1\n",
+        b"version=0\nbroker.id=-1\n",
         b"version=1\nnode.id=1\n",
         b"version=1\ncluster.id=a\ndirectory.id=b\nnode.id=" + b"1" * 5000,
     ],
