@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from lakelog.metrics.change_kinds import ChangeKind
 from lakelog.metrics.consumer_status import ConsumerStatus
 from lakelog.metrics.figures import ConsumerFigures, PartitionFigures, RootFigures, TopicFigures, lag_seconds
 from lakelog.optional import optional
@@ -187,8 +188,15 @@ def _of_topics(root: RootFigures) -> Iterator[Metric]:
         )  # fmt: skip
     yield _gauge(
         "lakelog_topic_last_change_timestamp_seconds", "When the topic last had a change of this kind.", ("topic", "change"),
-        (((topic.name, kind), ms / 1000) for topic in root.topics for kind, ms in sorted(topic.changes.last_ms.items())),
+        (((topic.name, kind), ms / 1000) for topic in root.topics for kind, ms in sorted(_last_changes(topic).items())),
     )  # fmt: skip
+
+
+def _last_changes(topic: TopicFigures) -> dict[ChangeKind, int]:
+    """The times of the last changes. If an ingest feeds the topic, the time of the last append is never missing: an alert
+    that rests on it must not resolve because the append is older than all versions that were read."""
+    least = {ChangeKind.APPEND: topic.changes.since_ms} if topic.has_ingest else {}
+    return least | dict(topic.changes.last_ms)
 
 
 _TOPIC_GAUGES: tuple[tuple[str, str, Callable[[TopicFigures], float | None]], ...] = (

@@ -2,9 +2,10 @@
 
 A look at the root makes the figures once. Most looks are short. A short look makes one read and one listing for each
 topic, and on an object store only one listing (lakelog.metrics.topic_watch). For the root, it makes one listing of
-meta/ and reads the checkpoints in log/. Every five minutes, and after a change of the folders in meta/, a look is
-long. A long look reads each topic as a job does when it starts, including the witnesses. So a damaged state is found
-within five minutes. If a topic cannot be read, the look reports its error, and still measures all other topics.
+meta/ and reads the checkpoints in log/. Every five minutes, and after a change in meta/ that may be a new topic, a look
+is long. A long look reads each topic as a job does when it starts, including the witnesses. So a damaged state is found
+within five minutes, and so is a new topic on an object store, where meta/ is not listed. If a topic cannot be read, the
+look reports its error, and still measures all other topics.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from storage_engine.topic.readers.consumer_files import read_consumers
 from storage_engine.topic.topics import Topics, is_root
 from storage_engine.topic.view_record import VIEW
 from storage_engine.topic.witnesses import ShownOffsets, shown_offsets
+from storage_engine.topic_name import is_topic_name
 
 LONG_WAY_MS = 300_000
 """The time between two long looks."""
@@ -49,7 +51,7 @@ class RootWatch:
         self._unreadable: dict[str, LogError] = {}
         self._counts: dict[str, Counts] = {}
         self._table_errors: list[str] = []
-        self._folders: frozenset[str] = frozenset()
+        self._folders: dict[str, int] = {}
         self._next_long_ms = 0
 
     def look(self, now_ms: int | None = None) -> RootFigures:
@@ -76,7 +78,7 @@ class RootWatch:
                 f"root {storage.uri}", "this path has no topics: the folder meta/ is missing or empty",
                 "Check whether the file system is mounted.",
             )  # fmt: skip
-        if now_ms >= self._next_long_ms or folders != self._folders:
+        if now_ms >= self._next_long_ms or self._may_have_new_topics(folders):
             self._read_anew(shown)
             self._folders = folders
             self._next_long_ms = now_ms + LONG_WAY_MS
@@ -105,6 +107,14 @@ class RootWatch:
             free_bytes=free,
             capacity_bytes=capacity,
             view_settled_ms=_settled_ms(storage, shown),
+        )
+
+    def _may_have_new_topics(self, folders: Mapping[str, int]) -> bool:
+        """Whether a folder was added or removed, or a folder without a watch has changed. The folder of a deleted topic
+        stays, and changes when a new topic gets its name."""
+        return folders.keys() != self._folders.keys() or any(
+            modified_ns != self._folders[name] and name not in self._watches and is_topic_name(name)
+            for name, modified_ns in folders.items()
         )
 
     def _read_anew(self, shown: ShownOffsets) -> None:
@@ -138,11 +148,11 @@ class RootWatch:
                 self._unreadable[name] = error
 
 
-def _topic_folders(storage: Storage) -> frozenset[str]:
-    """The names in meta/; nothing if the storage has no folders."""
+def _topic_folders(storage: Storage) -> dict[str, int]:
+    """The names in meta/, and when each last changed, in nanoseconds; nothing if the storage has no folders."""
     if storage.folders is None:
-        return frozenset()
-    return frozenset(entry.name for entry in storage.folders.entries("meta"))
+        return {}
+    return {entry.name: entry.modified_ns for entry in storage.folders.entries("meta")}
 
 
 def _disk(storage: Storage) -> tuple[int | None, int | None]:

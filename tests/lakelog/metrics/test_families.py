@@ -12,7 +12,7 @@ from lakelog.metrics.figures import RootFigures
 from lakelog.report.dead_letter_counts import DeadLetterKind, DeadLetters
 from lakelog.report.exported_tables import StaleRows
 from storage_engine.topic.kafka.view import settle
-from tests.lakelog.metrics.roots import HOUR, NOW, WatchedRoot
+from tests.lakelog.metrics.roots import DAY, HOUR, NOW, WatchedRoot
 
 EXPECTED = Path(__file__).with_name("exposition.prom")
 HOSTILE = 'a "group"\n{topic="x"} 1\\ \x1b[31m|\u2028é'
@@ -42,6 +42,19 @@ def seeded(root: WatchedRoot) -> RootFigures:
 
 def test_the_whole_text_of_a_known_root(root: WatchedRoot) -> None:
     assert exposition(seeded(root)).decode() == EXPECTED.read_text(encoding="utf-8")
+
+
+def test_a_silent_ingest_stays_in_the_metrics_when_its_last_append_is_not_read_any_more(root: WatchedRoot) -> None:
+    root.topic("t")
+    root.append("t", 0)
+    root.take_over("t")
+    chain = root.topics.chain("t")
+    for _ in range(6):
+        root.clock.advance(DAY)
+        chain.commit(lambda state: state, "retention")
+    line = 'lakelog_topic_last_change_timestamp_seconds{change="append",topic="t"}'
+    (found,) = [each for each in exposition(root.look()).decode().splitlines() if each.startswith(line)]
+    assert float(found.removeprefix(line)) == (NOW + 3 * DAY) / 1000
 
 
 def test_names_are_escaped_so_that_they_stay_one_label(root: WatchedRoot) -> None:
