@@ -12,10 +12,9 @@ to read. If the model did not change, the run adds no version to the topic's sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from pipeline.model_changes import NO_SCHEMAS, TopicSchemas, breaking_changes
 from pipeline.settings import Settings
-from schemas.comparing import ModelField, compare, fingerprint
+from schemas.comparing import fingerprint
 from schemas.event_schema import EventSchema, writer_schemas
 from schemas.key_decoder import is_of_key
 from schemas.schema_errors import UnknownSchemaError
@@ -99,22 +98,6 @@ def message_schema(settings: Settings) -> EventSchema | None:
     return _schema(settings, "ingest.source.schema", source.schema_, source.registry)
 
 
-@dataclass(frozen=True)
-class TopicSchemas:
-    """The schemas that the settings name for the values and the keys of a topic; None: the settings name none."""
-
-    values: EventSchema | None = None
-    keys: EventSchema | None = None
-
-    def fields(self) -> dict[str, ModelField]:
-        """The fields by path, also of the keys."""
-        named = [schema for schema in (self.values, self.keys) if schema is not None]
-        return {path: each for schema in named for path, each in schema.decoder.fields.items()}
-
-
-NO_SCHEMAS = TopicSchemas()
-
-
 def topic_schemas(settings: Settings, topic: str) -> TopicSchemas:
     """The schemas that the settings name for a topic.
 
@@ -173,10 +156,8 @@ def changed_model(
         SchemaChangedError: the change is not compatible. The message has the changes and the choices.
         UnknownSchemaError: the schema has no columns.
     """
-    recorded = before.fields if before is not None else {}
-    known = {path: ModelField(each.type, each.required, each.nullable) for path, each in recorded.items()}
     named = schemas.values or schemas.keys
-    if named is None and not any(map(is_of_key, known)):
+    if named is None and not any(map(is_of_key, before.fields if before is not None else ())):
         return None
     fields = schemas.fields()
     wanted = RecordedModel(
@@ -189,19 +170,15 @@ def changed_model(
     )
     if before is not None and before.fingerprint == wanted.fingerprint:
         return None
-    if not accepted:
-        # The first schema of the keys, or of the values, breaks nothing: readers of the table get more columns.
-        kinds = set(map(is_of_key, known))
-        compared = {path: each for path, each in fields.items() if is_of_key(path) in kinds}
-        if breaking := compare(known, compared).breaking:
-            setting = "key.schema" if all(map(is_of_key, breaking)) else "schema"
-            raise SchemaChangedError(
-                settings.place_of(f"topics.{topic}.{setting}"),
-                f"the new model is not compatible with the model that is recorded in topic {topic}: {'; '.join(breaking)}",
-                "Nothing was changed. Choose one: (1) undo the change, for example keep the old field and add an optional"
-                " new field; (2) accept the change once with --accept-schema. If the columns of an exported table do not fit"
-                " the new model, also make the table again with `export --rebuild`, or choose another export.table.",
-            )
+    if not accepted and (breaking := breaking_changes(before, schemas)):
+        setting = "key.schema" if all(map(is_of_key, breaking)) else "schema"
+        raise SchemaChangedError(
+            settings.place_of(f"topics.{topic}.{setting}"),
+            f"the new model is not compatible with the model that is recorded in topic {topic}: {'; '.join(breaking)}",
+            "Nothing was changed. Choose one: (1) undo the change, for example keep the old field and add an optional new"
+            " field; (2) accept the change once with --accept-schema. If the columns of an exported table do not fit the"
+            " new model, also make the table again with `export --rebuild`, or choose another export.table.",
+        )
     return wanted
 
 

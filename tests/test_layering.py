@@ -70,19 +70,21 @@ ABOVE = {
     "pipeline.job_metrics": "lakelog.terminal lakelog.optional lakelog.metrics pipeline.spark",
     "pipeline.job": "lakelog.terminal lakelog.opening lakelog.cli.output lakelog.cli.options lakelog.cli.clean"
     " pipeline.settings pipeline.spark pipeline.job_metrics",
-    "pipeline.topic_model": "schemas pipeline.settings",
+    "pipeline.model_changes": "schemas",
+    "pipeline.topic_model": "schemas pipeline.settings pipeline.model_changes",
     "pipeline.stop_request": "",
     "pipeline.delta": "schemas lakelog.dead_letter_tables lakelog.delta_options lakelog.delta lakelog.rows"
     " lakelog.spark"
-    " pipeline.settings pipeline.spark pipeline.job",
+    " pipeline.settings pipeline.spark pipeline.job pipeline.model_changes",
     # The Python API stands above what reads exported tables.
     "lakelog": "lakelog.optional lakelog.rows lakelog.opening lakelog.given_records lakelog.inspection lakelog.spark"
     " pipeline.delta",
     "pipeline.jdbc": "lakelog.dead_letter_tables lakelog.optional pipeline.settings pipeline.delta",
     "pipeline.export": "lakelog.dead_letter_tables lakelog.delta_options lakelog.optional lakelog.spark"
-    " pipeline.settings pipeline.spark pipeline.job pipeline.topic_model pipeline.stop_request pipeline.delta pipeline.jdbc",
+    " pipeline.settings pipeline.spark pipeline.job pipeline.model_changes pipeline.topic_model"
+    " pipeline.stop_request pipeline.delta pipeline.jdbc",
     "pipeline.ingest": "schemas lakelog.dead_letter_tables lakelog.spark pipeline.settings pipeline.spark"
-    " pipeline.topic_model pipeline.stop_request pipeline.delta",
+    " pipeline.model_changes pipeline.topic_model pipeline.stop_request pipeline.delta",
     "pipeline.clean": "lakelog.inspection lakelog.spark lakelog.cli.clean pipeline.settings pipeline.spark pipeline.job",
     "pipeline": "lakelog.dead_letter_tables lakelog.delta_options lakelog.spark pipeline.settings pipeline.spark"
     " pipeline.delta pipeline.ingest",

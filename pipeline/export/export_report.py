@@ -128,9 +128,9 @@ def chain_warnings(export: Export, head: TableHead | None, version: int | None) 
     Raises:
         StorageError: the table cannot be read.
     """
-    from pipeline.delta.without_spark.table_opening import has_column
+    from pipeline.delta.without_spark.table_opening import column_names
 
-    why = why_chain_ends(export, head, lambda: has_column(export.table, DIGEST.name))
+    why = why_chain_ends(export, head, lambda: DIGEST.name in column_names(export.table))
     if why is None:
         return []
     warning = (

@@ -24,7 +24,7 @@ from pipeline.delta.export_plan import (
 )
 from pipeline.delta.files.skipping_commit import fit_skipping
 from pipeline.delta.reads.whole_reads import LogChangedError, Newest
-from pipeline.delta.rows.row_columns import table_columns
+from pipeline.delta.rows.row_columns import RAW_VALUE, table_columns
 from pipeline.delta.table_history import plan_from_history, read_head, were_files_joined
 from pipeline.delta.table_stamp import TableHead
 from pipeline.delta.upkeep.deleted_files import check_files
@@ -40,8 +40,16 @@ from pipeline.export.export_report import (
 from pipeline.export.export_request import bounds_of, check_options, wanted_export
 from pipeline.export.export_to_database import export_topic_to_database
 from pipeline.job import JobContext, JobReport
-from pipeline.topic_model import TopicSchemas, changed_model, record_model
-from storage_engine.errors import ConflictError, LogError, StorageError, UnknownTopicError, UnsupportedError
+from pipeline.model_changes import TopicSchemas, columns_of_values
+from pipeline.topic_model import changed_model, record_model
+from storage_engine.errors import (
+    ConfigError,
+    ConflictError,
+    LogError,
+    StorageError,
+    UnknownTopicError,
+    UnsupportedError,
+)
 from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.readers.consumer_files import (
     DATABASE_EXPORT_KIND,
@@ -93,6 +101,8 @@ def _export_once(context: JobContext) -> JobReport:
         put_positions(context.storage, state, name, kind, positions, context.clock.now_ms(), holds_back=True)
 
     newly_accepted = changed if accepted else None
+    if target.schema is None and wanted.jdbc is None and not vars(context.arguments).get("rebuild"):
+        _refuse_lost_schema(context, state, target)
     if vars(context.arguments).get("replay"):
         return _replay(context, state, target, newly_accepted)
     if vars(context.arguments).get("rebuild"):
@@ -129,6 +139,28 @@ def _export_once(context: JobContext) -> JobReport:
     if wanted.jdbc is None:
         warnings += skipping_warnings + _describe(context, target)
     return export_report(target, wanted.shown_table, result, warnings)
+
+
+def _refuse_lost_schema(context: JobContext, state: TopicState, target: Export) -> None:
+    """Refuse an export without a schema of the values into a table whose columns are fields of such a schema. A table that
+    deltalake cannot open is not checked.
+
+    Raises:
+        ConfigError: the export would write null into columns, which are named.
+    """
+    from pipeline.delta.without_spark.table_opening import column_names
+
+    columns: list[str] = []
+    if state.model is not None:
+        with suppress(StorageError, UnsupportedError):
+            columns = column_names(target.table)
+    if (lost := columns_of_values(state.model, columns)) and lost != [RAW_VALUE]:
+        raise ConfigError(
+            context.settings.place_of(f"topics.{state.topic}.schema"),
+            f"no schema is set, but the table has columns of the model that is recorded in topic {state.topic}:"
+            f" {', '.join(lost)}. The new rows would have null there",
+            "Set the schema, make the table again with `export --rebuild`, or choose another export.table.",
+        )
 
 
 def _fit_skipping(target: Export, warnings: list[str]) -> bool:

@@ -35,11 +35,12 @@ from pipeline.ingest.rows.source_rows import SourceRows, reads_files, shown_sour
 from pipeline.ingest.source_positions import PositionedSource
 from pipeline.ingest.storage_retry import StorageRetry
 from pipeline.ingest.stream_watch import StreamWatch
+from pipeline.model_changes import NO_SCHEMAS, TopicSchemas
 from pipeline.settings import Settings
 from pipeline.spark.failures import SPARK_ERRORS, failure_reason, missing_python, stream_reason
 from pipeline.spark.session import start_python_daemon
 from pipeline.stop_request import StopRequest
-from pipeline.topic_model import NO_SCHEMAS, TopicSchemas, changed_model, record_model, topic_schemas
+from pipeline.topic_model import changed_model, record_model, topic_schemas
 from storage_engine.errors import ConfigError, LogError, StorageError, TopicExistsError
 from storage_engine.progress import Meter
 from storage_engine.quantities import counted

@@ -42,8 +42,8 @@ from pipeline.ingest.source_positions import PositionedSource, SourceEnds
 from pipeline.ingest.spark_publisher import publisher_of
 from pipeline.ingest.staging_task import StagingTask, StagingTopic
 from pipeline.ingest.storage_retry import StorageRetry
+from pipeline.model_changes import NO_SCHEMAS, TopicSchemas
 from pipeline.settings import IngestSettings
-from pipeline.topic_model import NO_SCHEMAS, TopicSchemas
 from storage_engine.phases import Phases, rounded
 from storage_engine.progress import Meter
 from storage_engine.quantities import shown_duration, shown_number

@@ -29,7 +29,7 @@ from lakelog.spark.sink.sink_staging import chosen_partitions, gathered
 from pipeline.delta.dead_letters import INGEST_DEAD_LETTERS, Refusal
 from pipeline.ingest.rows.record_rows import ROWS
 from pipeline.ingest.source_positions import RowPositions
-from pipeline.topic_model import NO_SCHEMAS, TopicSchemas
+from pipeline.model_changes import NO_SCHEMAS, TopicSchemas
 from schemas.event_schema import EventSchema
 from storage_engine.config import TopicConfig
 from storage_engine.log.validator import Verdict, judge_records

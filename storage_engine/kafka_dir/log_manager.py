@@ -183,8 +183,7 @@ class LogManager:
                 )
         for directory in self._directories:
             if directory.path not in known and self._choose is None:
-                node_id = 1 if first.node_id is None else first.node_id
-                own = MetaProperties(first.cluster_id or new_topic_id(), new_topic_id(), node_id)
+                own = MetaProperties(first.cluster_id or new_topic_id(), new_topic_id(), first.node_id or 0)
                 directory.storage.replace(META_PROPERTIES, encode_meta_properties(own))
 
     def _load(self) -> None:

@@ -14,8 +14,9 @@ from jobs.export import export
 from pipeline.export.export_request import add_export_options
 from pipeline.ingest.ingesting import Ingest
 from pipeline.job import run_job
+from pipeline.model_changes import TopicSchemas
 from pipeline.settings import load_settings
-from pipeline.topic_model import SchemaChangedError, TopicSchemas, changed_model, record_model
+from pipeline.topic_model import SchemaChangedError, changed_model, record_model
 from schemas.comparing import fingerprint, model_fields
 from schemas.event_model import EventModel
 from schemas.event_schema import EventSchema
@@ -300,3 +301,33 @@ def test_a_topic_that_no_job_knew_a_model_of_takes_any(tmp_path: Path, conf: Pat
     assert run_job("export", "", export, add_export_options, arguments, {}) == 0  # nothing to read: nothing recorded
     assert topics.state("t").version == 0
     assert set(model_fields(Flight)) >= {"tailnum", "time_hour"}
+
+
+@pytest.mark.parametrize("more", [(), ("--replay",), ("--accept-schema",)])
+def test_an_export_that_lost_its_schema_changes_no_row(
+    conf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
+) -> None:
+    root = tmp_path / "root"
+    topics_of(root).create("t", 1, {})
+    append_values(root, "t", '{"n":1}')
+    arguments = ["--conf", str(conf), "--root", root_at(root)]
+
+    def ran(*more: str) -> int:
+        return run_job("export", "", export, add_export_options, [*arguments, *more], {})
+
+    use(Order, conf)
+    assert ran() == 0
+    exported = open_table(storage_at(root), "tables/t").to_pyarrow_table()
+    text = conf.read_text()
+    conf.write_text(re.sub(r", schema: '[^']+'}}", "}}", text))
+    append_values(root, "t", '{"n":2}')
+    capsys.readouterr()
+    assert ran(*more) == 1
+    assert "topics.t.schema: no schema is set, but the table has columns of the model" in capsys.readouterr().err
+    assert open_table(storage_at(root), "tables/t").to_pyarrow_table() == exported
+    assert ran("--set", "export.table=tables/raw") == 0
+    raw = open_table(storage_at(root), "tables/raw").to_pyarrow_table()
+    assert sorted(raw["value"].to_pylist()) == [b'{"n":1}', b'{"n":2}']
+    conf.write_text(text)
+    assert ran() == 0
+    assert sorted(open_table(storage_at(root), "tables/t").to_pyarrow_table()["n"].to_pylist()) == [1, 2]

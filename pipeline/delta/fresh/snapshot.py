@@ -30,10 +30,11 @@ from pipeline.delta.export_plan import (
     decide_export,
     offset_ranges,
 )
-from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, HEADERS_COLUMN
+from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, HEADERS_COLUMN, RAW_VALUE
 from pipeline.delta.table_history import DeltaLog, find_head
 from pipeline.delta.table_properties import TableLayout
 from pipeline.delta.table_stamp import Stamp, TableHead
+from pipeline.model_changes import NO_SCHEMAS, TopicSchemas, breaking_changes, columns_of_values
 from schemas.event_schema import EventSchema, writer_schemas
 from schemas.key_decoder import is_of_key
 from schemas.schema_errors import UnknownSchemaError
@@ -155,17 +156,18 @@ def snapshot_of(
     state = _newest(request)
     if state.deleted or state.topic_id != request.topic_id:
         raise UnknownTopicError(f"topic {request.topic}", "was deleted", "`lakelog topics list` shows the topics.")
+    schemas = _schemas(request, state, columns)
     export = Export(
         topic=state.topic,
         topic_id=state.topic_id,
         mode=ExportMode(exported.stamp.mode),
-        schema=_schema(request, columns),
+        schema=schemas.values,
         table=request.table,
         dead_letters="",
         asked_by="the table",
         headers=HEADERS_COLUMN in columns,
         digest=DIGEST.name in columns and exported.stamp.chain is not None,
-        key_schema=_key_schema(request, state),
+        key_schema=schemas.keys,
         layout=TableLayout(partition_by=tuple(partition_by)),
     )
     plan = decide_export(export, exported.head, exported.stamp.positions, offset_ranges(state))
@@ -184,32 +186,40 @@ def _newest(request: FreshRequest) -> TopicState:
     return newest_decided(request.storage, request.chain)
 
 
-def _schema(request: FreshRequest, columns: Sequence[str]) -> EventSchema | None:
+def _schemas(request: FreshRequest, state: TopicState, columns: Sequence[str]) -> TopicSchemas:
+    """The schemas that the request names, after a check that an export with them would be accepted."""
     if missing := [name for name in COORDINATES.names if name not in columns]:
         raise TableSchemaError(
             request.table, f"is not an exported table: it has no column {', '.join(missing)}", "Check the path."
         )
-    if request.schema is None:
-        if "value" in columns:
-            return None
+    of_values = [name for name in columns_of_values(state.model, columns) if name != RAW_VALUE]
+    if request.schema is None and (of_values or RAW_VALUE not in columns):
         raise ConfigError(
             "schema",
             f"the export decodes the rows of {request.table} with a schema, but the argument schema names none",
             f"Give the text of the setting topics.{request.topic}.schema.",
         )
-    return _loaded("schema", request.schema, request.registry)
-
-
-def _key_schema(request: FreshRequest, state: TopicState) -> EventSchema | None:
-    if request.key_schema is not None:
-        return _loaded("key_schema", request.key_schema, request.key_registry, of_key=True)
-    if state.model is not None and any(map(is_of_key, state.model.fields)):
+    if request.key_schema is None and state.model is not None and any(map(is_of_key, state.model.fields)):
         raise ConfigError(
             "key_schema",
             f"the keys of topic {request.topic} have a schema, but the argument key_schema names none",
             f"Give the text of the setting topics.{request.topic}.key.schema.",
         )
-    return None
+    values, keys = (
+        None if text is None else _loaded(argument, text, registry, of_key=argument == "key_schema")
+        for argument, text, registry in (
+            ("schema", request.schema, request.registry), ("key_schema", request.key_schema, request.key_registry)
+        )
+    )  # fmt: skip
+    schemas = TopicSchemas(values, keys)
+    if schemas != NO_SCHEMAS and (breaking := breaking_changes(state.model, schemas)):
+        argument = "key_schema" if all(map(is_of_key, breaking)) else "schema"
+        raise ConfigError(
+            argument,
+            f"is not compatible with the model that is recorded in topic {request.topic}: {'; '.join(breaking)}",
+            "Give the text of the setting with which the topic is exported.",
+        )
+    return schemas
 
 
 def _loaded(argument: str, text: str, registry: str | None, *, of_key: bool = False) -> EventSchema:

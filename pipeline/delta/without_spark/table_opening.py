@@ -45,15 +45,15 @@ def open_or_none(table: str) -> DeltaTable | None:
         return None
 
 
-def has_column(table: str, name: str) -> bool:
-    """Whether the newest version of a table has a column.
+def column_names(table: str) -> list[str]:
+    """The columns of the newest version of a table; none if there is no table.
 
     Raises:
         StorageError: the table cannot be read.
     """
     with deltalake_errors(table, "Nothing was changed.", "cannot be read"):
         opened = open_or_none(table)
-        return opened is not None and name in [each.name for each in opened.schema().fields]
+        return [] if opened is None else [each.name for each in opened.schema().fields]
 
 
 def create_table(

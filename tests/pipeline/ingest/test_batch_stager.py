@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.ingest.rows.record_rows import ROWS
 from pipeline.ingest.staging_task import StagingTask, StagingTopic
-from pipeline.topic_model import TopicSchemas
+from pipeline.model_changes import TopicSchemas
 from schemas.event_schema import EventSchema
 from storage_engine.config import TopicConfig
 from storage_engine.topic.append.appending import Encoding

@@ -31,6 +31,10 @@ from pipeline.delta.export_plan import (
 )
 from pipeline.delta.fresh import fresh_rows, snapshot
 from pipeline.delta.fresh.snapshot import LostRecordsError
+from pipeline.model_changes import TopicSchemas
+from pipeline.settings import load_settings
+from pipeline.topic_model import changed_model, record_model
+from schemas.event_schema import EventSchema
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import ConfigError, ConflictError, UnknownTopicError, UnsupportedError
 from storage_engine.topic.chain.topic_state import TopicState
@@ -421,6 +425,32 @@ def test_a_table_that_is_ahead_of_the_log(tmp_path: Path, monkeypatch: pytest.Mo
 )
 def test_a_missing_or_unknown_schema(tmp_path: Path, schema: str | None, problem: str) -> None:
     topic = exported(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        topic.topic.table(schema=schema)
+    assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        (None, "the argument schema names none"),
+        ("number BIGINT", "is recorded in topic orders: value is removed"),
+        ("number BIGINT, value BINARY, price DOUBLE NOT NULL", "price is new and required"),
+        ("number BIGINT NOT NULL, value BINARY", "number is now required"),
+    ],
+)
+def test_a_schema_that_an_export_would_refuse(tmp_path: Path, schema: str | None, problem: str) -> None:
+    topic = ExportedTopic(tmp_path)
+    fields = "number BIGINT, value BINARY"
+    topic.export = replace(topic.export, schema=EventSchema(fields))
+    topic.append((b"a", b'{"number": 1, "value": "AAE="}'))
+    topic.run_export()
+    settings = load_settings(None, [], topic.root)
+    recorded = changed_model(settings, "orders", None, TopicSchemas(EventSchema(fields)), accepted=False)
+    assert recorded is not None
+    record_model(topic.topics, topic.state(), recorded)
+    topic.append((b"b", b'{"number": 2, "value": "AAI="}'))
+    assert [(row["number"], row["value"]) for row in rows_of(view(topic, fields))] == [(1, b"\0\1"), (2, b"\0\2")]
     with pytest.raises(ConfigError) as refused:
         topic.topic.table(schema=schema)
     assert problem in str(refused.value)
