@@ -20,6 +20,7 @@ commits of Lakelog depend on the guarantees of put_new.
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -37,6 +38,11 @@ listing shows the file.
 """
 TEMPORARY_NAME = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}")
 """Matches a whole temporary name."""
+
+
+def temporary_name() -> str:
+    """A new temporary name."""
+    return f"{TEMPORARY}{secrets.token_hex(8)}"
 
 
 @dataclass(frozen=True)

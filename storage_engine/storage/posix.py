@@ -20,7 +20,6 @@ of a plain Kafka log directory change in place, and the lock blocks other progra
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing_extensions import Buffer
 
 from storage_engine.errors import AmbiguousPutError, StorageAccessError
-from storage_engine.storage import TEMPORARY, FolderEntry, StoredFile, check_key
+from storage_engine.storage import TEMPORARY, FolderEntry, StoredFile, check_key, temporary_name
 from storage_engine.storage.posix_directories import check_directory, make_directory, remove_folder, sync_directory
 from storage_engine.storage.posix_errors import named, with_retries
 from storage_engine.storage.posix_files import PosixFile, PosixNewFile, open_regular, write_all
@@ -158,7 +157,7 @@ class PosixStorage:
 
     def _write_temporary(self, path: Path, data: Buffer) -> Path:
         self._make_directory(path.parent)
-        temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
+        temporary = path.with_name(temporary_name())
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             write_all(descriptor, 0, [data])

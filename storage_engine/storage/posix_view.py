@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing_extensions import Buffer
 
 from storage_engine.errors import StorageError
-from storage_engine.storage import TEMPORARY
+from storage_engine.storage import temporary_name
 from storage_engine.storage.posix_directories import make_directory, remove_folder
 from storage_engine.storage.posix_errors import named
 from storage_engine.storage.posix_files import open_regular, write_all
@@ -99,7 +98,7 @@ def _in_place_of(place: str) -> Iterator[str]:
         parent = place.rpartition("/")[0]
         if not os.path.isdir(parent):  # noqa: PTH112 - paths are text
             make_directory(Path(parent))
-        temporary = f"{parent}/{TEMPORARY}{secrets.token_hex(8)}"
+        temporary = f"{parent}/{temporary_name()}"
         try:
             yield temporary
             os.replace(temporary, place)  # noqa: PTH105
@@ -126,7 +125,7 @@ def _name_again(file: str, place: str, data: Buffer) -> None:
 
 def _new_folder(parent: str) -> str:
     """Make a folder with a random temporary name."""
-    folder = f"{parent}/{TEMPORARY}{secrets.token_hex(8)}"
+    folder = f"{parent}/{temporary_name()}"
     try:
         os.mkdir(folder)  # noqa: PTH102 - paths are text
     except FileNotFoundError:

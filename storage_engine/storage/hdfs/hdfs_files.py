@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from typing_extensions import Buffer
 
 from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, StorageError
-from storage_engine.storage import TEMPORARY, NewFile
+from storage_engine.storage import NewFile, temporary_name
 from storage_engine.storage.hdfs.hdfs_calls import HdfsCalls
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class TemporaryFile:
         self._calls = calls
         self._key = key
         self._path = path
-        self._name = f"{path.rpartition('/')[0]}/{TEMPORARY}{secrets.token_hex(8)}"
+        self._name = f"{path.rpartition('/')[0]}/{temporary_name()}"
         self._buffer = bytearray()
         self.size = 0
         try:

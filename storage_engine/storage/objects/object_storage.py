@@ -36,7 +36,6 @@ answer, because this text can contain parts of the credentials.
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -56,7 +55,7 @@ from storage_engine.errors import (
     StorageUnavailableError,
     UnsupportedError,
 )
-from storage_engine.storage import TEMPORARY, TEMPORARY_NAME, NewFile, StoredFile, check_key
+from storage_engine.storage import TEMPORARY, TEMPORARY_NAME, NewFile, StoredFile, check_key, temporary_name
 from storage_engine.storage.objects.marked_put import MARK, MarkedPut, version_of
 from storage_engine.storage.objects.object_errors import (
     PAUSES,
@@ -113,7 +112,7 @@ class ObjectStorage:
         with _CHECKS:
             if self.uri in _CHECKED:
                 return
-            key = f"{TEMPORARY}{secrets.token_hex(8)}"
+            key = temporary_name()
             try:
                 ignored = self._ignored_condition(key)
             except AmbiguousPutError as error:  # nobody needs this file
