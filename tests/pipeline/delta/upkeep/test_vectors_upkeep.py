@@ -272,7 +272,7 @@ def test_tables_with_more_features_are_left_alone(export: Export) -> None:
         "changeDataFeed": "needs reader version 3 and writer version 7 of Delta's protocol",
         "rowTracking": "needs reader version 3 and writer version 7 of Delta's protocol",
     }.items():
-        table = f"{export.table} {feature}"
+        table = f"{export.table}-{feature}"
         assert create_table(table, pa.schema([("a", pa.int64())]), export.layout.properties)
         commit_of = commit_file(table, 0)
         text = commit_of.read_bytes().decode()
