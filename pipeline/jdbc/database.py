@@ -102,6 +102,8 @@ class Database(ABC):
     name_type: ClassVar[str]
     table_options: ClassVar[str] = ""
     character_set: ClassVar[str | None] = None
+    system_columns: ClassVar[frozenset[str]] = frozenset()
+    """The names of the columns that the database itself adds to each table; no other column can have such a name."""
 
     def __init__(self, target: DatabaseTarget) -> None:
         self.target = target

@@ -76,6 +76,7 @@ class PostgreSql(Database):
     flag_type = "boolean"
     true = "true"
     name_type = "text"
+    system_columns = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
 
     def __init__(self, target: DatabaseTarget) -> None:
         super().__init__(target)

@@ -86,6 +86,10 @@ def check_target(database: Database, export: Export, *, has_position: bool) -> N
             raise ColumnTypeError(
                 export.table, f"the field {name} has a name of more than 63 bytes", "Rename the field."
             )
+        if name in database.system_columns:
+            raise ColumnTypeError(
+                export.table, f"the field {name} has the name of a system column of the database", "Rename the field."
+            )
         if any(database.same_name(name, other) for other in names[:number]):
             raise ColumnTypeError(
                 export.table, f"two fields are called {name} for this database", "Rename one of them."

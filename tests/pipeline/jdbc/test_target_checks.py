@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pipeline.jdbc.connecting import connected
-from pipeline.jdbc.database import DatabaseFailedError, NotExportedTableError
+from pipeline.jdbc.database import ColumnTypeError, DatabaseFailedError, NotExportedTableError
 from pipeline.settings.jdbc_settings import DatabaseKind
+from schemas.event_schema import EventSchema
 from storage_engine.errors import ConflictError, LogError
 from tests.pipeline.jdbc.shop import Shop, sql
 
@@ -73,6 +76,23 @@ def test_unusable_unique_index_of_the_key_is_refused(shop: Shop) -> None:
     shop.log.add(b"a", 1)
     with pytest.raises(NotExportedTableError, match=r"no primary key or unique index .*\(unique indexes: late\)"):
         shop.run()
+
+
+@pytest.mark.parametrize("name", ["ctid", "xmin", "xmax", "cmin", "cmax", "tableoid", "CTID", "oid"])
+def test_field_with_the_name_of_a_system_column_is_refused_by_postgresql(shop: Shop, name: str) -> None:
+    """A name in capitals is another name. PostgreSQL has no system column oid since version 12."""
+    shop.export = replace(shop.export, schema=EventSchema(f"{name} BIGINT"))
+    shop.log.add(b"a", value=b'{"%s": 7}' % name.encode())
+    if is_postgresql(shop) and name not in ("CTID", "oid"):
+        with pytest.raises(ColumnTypeError) as raised:
+            shop.run(fill_tables=lambda plan, staging: pytest.fail("records were read"))
+        assert str(raised.value) == (
+            f"{shop.target}: the field {name} has the name of a system column of the database. Rename the field."
+        )
+        assert sql(shop.target, f"SELECT 1 FROM pg_tables WHERE tablename LIKE '%{shop.target.table}%'") == []
+    else:
+        shop.run()
+        assert shop.rows("_key", name) == [(b"a", 7)]
 
 
 def test_further_index_that_is_not_unique_is_allowed(shop: Shop) -> None:
