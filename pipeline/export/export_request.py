@@ -185,10 +185,15 @@ def check_options(context: JobContext) -> None:
                 "To export records again, for example after the model was corrected, use --from-offset P:N.",
             )
     lost = given.get("accept_lost_rows")
+    bounds = ("--from-offset", "--from-timestamp")
+    for kind, reads, others in (
+        ("--rebuild", "the whole log", (*bounds, "--replay")),
+        ("--replay", "the dead letters of earlier exports", (*bounds, "--accept-dead-letters")),
+    ):
+        ignored = [each for each in others if given.get(OPTIONS_OF_ONE_EXPORT[each]) not in (None, False)]
+        if given.get(OPTIONS_OF_ONE_EXPORT[kind]) and ignored:
+            raise UsageError(ignored[0], f"cannot be used with {kind}, which reads {reads}", f"Leave out {ignored[0]}.")
     if given.get("rebuild"):
-        others = ("--from-offset", "--from-timestamp", "--replay")
-        for option in (each for each in others if given.get(OPTIONS_OF_ONE_EXPORT[each]) not in (None, False)):
-            raise UsageError(option, "cannot be used with --rebuild, which reads the whole log", f"Leave out {option}.")
         if isinstance(lost, int) and lost < 0:
             raise UsageError("--accept-lost-rows", f"found {lost}", "Give a number of rows.")
     elif lost is not None:

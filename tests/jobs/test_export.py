@@ -156,6 +156,22 @@ def test_an_append_from_its_first_run_to_one_with_nothing_new(
     assert "the topic was deleted and created again. Export to another table" in result["error"]
 
 
+@pytest.mark.parametrize(
+    "option", ["--from-offset=0:0", "--from-offset=x", "--from-timestamp=0", "--accept-dead-letters=0:1"]
+)
+def test_a_replay_refuses_options_that_would_have_no_effect(
+    tmp_path: Path, lakelog: Lakelog, run_export: Callable[..., Ended], option: str
+) -> None:
+    lakelog("topics", "create", "t", "--partitions", "1")
+    files = all_files(storage_at(tmp_path / "root"))
+    name = option.partition("=")[0]
+    status, result, _ = run_export("--replay", option)
+    assert (status, result["error"]) == (
+        2, f"{name}: cannot be used with --replay, which reads the dead letters of earlier exports. Leave out {name}."
+    )  # fmt: skip
+    assert all_files(storage_at(tmp_path / "root")) == files
+
+
 @pytest.mark.spark
 def test_a_rebuild_changes_the_mode_of_the_table(
     spark: SparkSession, tmp_path: Path, lakelog: Lakelog, run_export: Callable[..., Ended]
