@@ -145,7 +145,7 @@ class Rules(TopicRules):
 
 
 def read_rules(file: Path | None) -> Rules:
-    """The rules in a file; the defaults if there is no file.
+    """The rules in a file; the defaults if there is no file, or if the file has no keys.
 
     Raises:
         UsageError: the file cannot be read, or a rule is wrong. The message names the line.
@@ -153,7 +153,7 @@ def read_rules(file: Path | None) -> Rules:
     if file is None:
         return Rules()
     try:
-        document = read_document(file)
+        document = read_document(file, "--rules", may_be_empty=True)
         try:
             return Rules.model_validate(document.values)
         except ValidationError as error:

@@ -114,8 +114,12 @@ class Document:
             )
 
 
-def read_document(file: Path) -> Document:
+def read_document(file: Path, option: str = "--conf", *, may_be_empty: bool = False) -> Document:
     """Read a YAML file.
+
+    Args:
+        option: the option that names the file, for the error message.
+        may_be_empty: a file without keys is a document without values. By default, it is an error.
 
     Raises:
         ConfigError: the file is missing, unreadable, not YAML, empty, not a mapping, or has a key twice.
@@ -124,7 +128,7 @@ def read_document(file: Path) -> Document:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            str(file), f"cannot be read: {error.strerror}", "Give --conf the path of a YAML file."
+            str(file), f"cannot be read: {error.strerror}", f"Give {option} the path of a YAML file."
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(str(file), f"is not UTF-8 text: byte {error.start} is {_offending_byte(error)}") from None
@@ -139,11 +143,13 @@ def read_document(file: Path) -> Document:
     except RecursionError:
         raise ConfigError(str(file), "has sections or lists that are nested too deeply") from None
     if node is None or node.tag == _NULL:
+        if may_be_empty:
+            return Document(str(file))
         raise ConfigError(str(file), "has no settings", "Set at least root; docs/CONFIGURATION.md lists all settings.")
     if not isinstance(node, yaml.MappingNode):
         found = "a list" if isinstance(node, yaml.SequenceNode) else "text"
         raise ConfigError(
-            f"{file}, line {_line(node)}", f"expected keys with values, as in `root: ./log`; found {found}"
+            f"{file}, line {_line(node)}", f"expected keys with values, as in `key: value`; found {found}"
         )
     document = Document(str(file))
     document.values.update(_mapping(node, (), (), document))

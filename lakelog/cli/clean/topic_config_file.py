@@ -2,7 +2,10 @@
 
 orders: {cleanup.policy: compact, min.cleanable.dirty.ratio: 0.2}
 clicks:
+  cleanup.policy: [compact, delete]
   retention.ms: 86400000
+
+A file without keys has settings for no topic.
 """
 
 from __future__ import annotations
@@ -18,12 +21,12 @@ def read_topic_configs(file: Path) -> dict[str, dict[str, str]]:
     Raises:
         ConfigError: the file cannot be read, or a topic, a key or a value is not allowed. The error has the line.
     """
-    from storage_engine.config import shown, topic_key
+    from storage_engine.config import as_text, shown, topic_key
     from storage_engine.config.kafka_dir_keys import DIRECTORY_TOPIC_KEYS
     from storage_engine.config.settings_document import read_document
     from storage_engine.topic_name import is_topic_name
 
-    document = read_document(file)
+    document = read_document(file, "--topic-config", may_be_empty=True)
     configs: dict[str, dict[str, str]] = {}
     for topic in document.values:
         if not is_topic_name(topic):
@@ -32,6 +35,5 @@ def read_topic_configs(file: Path) -> dict[str, dict[str, str]]:
         for key, value in document.section((topic,)).items():
             place = document.place((topic, key))
             declared = DIRECTORY_TOPIC_KEYS.get(key) or topic_key(key, value, place)
-            declared.parse(value, place)
-            configs[topic][key] = str(value)
+            configs[topic][key] = as_text(declared.parse(value, place))
     return configs

@@ -4,7 +4,6 @@ keys with their defaults.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,11 @@ def read(folder: Path, text: str) -> Rules:
 def test_without_a_file_every_rule_has_its_default() -> None:
     assert read_rules(None) == Rules()
     assert Rules().lag_seconds == Limit(warning=900, critical=3600)
+
+
+@pytest.mark.parametrize("text", ["", "# versions: {warning: 1}\n", "---\n"])
+def test_in_a_file_without_keys_every_rule_has_its_default(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, text) == Rules()
 
 
 def test_a_file_replaces_both_limits_of_a_key_and_no_other_key(tmp_path: Path) -> None:
@@ -67,6 +71,7 @@ def test_a_topic_has_its_own_rules_and_the_others_of_all(tmp_path: Path) -> None
             "line 2, topics.a.disk.free.percent: unknown key disk.free.percent. The nearest valid key is",
         ),
         ("topics: [a]", "line 1, topics: expected keys with values"),
+        ("versions", "line 1: expected keys with values, as in `key: value`; found text."),
         ("a: b: c", "line 1: is not YAML"),
     ],
 )
@@ -77,8 +82,11 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, message: st
 
 
 def test_a_missing_file_is_named() -> None:
-    with pytest.raises(UsageError, match=re.escape("/no/such/rules.yaml: cannot be read: No such file or directory.")):
+    with pytest.raises(UsageError) as raised:
         read_rules(Path("/no/such/rules.yaml"))
+    assert str(raised.value) == (
+        "/no/such/rules.yaml: cannot be read: No such file or directory. Give --rules the path of a YAML file."
+    )
 
 
 def test_the_page_lists_every_key_with_its_defaults() -> None:

@@ -650,8 +650,8 @@ def test_a_key_that_stands_twice_names_both_lines(tmp_path: Path) -> None:
     [
         ("", "settings.yaml: has no settings."),
         ("# only a comment\n", "settings.yaml: has no settings."),
-        ("- a\n", "settings.yaml, line 1: expected keys with values, as in `root: ./log`; found a list."),
-        ("hello\n", "settings.yaml, line 1: expected keys with values, as in `root: ./log`; found text."),
+        ("- a\n", "settings.yaml, line 1: expected keys with values, as in `key: value`; found a list."),
+        ("hello\n", "settings.yaml, line 1: expected keys with values, as in `key: value`; found text."),
         ("root: r\ntopics: {a: \n", "settings.yaml, line 3: is not YAML: "),
         ("root: r\n\ttopics: {}\n", "settings.yaml, line 2: is not YAML: "),
         ("root: r\n---\nroot: s\n", "settings.yaml, line 2: is not YAML: expected a single document"),

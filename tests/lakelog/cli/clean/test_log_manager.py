@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from lakelog.cli.clean.topic_config_file import read_topic_configs
 from storage_engine.clock import ManualClock
 from storage_engine.kafka_dir.log_directory import LogDirectory
 from storage_engine.kafka_dir.log_manager import LogManager
@@ -151,6 +152,31 @@ def test_settings_of_a_file_let_a_topic_be_retained(lakelog, tmp_path) -> None:
     assert "topic z: has settings in --topic-config, but no partition in these directories" in untimed(ended.out)
     assert [path.name for path in (data / "a-0").glob("*.log")] == [f"{60:020d}.log"]
     assert len(list((data / "b-0").glob("*.log"))) == 9
+
+
+@pytest.mark.parametrize("text", ["a: {cleanup.policy: [compact, delete]}", "a: {cleanup.policy: 'compact,delete'}"])
+def test_a_list_of_a_file_has_the_effect_of_its_text(tmp_path: Path, text: str) -> None:
+    assert read_topic_configs(Path(topic_config(tmp_path, text))) == {"a": {"cleanup.policy": "compact,delete"}}
+
+
+def test_a_topic_with_a_list_of_policies_is_retained(lakelog, tmp_path) -> None:
+    make_directory(tmp_path / "data", {"a": OLD})
+    given = topic_config(tmp_path, "a: {cleanup.policy: [delete], retention.ms: 1000}\n")
+    ended = lakelog(
+        "log-manager", "--config", properties(tmp_path, tmp_path / "data"), "--once", "--topic-config", given
+    )
+    assert (ended.status, ended.err) == (0, "")
+    assert [path.name for path in (tmp_path / "data" / "a-0").glob("*.log")] == [f"{60:020d}.log"]
+
+
+@pytest.mark.parametrize("text", ["", "# a: {retention.ms: 1000}\n", "---\n"])
+def test_a_file_without_keys_has_settings_of_no_topic(lakelog, tmp_path, text: str) -> None:
+    make_directory(tmp_path / "data", {"a": OLD})
+    before = contents(tmp_path / "data")
+    file = properties(tmp_path, tmp_path / "data")
+    ended = lakelog("log-manager", "--config", file, "--once", "--topic-config", topic_config(tmp_path, text))
+    assert (ended.status, ended.err) == (0, "")
+    assert contents(tmp_path / "data") == before
 
 
 @pytest.mark.parametrize(
