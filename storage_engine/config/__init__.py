@@ -23,7 +23,7 @@ All values are immutable, and all functions are thread-safe.
 """
 
 from storage_engine.config.broker_keys import BROKER_KEYS, BrokerConfig, broker_key, topic_key
-from storage_engine.config.config_key import INT_MAX, LONG_MAX, ConfigKey, Value, as_text, nearest, shown
+from storage_engine.config.config_key import INT_MAX, LONG_MAX, ConfigKey, Value, as_text, check_text, nearest, shown
 from storage_engine.config.refused_keys import KAFKA_KEYS_WITHOUT_USE
 from storage_engine.config.resolving import (
     acting_broker_key,
@@ -51,6 +51,7 @@ __all__ = [
     "as_text",
     "broker_key",
     "broker_synonyms",
+    "check_text",
     "describe_keys",
     "nearest",
     "normalise_broker_settings",

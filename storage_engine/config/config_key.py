@@ -27,6 +27,10 @@ Value = bool | int | float | str | frozenset[str]
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 _DECIMAL_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _BOOLEANS: Final = {"true": True, "false": False}
+_NO_CHARACTER = re.compile(r"[\0\ud800-\udfff]")
+"""NUL, which no path can have, and surrogates, which UTF-8 cannot encode. Python uses surrogates for undecodable
+bytes.
+"""
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
@@ -49,6 +53,21 @@ def shown(value: object) -> str:
             return f"{value!r}"
         case _:
             return f"{value}"
+
+
+def check_text(text: str, place: str) -> None:
+    """Check that a text has only characters that paths and Spark can contain. Files of settings and shells allow more.
+
+    Raises:
+        ConfigError: the text has another character.
+    """
+    found = _NO_CHARACTER.search(text)
+    if found:
+        raise ConfigError(
+            place,
+            f"found U+{ord(found[0]):04X} at position {found.start()}; settings may not contain this character",
+            "Remove the character.",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

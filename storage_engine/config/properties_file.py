@@ -5,6 +5,7 @@
              /data/2               a backslash at the end continues the line
     log.retention.hours : 168      =, : or white space ends the key
     name = caf\\u00e9               \\t \\n \\r \\f \\uXXXX; a backslash before any other character is dropped
+    name = \\ud83d\\ude00           two escapes that are the two halves of a character in UTF-16
 
 White space at the beginning of a line, and around the end of the key, has no meaning. White space at the end of a value
 belongs to the value. Later, the parser of Lakelog's keys trims the values, as Kafka does. If a file has a key twice,
@@ -83,4 +84,5 @@ def _unescaped(text: str) -> str:
         escape = found[1]
         return chr(int(escape[1:], 16)) if len(escape) == 5 else _ESCAPED.get(escape, escape)
 
-    return _ESCAPE.sub(character, text)
+    units = _ESCAPE.sub(character, text)
+    return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")

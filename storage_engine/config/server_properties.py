@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from storage_engine.config.broker_keys import BROKER_KEYS
-from storage_engine.config.config_key import INT_MAX, ConfigKey, shown
+from storage_engine.config.config_key import INT_MAX, ConfigKey, check_text, shown
 from storage_engine.config.kafka_dir_keys import DIRECTORY_BROKER_KEYS, LogManagerConfig
 from storage_engine.config.properties_file import Property, read_properties
 from storage_engine.errors import ConfigError
@@ -109,6 +109,7 @@ def _log_dirs(file: Path, found: Mapping[str, Property]) -> tuple[Path, ...]:
             str(file), f"has neither {LOG_DIRS} nor {LOG_DIR}", f"Set {LOG_DIRS} to the broker's log directories."
         )
     value, place = found[key]
+    check_text(value, place)
     paths = (
         [Path(path.strip()) for path in value.split(",") if path.strip()] if key == LOG_DIRS else [Path(value.strip())]
     )
@@ -121,7 +122,10 @@ def _log_dirs(file: Path, found: Mapping[str, Property]) -> tuple[Path, ...]:
 
 
 def _path(found: Property | None) -> Path | None:
-    return Path(found.value.strip()) if found is not None and found.value.strip() else None
+    if found is None or not found.value.strip():
+        return None
+    check_text(*found)
+    return Path(found.value.strip())
 
 
 def _node_id(found: Property) -> int:

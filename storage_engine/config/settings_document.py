@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from storage_engine.config import BrokerConfig, as_text, broker_key, shown
+from storage_engine.config import BrokerConfig, as_text, broker_key, check_text, shown
 from storage_engine.errors import ConfigError
 
 KeyPath = tuple[str, ...]
@@ -24,11 +24,6 @@ _MOST_VALUES = 100_000
 """Limit for one file, after aliases are expanded. A few lines with nested aliases can expand to billions of values."""
 
 _NAME = re.compile(r"'[^'<][^']+'")
-_NO_CHARACTER = re.compile(r"[\0\ud800-\udfff]")
-"""NUL, which no path can have, and surrogates, which UTF-8 cannot encode. Python uses surrogates for undecodable
-bytes.
-"""
-
 _MAP, _SEQ, _STR, _NULL = (f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "null"))
 
 
@@ -88,7 +83,7 @@ class Document:
             ConfigError: the value is text with a character that paths and Spark cannot contain.
         """
         if isinstance(value, str):
-            _check_text(value, place)
+            check_text(value, place)
         section = self.values
         for length in range(1, len(path)):
             inner = dict(self.section(path[:length]))
@@ -195,7 +190,7 @@ def _mapping(node: yaml.MappingNode, path: KeyPath, around: tuple[int, ...], doc
         if not isinstance(key_node, yaml.ScalarNode):
             raise ConfigError(place, "expected a key; found a list or a section")
         key = key_node.value
-        _check_text(key, place)
+        check_text(key, place)
         inner = (*path, key)
         place = f"{place}, {'.'.join(inner)}"
         if key in lines:
@@ -215,7 +210,7 @@ def _value(node: yaml.Node, path: KeyPath, around: tuple[int, ...], document: Do
     if isinstance(node, yaml.SequenceNode) and node.tag == _SEQ:
         return [_value(item, path, (*around, id(node)), document) for item in node.value]
     if isinstance(node, yaml.ScalarNode) and node.tag in (_STR, _NULL):
-        _check_text(node.value, document.place(path))
+        check_text(node.value, document.place(path))
         return None if node.tag == _NULL else node.value
     raise ConfigError(
         document.place(path), "a YAML tag (!name) has no meaning here", "Write the value without a tag, or in quotes."
@@ -232,14 +227,3 @@ def _without_names(problem: str) -> str:
     begins with `*`, `&` or `!` looks like such a name. Single characters, and kinds of tokens such as '<scalar>', stay.
     """
     return _NAME.sub("...", problem)
-
-
-def _check_text(text: str, place: str) -> None:
-    """Refuse text with a character that YAML and shells allow, but paths and Spark do not."""
-    found = _NO_CHARACTER.search(text)
-    if found:
-        raise ConfigError(
-            place,
-            f"found U+{ord(found[0]):04X} at position {found.start()}; settings may not contain this character",
-            "Remove the character.",
-        )

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from lakelog.metrics.figures import RootFigures
 
 _EXAMPLE = "127.0.0.1:9308"
+_YEAR_SECONDS = 366 * 86_400
+"""The longest --every. The system cannot wait for a time such as 1e10 seconds."""
+EveryOption = Annotated[
+    float | None,
+    typer.Option(
+        "--every", metavar="SECONDS", min=1, max=_YEAR_SECONDS, help="Write the file again and again, at this interval."
+    ),
+]
 
 
 def metrics(
@@ -37,10 +45,7 @@ def metrics(
             help="Write the metrics to this file. The whole file is replaced, so readers never see half a file.",
         ),
     ] = None,
-    every: Annotated[
-        float | None,
-        typer.Option("--every", metavar="SECONDS", min=1, help="Write the file again and again, at this interval."),
-    ] = None,
+    every: EveryOption = None,
     cluster: Annotated[
         str | None,
         typer.Option(

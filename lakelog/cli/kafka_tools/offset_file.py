@@ -31,6 +31,8 @@ def read_offset_file(file: Path) -> dict[tuple[str, int], int]:
         raise UsageError(f"{_OPTION} {file}", f"cannot be read: {error.strerror}") from None
     except ValueError:
         raise _malformed(file, "the file is not JSON") from None
+    except RecursionError:
+        raise _malformed(file, "the file has lists or objects that are nested too deeply") from None
     if not isinstance(content, dict) or not isinstance(content.get("partitions"), list):
         raise _malformed(file, "the file has no list partitions")
     if content.get("version", _VERSION) != _VERSION:

@@ -7,6 +7,7 @@ transactions. `perf consume` does not convert the records to Python objects, and
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,6 +42,10 @@ app = typer.Typer(help="Measure how fast a topic is written and read.", no_args_
 _INT_MAX = 2**31 - 1
 _CAPITAL_A, _CAPITALS = 65, 26
 _TRANSACTION_MS = 3000
+_LEAST_THROUGHPUT = 0.001
+"""The lowest limit of --throughput, in records per second. The pause after a commit must be a time that the system can
+wait.
+"""
 _Values = Callable[[int, int], "pa.Array"]
 """Makes the values of some records: the number of the first record, and how many."""
 IntervalOption = Annotated[
@@ -137,6 +142,7 @@ def produce(
         raise UsageError(
             "--warmup-records", f"expected fewer than --num-records, {num_records}; found {warmup_records}"
         )
+    most = _commit_records(throughput, batch_records)
     topics = open_topics(root, conf)
     topics.state(topic)
     values = _values(record_size, payload_file, payload_delimiter)
@@ -144,7 +150,6 @@ def produce(
         write_line(
             f"Warmup first {warmup_records} records. Steady state results will print after the complete test summary."
         )
-    most = batch_records if throughput <= 0 else max(1, min(batch_records, int(throughput)))
     sizes = _sizes(num_records, warmup_records, most)
     if transactional_id is not None and transaction_duration_ms is None:
         transaction_duration_ms = _TRANSACTION_MS
@@ -155,6 +160,23 @@ def produce(
             _produce(appends, values, sizes, throughput, warmup_records, reporting_interval)
     finally:
         settle_view(topics, topic)
+
+
+def _commit_records(throughput: float, batch_records: int) -> int:
+    """The largest number of records in a commit.
+
+    Raises:
+        UsageError: the throughput is not a possible limit.
+    """
+    if throughput <= 0:
+        return batch_records
+    if not _LEAST_THROUGHPUT <= throughput < math.inf:
+        raise UsageError(
+            "--throughput",
+            f"found {throughput:g}",
+            f"Give a number of records per second, at least {_LEAST_THROUGHPUT:g}. Or give -1 for no limit.",
+        )
+    return max(1, min(batch_records, int(throughput)))
 
 
 def _produce(

@@ -71,6 +71,12 @@ def test_log_dir_counts_without_log_dirs(tmp_path: Path) -> None:
     assert (found.log_dirs, found.metadata_log_dir, found.node_id) == ((Path("/data/with,comma"),), None, None)
 
 
+def test_two_escapes_can_be_the_halves_of_one_character(tmp_path: Path) -> None:
+    text = "log.dirs=/\\ud83d\\ude00\npassword=\\u0000\\ud800\n"  # only directories may not have the other characters
+    found = read_server_properties(written(tmp_path, text))
+    assert (found.log_dirs, found.ignored) == ((Path("/\U0001f600"),), ("password",))
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -81,6 +87,12 @@ def test_log_dir_counts_without_log_dirs(tmp_path: Path) -> None:
         ("log.dirs=/a\nlog.retention.ms=0\n", "line 2, log.retention.ms: expected a whole number of ms, at least 1"),
         ("log.dirs=/a\nlog.cleaner.enable=yes\n", "line 2, log.cleaner.enable: expected true or false"),
         ("log.dirs=/a\nnode.id=-1\n", "line 2, node.id: expected a whole number, at least 0; found '-1'"),
+        (
+            "log.dirs=/a\\u0000b\n",
+            "line 1, log.dirs: found U+0000 at position 2; settings may not contain this character. Remove the character.",
+        ),
+        ("log.dir=/a\\ud800\n", "line 1, log.dir: found U+D800 at position 2"),
+        ("log.dirs=/a\nmetadata.log.dir=\\u0000\n", "line 2, metadata.log.dir: found U+0000 at position 0"),
     ],
 )
 def test_wrong_values_are_refused_with_their_line(tmp_path: Path, text: str, problem: str) -> None:

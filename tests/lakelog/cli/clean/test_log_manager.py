@@ -203,6 +203,13 @@ def test_mistakes_are_named(lakelog, tmp_path) -> None:
     ended = lakelog("log-manager", "--config", file, "--once")
     assert (ended.status, ended.out) == (1, "")
     assert f"{file}, line 2, log.cleaner.threads: expected a whole number" in ended.err
+    broken = properties(tmp_path, Path("\\u0000"))
+    ended = lakelog("log-manager", "--config", broken, "--once")
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err == (
+        f"lakelog: {broken}, line 1, log.dirs: found U+0000 at position 0; settings may not contain this character. Remove"
+        " the character.\n"
+    )
     ended = lakelog("log-manager", "--config", file, "--once", "--include", "a")
     assert (ended.status, ended.out) == (2, "")
     assert "--include: expected an internal topic; found 'a'" in ended.err

@@ -92,6 +92,14 @@ def test_wrong_options_are_refused(seeded: Lakelog, options: tuple[str, ...], st
     assert ended.err.startswith(f"lakelog: {problem}")
 
 
+@pytest.mark.parametrize("seconds", ["inf", "nan", "1e10", "0"])
+def test_an_interval_that_no_clock_can_wait_is_refused(seeded: Lakelog, tmp_path: Path, seconds: str) -> None:
+    ended = seeded("metrics", "--textfile", str(tmp_path / "x.prom"), "--every", seconds)
+    assert (ended.status, ended.out) == (2, "")
+    assert "Invalid value for '--every'" in ended.err
+    assert not (tmp_path / "x.prom").exists()
+
+
 def test_without_the_extra_metrics_say_how_to_install_it_and_the_check_works(seeded: Lakelog, tmp_path: Path) -> None:
     without = "import sys; sys.modules['prometheus_client'] = None; from lakelog.cli import main; main()"
     ended = {

@@ -143,6 +143,14 @@ def test_delete_records_needs_all_its_options_or_a_file(orders: Lakelog, tmp_pat
     file.write_text('{"partitions": [{"topic": "orders", "partition": 0, "offset": -1}]}')
     given = orders("delete-records", "--offset-json-file", str(file), "--topic", "orders")
     assert (given.status, "is given, too" in given.err) == (2, True)
+    for text, problem in (
+        ("{", "the file is not JSON"),
+        ("[" * 100_000, "the file has lists or objects that are nested too deeply"),
+    ):
+        (tmp_path / "wrong.json").write_text(text)
+        ended = orders("delete-records", "--offset-json-file", str(tmp_path / "wrong.json"))
+        assert (ended.status, ended.out) == (2, "")
+        assert ended.err.startswith(f"lakelog: --offset-json-file {tmp_path}/wrong.json: {problem}. For example ")
     assert orders("delete-records", "--offset-json-file", str(file)).out == (
         "Executing records delete operation\nRecords delete operation completed:\npartition: orders-0\tlow_watermark: 2\n"
     )
@@ -200,6 +208,13 @@ def test_perf_produce_appends_in_transactions(orders: Lakelog) -> None:
         (
             ("produce", "--topic", "orders", "--num-records", "5", "--payload-monotonic", "--warmup-records", "5"),
             "expected fewer than --num-records, 5; found 5",
+        ),
+        *(
+            (
+                ("produce", "--topic", "orders", "--num-records", "5", "--payload-monotonic", "--throughput", found),
+                f"lakelog: --throughput: found {found}. Give a number of records per second, at least 0.001. Or give -1",
+            )
+            for found in ("nan", "inf", "1e-300")
         ),
         (("consume", "--num-records", "5"), "expected --topic or --include"),
         (("consume", "--topic", "orders"), "--num-records is not given"),
