@@ -104,7 +104,7 @@ class Follower:
         self._positions = dict(member.consumer.positions)
         try:
             if not self._positions:
-                self._begin(state)
+                self._positions = self._begin(state)
                 self._commit(member, state)
             while True:
                 yield from self._round(member, state, pieces)
@@ -120,10 +120,21 @@ class Follower:
             with suppress(FencedError):  # another member has joined the group
                 member.leave()
 
-    def _begin(self, state: TopicState) -> None:
-        for number in range(len(state.partitions)):
+    def _begin(self, state: TopicState) -> dict[int, int]:
+        """The first offset in each partition of a group that has no positions.
+
+        Raises:
+            OffsetOutOfRangeError: the partition does not have this offset.
+        """
+        positions = {}
+        for number, part in enumerate(state.partitions):
             reader = PartitionReader(self._topics.storage, self._chain, number, state)
-            self._positions[number] = self._how.first_offset(reader, number)
+            first = self._how.first_offset(reader, number)
+            if self._how.skip_deleted and first >= 0:
+                first = max(first, part.log_start_offset)
+            reader.read(first)  # checks the offset, and reads nothing yet
+            positions[number] = first
+        return positions
 
     def _round(self, member: Membership, state: TopicState, pieces: Pieces[_Item]) -> Iterator[_Item]:
         """The records that are committed in this state and not read yet, partition after partition."""

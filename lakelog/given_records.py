@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_engine.errors import InvalidRecordError
+from storage_engine.quantities import milliseconds_of
 from storage_engine.record.record_columns import HEADERS, TO_APPEND
 
 _TAKEN = ("key", "value", "headers", "timestamp")
@@ -143,7 +144,7 @@ def _milliseconds(value: object, place: str) -> int | None:
         case int() if -(2**63) <= value < 2**63:
             return value
         case datetime() if value.tzinfo is not None:
-            return int(value.timestamp() * 1000 // 1)
+            return milliseconds_of(value)
         case datetime():
             raise _refused(place, "found a timestamp without a zone", "Give the time a zone, such as timezone.utc.")
     raise _refused(place, f"expected a time or whole milliseconds as the timestamp, found {type(value).__name__}")

@@ -11,6 +11,7 @@ from lakelog.opening import open_topics
 from lakelog.topic import Topic, warn
 from lakelog.transaction import Transaction
 from storage_engine.errors import ConfigError
+from storage_engine.quantities import milliseconds_of
 from storage_engine.topic.kafka.view import settle_committed
 from storage_engine.topic.readers.group_positions import GroupPosition
 from storage_engine.topic.topics import Topics
@@ -144,7 +145,7 @@ class Root:
 
         if at is not None and at.tzinfo is None:
             raise ConfigError("at", "found a time without a time zone", "Add a time zone, such as timezone.utc.")
-        now_ms = None if at is None else int(at.timestamp() * 1000 // 1)
+        now_ms = None if at is None else milliseconds_of(at)
         planned, errors = planning.make_plan(self._topics, topics or None, now_ms, force=force)
         for error in errors:
             raise error

@@ -20,6 +20,7 @@ from lakelog.given_records import record_batches
 from lakelog.rows import ROWS, ArrowRows, as_rows
 from storage_engine.errors import ConfigError, UnknownTopicError
 from storage_engine.log.isolation import Isolation
+from storage_engine.quantities import next_millisecond
 from storage_engine.storage import Storage
 from storage_engine.topic.append.appending import Append
 from storage_engine.topic.chain.state_chain import StateChain
@@ -380,7 +381,7 @@ def _first_offset(reader: PartitionReader, start: Start, number: int, end: int, 
         case "latest":
             return end
         case datetime() if start.tzinfo is not None:
-            found = reader.offset_at(max(0, round(start.timestamp() * 1000)), isolation)  # no special time
+            found = reader.offset_at(max(0, next_millisecond(start)), isolation)  # no special time
             return end if found is None else found[0]
         case Mapping():
             return start.get(number, log_start)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 _SIZES = ("kB", "MB", "GB", "TB", "PB")
 _SPANS = (("y", 31_536_000), ("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
@@ -53,14 +54,24 @@ def iso_moment(ms: int) -> str:
     return shown_moment(ms).replace(" ", "T")
 
 
+def milliseconds_of(time: datetime) -> int:
+    """The whole milliseconds since 1970 at a time with a zone, rounded down. Exact, unlike datetime.timestamp()."""
+    return (time - _EPOCH) // _MILLISECOND
+
+
+def next_millisecond(time: datetime) -> int:
+    """The first millisecond since 1970 that is not before a time with a zone: records from there on are not older."""
+    return -((_EPOCH - time) // _MILLISECOND)
+
+
 def parse_moment(text: str) -> int:
-    """Milliseconds since 1970, from ISO 8601 text. Text without a zone is UTC.
+    """The first millisecond since 1970 that is not before a time in ISO 8601. Text without a zone is UTC.
 
     Raises:
         ValueError: the text is no time.
     """
     time = datetime.fromisoformat(text)
-    return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+    return next_millisecond(time if time.tzinfo else time.replace(tzinfo=UTC))
 
 
 def shown_moment(ms: int) -> str:

@@ -22,6 +22,7 @@ from storage_engine import errors as engine_errors
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.topic.append.transaction_writer import TransactionWriter
+from storage_engine.topic.clean.topic_retention import delete_records
 from storage_engine.topic.topics import Topics
 from tests.in_process import run_in_process
 from tests.stores import root_at, storage_at
@@ -121,6 +122,32 @@ def test_times_are_stored_in_whole_milliseconds(orders: lakelog.Topic, column: p
     orders.append(pa.table({"value": ["x"], "timestamp": column}))
     (row,) = read(orders)
     assert row["timestamp"] == datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=stored)
+
+
+def test_rows_that_are_read_and_appended_again_keep_their_times(orders: lakelog.Topic) -> None:
+    times = [542_506_294_550 + 3_919_000_003 * number for number in range(300)]
+    orders.append(pa.table({"value": ["x"] * len(times), "timestamp": pa.array(times, pa.int64())}), partition=0)
+    orders.append(read(orders), partition=0)
+    found = orders.read().to_arrow()["timestamp"].cast(pa.int64()).to_pylist()
+    assert found == [1_000 * each for each in times] * 2
+
+
+def test_a_time_between_two_milliseconds_leaves_out_the_earlier_record(log: lakelog.Root) -> None:
+    topic = log.create_topic("t")
+    topic.append([{"value": str(ms), "timestamp": ms} for ms in (1_000, 1_001, 2_000)])
+    start = datetime(1970, 1, 1, 0, 0, 1, 400, UTC)
+    assert [row["value"] for row in read(topic, start)] == [b"1001", b"2000"]
+    assert [each.value for each in topic.follow("g", start=start, stop_at_end=True)] == [b"1001", b"2000"]
+
+
+def test_a_time_finds_the_first_record_although_deleted_records_are_later(log: lakelog.Root, tmp_path: Path) -> None:
+    topic = log.create_topic("t", config={"segment.bytes": "1024"})
+    for second in (9, 8, 1, 2, 3):  # each record has a segment of its own
+        topic.append([{"key": str(second), "value": bytes(900), "timestamp": second * 1_000}])
+    topics = Topics(storage_at(tmp_path / "root"), BrokerConfig(), SystemClock())
+    delete_records(topics.chain("t"), 0, 2)
+    assert len(topics.state("t").partitions[0].segments) == 5
+    assert [row["key"] for row in read(topic, datetime.fromtimestamp(1.5, UTC))] == [b"2", b"3"]
 
 
 def test_a_record_without_a_time_gets_the_time_of_the_append(orders: lakelog.Topic) -> None:

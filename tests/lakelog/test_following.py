@@ -147,6 +147,19 @@ def test_a_new_group_begins_at_the_start_that_is_given(orders: lakelog.Topic) ->
         orders.follow("c", isolation="none")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("start", [{0: 99}, {1: 4}, {0: -1}, {0: 1, 1: -(2**63)}])
+def test_a_start_that_the_topic_does_not_have_is_refused_and_stores_no_position(
+    log: lakelog.Root, orders: lakelog.Topic, start: dict[int, int]
+) -> None:
+    with pytest.raises(errors.OffsetOutOfRangeError, match="expected an offset from 0 to 3, found"):
+        values(orders, start=start)
+    assert positions(orders) in ({}, {0: None, 1: None})
+    orders.append([{"value": "0.3"}], partition=0)
+    assert values(orders) == ["0.0", "0.1", "0.2", "0.3", "1.0", "1.1", "1.2"]
+    delete_records(engine(log).chain("orders"), 0, 2)
+    assert values(orders, "skips", start={0: 1, 1: 2}, skip_deleted=True) == ["0.2", "0.3", "1.2"]
+
+
 def test_records_that_were_deleted_unread_are_an_error_unless_they_may_be_skipped(
     log: lakelog.Root, orders: lakelog.Topic
 ) -> None:

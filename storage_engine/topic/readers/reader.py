@@ -149,8 +149,15 @@ class PartitionReader:
         return self._reader().end_offset(isolation)
 
     def offset_at(self, time: int, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> tuple[int, int, int] | None:
-        """The first record at or after a time, as in Kafka's ListOffsets; see LogReader.offset_at."""
-        return self._looked_up(lambda: self._reader().offset_at(time, isolation))
+        """The first record at or after a time, as in Kafka's ListOffsets; see LogReader.offset_at. Segments below the log
+        start do not count: a broker would soon delete them, and here they stay until the next retention."""
+
+        def look() -> tuple[int, int, int] | None:
+            part = self.partition
+            kept = tuple(each for each in part.segments if each.end_offset > part.log_start_offset)
+            return self._reader(part.model_copy(update={"segments": kept})).offset_at(time, isolation)
+
+        return self._looked_up(look)
 
     def unread(self, position: int) -> Unread:
         """The records that a reader of committed records at this position has not read yet.
@@ -196,10 +203,10 @@ class PartitionReader:
         if self._state.version == known:
             raise missing
 
-    def _reader(self) -> LogReader:
+    def _reader(self, partition: PartitionState | None = None) -> LogReader:
         state = self._state
         return LogReader(
-            self._storage, self.partition,
+            self._storage, partition or self.partition,
             lambda segment: data_key(state.topic_id, self._partition, segment.name, ""),
             f"topic {state.topic}, partition {self._partition}",
         )  # fmt: skip

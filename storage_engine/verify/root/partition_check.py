@@ -69,7 +69,7 @@ def check_partition(
     segments: list[CheckedSegment] = []
     stored = {file.key.removeprefix(folder): file for file in storage.list(folder)}
     producers = Producers()
-    exact = not part.segments or part.segments[0].base_offset == 0
+    exact = (part.segments[0].base_offset if part.segments else part.high_watermark) == 0
     for segment in part.segments:
         file = stored.get(segment.name + LOG)
         place = f"{storage.uri}/{folder}{segment.name}"

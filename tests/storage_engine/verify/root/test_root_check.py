@@ -25,6 +25,7 @@ from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.chain import history_file
 from storage_engine.topic.chain.pruning import prune
+from storage_engine.topic.clean.topic_retention import retain_topic
 from storage_engine.topic.ingest_reports import INGEST_REPORTS, IngestReport, KeptReports, put_report
 from storage_engine.topic.kafka.kafka_import import import_topic, topics_in
 from storage_engine.topic.kafka.view import settle
@@ -195,6 +196,20 @@ def test_transactions_are_no_problem_and_a_state_that_says_nothing_of_them_is(tr
     transacted.change_state(state.version, {"producers": []})
     found = transacted.problems()
     assert any(each.kind is Kind.STATE and "producers" in each.expected for each in found)
+
+
+def test_a_partition_without_segments_may_have_producers(root) -> None:
+    transaction = TransactionWriter(root.topics)
+    transaction.append("t", root.records(30))
+    transaction.commit()
+    chain = root.topics.chain("t")
+    root.topics.alter("t", configs={"retention.ms": "1"})
+    retain_topic(chain, BrokerConfig(), now_ms=NOW_MS + 10_000)
+    parts = chain.newest().partitions
+    assert not any(part.segments for part in parts)
+    assert any(part.producers for part in parts)
+    settle(root.topics)
+    assert root.problems() == []
 
 
 @pytest.mark.posix("damages the view")
