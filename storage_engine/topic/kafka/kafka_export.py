@@ -56,7 +56,7 @@ from storage_engine.storage.read_ahead import read_ahead
 from storage_engine.topic.append.transaction_writer import finish_transactions
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.chain.transaction_files import open_producers, read_begun
-from storage_engine.topic.kafka.snapshots import shown_snapshots
+from storage_engine.topic.kafka.snapshots import producers_at_start, shown_snapshots
 from storage_engine.topic.kafka.view import checkpoints
 from storage_engine.topic.readers.reader import segment_file
 from storage_engine.topic.topics import Topics
@@ -140,7 +140,7 @@ def _export_partition(
     if not part.segments:
         files |= {offset_name(part.log_start_offset) + suffix: b"" for suffix in (LOG, INDEX, TIME_INDEX)}
     interval = topics.config(state).index_interval_bytes
-    producers = Producers()
+    producers = producers_at_start(part)
     known = shown_snapshots(topics.storage, state, number)
     sources = [segment_file(state.topic_id, number, segment) for segment in part.segments]
     reads = read_ahead(topics.storage, [(source.key, source.size) for source in sources])

@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.log.filenames import SNAPSHOT, offset_name
-from storage_engine.log.partition_state import Segment
+from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.producers.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from storage_engine.log.producers.producer_state import Producers
 from storage_engine.log.segment_reader import read_chunks
@@ -37,7 +37,7 @@ def settle_snapshots(
     """
     part = state.partitions[number]
     names: set[str] = set()
-    producers: Producers | None = Producers()
+    producers: Producers | None = producers_at_start(part)
     """The producers at the base offset of `before`; None if the view has a snapshot with them."""
     for before, segment in itertools.pairwise(part.segments):
         name = offset_name(segment.base_offset) + SNAPSHOT
@@ -65,6 +65,12 @@ def settle_snapshots(
             time = _snapshot_ns(state, last, part.high_watermark, len(data)) if last is not None else None
             view.show_bytes(data, f"{folder}/{name}", time)
     return names
+
+
+def producers_at_start(part: PartitionState) -> Producers:
+    """The producers before the first segment that are still known: those that no batch of the segments has changed."""
+    first = part.segments[0].base_offset if part.segments else part.high_watermark
+    return Producers(each for each in part.producers if each.last_offset < first)
 
 
 def show_snapshots(
@@ -134,7 +140,7 @@ def _shown_producers(storage: Storage, state: TopicState, number: int, folder: s
     try:
         return Producers(decode_snapshot(storage.read(key), key))
     except (CorruptionError, NotFoundError):
-        producers = Producers()
+        producers = producers_at_start(state.partitions[number])
         for earlier in state.partitions[number].segments:
             if earlier.base_offset < segment.base_offset:
                 _replay(storage, state, number, earlier, producers)

@@ -17,6 +17,7 @@ from storage_engine.kafka_dir.log_directory import LogDirectory
 from storage_engine.log.checkpoint import decode_leader_epochs, decode_meta_properties, decode_offsets
 from storage_engine.log.filenames import data_key
 from storage_engine.log.isolation import Isolation
+from storage_engine.log.producers.producer_snapshot import decode_snapshot
 from storage_engine.record.batch import scan_batches
 from storage_engine.record.crc import check_crcs
 from storage_engine.storage.posix import PosixStorage
@@ -25,13 +26,15 @@ from storage_engine.topic.append.topic_writer import take_over
 from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.chain.transaction_files import decide
 from storage_engine.topic.clean.topic_compaction import compact_topic
+from storage_engine.topic.clean.topic_retention import retain_topic
 from storage_engine.topic.dropped_files import delete_dropped
 from storage_engine.topic.kafka.kafka_export import export_topics
+from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.directory.directory_check import check_directory
 from storage_engine.verify.findings import problems
 from storage_engine.verify.segment_check import Options
-from tests.storage_engine.topic.kafka.test_kafka_import import CONFIG, GOLDEN, Root
+from tests.storage_engine.topic.kafka.test_kafka_import import CONFIG, GOLDEN, NOW_MS, Root
 from tests.storage_engine.topic.wrapped_storage import PlainStorage
 from tests.stores import file_in
 
@@ -102,6 +105,35 @@ def test_an_exported_directory_verifies(root: Root, tmp_path: Path) -> None:
         exported = LogDirectory(root.export(tmp_path / f"exported-{keep_epochs}", keep_epochs))
         checked = check_directory(exported, exported.partitions, Options(deep=True), 2)
         assert len(checked.partitions) == 9
+        assert problems(checked.all_findings()) == []
+
+
+def test_the_snapshots_know_the_producers_whose_batches_retention_has_deleted(root: Root, tmp_path: Path) -> None:
+    def transact() -> None:
+        transaction = TransactionWriter(root.topics)
+        transaction.append("t", root.records(120), 1)
+        transaction.commit()
+
+    transact()
+    chain = root.topics.chain("t")
+    root.topics.alter("t", configs={"cleanup.policy": "delete", "retention.ms": "1"})
+    retain_topic(chain, BrokerConfig(), now_ms=NOW_MS + 60_000)
+    assert not chain.newest().partitions[1].segments
+    for _ in range(5):
+        transact()
+    part = chain.newest().partitions[1]
+    assert len(part.segments) > 1
+    exported = LogDirectory(root.export(tmp_path / "exported"))
+    snapshots = sorted((exported.path / "t-1").glob("*.snapshot"))
+    known = [{each.producer_id for each in decode_snapshot(path.read_bytes(), path.name)} for path in snapshots]
+    first = min(each.producer_id for each in part.producers)
+    assert all(first in each for each in known)
+    directories = [exported]
+    if root.storage.view is not None:
+        settle(root.topics)
+        directories.append(LogDirectory(root.path / "log"))
+    for each in directories:
+        checked = check_directory(each, each.partitions, Options(deep=True), 2)
         assert problems(checked.all_findings()) == []
 
 
