@@ -69,6 +69,7 @@ from storage_engine.topic_name import is_topic_name
 
 DELETED_FOLDER, FUTURE_FOLDER, STRAY_FOLDER = "-delete", "-future", "-stray"
 """Suffixes of folders that a broker set aside."""
+_BESIDE_LOG = (INDEX, TIME_INDEX, SNAPSHOT)
 _PARTITION_FOLDER = re.compile(r"(?P<topic>.+)-(?P<number>0|[1-9][0-9]*)")
 
 
@@ -247,6 +248,11 @@ class _Inspection:
                         "Move the file away. A broker also refuses this file.",
                     )  # fmt: skip
                 bases.append(int(name.removesuffix(LOG)))
+        if not bases and (left := next((name for name in sorted(self._entries) if name.endswith(_BESIDE_LOG)), None)):
+            raise CorruptionError(
+                self._place(left), 0, f"a file {left.partition('.')[0]}{LOG} beside it", "no .log file in this folder",
+                "Copy the folder again.",
+            )  # fmt: skip
         return bases
 
     def _believed(self, bases: Sequence[int]) -> _Contents | None:

@@ -343,5 +343,5 @@ def _read(world: World, reader: PartitionReader, number: int, first: int, state_
 def _look_up(world: World, reader: PartitionReader, number: int) -> None:
     """The first record not older than a timestamp."""
     time = START_MS + world.chance.randrange(12_000)
-    end = reader.partition.high_watermark
-    world.truth.was_looked_up(TOPIC, number, time, end, reader.offset_at(time))
+    found = reader.offset_at(time)  # may continue with a newer version of the state, if a file was deleted
+    world.truth.was_looked_up(TOPIC, number, time, reader.partition.high_watermark, found)

@@ -197,6 +197,22 @@ def test_what_no_broker_leaves_is_refused(tmp_path) -> None:
         LogDirectory(tmp_path / "data").partitions_of("codec")
 
 
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_a_folder_that_has_lost_its_only_log_file_is_refused(tmp_path: Path, is_clean: bool) -> None:
+    shutil.copytree(GOLDEN / "idem/data", tmp_path / "data")
+    if is_clean:
+        (tmp_path / "data/.kafka_cleanshutdown").touch()
+    directory = LogDirectory(tmp_path / "data")
+    (name,) = directory.partitions
+    logs = list((tmp_path / "data" / name.folder).glob("*.log"))
+    for each in logs:
+        each.unlink()
+    with pytest.raises(
+        CorruptionError, match=r"expected a file 0{20}.log beside it, found no .log file in this folder"
+    ):
+        directory.inspect(name)
+
+
 def test_folders_that_a_broker_puts_aside_are_no_partitions(tmp_path) -> None:
     for name in ("a-0", "a-10", "a-2", "b-c-1", "a-0.4f-delete", "a-3.ab-stray", "a-01", "-1", "a"):
         (tmp_path / name).mkdir()

@@ -19,6 +19,7 @@ from storage_engine.storage import Storage
 from storage_engine.topic.append.appending import Encoding, append_records, stage_records
 from storage_engine.topic.append.staged_run import StagingWriter, by_partition
 from storage_engine.topic.append.topic_writer import TopicWriter, take_over
+from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import ChangeNote, DroppedFile, TopicState
 from storage_engine.topic.clean.state_swap import Failure
@@ -30,10 +31,13 @@ from storage_engine.topic.clean.topic_compaction import (
     swap_cleaned,
 )
 from storage_engine.topic.clean.topic_merging import MergeResult, merge_tasks, merge_topic, run_merge_task, swap_merged
-from storage_engine.topic.clean.topic_retention import RetentionResult, retain_topic
+from storage_engine.topic.clean.topic_retention import RetentionResult, delete_records, retain_topic
 from storage_engine.topic.dropped_files import delete_dropped
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
+from storage_engine.verify.findings import problems
+from storage_engine.verify.root.root_check import check_root
+from storage_engine.verify.segment_check import Options
 from tests.storage_engine.record_tables import Row, to_rows, to_table
 from tests.storage_engine.topic.wrapped_storage import FailedPuts, Interrupting, PlainStorage
 from tests.stores import storage_at
@@ -216,6 +220,19 @@ def test_compaction_changes_no_other_partition_and_takes_one_version(storage) ->
     assert [each.partition for each in result.cleaned] == [0, 1]
     assert log.state.version == version + 1
     assert [log.values(partition) for partition in range(3)] == [["a2", "b1"], ["a2", "b1"], ["a1", "a2"]]
+
+
+def test_aborted_records_below_the_log_start_are_removed_and_their_transaction_stays_known(tmp_path) -> None:
+    log = Log(storage_at(tmp_path), cleanup_policy="compact", segment_bytes="1024")
+    transaction = TransactionWriter(log.topics)
+    transaction.append("t", to_table([row(f"{key}1") for key in "abc"]))
+    transaction.abort()
+    log.append("z1")
+    log.append("y" + 900 * "1")
+    delete_records(log.chain, 0, 4)
+    log.compact()
+    assert [(each.first_offset, each.last_offset) for each in log.part.segments[0].aborted] == [(0, 3)]
+    assert problems(check_root(log.topics, None, None, Options(deep=True), 1).findings) == []
 
 
 def test_a_topic_that_is_not_compacted_is_left_alone(storage) -> None:
