@@ -57,7 +57,7 @@ from storage_engine.errors import LogError
 from storage_engine.log.filenames import INDEX, TIME_INDEX, SegmentFolder
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.indexes.transaction_index import AbortedTransaction
-from storage_engine.log.partition_state import Segment
+from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.producers.producer_snapshot import ProducerEntry
 from storage_engine.log.segment_reader import (
     READ_BYTES,
@@ -90,8 +90,7 @@ class CleaningTask:
     memory_bytes: the value of log.cleaner.dedupe.buffer.size.
     producers: (id, epoch, last data offset or -1) of each active producer; at least the header of its last batch is
         kept.
-    aborted: the aborted transactions of all segments, in order. As in Kafka, also those below the log start offset: their
-        records are in the first segment until retention deletes it.
+    aborted: aborted transactions that end at or after the log start offset, in order.
     hold_offset: at and after this offset, tombstones and markers are kept for max_hold_ms beyond their delete horizon.
     bytes_per_second: the highest rate of reading and writing together.
     """
@@ -119,6 +118,11 @@ class CleaningTask:
 def last_batches(producers: Iterable[ProducerEntry]) -> tuple[tuple[int, int, int], ...]:
     """The value of a task's `producers`, from the entries of the active producers."""
     return tuple((each.producer_id, each.producer_epoch, each.last_offset) for each in producers)
+
+
+def aborted_in_reach(part: PartitionState) -> tuple[AbortedTransaction, ...]:
+    """The value of a task's `aborted`."""
+    return tuple(each for each in part.aborted_transactions() if each.last_offset >= part.log_start_offset)
 
 
 @dataclass(frozen=True)

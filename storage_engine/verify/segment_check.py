@@ -90,7 +90,8 @@ class CheckedSegment:
     damages: bytes of the .log that are not an intact batch; the caller reports them.
     has_gaps: offsets or records are missing, perhaps because of compaction.
     aborted: the correct entries of its .txnindex.
-    recordless: the aborted transactions without a remaining record.
+    recordless: the aborted transactions that the .txnindex need not have: those without a remaining record; in a Kafka
+        directory, also those below the log start.
     producers: the producers at the segment's base offset.
     interval: the values that explain its .index; None if it has none.
     """

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from storage_engine.cleaner.cleaner import CleaningTask, last_batches
+from storage_engine.cleaner.cleaner import CleaningTask, aborted_in_reach, last_batches
 from storage_engine.cleaner.replacement import file_of
 from storage_engine.cleaner.selection import CompactionPlan, select
 from storage_engine.config import TopicConfig
@@ -52,7 +52,7 @@ def due_task(
         return None
     return CleaningTask(
         folder, "", 0, SegmentFolder(f"{folder}/", None), plan, config, memory_bytes, now_ms,
-        last_batches(writers), tuple(state.aborted_transactions()), bytes_per_second=bytes_per_second,
+        last_batches(writers), aborted_in_reach(state), bytes_per_second=bytes_per_second,
     )  # fmt: skip
 
 

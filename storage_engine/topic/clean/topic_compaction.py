@@ -14,6 +14,7 @@ from dataclasses import replace
 from storage_engine.cleaner.cleaner import (
     CleanedPartition,
     CleaningTask,
+    aborted_in_reach,
     clean_partition,
     last_batches,
 )
@@ -110,7 +111,7 @@ def cleaning_tasks(
             SegmentFolder(data_folder(state.topic_id, number), state.version), plan, config,
             broker.log_cleaner_dedupe_buffer_bytes, now_ms,
             last_batches(active_producers(state.partitions[number].producers, now_ms, broker.producer_id_expiration_ms)),
-            tuple(state.partitions[number].aborted_transactions()), consumers.holds(number).offset, config.consumer_max_hold_ms,
+            aborted_in_reach(state.partitions[number]), consumers.holds(number).offset, config.consumer_max_hold_ms,
             broker.log_cleaner_io_max_bytes_per_second / at_once,
         )
         for number, plan in plans.items()

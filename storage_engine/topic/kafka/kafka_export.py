@@ -140,8 +140,9 @@ def _export_partition(
     if not part.segments:
         files |= {offset_name(part.log_start_offset) + suffix: b"" for suffix in (LOG, INDEX, TIME_INDEX)}
     interval = topics.config(state).index_interval_bytes
-    producers = producers_at_start(part)
     known = shown_snapshots(topics.storage, state, number)
+    derives = len(part.segments) > 1 and part.segments[1].base_offset not in known
+    producers = producers_at_start(topics.storage, state, number) if derives else Producers()
     sources = [segment_file(state.topic_id, number, segment) for segment in part.segments]
     reads = read_ahead(topics.storage, [(source.key, source.size) for source in sources])
     for segment, source in zip(part.segments, sources, strict=True):

@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.log.filenames import SNAPSHOT, offset_name
-from storage_engine.log.partition_state import PartitionState, Segment
+from storage_engine.log.partition_state import Segment
 from storage_engine.log.producers.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from storage_engine.log.producers.producer_state import Producers
 from storage_engine.log.segment_reader import read_chunks
@@ -33,11 +33,12 @@ def settle_snapshots(
 ) -> set[str]:
     """Write the missing snapshots of a partition into the view; return the names of all its snapshots.
 
-    If the partition has producers, the records between two rolls are read once. Without producers no records are read.
+    If the partition has producers, the records between two rolls are read once, and all records a second time if the first
+    snapshot is missing and the log begins above offset 0. Without producers no records are read.
     """
     part = state.partitions[number]
     names: set[str] = set()
-    producers: Producers | None = producers_at_start(part)
+    producers: Producers | None = Producers()
     """The producers at the base offset of `before`; None if the view has a snapshot with them."""
     for before, segment in itertools.pairwise(part.segments):
         name = offset_name(segment.base_offset) + SNAPSHOT
@@ -47,7 +48,9 @@ def settle_snapshots(
             producers = None
             continue
         if part.producers:
-            if producers is None:
+            if before is part.segments[0]:
+                producers = producers_at_start(storage, state, number)
+            elif producers is None:
                 producers = _shown_producers(storage, state, number, folder, before)
             _replay(storage, state, number, before, producers)
         data = encode_snapshot(producers.entries() if part.producers and producers else ())
@@ -67,10 +70,17 @@ def settle_snapshots(
     return names
 
 
-def producers_at_start(part: PartitionState) -> Producers:
-    """The producers before the first segment that are still known: those that no batch of the segments has changed."""
-    first = part.segments[0].base_offset if part.segments else part.high_watermark
-    return Producers(each for each in part.producers if each.last_offset < first)
+def producers_at_start(storage: Storage, state: TopicState, number: int) -> Producers:
+    """The producers before the first segment that are still known: those of which no segment has a batch. If the log does
+    not begin at offset 0 and has producers, all segments are read."""
+    part = state.partitions[number]
+    if not part.producers or not part.segments or not part.segments[0].base_offset:
+        return Producers()
+    later = Producers()
+    for segment in part.segments:
+        _replay(storage, state, number, segment, later)
+    changed = {each.producer_id for each in later.entries()}
+    return Producers(each for each in part.producers if each.producer_id not in changed)
 
 
 def show_snapshots(
@@ -140,7 +150,7 @@ def _shown_producers(storage: Storage, state: TopicState, number: int, folder: s
     try:
         return Producers(decode_snapshot(storage.read(key), key))
     except (CorruptionError, NotFoundError):
-        producers = producers_at_start(state.partitions[number])
+        producers = producers_at_start(storage, state, number)
         for earlier in state.partitions[number].segments:
             if earlier.base_offset < segment.base_offset:
                 _replay(storage, state, number, earlier, producers)

@@ -202,6 +202,9 @@ class _PartitionCheck:
     def _check_aborted(self, segment: CheckedSegment, *, exact: bool) -> None:
         name = offset_name(segment.files.base_offset) + TRANSACTION_INDEX
         data = self._read(name) if name in self._entries else None
+        # A compaction drops the entries of aborted transactions below the log start, as Kafka's does.
+        start = self._found.log_start_offset
+        segment.recordless |= {each for each in segment.aborted if each.last_offset < start}
         if data is None and segment.recordless.issuperset(segment.aborted):
             segment.aborted = ()
             return

@@ -69,8 +69,10 @@ def check_partition(
     segments: list[CheckedSegment] = []
     stored = {file.key.removeprefix(folder): file for file in storage.list(folder)}
     producers = Producers()
-    exact = (part.segments[0].base_offset if part.segments else part.high_watermark) == 0
+    exact, end = True, 0
+    """exact: whether the segments so far have each batch that was appended. end: of the segment before."""
     for segment in part.segments:
+        exact, end = exact and segment.base_offset == end, segment.end_offset
         file = stored.get(segment.name + LOG)
         place = f"{storage.uri}/{folder}{segment.name}"
         if file is None:
@@ -86,11 +88,16 @@ def check_partition(
             findings.append(of_error(error, Kind.CORRUPT))
             exact = False
             continue
+        # A compaction drops the entries of aborted transactions below the log start, as Kafka's does.
+        checked.aborted = tuple(
+            each for each in checked.aborted if each.last_offset >= part.log_start_offset or each in segment.aborted
+        )
         segments.append(checked)
         findings += checked.findings
         exact = exact and not checked.has_gaps and not checked.damages
         findings += _against_state(checked, segment, place, exact=exact)
     key = f"{storage.uri}/{version_key(state.topic, state.version)}"
+    exact = exact and end == part.high_watermark
     if exact and not _are_of(part, producers):
         findings.append(
             Finding(

@@ -12,6 +12,7 @@ from storage_engine.cleaner.replacement import Replacement
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig, TopicConfig
 from storage_engine.errors import StorageError
+from storage_engine.kafka_dir.log_directory import LogDirectory
 from storage_engine.log.filenames import data_key
 from storage_engine.log.leader_epochs import cut_start
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState
@@ -33,8 +34,10 @@ from storage_engine.topic.clean.topic_compaction import (
 from storage_engine.topic.clean.topic_merging import MergeResult, merge_tasks, merge_topic, run_merge_task, swap_merged
 from storage_engine.topic.clean.topic_retention import RetentionResult, delete_records, retain_topic
 from storage_engine.topic.dropped_files import delete_dropped
+from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
+from storage_engine.verify.directory.directory_check import check_directory
 from storage_engine.verify.findings import problems
 from storage_engine.verify.root.root_check import check_root
 from storage_engine.verify.segment_check import Options
@@ -222,7 +225,7 @@ def test_compaction_changes_no_other_partition_and_takes_one_version(storage) ->
     assert [log.values(partition) for partition in range(3)] == [["a2", "b1"], ["a2", "b1"], ["a1", "a2"]]
 
 
-def test_aborted_records_below_the_log_start_are_removed_and_their_transaction_stays_known(tmp_path) -> None:
+def test_a_compaction_drops_an_aborted_transaction_below_the_log_start_as_kafka_does(tmp_path) -> None:
     log = Log(storage_at(tmp_path), cleanup_policy="compact", segment_bytes="1024")
     transaction = TransactionWriter(log.topics)
     transaction.append("t", to_table([row(f"{key}1") for key in "abc"]))
@@ -231,8 +234,13 @@ def test_aborted_records_below_the_log_start_are_removed_and_their_transaction_s
     log.append("y" + 900 * "1")
     delete_records(log.chain, 0, 4)
     log.compact()
-    assert [(each.first_offset, each.last_offset) for each in log.part.segments[0].aborted] == [(0, 3)]
+    assert log.part.segments[0].aborted == ()
     assert problems(check_root(log.topics, None, None, Options(deep=True), 1).findings) == []
+    if log.storage.view is not None:
+        settle(log.topics)
+        directory = LogDirectory(tmp_path / "log")
+        found = check_directory(directory, directory.partitions, Options(deep=True), 1)
+        assert problems(found.all_findings()) == []
 
 
 def test_a_topic_that_is_not_compacted_is_left_alone(storage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.chain import history_file
 from storage_engine.topic.chain.pruning import prune
+from storage_engine.topic.clean.topic_compaction import compact_topic
 from storage_engine.topic.clean.topic_retention import retain_topic
 from storage_engine.topic.ingest_reports import INGEST_REPORTS, IngestReport, KeptReports, put_report
 from storage_engine.topic.kafka.kafka_import import import_topic, topics_in
@@ -209,6 +211,24 @@ def test_a_partition_without_segments_may_have_producers(root) -> None:
     parts = chain.newest().partitions
     assert not any(part.segments for part in parts)
     assert any(part.producers for part in parts)
+    settle(root.topics)
+    assert root.problems() == []
+
+
+def test_compaction_may_empty_the_segments_of_an_aborted_transaction(root) -> None:
+    root.topics.create("c", 1, {"cleanup.policy": "compact", "segment.bytes": "1024", "max.message.bytes": "600"})
+    transaction = TransactionWriter(root.topics)
+    for _ in range(6):
+        transaction.append("c", root.records(5))
+    transaction.abort()
+    for _ in range(4):
+        root.append("c", 5)
+    settle(root.topics)
+    assert root.problems() == []
+    chain = root.topics.chain("c")
+    compact_topic(root.storage, chain, root.topics.config(chain.newest()), BrokerConfig(), root.clock, force=True)
+    segments = chain.newest().partitions[0].segments
+    assert any(one.end_offset < other.base_offset for one, other in itertools.pairwise(segments))
     settle(root.topics)
     assert root.problems() == []
 
