@@ -299,10 +299,11 @@ def import_(
 
 
 def _arrivals(imported: ImportedTopic) -> Iterator[str]:
+    done = "imported topic" if imported.is_new else "found no new records of topic"
     for number, part in enumerate(imported.partitions):
         if part.end_offset > part.first_offset:
             yield f"partition {number}: offsets {part.first_offset} to {part.end_offset - 1}, {shown_size(part.size)}"
-    done = "imported topic" if imported.is_new else "imported the new records of topic"
+            done = "imported topic" if imported.is_new else "imported the new records of topic"
     yield f"{done} {imported.state.topic}: {counted(len(imported.partitions), 'partition')}"
 
 

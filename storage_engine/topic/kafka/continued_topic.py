@@ -40,18 +40,17 @@ def continue_topic(
     came = []
     for number, (part, each) in enumerate(zip(parts, found, strict=True)):
         _check_continues(importer, state, part, each)
-        end = part.high_watermark
-        segments = tuple(
-            importer.take(state.topic_id, state.version, each, segment, config, end, epoch)._replace(
-                aborted=tuple(entry for entry in segment.aborted if entry.last_offset >= end)
+        end, size = part.high_watermark, 0
+        later = [segment for segment in each.state.segments if segment.end_offset > end or segment.base_offset >= end]
+        has_rolled = bool(later and part.segments) and part.empty_end is None
+        if each.state.high_watermark > end or has_rolled:  # otherwise nothing is written: no version would name it
+            additions[number] = tuple(
+                importer.take(state.topic_id, state.version, each, segment, config, end, epoch)._replace(
+                    aborted=tuple(entry for entry in segment.aborted if entry.last_offset >= end)
+                )
+                for segment in later
             )
-            for segment in each.state.segments
-            if segment.end_offset > end or segment.base_offset >= end
-        )
-        has_rolled = bool(segments and part.segments) and part.empty_end is None
-        if each.state.high_watermark > end or has_rolled:
-            additions[number] = segments
-        size = sum(segment.size for segment in segments)
+            size = sum(segment.size for segment in additions[number])
         came.append(ImportedPartition(end, each.state.high_watermark, size, each.torn))
     if not additions and not more:
         return ImportedTopic(state, False, tuple(came))

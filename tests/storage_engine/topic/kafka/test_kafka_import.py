@@ -29,6 +29,7 @@ from storage_engine.errors import (
     UnsupportedError,
 )
 from storage_engine.kafka_dir.log_directory import LogDirectory
+from storage_engine.log.filenames import LOG, data_key
 from storage_engine.log.isolation import Isolation
 from storage_engine.record.batch import scan_batches
 from storage_engine.record.record_columns import TO_APPEND
@@ -423,6 +424,30 @@ def test_what_an_export_was_appended_comes_back(root: Root, other: Root, tmp_pat
     assert len(root.read("own", 2)) == 12
 
 
+def named(root: Root, topic: str) -> set[str]:
+    """The .log files that the newest state of a topic names."""
+    state = root.topics.state(topic)
+    return {
+        data_key(state.topic_id, number, segment.name)
+        for number, part in enumerate(state.partitions)
+        for segment in part.segments
+    }
+
+
+def test_a_partition_without_new_records_leaves_no_file(root: Root, other: Root, tmp_path: Path) -> None:
+    root.topics.create("own", 3, CONFIG)
+    root.append("own", 5, 0)
+    exported = root.export(tmp_path / "exported")
+    before, version = root.stored(), root.topics.state("own").version
+    assert [part[:3] for part in root.take(exported, "own").partitions] == [(5, 5, 0), (0, 0, 0), (0, 0, 0)]
+    assert (root.stored(), root.topics.state("own").version) == (before, version)
+    other.take(exported, "own", configs=CONFIG)
+    other.append("own", 4, 1)
+    assert root.take(other.export(tmp_path / "appended"), "own").partitions[1][:2] == (0, 4)
+    assert {key for key in root.stored() if key.endswith(LOG)} == named(root, "own")
+    assert len(root.stored() - before) == 3  # .log, .index and .timeindex of partition 1
+
+
 @pytest.fixture
 def with_empty_end(left: Callable[[str], Path]) -> Path:
     """A broker's log whose active segment is empty."""
@@ -486,7 +511,9 @@ def test_a_log_that_a_broker_has_rolled_and_appended_to_comes_back(
     assert first.partitions[0].empty_end is None
     rolled = root.take(with_empty_end, "compact").state
     assert [each.base_offset for each in rolled.partitions[0].segments][-1] == EMPTY_BASE
+    before = root.stored()
     assert root.take(with_empty_end, "compact").state.version == rolled.version  # nothing new any more
+    assert root.stored() == before
     other.take(with_empty_end, "compact", configs=CONFIG)
     other.append("compact", 10)
     root.take(other.export(tmp_path / "appended"), "compact")
