@@ -35,6 +35,10 @@ from storage_engine.topic.readers.reader import PartitionReader, lost_offsets
 from storage_engine.topic.topics import Topics
 
 _RECORDS_AT_ONCE = 1_000
+_IF_LOST = (
+    "To continue at the log's start, pass skip_deleted=True to follow. To move the group to other offsets, use"
+    " `lakelog groups reset-offsets`."
+)
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _Item = TypeVar("_Item")
 Pieces = Callable[[pa.RecordBatch, str, int], Iterator[tuple[_Item, int]]]
@@ -143,12 +147,13 @@ class Follower:
             first = self._positions.get(number, 0)
             if first < start:
                 if not self._how.skip_deleted and number in self._positions:
-                    raise lost_offsets(state.topic, number, first, start)
+                    raise lost_offsets(state.topic, number, first, start, _IF_LOST)
                 first = start
             required = LONG_MAX if self._how.skip_deleted else 0
             if first < end:
                 reader = PartitionReader(self._topics.storage, self._chain, number, state)
-                for records in reader.read(first, end, self._how.isolation, required_from=required):
+                unread = reader.read(first, end, self._how.isolation, required_from=required, if_lost=_IF_LOST)
+                for records in unread:
                     for piece, end_offset in pieces(records, state.topic, number):
                         yield piece
                         self._positions[number] = end_offset

@@ -19,7 +19,8 @@ from lakelog.spark.stream_position import Position, begins_of, offsets_of
 from storage_engine.errors import LogError, OffsetOutOfRangeError
 from storage_engine.topic.readers.reader import lost_offsets
 
-_GO_ON = "To continue with the remaining records, set failOnDataLoss to false."
+GO_ON = "To continue with the remaining records, set failOnDataLoss to false."
+"""What the user of a read or of a stream can do after a loss."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def batch_ranges(
         start = states[topic].partitions[number].log_start_offset
         if begin < min(start, until):
             if fail_on_loss:
-                raise lost_offsets(topic, number, begin, start)
+                raise lost_offsets(topic, number, begin, start, GO_ON)
             begin = start
         ranges.append(OffsetRange(topic, number, begin, until))
         if fail_on_loss and not first[where].at_edge:
@@ -109,7 +110,7 @@ def stream_ranges(states: States, start: Position, end: Position, *, fail_on_los
             continue
         if begin < min(log_start, until):
             if fail_on_loss:
-                raise lost_offsets(topic, number, begin, log_start)
+                raise lost_offsets(topic, number, begin, log_start, GO_ON)
             begin = log_start
         ranges.append(OffsetRange(topic, number, begin, until))
     return ranges
@@ -165,9 +166,9 @@ def another_topic(topic: str) -> OffsetOutOfRangeError:
 def _beyond(where: Where, offset: int, end: int) -> LogError:
     return OffsetOutOfRangeError(
         f"topic {where[0]}, partition {where[1]}", f"the query should read offset {offset}, but the log ends at {end}",
-        f"An option gives an offset that is too high, or the log has lost records. {_GO_ON}",
+        f"An option gives an offset that is too high, or the log has lost records. {GO_ON}",
     )  # fmt: skip
 
 
 def _lost(place: str, problem: str) -> OffsetOutOfRangeError:
-    return OffsetOutOfRangeError(place, problem, f"Records may have been lost before the query read them. {_GO_ON}")
+    return OffsetOutOfRangeError(place, problem, f"Records may have been lost before the query read them. {GO_ON}")

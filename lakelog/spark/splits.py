@@ -156,7 +156,12 @@ def ahead_of(storage: Storage, splits: Iterable[Split]) -> Readable:
 
 
 def read_split(
-    storage: Storage, split: Split, reads: Readable | None = None, *, required_from: int = LONG_MAX
+    storage: Storage,
+    split: Split,
+    reads: Readable | None = None,
+    *,
+    required_from: int = LONG_MAX,
+    if_lost: str = "",
 ) -> Iterator[pa.RecordBatch]:
     """The records of a split in the order of the log, columns as in ROWS.
 
@@ -164,6 +169,7 @@ def read_split(
         reads: from ahead_of; by default, the storage.
         required_from: an offset. If retention meanwhile deletes this offset or a higher offset, an error is raised.
             Lower offsets that retention deletes are skipped.
+        if_lost: what the user of the calling program can do after this error.
 
     Raises:
         OffsetOutOfRangeError: retention deleted records at or above required_from.
@@ -182,9 +188,9 @@ def read_split(
                 f"topic {split.topic}", "was deleted and created again while it was read", "Read the topic again."
             ) from None
         end_offset = min(split.end_offset, split.segment.end_offset)
-        offset = reader.first_left(max(offset, split.segment.base_offset), end_offset, required_from)
+        offset = reader.first_left(max(offset, split.segment.base_offset), end_offset, required_from, if_lost)
         if offset < end_offset:
-            again = reader.read(offset, end_offset, split.isolation, required_from=required_from)
+            again = reader.read(offset, end_offset, split.isolation, required_from=required_from, if_lost=if_lost)
             for records in again:
                 yield as_rows(records, split.topic, split.partition)
 
@@ -223,6 +229,7 @@ class _ReadGroups:
     required: Mapping[int, int]
     progress: Progress
     then: Callable[[Rows], Rows]
+    if_lost: str
 
     def __call__(self, batches: Rows) -> Iterator[pa.RecordBatch]:
         yield from self.then(self._records(batches))
@@ -233,7 +240,7 @@ class _ReadGroups:
             reads = ahead_of(storage, self.groups[group])
             for split in self.groups[group]:
                 required_from = self.required.get(split.partition, LONG_MAX)
-                for records in read_split(storage, split, reads, required_from=required_from):
+                for records in read_split(storage, split, reads, required_from=required_from, if_lost=self.if_lost):
                     self.progress.advance(records.num_rows)
                     yield records
                 self.progress.advance(size=split.size)
@@ -248,6 +255,7 @@ def read_topic(
     required: Mapping[int, int],
     progress: Progress,
     then: RecordTask = RECORDS,
+    if_lost: str = "",
 ) -> DataFrame:
     """The committed records of some partitions, columns as in ROWS; a task's rows are in the order of the log.
 
@@ -258,6 +266,7 @@ def read_topic(
             is an error. In a partition without an entry, deleted records are skipped.
         progress: is advanced by the records that are read, and by the bytes of the segments that they are read from.
         then: what each task does with its records. The result has the columns of this work.
+        if_lost: what the user can do after the error about required records.
     """
     splits = [
         split
@@ -267,5 +276,6 @@ def read_topic(
     progress.expect(size=sum(split.size for split in splits))
     groups = task_groups(splits, spark.sparkContext.defaultParallelism, by_key=then.by_key)
     numbers = spark.range(0, len(groups), 1, max(1, len(groups)))
-    read = _ReadGroups(storage.uri, tuple(tuple(group) for group in groups), dict(required), progress, then.function)
+    named = tuple(tuple(group) for group in groups)
+    read = _ReadGroups(storage.uri, named, dict(required), progress, then.function, if_lost)
     return numbers.mapInArrow(read, nullable(spark_struct(then.columns)))

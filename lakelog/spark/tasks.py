@@ -17,6 +17,7 @@ import pyarrow as pa
 from lakelog.garbage_collection import exempt_modules_from_collection
 from lakelog.rows import as_rows
 from lakelog.spark.options.partition_json import Where
+from lakelog.spark.ranges import GO_ON
 from lakelog.spark.read_topics import States
 from lakelog.spark.shares import OffsetRange, divided
 from lakelog.spark.source_columns import as_source_rows
@@ -153,7 +154,8 @@ def _rows(storage: Storage, task: Task) -> Iterator[pa.RecordBatch]:
             begin = max(begin, starts[split.topic].get(split.partition, 0))
         if begin < min(split.end_offset, split.segment.end_offset):
             left = replace(split, first_offset=begin)
-            yield from read_split(storage, left, reads, required_from=task.required_from.get(where, LONG_MAX))
+            required_from = task.required_from.get(where, LONG_MAX)
+            yield from read_split(storage, left, reads, required_from=required_from, if_lost=GO_ON)
     for tail in task.tails:
         yield from _read_tail(storage, tail)
 

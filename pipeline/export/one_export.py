@@ -274,6 +274,7 @@ def _reading_with_spark(context: JobContext, state: TopicState, work: str) -> It
     """
     from lakelog.spark.splits import RECORDS, read_topic
     from lakelog.spark.task_progress import progress_of_tasks
+    from pipeline.delta.without_spark.topic_records import RUN_AGAIN
     from pipeline.spark.failures import spark_failures
     from pipeline.spark.store_settings import require_file_system
 
@@ -285,7 +286,7 @@ def _reading_with_spark(context: JobContext, state: TopicState, work: str) -> It
         progress_of_tasks(spark, shown) as progress,
     ):
         yield lambda first, end, known, then=RECORDS: read_topic(
-            spark, context.storage, state, first, end, known, progress, then
+            spark, context.storage, state, first, end, known, progress, then, RUN_AGAIN
         )
 
 

@@ -14,6 +14,7 @@ import lakelog
 from lakelog import errors
 from lakelog.given_records import record_batches
 from lakelog.opening import open_topics
+from storage_engine.log.filenames import data_key
 from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.clean.topic_compaction import compact_topic
 from storage_engine.topic.clean.topic_retention import delete_records
@@ -22,6 +23,10 @@ from storage_engine.topic.topics import Topics
 from tests.stores import root_at
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+AFTER_A_LOSS = (
+    "Retention or delete-records deleted the records before they were read. To continue at the log's start, pass"
+    " skip_deleted=True to follow. To move the group to other offsets, use `lakelog groups reset-offsets`."
+)
 
 
 @pytest.fixture
@@ -166,9 +171,30 @@ def test_records_that_were_deleted_unread_are_an_error_unless_they_may_be_skippe
     values(orders, start={0: 1, 1: 3})
     orders.append([{"value": "0.3"}, {"value": "0.4"}], partition=0)
     delete_records(engine(log).chain("orders"), 0, 4)
-    with pytest.raises(errors.OffsetOutOfRangeError, match="the next offset to read is 3, but the log now starts at 4"):
+    with pytest.raises(
+        errors.OffsetOutOfRangeError, match="the next offset to read is 3, but the log now starts at 4"
+    ) as e:
         values(orders)
+    assert e.value.remedy == AFTER_A_LOSS
     assert values(orders, skip_deleted=True) == ["0.4"]
+
+
+def test_records_that_are_deleted_while_a_loop_runs_are_an_error_with_the_same_remedy(log: lakelog.Root) -> None:
+    topic = log.create_topic("t", config={"segment.bytes": 1024})
+    for value in ("a", "b", "c"):
+        topic.append([{"key": bytes(900), "value": value}])  # each has a segment of its own
+    records, topics = topic.follow("g", stop_at_end=True), engine(log)
+    assert next(records).value == b"a"
+    part = topics.state("t").partitions[0]
+    delete_records(topics.chain("t"), 0, 2)
+    for segment in part.segments[:2]:
+        topics.storage.delete(data_key(topic.id, 0, segment.name))
+    with pytest.raises(
+        errors.OffsetOutOfRangeError, match="the next offset to read is 1, but the log now starts at 2"
+    ) as e:
+        next(records)
+    assert e.value.remedy == AFTER_A_LOSS
+    assert values(topic, skip_deleted=True) == ["c"]
 
 
 def test_after_what_no_reader_gets_the_lag_is_nothing(log: lakelog.Root, orders: lakelog.Topic) -> None:

@@ -75,10 +75,14 @@ class GroupReading:
             raise OffsetOutOfRangeError(
                 f"group {self._name}, topic {self.topic}, partition {number}",
                 f"the next offset to read is {position}, but the log now starts at {start}",
-                "Retention deleted records before the group read them. To continue at the log's start: `lakelog groups"
-                f" reset-offsets --group {self._name} --topic {self.topic}:{number} --to-earliest --execute`.",
+                f"Retention deleted records before the group read them. {self.if_lost(number)}",
             )
         return position
+
+    def if_lost(self, number: int) -> str:
+        """What the user can do if records of a partition were deleted before the group read them."""
+        reset = f"lakelog groups reset-offsets --group {self._name} --topic {self.topic}:{number} --to-earliest"
+        return f"To continue at the log's start: `{reset} --execute`."
 
     def done(self, number: int, position: int) -> None:
         """Record that everything before a position of a partition was printed. The next commit stores this position.

@@ -122,7 +122,10 @@ def _print_unread(
     """Print the records that a group has not read, and record them as read."""
     readers = topic_readers(reading.topics, reading.topic, partition)
     starts = reading.first_offsets(readers)
-    streams = {each: readers[each].read(first, None, isolation, required_from=0) for each, first in starts.items()}
+    streams = {
+        each: readers[each].read(first, None, isolation, required_from=0, if_lost=reading.if_lost(each[1]))
+        for each, first in starts.items()
+    }
     ends = {each: readers[each].end_offset(isolation) for each in streams}
     _print(reading.topic, streams, starts, ends, most, form, reading)
 

@@ -18,6 +18,8 @@ from storage_engine.topic.readers.reader import PartitionReader
 ReadBatches = Callable[[Mapping[int, int], Mapping[int, int], Mapping[int, int]], Iterable[pa.RecordBatch]]
 """Reads records, with the columns of Spark's Kafka source and in each partition in the order of the log. The arguments
 are those of `pipeline.delta.exporting.ReadRecords`."""
+RUN_AGAIN = "Run the export again; it names the offsets that are lost."
+"""What the user of an export can do if records were deleted before they were read."""
 
 
 def batch_reader(storage: Storage, chain: StateChain, state: TopicState, progress: Progress) -> ReadBatches:
@@ -35,7 +37,7 @@ def batch_reader(storage: Storage, chain: StateChain, state: TopicState, progres
             required_from = required.get(number, LONG_MAX)
             reader = PartitionReader(storage, chain, number, state)
             for records in reader.read(
-                first[number], end[number], Isolation.READ_COMMITTED, required_from=required_from
+                first[number], end[number], Isolation.READ_COMMITTED, required_from=required_from, if_lost=RUN_AGAIN
             ):
                 progress.advance(records.num_rows)
                 yield as_rows(records, state.topic, number)

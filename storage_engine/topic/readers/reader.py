@@ -96,6 +96,7 @@ class PartitionReader:
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
         *,
         required_from: int = LONG_MAX,
+        if_lost: str = "",
     ) -> Iterator[pa.RecordBatch]:
         """The records at and after first_offset, with the columns columns.RECORDS.
 
@@ -103,6 +104,7 @@ class PartitionReader:
             end_offset: the offset after the last record; by default, and at most, the end that the isolation allows.
             required_from: an error is raised if retention deletes unread records at or above this offset during the
                 read. Deleted records below it are skipped. By default no record is required.
+            if_lost: what the user of the calling program can do after this error.
 
         Raises:
             OffsetOutOfRangeError: first_offset is below the log start offset or above the high watermark. The call
@@ -113,9 +115,11 @@ class PartitionReader:
         reader.check_offset(first_offset)
         end = reader.end_offset(isolation)
         end = end if end_offset is None else min(end_offset, end)
-        return self._read(first_offset, end, isolation, required_from)
+        return self._read(first_offset, end, isolation, required_from, if_lost)
 
-    def _read(self, offset: int, end: int, isolation: Isolation, required_from: int) -> Iterator[pa.RecordBatch]:
+    def _read(
+        self, offset: int, end: int, isolation: Isolation, required_from: int, if_lost: str
+    ) -> Iterator[pa.RecordBatch]:
         for _ in range(_MOST_ATTEMPTS):
             try:
                 for segment, stream in self._reader().read_segments(offset, end, isolation):
@@ -126,22 +130,23 @@ class PartitionReader:
                 return
             except NotFoundError as error:
                 self._refresh_after(error)
-                offset = self.first_left(offset, end, required_from)
+                offset = self.first_left(offset, end, required_from, if_lost)
         raise self._too_busy()
 
-    def first_left(self, offset: int, end: int, required_from: int) -> int:
+    def first_left(self, offset: int, end: int, required_from: int, if_lost: str) -> int:
         """The offset from which to continue, because retention may have deleted the record at an offset.
 
         Args:
             end: the end of the range to read.
             required_from: records at or above this offset are required.
+            if_lost: as in `read`.
 
         Raises:
             OffsetOutOfRangeError: a required record was deleted.
         """
         start = self.partition.log_start_offset
         if max(offset, required_from) < min(start, end):
-            raise lost_offsets(self._state.topic, self._partition, offset, start) from None
+            raise lost_offsets(self._state.topic, self._partition, offset, start, if_lost) from None
         return max(offset, start)
 
     def end_offset(self, isolation: Isolation) -> int:
@@ -218,11 +223,16 @@ class PartitionReader:
         )  # fmt: skip
 
 
-def lost_offsets(topic: str, partition: int, first_offset: int, log_start_offset: int) -> OffsetOutOfRangeError:
-    """The error for records that were deleted before they were read."""
+def lost_offsets(
+    topic: str, partition: int, first_offset: int, log_start_offset: int, if_lost: str
+) -> OffsetOutOfRangeError:
+    """The error for records that were deleted before they were read.
+
+    Args:
+        if_lost: what the user of the calling program can do.
+    """
     return OffsetOutOfRangeError(
         f"topic {topic}, partition {partition}",
         f"the next offset to read is {first_offset}, but the log now starts at {log_start_offset}",
-        "Retention deleted the records before they were read, or the topic was deleted and created again. To continue"
-        " at the log's start, set failOnDataLoss to false for a stream, or run an export again.",
+        f"Retention or delete-records deleted the records before they were read. {if_lost}".rstrip(),
     )

@@ -3,7 +3,7 @@ tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from lakelog.spark.data_source import LakelogSource
 from lakelog.spark.splits import read_split, splits_of
+from pipeline.delta.without_spark.topic_records import RUN_AGAIN, batch_reader
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import ConfigError, OffsetOutOfRangeError
 from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_key
 from storage_engine.log.isolation import Isolation
+from storage_engine.progress import NO_PROGRESS
 from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.chain.transaction_files import decide, newest_decided
 from storage_engine.topic.clean.topic_retention import delete_records
@@ -200,5 +202,36 @@ def test_only_a_task_that_was_to_read_required_offsets_ends_for_their_loss(topic
     assert len(gone) >= 2
     for split in gone[:-1]:
         assert list(read_split(topics.storage, split, required_from=required_from)) == []
-    with pytest.raises(OffsetOutOfRangeError, match="the log now starts at"):
-        list(read_split(topics.storage, gone[-1], required_from=required_from))
+    with pytest.raises(OffsetOutOfRangeError, match=r"now starts at .* before they were read\. Begin again\."):
+        list(read_split(topics.storage, gone[-1], required_from=required_from, if_lost="Begin again."))
+
+
+def test_each_reader_gives_the_remedy_of_its_own_program(topics: Topics) -> None:
+    for value in (b"0", b"1", b"2"):
+        begun(topics, value).commit()
+    bounds = {"startingOffsets": '{"a": {"0": 0}, "b": {"0": 0}}'}
+    reader = LakelogSource({"root": topics.storage.uri, "subscribe": "a,b", **bounds}).reader(source(topics).schema())
+    tasks = reader.partitions()
+    stream = source(topics).streamReader(source(topics).schema())
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    state, chain = newest_decided(topics.storage, topics.chain("a")), topics.chain("a")
+    export = batch_reader(topics.storage, chain, state, NO_PROGRESS)({0: 0}, {0: 6}, {0: 0})
+    delete_records(chain, 0, 4)
+    for segment in state.partitions[0].segments:
+        if segment.end_offset <= 4:
+            topics.storage.delete(data_key(state.topic_id, 0, segment.name))
+    go_on = "To continue with the remaining records, set failOnDataLoss to false."
+    reads: dict[str, Callable[[], object]] = {
+        "a read is planned": reader.partitions,
+        "a task reads": lambda: [list(reader.read(task)) for task in tasks],
+        "a stream is planned": lambda: stream.partitions(start, end),
+        "an export reads": lambda: list(export),
+    }
+    for name, read in reads.items():
+        with pytest.raises(
+            OffsetOutOfRangeError, match="the next offset to read is 0, but the log now starts at 4"
+        ) as e:
+            read()
+        remedy = RUN_AGAIN if name == "an export reads" else go_on
+        assert e.value.remedy == f"Retention or delete-records deleted the records before they were read. {remedy}"

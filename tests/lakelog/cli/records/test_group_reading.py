@@ -17,6 +17,7 @@ from lakelog.opening import open_topics
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import StorageError
+from storage_engine.log.filenames import data_key
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.clean.topic_retention import delete_records
 from storage_engine.topic.readers.consumer_files import STREAM_KIND, put_positions
@@ -203,6 +204,33 @@ def test_records_that_were_deleted_unread_are_an_error_that_names_the_way_on(
     )
     lakelog(*way_on.split())
     assert [each["offset"] for each in lakelog(*COMMIT).records] == [2, 0, 1]
+
+
+def test_records_that_are_deleted_while_a_group_reads_are_an_error_with_the_same_way_on(
+    lakelog: Lakelog, tmp_path: Path
+) -> None:
+    lakelog("topics", "create", "t", "--config", "segment.bytes=500000")
+    for _ in range(3):  # each has a segment of its own
+        lakelog("append", "--topic", "t", stdin=[line(b"k", LARGE)])
+    environment = {**os.environ, "LAKELOG_ROOT": root_at(tmp_path / "root")}
+    command = [sys.executable, "-m", "lakelog.cli", *COMMIT]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reading:
+        assert reading.stdout
+        assert reading.stderr
+        begun = reading.stdout.read(1)  # the rest of the first record waits in the pipe
+        topics = open_topics(root_at(tmp_path / "root"), None, print)
+        state = topics.state("t")
+        delete_records(topics.chain("t"), 0, 2)
+        for segment in state.partitions[0].segments[:2]:
+            topics.storage.delete(data_key(state.topic_id, 0, segment.name))
+        assert (begun + reading.stdout.read()).count(b"\n") == 1
+        told = reading.stderr.read().decode()
+    assert reading.returncode == 1
+    assert told == (
+        "lakelog: topic t, partition 0: the next offset to read is 1, but the log now starts at 2. Retention or"
+        " delete-records deleted the records before they were read. To continue at the log's start:"
+        " `lakelog groups reset-offsets --group g --topic t:0 --to-earliest --execute`.\n"
+    )
 
 
 def test_only_the_positions_of_a_group_can_be_moved(lakelog: Lakelog, t: None, tmp_path: Path) -> None:

@@ -462,9 +462,12 @@ def test_what_retention_takes_from_under_a_reader_is_passed_over_or_an_error(
     for number in range(4):
         append(topics, rows(number))
     reader = PartitionReader(RetentionAtOpening(tmp_path, topics, 3), topics.chain("t"), 0)
-    records = reader.read(1, required_from=required_from)
+    records = reader.read(1, required_from=required_from, if_lost="Begin again.")
     if fails:
-        with pytest.raises(OffsetOutOfRangeError, match="the next offset to read is 1, but the log now starts at 3"):
+        with pytest.raises(
+            OffsetOutOfRangeError, match="the next offset to read is 1, but the log now starts at 3"
+        ) as e:
             list(records)
+        assert e.value.remedy == "Retention or delete-records deleted the records before they were read. Begin again."
     else:
         assert [row for some in records for row in to_rows(some)] == rows(3)
