@@ -88,8 +88,9 @@ def read_plan(path: Path, group: str) -> OffsetsOfFile:
         UsageError: the file cannot be read, or a line has another form.
     """
     try:
-        lines = [row for row in csv.reader(path.read_text().splitlines()) if row]
-    except (OSError, ValueError) as error:
+        with path.open(encoding="utf-8", newline="") as file:  # the names of groups can contain line ends
+            lines = [row for row in csv.reader(file) if row]
+    except (OSError, ValueError, csv.Error) as error:
         raise UsageError("--from-file", f"{path} cannot be read: {error}") from None
     plan: dict[str, dict[int, int]] = {}
     for row in lines:
@@ -103,6 +104,26 @@ def read_plan(path: Path, group: str) -> OffsetsOfFile:
                 "Each line is topic,partition,offset. If there are several groups, each line begins with the group.",
             ) from None  # fmt: skip
     return plan
+
+
+def check_plans(path: Path, chosen: Mapping[str, OffsetsOfFile], *, all_groups: bool) -> None:
+    """Check that a file has lines for the groups that are reset.
+
+    Args:
+        chosen: by group, the new offsets.
+        all_groups: whether all groups are reset. Then groups without a line stay unchanged, but one group must have a
+            line. Otherwise each group must have one.
+
+    Raises:
+        UsageError: the file lacks a line.
+    """
+    missing = [name for name, offsets in chosen.items() if not offsets]
+    if missing and (not all_groups or len(missing) == len(chosen)):
+        whom = "one of the groups" if all_groups else f"group {missing[0]}"
+        raise UsageError(
+            "--from-file", f"found no line for {whom} in {path}",
+            "Give the file that --export printed for this group. `lakelog groups list` shows the groups.",
+        )  # fmt: skip
 
 
 def partitions_in_scope(

@@ -84,10 +84,15 @@ def table_of_new_offsets(chosen: NewOffsets) -> str:
 
 def exported_offsets(chosen: NewOffsets) -> str:
     """The offsets after a reset as CSV. For a single group, the column of the group is omitted."""
+    return "".join(_csv_line(row[1:] if len(chosen) == 1 else row) for row in _rows(chosen)) + "\n"
+
+
+def _csv_line(row: Sequence[object]) -> str:
+    """A row as CSV, with the line end "\\n". The writer quotes a line end in a field only if its own line end contains
+    the character, so it writes its default line end."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows(row[1:] if len(chosen) == 1 else row for row in _rows(chosen))
-    return text.getvalue() + "\n"
+    csv.writer(text).writerow(row)
+    return text.getvalue().removesuffix("\r\n") + "\n"
 
 
 def _rows(chosen: NewOffsets) -> list[tuple[str, str, int, int]]:

@@ -17,7 +17,14 @@ import typer
 
 from lakelog.cli.options import ConfOption, RootOption, open_topics
 from lakelog.cli.output import write, write_error, write_line
-from lakelog.cli.topics.group_resets import ResetRule, chosen_rule, new_offsets, partitions_in_scope, read_plan
+from lakelog.cli.topics.group_resets import (
+    ResetRule,
+    check_plans,
+    chosen_rule,
+    new_offsets,
+    partitions_in_scope,
+    read_plan,
+)
 from lakelog.cli.topics.group_tables import (
     exported_offsets,
     group_table,
@@ -162,6 +169,8 @@ def reset_offsets(
     groups, failed = _groups(topics)
     named = _named(group, all_groups, groups)
     chosen = {name: _new_offsets(topics, name, groups.get(name, {}), rule, topic, all_topics) for name in named}
+    if rule.file is not None:
+        check_plans(rule.file, chosen, all_groups=all_groups)
     if execute:
         from storage_engine.topic.readers.membership import set_positions
 

@@ -150,6 +150,58 @@ def test_a_reset_is_repeated_from_the_file_that_it_exported(lakelog: Lakelog, to
     ]
 
 
+def test_names_with_line_ends_are_read_from_the_file_that_was_exported(
+    lakelog: Lakelog, topics: Topics, tmp_path: Path
+) -> None:
+    names = ('a"b\\c\nd', "a,b\r", "\r\n", "x\ry", "é\x85\u2028")
+    for offset, name in enumerate(names):
+        member_of(topics, {0: offset % 3}, name).leave()
+
+    def current() -> dict[str, int]:
+        return {
+            each["group"]: each["current_offset"]
+            for each in lakelog("groups", "describe", "--all-groups", "--json").records
+        }
+
+    before = current()
+    assert before == {name: offset % 3 for offset, name in enumerate(names)}
+    exported = lakelog("groups", "reset-offsets", "--all-groups", "--all-topics", "--to-current", "--export").out
+    (tmp_path / "plan.csv").write_bytes(exported.encode())
+    assert (
+        lakelog("groups", "reset-offsets", "--all-groups", "--topic", "t:0", "--to-offset", "3", "--execute").status
+        == 0
+    )
+    assert set(current().values()) == {3}
+    from_file = ("--from-file", str(tmp_path / "plan.csv"), "--execute")
+    for name in names:
+        assert lakelog("groups", "reset-offsets", "--group", name, *from_file).status == 0
+    assert current() == before
+
+
+def test_a_file_without_a_line_for_a_group_is_an_error(lakelog: Lakelog, topics: Topics, tmp_path: Path) -> None:
+    for name in ("g", "h", "i"):
+        member_of(topics, {0: 1}, name).leave()
+    plan = tmp_path / "plan.csv"
+
+    def reset(content: str, *groups: str) -> tuple[int, str, str]:
+        plan.write_text(content)
+        ended = lakelog("groups", "reset-offsets", *groups, "--from-file", str(plan), "--execute")
+        return ended.status, ended.out, ended.err
+
+    told = (
+        f"lakelog: --from-file: found no line for %s in {plan}. Give the file that --export printed for this group."
+        " `lakelog groups list` shows the groups.\n"
+    )
+    for content in ("", "\n", "g,t,0,3\nh,t,0,3\n"):
+        assert reset(content, "--group", "i") == (2, "", told % "group i")
+    assert reset("g,t,0,3\n", "--group", "g", "--group", "h") == (2, "", told % "group h")
+    assert reset("other,t,0,3\n", "--all-groups") == (2, "", told % "one of the groups")
+    assert {each["current_offset"] for each in lakelog("groups", "describe", "--all-groups", "--json").records} == {1}
+    assert reset("h,t,0,3\n", "--all-groups")[0] == 0
+    found = lakelog("groups", "describe", "--all-groups", "--json").records
+    assert {(each["group"], each["current_offset"]) for each in found} == {("g", 1), ("h", 3), ("i", 1)}
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
