@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lakelog.opening import open_topics
 from lakelog.topic import Topic, warn
 from lakelog.transaction import Transaction
+from storage_engine.arguments import refused, whole_number
 from storage_engine.errors import ConfigError
 from storage_engine.quantities import milliseconds_of
 from storage_engine.topic.kafka.view import settle_committed
@@ -77,9 +78,12 @@ class Root:
 
         Raises:
             TopicExistsError: there is a topic of this name.
-            ConfigError, InvalidTopicNameError: a setting or the name is not allowed.
+            ConfigError, InvalidTopicNameError: the number of partitions, a setting or the name is not allowed.
         """
-        state = self._topics.create(name, partitions, config or {})
+        count = whole_number("partitions", partitions, "Give the number of partitions.")
+        if not isinstance(config, Mapping | None):
+            raise refused("config", "expected a dict", config, "Give Kafka's keys and their values.")
+        state = self._topics.create(name, count, config or {})
         settle_committed(self._topics, (name,), warn)
         return Topic(self._topics, state)
 
@@ -138,11 +142,13 @@ class Root:
 
         Raises:
             UnknownTopicError: one of the topics does not exist.
-            ConfigError: `at` has no time zone, or a topic's settings are wrong.
+            ConfigError: `at` is no datetime with a time zone, or a topic's settings are wrong.
             CorruptionError: a topic's state is damaged, or a segment that the plan had to read is damaged.
         """
         from lakelog.inspection import planning
 
+        if not isinstance(at, datetime | None):
+            raise refused("at", "expected a datetime", at, "Give a datetime with a time zone.")
         if at is not None and at.tzinfo is None:
             raise ConfigError("at", "found a time without a time zone", "Add a time zone, such as timezone.utc.")
         now_ms = None if at is None else milliseconds_of(at)
@@ -171,13 +177,15 @@ class Root:
 
         Raises:
             UnknownTopicError: there is no such topic or partition.
-            ConfigError: threads is below 1.
+            ConfigError: `partition` or `threads` is no whole number, or threads is below 1.
             StorageError: the repair could not write a file.
         """
         from lakelog.inspection import verifying
         from storage_engine.verify.segment_check import Options
 
-        if threads is not None and threads < 1:
+        if partition is not None:
+            partition = whole_number("partition", partition, "Give the number of a partition.")
+        if threads is not None and whole_number("threads", threads, "Give 1 or more.") < 1:
             raise ConfigError("threads", f"found {threads}", "Give 1 or more.")
         scope = verifying.Scope(topic, partition, threads, repair)
         return verifying.verify_root(self._topics, scope, Options(deep=deep))

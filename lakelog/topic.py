@@ -8,7 +8,7 @@ records.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack
@@ -18,6 +18,7 @@ import pyarrow as pa
 from lakelog.following import Follower, Following, Pieces, Record, check_id, in_batches, in_records
 from lakelog.given_records import record_batches
 from lakelog.rows import ROWS, ArrowRows, as_rows
+from storage_engine.arguments import refused, seconds, whole_numbers
 from storage_engine.errors import ConfigError, UnknownTopicError
 from storage_engine.log.isolation import Isolation
 from storage_engine.quantities import next_millisecond
@@ -46,6 +47,7 @@ a datetime  the first record at or after that time; the datetime must have a tim
 a mapping   an offset for each partition; the other partitions start at their log start offsets
 """
 
+_YEAR = 365 * 24 * 3600.0
 _Item = TypeVar("_Item")
 
 
@@ -117,6 +119,7 @@ class Topic:
         Raises:
             InvalidRecordError: a column or a record has the wrong type or form. Nothing was appended.
             RecordTooLargeError, InvalidTimestampError: the topic does not accept a record. Nothing was appended.
+            ConfigError: `partition` is no whole number. Nothing was appended.
             UnknownTopicError: the topic was deleted.
             AmbiguousPutError: it is unknown whether the records were committed. Read the topic before you append again.
             StorageError: any other failure of the storage. Nothing was committed.
@@ -154,15 +157,20 @@ class Topic:
         Raises:
             UnknownTopicError: the topic was deleted, or has no such partition.
             OffsetOutOfRangeError: an offset in `start` is below the log start offset, or after the end.
-            ConfigError: `start` or `isolation` has a wrong value, or `where` cannot be evaluated on the columns.
+            ConfigError: `start`, `partitions` or `isolation` has a wrong value, or `where` cannot be evaluated on the
+                columns.
         """
         level = _isolation(isolation)
         storage, chain = self._topics.storage, self._topics.chain(self.name)
         state = newest_decided(storage, chain)
         check_id(state, self.id)
-        named = range(len(state.partitions)) if partitions is None else list(dict.fromkeys(partitions))
+        named: Iterable[int] = range(len(state.partitions))
+        if partitions is not None:
+            named = dict.fromkeys(
+                whole_numbers("partitions", partitions, "Give the numbers of partitions, such as [0].")
+            )
         if isinstance(start, Mapping):
-            _check_partitions(state, start)
+            start = _checked_offsets(state, start)
         ranges = {}
         for number in named:
             reader = PartitionReader(storage, chain, number, state)
@@ -258,19 +266,23 @@ class Topic:
 
     def _follow(self, group: str, options: FollowOptions, pieces: Pieces[_Item]) -> Iterator[_Item]:
         level, start = _isolation(options.get("isolation", "read_committed")), options.get("start", "earliest")
-        if not group:
-            raise ConfigError("group", "found an empty name", "Name the group.")
+        _check_group(group)
+        holds_back = options.get("holds_back")
+        if not isinstance(holds_back, bool | None):
+            raise refused("holds_back", "expected a boolean", holds_back, "Give True or False, or leave it out.")
+        poll_seconds = options.get("poll_seconds", 0.5)
+        poll_seconds = seconds("poll_seconds", poll_seconds, 0, _YEAR, "Give 0 or more, and at most a year.")
         if isinstance(start, Mapping):
-            _check_partitions(self._state(), start)
+            start = _checked_offsets(self._state(), start)
         following = Following(
             isolation=level,
             first_offset=lambda reader, number: _first_offset(reader, start, number, reader.end_offset(level), level),
             stop_at_end=options.get("stop_at_end", False),
-            poll_seconds=options.get("poll_seconds", 0.5),
+            poll_seconds=poll_seconds,
             skip_deleted=options.get("skip_deleted", False),
         )
         follower = Follower(self._topics, self.name, self.id, following)
-        return follower.read(group, options.get("holds_back"), pieces)
+        return follower.read(group, holds_back, pieces)
 
     def groups(self, *, unread: bool = False) -> list[GroupPosition]:
         """The positions of the groups that read this topic, in each partition. A group is a loop of `follow`, an
@@ -364,13 +376,29 @@ def _isolation(given: str) -> Isolation:
     return Isolation(given)
 
 
-def _check_partitions(state: TopicState, offsets: Mapping[int, int]) -> None:
+def _check_group(group: object) -> None:
+    if not isinstance(group, str):
+        raise refused("group", "expected a text", group, "Name the group.")
+    if not group:
+        raise ConfigError("group", "found an empty name", "Name the group.")
+    try:
+        group.encode()
+    except UnicodeEncodeError:
+        problem = f"found half a surrogate pair in {group!r:.60}, which UTF-8 cannot encode"
+        raise ConfigError("group", problem, "Choose another name.") from None
+
+
+def _checked_offsets(state: TopicState, given: Mapping[int, int]) -> dict[int, int]:
+    remedy = "Give partitions and offsets as integers, such as {0: 5}."
+    numbers, values = (whole_numbers("start", list(each), remedy) for each in (given.keys(), given.values()))
+    offsets = dict(zip(numbers, values, strict=True))
     for number in offsets:
         if not 0 <= number < len(state.partitions):
             raise UnknownTopicError(
                 f"topic {state.topic}",
                 f"has partitions 0 to {len(state.partitions) - 1}, but the argument start names partition {number}",
             )
+    return offsets
 
 
 def _first_offset(reader: PartitionReader, start: Start, number: int, end: int, isolation: Isolation) -> int:

@@ -20,8 +20,9 @@ from typing import Self
 
 from lakelog.given_records import record_batches
 from lakelog.topic import warn
+from storage_engine.arguments import seconds
 from storage_engine.config import LONG_MAX
-from storage_engine.errors import ConfigError, LogError, StorageError, TransactionError
+from storage_engine.errors import LogError, StorageError, TransactionError
 from storage_engine.topic.append import transaction_writer
 from storage_engine.topic.kafka.view import settle_committed
 from storage_engine.topic.topics import Topics
@@ -42,10 +43,11 @@ class Transaction:
     """
 
     def __init__(self, topics: Topics, timeout_seconds: float) -> None:
-        if not 0 < timeout_seconds < LONG_MAX / 1000:
-            raise ConfigError("timeout_seconds", f"found {timeout_seconds!r:.60}", "Give a positive number of seconds.")
+        remedy = "Give a positive number of seconds."
+        least, most = math.ulp(0.0), math.nextafter(LONG_MAX / 1000, 0)  # the timeout is stored in milliseconds
+        timeout = seconds("timeout_seconds", timeout_seconds, least, most, remedy)
         self._topics = topics
-        self._transaction = transaction_writer.TransactionWriter(topics, math.ceil(timeout_seconds * 1000))
+        self._transaction = transaction_writer.TransactionWriter(topics, math.ceil(timeout * 1000))
         self._names: dict[str, None] = {}
 
     def append(self, topic: str, records: object, *, partition: int | None = None) -> dict[int, range]:
@@ -62,6 +64,7 @@ class Transaction:
         Raises:
             InvalidRecordError: a column or a record has the wrong type or form.
             RecordTooLargeError, InvalidTimestampError: the topic does not accept a record.
+            ConfigError: `partition` is no whole number.
             UnknownTopicError: there is no topic of this name.
             TransactionError: the transaction is over, an earlier append has failed, or another process has aborted the
                 transaction.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -288,6 +291,60 @@ def test_a_start_that_cannot_be_is_refused(
     orders.append(GIVEN)
     with pytest.raises(error):
         orders.read(start, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda log: log.topic("t").append([{"value": "x"}], partition="0"), "partition: expected a whole number, found str '0'"),
+        (lambda log: log.topic("t").append([{"value": "x"}], partition=True), "partition: expected a whole number, found bool"),
+        (lambda log: log.topic("t").append([{"value": "x"}], partition=1.0), "partition: expected a whole number, found float"),
+        (lambda log: log.topic("t").read(partitions=["0"]), "partitions: expected a whole number, found str '0'"),
+        (lambda log: log.topic("t").read(partitions=[False]), "partitions: expected a whole number, found bool False"),
+        (lambda log: log.topic("t").read(partitions=0), "partitions: expected several whole numbers, found int 0"),
+        (lambda log: log.topic("t").read(partitions="01"), "partitions: expected several whole numbers, found str '01'"),
+        (lambda log: log.topic("t").read(start={"0": 0}), "start: expected a whole number, found str '0'. Give partitions"),
+        (lambda log: log.topic("t").read(start={0: "5"}), "start: expected a whole number, found str '5'. Give partitions"),
+        (lambda log: log.topic("t").read(start={0: True}), "start: expected a whole number, found bool True"),
+        (lambda log: log.topic("t").follow("g", start={"0": 0}), "start: expected a whole number, found str '0'"),
+        (lambda log: log.topic("t").follow("\ud800"), "group: found half a surrogate pair in '\\ud800', which UTF-8"),
+        (lambda log: log.topic("t").follow(5), "group: expected a text, found int 5. Name the group."),
+        (lambda log: log.topic("t").follow("g", poll_seconds=float("nan")), "poll_seconds: expected a number of seconds, found"),
+        (lambda log: log.topic("t").follow("g", poll_seconds=-1), "poll_seconds: expected a number of seconds, found int -1"),
+        (lambda log: log.topic("t").follow("g", poll_seconds="1"), "poll_seconds: expected a number of seconds, found str"),
+        (lambda log: log.topic("t").follow_batches("g", poll_seconds=1e12), "Give 0 or more, and at most a year."),
+        (lambda log: log.topic("t").follow("g", holds_back="no"), "holds_back: expected a boolean, found str 'no'."),
+        (lambda log: log.create_topic("x", partitions="2"), "partitions: expected a whole number, found str '2'"),
+        (lambda log: log.create_topic("x", partitions=1.5), "partitions: expected a whole number, found float 1.5"),
+        (lambda log: log.create_topic("x", partitions=True), "partitions: expected a whole number, found bool True"),
+        (lambda log: log.create_topic("x", config=["a"]), "config: expected a dict, found list ['a']"),
+        (lambda log: log.transaction(timeout_seconds="5"), "timeout_seconds: expected a number of seconds, found str '5'"),
+        (lambda log: log.transaction(timeout_seconds=None), "timeout_seconds: expected a number of seconds, found NoneType"),
+        (lambda log: log.plan(at="2026-01-01"), "at: expected a datetime, found str '2026-01-01'. Give a datetime with"),
+        (lambda log: log.verify("t", "0"), "partition: expected a whole number, found str '0'"),
+        (lambda log: log.verify(threads="1"), "threads: expected a whole number, found str '1'. Give 1 or more."),
+    ],
+)  # fmt: skip
+def test_an_argument_of_a_wrong_type_is_named_and_changes_nothing(
+    log: lakelog.Root, call: Callable[[lakelog.Root], object], told: str
+) -> None:
+    topic = log.create_topic("t", partitions=2)
+    topic.append([{"value": "kept"}], partition=1)
+    with pytest.raises(errors.ConfigError, match=re.escape(told)):
+        call(log)
+    assert (log.topics(), topic.groups()) == (["t"], [])
+    assert [row["value"] for row in read(topic)] == [b"kept"]
+
+
+def test_integers_of_numpy_are_whole_numbers(log: lakelog.Root) -> None:
+    one: Any = np.int32(1)
+    chosen: Any = np.array([1])
+    topic = log.create_topic("t", partitions=one + one)
+    assert topic.append([{"value": "a"}, {"value": "b"}], partition=one) == {1: range(2)}
+    assert topic.read({one: one}, partitions=chosen).ranges == {1: range(1, 2)}
+    followed = topic.follow("g", start={one: one}, stop_at_end=True, poll_seconds=np.float64(1))
+    assert [record.value for record in followed] == [b"b"]
+    assert [each.current_offset for each in topic.groups()] == [0, 2]
 
 
 def test_rows_are_those_of_the_moment_of_read_and_can_be_read_again(orders: lakelog.Topic) -> None:

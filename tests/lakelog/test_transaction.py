@@ -79,20 +79,21 @@ def test_an_exception_aborts_the_transaction_and_is_raised_on(log: lakelog.Root)
 
 
 @pytest.mark.parametrize(
-    ("topic", "records", "error"),
+    ("topic", "records", "partition", "error"),
     [
-        ("payments", [{"value": "b"}, {"value": 7}], errors.InvalidRecordError),
-        ("payments", [{"value": b"x" * 2_000_000}], errors.RecordTooLargeError),
-        ("unknown", [{"value": "b"}], errors.UnknownTopicError),
+        ("payments", [{"value": "b"}, {"value": 7}], None, errors.InvalidRecordError),
+        ("payments", [{"value": b"x" * 2_000_000}], None, errors.RecordTooLargeError),
+        ("payments", [{"value": "b"}], "0", errors.ConfigError),
+        ("unknown", [{"value": "b"}], None, errors.UnknownTopicError),
     ],
 )
 def test_after_a_refused_append_a_transaction_cannot_be_committed(
-    log: lakelog.Root, topic: str, records: object, error: type[errors.LogError]
+    log: lakelog.Root, topic: str, records: object, partition: Any, error: type[errors.LogError]
 ) -> None:
     with pytest.raises(errors.TransactionError, match="can only be aborted"), log.transaction() as t:  # noqa: PT012 - the end of the block raises
         t.append("orders", [{"value": "a"}])
         with pytest.raises(error):
-            t.append(topic, records)
+            t.append(topic, records, partition=partition)
     assert read(log) == []
     assert open_transactions(engine(log)) == []
 
@@ -122,7 +123,7 @@ def test_a_killed_transaction_shows_nothing_and_ends_after_its_timeout(log: lake
     assert read(log) == [("orders", 0, 1, b"waits")]
 
 
-@pytest.mark.parametrize("seconds", [0, -1.5, float("nan"), float("inf")])
-def test_a_timeout_that_cannot_be_is_refused(log: lakelog.Root, seconds: float) -> None:
+@pytest.mark.parametrize("seconds", [0, -1.5, float("nan"), float("inf"), 2**63 / 1000, 10**400, True, "5", b"5", None])
+def test_a_timeout_that_cannot_be_is_refused(log: lakelog.Root, seconds: Any) -> None:
     with pytest.raises(errors.ConfigError, match="timeout_seconds"):
         log.transaction(timeout_seconds=seconds)

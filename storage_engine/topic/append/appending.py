@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_engine.arguments import whole_number
 from storage_engine.clock import Clock
 from storage_engine.config import TopicConfig
 from storage_engine.errors import InvalidRecordError, StorageError
@@ -154,9 +155,12 @@ class Append:
                 again after this state, nothing is appended.
 
         Raises:
+            ConfigError: `partition` is no whole number.
             UnknownTopicError: no such topic.
             InvalidRecordError: the topic has no such partition.
         """
+        if partition is not None:
+            partition = whole_number("partition", partition, "Give the number of a partition. Nothing was appended.")
         state = state or chain.newest()
         count = len(state.partitions)
         if partition is not None and not 0 <= partition < count:

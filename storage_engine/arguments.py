@@ -1,0 +1,54 @@
+"""Checks the types of arguments that a Python program gives, so that a wrong type is a ConfigError that names the
+argument, and not a TypeError from somewhere in Lakelog.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+
+from storage_engine.errors import ConfigError
+
+
+def whole_number(argument: str, value: object, remedy: str) -> int:
+    """An argument as int. Integers of other libraries, such as NumPy, are accepted; booleans are not.
+
+    Args:
+        argument: the name of the argument.
+        remedy: what to give.
+
+    Raises:
+        ConfigError: the value is no whole number.
+    """
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise refused(argument, "expected a whole number", value, remedy)
+
+
+def whole_numbers(argument: str, values: object, remedy: str) -> list[int]:
+    """An argument with several whole numbers. The arguments and errors are those of whole_number."""
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
+        raise refused(argument, "expected several whole numbers", values, remedy)
+    return [whole_number(argument, value, remedy) for value in values]
+
+
+def seconds(argument: str, value: object, least: float, most: float, remedy: str) -> float:
+    """An argument with a number of seconds.
+
+    Raises:
+        ConfigError: the value is no number, or is not between the two bounds.
+    """
+    try:
+        if not isinstance(value, bool | str | bytes) and least <= float(value) <= most:  # type: ignore[arg-type]
+            return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise refused(argument, "expected a number of seconds", value, remedy)
+
+
+def refused(argument: str, expected: str, value: object, remedy: str) -> ConfigError:
+    """The error for an argument with a wrong value."""
+    return ConfigError(argument, f"{expected}, found {type(value).__name__} {value!r:.60}", remedy)
