@@ -19,13 +19,16 @@ bytes.
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
 
 
-def check_topic_name(name: str) -> str:
+def check_topic_name(name: object) -> str:
     """Return the name if Kafka allows it.
 
     Raises:
-        InvalidTopicNameError: the name is empty, is longer than 249 characters, is "." or "..", or contains an illegal
-            character.
+        InvalidTopicNameError: the name is no text, is empty, is longer than 249 characters, is "." or "..", or contains an
+            illegal character.
     """
+    if not isinstance(name, str):
+        problem = f"expected a text, found {type(name).__name__}"
+        raise InvalidTopicNameError(f"topic {name!r:.60}", problem, "Give the name of a topic.")
     illegal = _ILLEGAL.search(name)
     if not name:
         problem = "a topic's name may not be empty"

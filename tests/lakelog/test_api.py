@@ -336,6 +336,14 @@ def test_an_argument_of_a_wrong_type_is_named_and_changes_nothing(
     assert [row["value"] for row in read(topic)] == [b"kept"]
 
 
+def test_a_topic_whose_name_is_no_text_is_refused(log: lakelog.Root) -> None:
+    name: Any = 5
+    for call in (log.topic, log.create_topic, log.delete_topic, log.describe, log.plan):
+        with pytest.raises(errors.InvalidTopicNameError, match="topic 5: expected a text, found int"):
+            call(name)
+    assert log.topics() == []
+
+
 def test_integers_of_numpy_are_whole_numbers(log: lakelog.Root) -> None:
     one: Any = np.int32(1)
     chosen: Any = np.array([1])
