@@ -281,11 +281,11 @@ def test_delete_records_and_the_offsets_after_it(both: Both, tmp_path: Path) -> 
         assert both.ours("offsets", *arguments) == both.kafka("kafka-get-offsets", *arguments)
     largest = ("--topic", topic, "--time", "max-timestamp")
     assert both.kafka("kafka-get-offsets", *largest).out == KAFKAS_LARGEST
-    assert both.ours("offsets", *largest).out == "kt-deleted:2:0\n"
+    assert both.ours("offsets", *largest).out == "kt-deleted:0:3\nkt-deleted:2:0\n"
 
 
 KAFKAS_LARGEST = "kt-deleted:0:0\nkt-deleted:1:0\nkt-deleted:2:0\n"
-"""A broker names deleted offsets: partition 0 begins at 3, and partition 1 is empty."""
+"""A broker names deleted offsets until its next retention: partition 0 begins at 3, and partition 1 is empty."""
 
 
 def test_files_of_offsets_that_both_refuse(both: Both, tmp_path: Path) -> None:

@@ -72,8 +72,9 @@ TOOLS = (
     ),
     _tool(
         "kafka-get-offsets", "offsets",
-        "If all records of a partition were deleted, --time -3 prints no line for the partition, because no record can"
-        " be read there. A broker prints the offset of a deleted record until retention deletes the segment.",
+        "In a root, --time leaves out segments whose records were all deleted. --time -3 names the remaining record with"
+        " the largest timestamp, and prints no line for a partition without records. A broker counts these segments, and"
+        " can print the offset of a deleted record, until retention deletes the segments.",
         GET_OFFSETS,
     ),
     _tool(
