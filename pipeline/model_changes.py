@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from schemas.comparing import ModelField, compare
@@ -34,9 +33,3 @@ def breaking_changes(before: RecordedModel | None, schemas: TopicSchemas) -> tup
     # The first schema of the keys, or of the values, breaks nothing: readers of the table get more columns.
     kinds = set(map(is_of_key, known))
     return compare(known, {path: each for path, each in schemas.fields().items() if is_of_key(path) in kinds}).breaking
-
-
-def columns_of_values(model: RecordedModel | None, columns: Collection[str]) -> list[str]:
-    """Which columns of a table are fields of the recorded model of the values. An export without a schema would write null
-    into these columns."""
-    return [path for path in (model.fields if model is not None else ()) if path in columns and not is_of_key(path)]

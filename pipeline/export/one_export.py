@@ -24,7 +24,7 @@ from pipeline.delta.export_plan import (
 )
 from pipeline.delta.files.skipping_commit import fit_skipping
 from pipeline.delta.reads.whole_reads import LogChangedError, Newest
-from pipeline.delta.rows.row_columns import RAW_VALUE, table_columns
+from pipeline.delta.rows.row_columns import columns_without_schema, table_columns
 from pipeline.delta.table_history import plan_from_history, read_head, were_files_joined
 from pipeline.delta.table_stamp import TableHead
 from pipeline.delta.upkeep.deleted_files import check_files
@@ -40,7 +40,7 @@ from pipeline.export.export_report import (
 from pipeline.export.export_request import bounds_of, check_options, wanted_export
 from pipeline.export.export_to_database import export_topic_to_database
 from pipeline.job import JobContext, JobReport
-from pipeline.model_changes import TopicSchemas, columns_of_values
+from pipeline.model_changes import TopicSchemas
 from pipeline.topic_model import changed_model, record_model
 from storage_engine.errors import (
     ConfigError,
@@ -154,7 +154,7 @@ def _refuse_lost_schema(context: JobContext, state: TopicState, target: Export) 
     if state.model is not None:
         with suppress(StorageError, UnsupportedError):
             columns = column_names(target.table)
-    if (lost := columns_of_values(state.model, columns)) and lost != [RAW_VALUE]:
+    if lost := columns_without_schema(state.model, columns):
         raise ConfigError(
             context.settings.place_of(f"topics.{state.topic}.schema"),
             f"no schema is set, but the table has columns of the model that is recorded in topic {state.topic}:"

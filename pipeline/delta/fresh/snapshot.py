@@ -30,11 +30,11 @@ from pipeline.delta.export_plan import (
     decide_export,
     offset_ranges,
 )
-from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, HEADERS_COLUMN, RAW_VALUE
+from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, HEADERS_COLUMN, RAW_VALUE, columns_without_schema
 from pipeline.delta.table_history import DeltaLog, find_head
 from pipeline.delta.table_properties import TableLayout
 from pipeline.delta.table_stamp import Stamp, TableHead
-from pipeline.model_changes import NO_SCHEMAS, TopicSchemas, breaking_changes, columns_of_values
+from pipeline.model_changes import NO_SCHEMAS, TopicSchemas, breaking_changes
 from schemas.event_schema import EventSchema, writer_schemas
 from schemas.key_decoder import is_of_key
 from schemas.schema_errors import UnknownSchemaError
@@ -192,8 +192,7 @@ def _schemas(request: FreshRequest, state: TopicState, columns: Sequence[str]) -
         raise TableSchemaError(
             request.table, f"is not an exported table: it has no column {', '.join(missing)}", "Check the path."
         )
-    of_values = [name for name in columns_of_values(state.model, columns) if name != RAW_VALUE]
-    if request.schema is None and (of_values or RAW_VALUE not in columns):
+    if request.schema is None and (RAW_VALUE not in columns or columns_without_schema(state.model, columns)):
         raise ConfigError(
             "schema",
             f"the export decodes the rows of {request.table} with a schema, but the argument schema names none",

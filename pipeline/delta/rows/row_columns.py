@@ -5,10 +5,14 @@ This module needs no Spark.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pyarrow as pa
 
 from pipeline.delta.dead_letters import EXPORT_DEAD_LETTERS
 from pipeline.delta.export_plan import Export, ExportMode
+from schemas.key_decoder import is_of_key
+from storage_engine.topic.chain.topic_state import RecordedModel
 
 NO_KEY = "no key"
 UNDECODABLE = "undecodable"
@@ -79,6 +83,13 @@ def table_columns(export: Export) -> pa.Schema:
     """The columns of the table."""
     columns = row_columns(export)
     return columns.append(STALE_SINCE) if export.mode is ExportMode.UPSERT else columns
+
+
+def columns_without_schema(model: RecordedModel | None, columns: Collection[str]) -> list[str]:
+    """The columns of a table in which an export without a schema would write null: they are fields of the values, according
+    to the model that is recorded in the topic."""
+    fields = model.fields if model is not None else ()
+    return [path for path in fields if path in columns and path != RAW_VALUE and not is_of_key(path)]
 
 
 def carried_columns(columns: pa.Schema) -> list[str]:

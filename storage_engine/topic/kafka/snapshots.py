@@ -38,8 +38,8 @@ def settle_snapshots(
     """
     part = state.partitions[number]
     names: set[str] = set()
-    producers: Producers | None = Producers()
-    """The producers at the base offset of `before`; None if the view has a snapshot with them."""
+    producers: Producers | None = None
+    """The producers at the base offset of `before`; None until they are derived, or if the view has a snapshot with them."""
     for before, segment in itertools.pairwise(part.segments):
         name = offset_name(segment.base_offset) + SNAPSHOT
         names.add(name)
