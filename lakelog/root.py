@@ -204,7 +204,10 @@ def open_root(root: str | os.PathLike[str], *, create: bool = False) -> Root:
 
     Raises:
         NoRootError: there is no root, and create is false. An empty directory counts as a root.
+        ConfigError: `root` is no string and no path.
         UsageError: the path or the URI cannot be used as a root.
         CorruptionError: the root's stored settings are damaged.
     """
+    if not isinstance(root, str | os.PathLike):
+        raise refused("root", "expected a path or a URI", root, "Give the path or the URI of the root.")
     return Root(open_topics(os.fspath(root), None, warn, creates=create, makes_topics=True))

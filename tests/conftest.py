@@ -26,6 +26,7 @@ from tests.stores import bucket_of_its_own, choose_tests, environment, new_bucke
 
 if TYPE_CHECKING:
     from tests.kafka_broker import KafkaBroker
+    from tests.servers.faulty_proxy import FaultyProxy
     from tests.servers.minicluster import HdfsCluster
     from tests.servers.object_server import ObjectServer
     from tests.servers.sql.databases import Databases
@@ -179,6 +180,15 @@ def s3() -> Iterator[ObjectServer]:
 
     with s3_server() as server:
         yield server
+
+
+@pytest.fixture
+def proxy(s3: ObjectServer) -> Iterator[FaultyProxy]:
+    """In front of the S3 server; it damages requests when a test says so."""
+    from tests.servers.faulty_proxy import FaultyProxy
+
+    with FaultyProxy(s3) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import numpy as np
@@ -314,6 +314,7 @@ def test_a_start_that_cannot_be_is_refused(
         (lambda log: log.topic("t").follow("g", poll_seconds="1"), "poll_seconds: expected a number of seconds, found str"),
         (lambda log: log.topic("t").follow_batches("g", poll_seconds=1e12), "Give 0 or more, and at most a year."),
         (lambda log: log.topic("t").follow("g", holds_back="no"), "holds_back: expected a boolean, found str 'no'."),
+        (lambda log: lakelog.open(cast("str", 5)), "root: expected a path or a URI, found int 5. Give the path or the URI"),
         (lambda log: log.create_topic("x", partitions="2"), "partitions: expected a whole number, found str '2'"),
         (lambda log: log.create_topic("x", partitions=1.5), "partitions: expected a whole number, found float 1.5"),
         (lambda log: log.create_topic("x", partitions=True), "partitions: expected a whole number, found bool True"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -46,12 +46,6 @@ def client(server: ObjectServer, bucket: str, retries: int = 0, timeout: float =
         "retry_config": {"max_retries": retries},
     }
     return S3Store.from_url(f"s3://{bucket}/some/prefix", **options)
-
-
-@pytest.fixture
-def proxy(s3: ObjectServer) -> Iterator[FaultyProxy]:
-    with FaultyProxy(s3) as proxy:
-        yield proxy
 
 
 def creates(store: S3Store, key: str, data: bytes) -> bool:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lakelog.metrics.figures import RootFigures
 
 _EXAMPLE = "127.0.0.1:9308"
-_YEAR_SECONDS = 366 * 86_400
+_YEAR_SECONDS = 365 * 86_400
 """The longest --every. The system cannot wait for a time such as 1e10 seconds."""
 EveryOption = Annotated[
     float | None,

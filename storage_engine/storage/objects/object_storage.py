@@ -55,6 +55,7 @@ from storage_engine.errors import (
     StorageUnavailableError,
     UnsupportedError,
 )
+from storage_engine.quantities import milliseconds_of
 from storage_engine.storage import TEMPORARY, TEMPORARY_NAME, NewFile, StoredFile, check_key, temporary_name
 from storage_engine.storage.objects.marked_put import MARK, MarkedPut, version_of
 from storage_engine.storage.objects.object_errors import (
@@ -287,7 +288,7 @@ class ObjectStorage:
                             continue
                         last = key
                         if not key.rpartition("/")[2].startswith(TEMPORARY):
-                            yield StoredFile(key, found["size"], int(found["last_modified"].timestamp() * 1000))
+                            yield StoredFile(key, found["size"], milliseconds_of(found["last_modified"]))
                     return
                 except BaseError as error:
                     pause_or_raise(error, pauses)

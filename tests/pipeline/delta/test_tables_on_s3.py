@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -31,11 +30,10 @@ TABLE = "tables/dead_letters/ingest/t"
 
 
 @pytest.fixture
-def proxy(s3: ObjectServer, s3_bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
-    with FaultyProxy(s3) as running:
-        for name, value in environment(running.server, s3_bucket).items():
-            monkeypatch.setenv(name, value)
-        yield running
+def proxy(proxy: FaultyProxy, s3_bucket: str, monkeypatch: pytest.MonkeyPatch) -> FaultyProxy:
+    for name, value in environment(proxy.server, s3_bucket).items():
+        monkeypatch.setenv(name, value)
+    return proxy
 
 
 @pytest.fixture

@@ -63,12 +63,6 @@ def storage(s3_root: str) -> Storage:
 
 
 @pytest.fixture
-def proxy(s3: ObjectServer) -> Iterator[FaultyProxy]:
-    with FaultyProxy(s3) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def behind(proxy: FaultyProxy, s3: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Storage:
     """A storage whose requests pass the proxy. Its check of conditional puts is done."""
     bucket = new_bucket(s3)

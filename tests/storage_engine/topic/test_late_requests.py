@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from storage_engine.clock import ManualClock
@@ -25,12 +23,6 @@ from tests.storage_engine.record_tables import Row, to_table
 from tests.stores import environment, new_bucket
 
 START = 1_700_000_000_000
-
-
-@pytest.fixture
-def proxy(s3: ObjectServer) -> Iterator[FaultyProxy]:
-    with FaultyProxy(s3) as proxy:
-        yield proxy
 
 
 @pytest.fixture
