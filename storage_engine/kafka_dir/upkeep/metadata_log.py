@@ -23,9 +23,10 @@ import numpy as np
 import pyarrow as pa
 
 from storage_engine.errors import CorruptionError, LogError
-from storage_engine.kafka_dir.log_directory import LogDirectory
+from storage_engine.kafka_dir.log_directory import FoundPartition, LogDirectory
 from storage_engine.kafka_dir.open_directory import CLUSTER_METADATA
 from storage_engine.kafka_dir.upkeep.cluster_metadata import ClusterMetadata
+from storage_engine.log.segment_reader import position_of, read_chunks
 from storage_engine.record.batch import BatchTable, ByteArray, scan_batches
 from storage_engine.record.cluster_metadata.metadata_records import (
     MetadataRecord,
@@ -92,12 +93,41 @@ def _read(directory: LogDirectory) -> ClusterMetadata:
             f"{snapshots[-1]} as the newest" if snapshots else "none",
         )  # fmt: skip
     if end > metadata.end_offset:
+        _check_gapless(directory, found, metadata.end_offset)
         for records in directory.reader(found).read(metadata.end_offset, end):
             metadata.replay(_decoded(CLUSTER_METADATA.folder, records))
         metadata.end_offset = end
     if not snapshots and not end:
         raise CorruptionError(f"{directory.path}/{CLUSTER_METADATA.folder}", 0, "a snapshot or records", "neither")
     return metadata
+
+
+def _check_gapless(directory: LogDirectory, found: FoundPartition, first_offset: int) -> None:
+    """Check that every offset from first_offset to the end is there. Unlike other logs, __cluster_metadata is never
+    compacted (KafkaRaftLog). So a gap means that a file was lost, and a lost record can be a later value of a setting.
+    """
+    reader = directory.reader(found)
+    expected, file = first_offset, None
+    for segment in found.state.segments:
+        if segment.end_offset > first_offset:
+            file = reader.segment_file(segment)
+            for chunk in read_chunks(directory.storage, file, position_of(directory.storage, file, first_offset)):
+                table = chunk.table
+                firsts = np.maximum(np.concatenate(([expected], table.last_offsets[:-1] + 1)), first_offset)
+                gaps = np.flatnonzero(table.base_offsets > firsts)
+                if len(gaps):
+                    row = int(gaps[0])
+                    raise _missing(
+                        file.key, chunk.position + int(table.positions[row]), int(firsts[row]),
+                        f"a batch that begins at {table.base_offsets[row]}",
+                    )  # fmt: skip
+                expected = int(table.last_offsets[-1]) + 1
+    if expected < found.state.high_watermark:
+        raise _missing(file.key if file else CLUSTER_METADATA.folder, 0, expected, "no batch")
+
+
+def _missing(place: str, position: int, offset: int, found: str) -> CorruptionError:
+    return CorruptionError(place, position, f"the record with offset {offset}, which is in no snapshot", found)
 
 
 def _replay_snapshot(metadata: ClusterMetadata, directory: LogDirectory, name: str) -> None:

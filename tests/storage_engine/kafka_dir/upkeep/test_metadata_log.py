@@ -147,6 +147,43 @@ def test_a_torn_tail_is_damage_only_after_an_orderly_stop(tmp_path: Path) -> Non
     assert read_cluster_metadata(LogDirectory(tmp_path)).topic("a") == KnownTopic("a", IDS["a"], {}, {0: (1,)})
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("harm", ["removed", "emptied"])
+def test_a_lost_segment_is_noticed_although_every_other_file_is_whole(
+    tmp_path: Path, harm: str, is_clean: bool
+) -> None:
+    """A lost segment may have a later value of a setting, such as an endless retention."""
+    other = [config_record(2, f"b{number}", "x", "y" * 300) for number in range(9)]
+    forever = config_record(2, "a", "retention.ms", "-1")
+    make_directory(tmp_path, {}, [*known("a", {"retention.ms": "1000"}), *other[:4], forever, *other])
+    logs = sorted((tmp_path / FOLDER).glob("*.log"))
+    assert read_cluster_metadata(LogDirectory(tmp_path)).topic("a") == KnownTopic(
+        "a", IDS["a"], {"retention.ms": "-1"}, {0: (1,)}
+    )
+    lost = max(path for path in logs[:-1] if int(path.stem) <= 7)
+    lost.write_bytes(b"") if harm == "emptied" else lost.unlink()
+    if not is_clean:
+        (tmp_path / ".kafka_cleanshutdown").unlink()
+    with pytest.raises(CorruptionError, match=f"the record with offset {int(lost.stem)}, which is in no snapshot"):
+        read_cluster_metadata(LogDirectory(tmp_path))
+
+
+@pytest.mark.parametrize(("offset", "is_read"), [(30, True), (45, False)])
+def test_only_a_gap_above_the_newest_snapshot_counts(tmp_path: Path, offset: int, is_read: bool) -> None:
+    shutil.copytree(GOLDEN, tmp_path / "data")
+    log = tmp_path / "data" / FOLDER / "00000000000000000000.log"
+    data = log.read_bytes()
+    table = scan_batches(np.frombuffer(data, np.uint8), log.name)
+    row = int(np.searchsorted(table.last_offsets, offset))
+    begin, end = table.positions[row : row + 2]
+    log.write_bytes(data[:begin] + data[end:])
+    if is_read:
+        assert golden_topics(read_cluster_metadata(LogDirectory(tmp_path / "data"))) == EXPECTED
+        return
+    with pytest.raises(CorruptionError, match=f"position {begin}: .*the record with offset {table.base_offsets[row]}"):
+        read_cluster_metadata(LogDirectory(tmp_path / "data"))
+
+
 def replayed(tmp_path: Path, *values: bytes) -> ClusterMetadata:
     make_directory(tmp_path, {}, values)
     return read_cluster_metadata(LogDirectory(tmp_path))
