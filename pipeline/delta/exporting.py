@@ -97,6 +97,7 @@ from pipeline.delta.files.upserting import (
     upserting,
     what_was_reduced,
 )
+from pipeline.delta.reads.lost_records import check_nothing_lost
 from pipeline.delta.reads.whole_reads import LogChangedError, Newest, check_plan_read, no_other_work
 from pipeline.delta.rows.export_rows import decoding, reduced
 from pipeline.delta.rows.row_columns import REASONS
@@ -168,6 +169,7 @@ def export_increment(
     register(plan.before)
     if not plan.waiting:
         return ExportResult(plan=plan, table_version=plan.table_version)
+    check_nothing_lost(export, plan, bounds)
     export = as_in_table(export, plan.head)
     accepted = bounds.up_to is not None
     if can_append(export, plan):

@@ -23,6 +23,7 @@ from pipeline.delta.export_plan import (
     offset_ranges,
 )
 from pipeline.delta.files.skipping_commit import fit_skipping
+from pipeline.delta.reads.lost_records import check_nothing_lost
 from pipeline.delta.reads.whole_reads import LogChangedError, Newest
 from pipeline.delta.rows.row_columns import columns_without_schema, table_columns
 from pipeline.delta.table_history import plan_from_history, read_head, were_files_joined
@@ -205,6 +206,8 @@ def _to_delta(
         if plan is not None and not plan.waiting:
             register(plan.before)
             return ExportResult(plan=plan, table_version=plan.table_version)
+        if plan is not None:
+            check_nothing_lost(target, plan, bounds)
         if attempts == 1 and _fit_skipping(target, warnings):
             continue  # the plan names a version of the table
         prepare_name(context, target.table)

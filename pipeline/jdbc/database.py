@@ -55,10 +55,6 @@ class ColumnRuleError(TableSchemaError):
     the database writes the column by itself."""
 
 
-class RecordsLostError(ExportRefusedError):
-    """Retention deleted records before they were exported."""
-
-
 @dataclass(frozen=True)
 class Column:
     """A column of an existing table.

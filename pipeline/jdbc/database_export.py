@@ -39,10 +39,11 @@ from pipeline.delta.export_plan import (
     decide_export,
     new_stamp,
 )
+from pipeline.delta.reads.lost_records import check_nothing_lost
 from pipeline.delta.reads.whole_reads import Newest, check_plan_read, no_other_work
 from pipeline.delta.table_stamp import Stamp, TableHead
 from pipeline.jdbc import merge_sql
-from pipeline.jdbc.database import Database, RecordsLostError
+from pipeline.jdbc.database import Database
 from pipeline.jdbc.position_row import Position, create_positions, read_position, take_position
 from pipeline.jdbc.staging import Filled, Staging, create_staging, drop_staging, tidy_up
 from pipeline.jdbc.target_tables import check_is_empty, check_target, fit_target
@@ -83,11 +84,11 @@ def export_to_database(
     position = read_position(database)
     head = position.head if position is not None else None
     plan = decide_export(export, head, position.stamp.positions if position is not None else {}, ranges, bounds)
-    _check_gaps(export, plan, bounds)
     check_target(database, export, has_position=position is not None)
     register(plan.before)
     if not plan.waiting:
         return ExportResult(plan=plan, table_version=plan.table_version)
+    check_nothing_lost(export, plan, bounds)
     tidy_up(database)
     staging = Staging(database.target)
     create_staging(database, export, staging)
@@ -153,21 +154,6 @@ def _commit(
         plan=plan,
         table_version=stamp.version,
     )
-
-
-def _check_gaps(export: Export, plan: ExportPlan, bounds: ExportBounds) -> None:
-    """Refuse to leave out records that retention has deleted, unless the command line names the first record after
-    them."""
-    lost = [gap for gap in plan.gaps if gap.partition not in bounds.from_offsets]
-    if lost:
-        named = "; ".join(f"{each.partition}: {each.from_offset} to {each.to_offset - 1}" for each in lost)
-        options = " ".join(f"--from-offset {each.partition}:{each.to_offset}" for each in lost)
-        raise RecordsLostError(
-            export.table,
-            f"retention deleted records of {export.topic} before they were exported (partition and offsets {named})",
-            "Rows and deletions of these records are missing. To continue without these rows and deletions, run the"
-            f" export once with {options}.",
-        )
 
 
 # --- Counts and dead letters ------------------------------------------------------------------------------------

@@ -101,7 +101,9 @@ class LogReader:
         return tuple(each for each in self.partition.aborted_transactions() if each.last_offset >= first_offset)
 
     def offset_at(self, time: int, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> tuple[int, int, int] | None:
-        """Return the offset for a time, as Kafka's ListOffsets does.
+        """Return the offset for a time, as Kafka's ListOffsets does. For a timestamp, Kafka looks only into the first
+        segment whose largest timestamp is high enough. A segment without timestamps counts with the time of its last
+        change. So if compaction has emptied a segment, Kafka may find no record, although a later segment has one.
 
         Args:
             time: LATEST, EARLIEST, MAX_TIMESTAMP, or a timestamp. For a timestamp, the result is the first record that
@@ -127,6 +129,27 @@ class LogReader:
         found = first_record_at(self._storage, self.segment_file(segment), timestamp, part.log_start_offset)
         return found if found and found[0] < end else None
 
+    def first_at(self, timestamp: int, isolation: Isolation) -> tuple[int, int, int] | None:
+        """Return the first record, from the log start offset on, with this timestamp or a later timestamp. Other than
+        offset_at, this method finds the record in whatever segment it is.
+
+        Args:
+            timestamp: at least 0.
+
+        Returns:
+            (offset, timestamp, leader epoch). None if there is no such record, or if the isolation hides the record.
+
+        Raises:
+            CorruptionError, NotFoundError: as in read_segments.
+        """
+        start = self.partition.log_start_offset
+        for segment in self.partition.segments:
+            if segment.largest_timestamp >= timestamp and segment.end_offset > start:
+                found = first_record_at(self._storage, self.segment_file(segment), timestamp, start)
+                if found is not None:
+                    return found if found[0] < self.end_offset(isolation) else None
+        return None
+
 
 def _newest_of(part: PartitionState) -> Segment | None:
     """Return the first segment that has the largest timestamp of all."""
@@ -135,11 +158,8 @@ def _newest_of(part: PartitionState) -> Segment | None:
 
 
 def _first_reaching(part: PartitionState, timestamp: int) -> Segment | None:
-    """Return the first segment whose largest timestamp is at least this timestamp.
-
-    For a segment without timestamps, the time of its last change is used, as in Kafka. So a segment that compaction has
-    emptied can be the result, although a later segment has the record.
-    """
+    """Return the first segment whose largest timestamp is at least this timestamp. For a segment without timestamps, the
+    time of its last change is used, as in Kafka."""
     for segment in part.segments:
         largest = segment.largest_timestamp if segment.largest_timestamp >= 0 else segment.modified_ms
         if largest >= timestamp:

@@ -74,7 +74,9 @@ TOOLS = (
         "kafka-get-offsets", "offsets",
         "In a root, --time leaves out segments whose records were all deleted. --time -3 names the remaining record with"
         " the largest timestamp, and prints no line for a partition without records. A broker counts these segments, and"
-        " can print the offset of a deleted record, until retention deletes the segments.",
+        " can print the offset of a deleted record, until retention deletes the segments. A broker also ends the search for"
+        " a time in a segment without timestamps that was changed after this time, and finds nothing there. In a root, the"
+        " search goes on.",
         GET_OFFSETS,
     ),
     _tool(

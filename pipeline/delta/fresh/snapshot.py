@@ -177,7 +177,7 @@ def snapshot_of(
             request.table,
             f"retention deleted the offsets {gap.from_offset} to {gap.to_offset - 1} of {state.topic}-{gap.partition}"
             " before they were exported, so a view of the table and the log would lack these records",
-            "Run the export, which continues after these records, and warns about them.",
+            "Run the export. Its error names the options with which it continues after these records.",
         )
     return Snapshot(export, exported.head, plan, state)
 

@@ -154,10 +154,13 @@ class PartitionReader:
         return self._reader().end_offset(isolation)
 
     def offset_at(self, time: int, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> tuple[int, int, int] | None:
-        """The first record at or after a time, as in Kafka's ListOffsets; see LogReader.offset_at. Segments below the log
-        start do not count: a broker would soon delete them, and here they stay until the next retention."""
+        """The offset for a time, as in LogReader.offset_at, but for a timestamp as in LogReader.first_at. For the largest
+        timestamp, segments below the log start do not count: a broker would soon delete them, and here they stay until
+        the next retention."""
 
         def look() -> tuple[int, int, int] | None:
+            if time >= 0:
+                return self._reader().first_at(time, isolation)
             part = self.partition
             kept = tuple(each for each in part.segments if each.end_offset > part.log_start_offset)
             return self._reader(part.model_copy(update={"segments": kept})).offset_at(time, isolation)

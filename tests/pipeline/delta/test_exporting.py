@@ -32,7 +32,6 @@ from pipeline.delta.export_plan import (
     ExportMode,
     ExportModeError,
     ExportResult,
-    Gap,
     OffsetRefusedError,
     PartitionOffsets,
     PositionAheadError,
@@ -912,15 +911,6 @@ def test_table_that_is_no_export_is_refused(log: Log, append: Export) -> None:
     log.spark.range(1).write.format("delta").save(append.table)
     with pytest.raises(TableSchemaError, match="is not an exported table"):
         run(log, append)
-
-
-def test_records_lost_to_retention_are_reported_as_a_gap(log: Log, append: Export) -> None:
-    for value in range(6):
-        log.add(b"k", value)
-    export_increment(log.spark, append, {0: PartitionOffsets(1, 2)}, log.read)
-    result = export_increment(log.spark, append, {0: PartitionOffsets(4, 6)}, log.read)
-    assert result.plan.gaps == (Gap(partition=0, from_offset=2, to_offset=4),)
-    assert sorted(row["_offset"] for row in rows(append.table)) == [1, 4, 5]
 
 
 def test_new_field_becomes_a_column_and_a_field_that_went_becomes_null(log: Log, upsert: Export) -> None:

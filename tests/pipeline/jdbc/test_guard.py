@@ -24,6 +24,7 @@ from pipeline.delta.export_plan import (
     PositionAheadError,
     TopicRecreatedError,
 )
+from pipeline.delta.reads.lost_records import RecordsLostError
 from pipeline.delta.reads.whole_reads import LogChangedError
 from pipeline.jdbc.connecting import connected
 from pipeline.jdbc.database import (
@@ -31,7 +32,6 @@ from pipeline.jdbc.database import (
     DatabaseAccessError,
     DatabaseUnavailableError,
     NotExportedTableError,
-    RecordsLostError,
 )
 from pipeline.jdbc.staging import Filled, Staging, create_staging, fill
 from pipeline.settings.jdbc_settings import DatabaseKind, DatabaseTarget

@@ -369,8 +369,8 @@ def test_records_that_retention_deleted_before_they_were_exported(tmp_path: Path
         view(topic)
     assert str(refused.value) == (
         f"{topic.export.table}: retention deleted the offsets 2 to 3 of orders-0 before they were exported, so a view of"
-        " the table and the log would lack these records. Run the export, which continues after these records, and warns"
-        " about them."
+        " the table and the log would lack these records. Run the export. Its error names the options"
+        " with which it continues after these records."
     )
     topic.run_export()
     assert [row["number"] for row in rows_of(view(topic))] == [1, 2, 5]
