@@ -153,8 +153,7 @@ def export_increment(
         ranges: the offsets of the topic's partitions, from one version of its state.
         read: called with the partitions that have new records.
         register: called with the table's positions before any record is read.
-        bounds: the options of the command line for this run.
-        max_share: the largest allowed share of dead letters, unless the command line accepts them.
+        bounds: the options of the command line for this run. They can accept more dead letters than max_share allows.
         notify: receives one line before a rewrite of the table.
         newest: called after the records were read.
 
