@@ -168,17 +168,21 @@ def _raw_lines(spark: SparkSession, settings: Settings, kind: str, schema: Struc
     """The unchanged lines of the files, and the columns that Spark's parser makes of each line."""
     corrupt, parsed = free_name("malformed", schema.names), free_name("parsed", schema.names)
     if kind == "json":
-        read = _loaded(spark, settings, None, kind="text")
-        ours = ["value"]
-        line = F.col("value")
-        read = read.where(line.rlike(r"[^ \t\r]"))  # like Spark's JSON source, which makes no row of a blank line
+        ours, read_as, more = [LINE], "text", {}
+        line = F.col(LINE)
     else:
-        ours = [LINE, corrupt]
-        of_line = StructType([StructField(name, StringType()) for name in ours])
-        read = _loaded(spark, settings, of_line, {**_UNPARSED, _CORRUPT: corrupt})
+        ours, read_as, more = [LINE, corrupt], kind, {**_UNPARSED, _CORRUPT: corrupt}
         _expect_other_headers(spark)
         line = F.coalesce(F.col(corrupt), F.col(LINE))
+    of_line = [StructField(name, StringType()) for name in ours]
+    read = _loaded(spark, settings, StructType(of_line), more, kind=read_as)
     folders = {name.lower(): name for name in read.columns if name not in ours}  # partitions, such as `day=2026-01-01`
+    if declared := [field for field in schema if field.name.lower() in folders]:
+        # Without these types, Spark derives types from the names of all folders: `08` becomes 8.
+        read = _loaded(spark, settings, StructType([*of_line, *declared]), more, kind=read_as)
+        folders = {name.lower(): name for name in read.columns if name not in ours}
+    if kind == "json":
+        read = read.where(line.rlike(r"[^ \t\r]"))  # like Spark's JSON source, which makes no row of a blank line
     of_lines = _with_text(StructType([field for field in schema if field.name.lower() not in folders]), corrupt)
     options = source_options(settings) | {_CORRUPT: corrupt}
     if kind == "json":
@@ -191,7 +195,7 @@ def _raw_lines(spark: SparkSession, settings: Settings, kind: str, schema: Struc
         line.alias(LINE), event.alias(parsed), *(F.col(quoted(name)) for name in folders.values())
     ).select(
         *(
-            F.col(quoted(folders[field.name.lower()])).cast(field.dataType).alias(field.name)
+            F.col(quoted(folders[field.name.lower()])).alias(field.name)
             if field.name.lower() in folders
             else whole[field.name].alias(field.name)
             for field in schema
