@@ -214,9 +214,9 @@ class Ingest:
         topics = [plan_topic(self._topics, self._settings, name) for name in self._ingest.ingest_topics]
         models = {topic.name: self._changed_model(topic) for topic in topics}
         files = checkpoint_files(self._topics.storage, self._ingest.checkpoint)
-        # A new checkpoint continues after the stored positions. A stream from the latest offset would skip the rows in
-        # between.
-        known = source is not None and any(topic.state and source.name in topic.state.positions for topic in topics)
+        # A new checkpoint continues after the stored positions. A stream that begins where the options say could skip
+        # rows after these positions.
+        known = source is not None and any(topic.state and source.is_known(topic.state) for topic in topics)
         anew = known and files.finished < 0 and not self._accept_new_checkpoint
         read = source_rows(self._spark, self._settings, from_earliest=anew)
         configs = [topic.config for topic in topics]

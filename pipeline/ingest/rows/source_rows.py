@@ -42,6 +42,8 @@ _WHOLE_FILES = {"binaryfile", "text"}
 _METADATA, _FILE = "_metadata", "file_path"
 """Spark's metadata column with the file of a row. Sources that read files have this column."""
 _STARTING = "startingOffsets"
+_STARTS = {"startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp"}
+"""The options that choose where a stream of messages begins, in lower case."""
 _ISOLATION = "kafka.isolation.level"
 _HEADERS = "includeHeaders"
 _MODE = "mode"
@@ -105,8 +107,7 @@ def source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool 
     """The source's rows as a streaming DataFrame.
 
     Args:
-        from_earliest: a new stream of messages begins with the earliest messages, even if the options ask for the
-            latest.
+        from_earliest: a new stream of messages begins with the earliest messages, whatever the options say.
 
     Raises:
         ConfigError: Spark has no such source, refuses its options, or finds nothing at the path. The error names the
@@ -115,12 +116,11 @@ def source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool 
     kind = settings.required_ingest().source.format.lower()
     schema = _schema(settings, kind)
     if settings.required_ingest().source.has_messages:
-        latest = (source_option(settings, _STARTING) or "latest").strip().lower() == "latest"
-        earliest = {_STARTING: "earliest"} if from_earliest and latest else {}
         binary = _binary_schema(settings)
         may_name_schemas = binary is not None and binary.writers is not None
         with_headers = {_HEADERS: "true"} if may_name_schemas and source_option(settings, _HEADERS) is None else {}
-        messages = _messages(_loaded(spark, settings, None, earliest | with_headers), schema, binary)
+        read = _loaded(spark, settings, None, with_headers, from_earliest=from_earliest)
+        messages = _messages(read, schema, binary)
         return replace(messages, why_no_line="a message has no lines; its bytes are in the column `value`")
     if kind in _LINES and schema is not None and _keeps_malformed_lines(settings, schema):
         why_not = why_no_line(settings, schema)
@@ -280,12 +280,15 @@ def _loaded(
     schema: StructType | None,
     more: Mapping[str, str] | None = None,
     kind: str | None = None,
+    *,
+    from_earliest: bool = False,
 ) -> DataFrame:
     """The source as Spark reads it. kind: a format that replaces the format of the settings."""
     source = settings.required_ingest().source
     if source.format.lower() == _KAFKA and (login := source_option(settings, JAAS)) is not None:
         check_login(spark, login, settings.place_of("ingest.source.options"))
-    reader = spark.readStream.format(kind or source.format).options(**source_options(settings)).options(**(more or {}))
+    options = source_options(settings, from_earliest=from_earliest)
+    reader = spark.readStream.format(kind or source.format).options(**options).options(**(more or {}))
     if schema is not None:
         reader = reader.schema(schema)
     try:
@@ -296,15 +299,21 @@ def _loaded(
         raise ConfigError(place, problem, "Check format, path, schema and options.") from error
 
 
-def source_options(settings: Settings) -> dict[str, str]:
+def source_options(settings: Settings, *, from_earliest: bool = False) -> dict[str, str]:
     """The source's options, with Lakelog's defaults. By default, the level of `isolation` decides which messages are
     read. A Lakelog topic is by default read from its start, with headers, from the root of the settings.
+
+    Args:
+        from_earliest: the source has messages, and is read from its start, whatever the options say.
 
     Raises:
         ConfigError: the ingest would read the topic that it writes, or the options do not choose topics.
     """
     ingest = settings.required_ingest()
     options = dict(ingest.source.options)
+    if from_earliest:
+        options = {name: value for name, value in options.items() if name.lower() not in _STARTS}
+        options[_STARTING] = "earliest"
     level = isolation(settings)
     if level is not None and source_option(settings, _ISOLATION) is None:
         options[_ISOLATION] = level
@@ -312,9 +321,7 @@ def source_options(settings: Settings) -> dict[str, str]:
         return options
     if source_option(settings, _HEADERS) is None:
         options[_HEADERS] = "true"
-    if all(
-        source_option(settings, name) is None for name in (_STARTING, "startingTimestamp", f"{_STARTING}ByTimestamp")
-    ):
+    if not _STARTS & set(map(str.lower, options)):
         options[_STARTING] = "earliest"
     if source_option(settings, "root") is None:
         options["root"] = settings.root
