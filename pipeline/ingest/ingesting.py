@@ -31,7 +31,8 @@ from pipeline.ingest.ingest_topic import PlannedTopic, make_topic, plan_topic, s
 from pipeline.ingest.micro_batch import IngestResult, MicroBatches, TopicResult
 from pipeline.ingest.rows.dropped_fields import DroppedFields
 from pipeline.ingest.rows.record_rows import record_rows
-from pipeline.ingest.rows.source_rows import SourceRows, reads_files, shown_source, source_rows
+from pipeline.ingest.rows.source_options import shown_source
+from pipeline.ingest.rows.source_rows import SourceRows, reads_files, source_rows
 from pipeline.ingest.source_positions import PositionedSource
 from pipeline.ingest.storage_retry import StorageRetry
 from pipeline.ingest.stream_watch import StreamWatch

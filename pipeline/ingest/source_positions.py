@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from lakelog.spark.data_source import LAKELOG, may_read
 from lakelog.spark.sink.streaming_checkpoint import batch_offsets
-from pipeline.ingest.rows.source_rows import source_options
+from pipeline.ingest.rows.source_options import source_options
 from pipeline.settings import Settings
 from storage_engine.errors import (
     ConfigError,

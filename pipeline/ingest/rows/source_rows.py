@@ -24,9 +24,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from lakelog.spark.data_source import LAKELOG, may_read
 from lakelog.spark.types import nullable, quoted, spark_struct
 from pipeline.ingest.rows.event_decoding import DECODED, MALFORMED, event_decoder
+from pipeline.ingest.rows.source_options import HEADERS_OPTION, source_option, source_options
 from pipeline.settings import Settings
 from pipeline.spark.failures import SPARK_ERRORS, planning_reason
 from pipeline.spark.kafka_login import JAAS, check_login
@@ -41,11 +41,6 @@ _COLUMNS_OF_FILES = {"avro", "orc", "parquet", "xml"}
 _WHOLE_FILES = {"binaryfile", "text"}
 _METADATA, _FILE = "_metadata", "file_path"
 """Spark's metadata column with the file of a row. Sources that read files have this column."""
-_STARTING = "startingOffsets"
-_STARTS = {"startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp"}
-"""The options that choose where a stream of messages begins, in lower case."""
-_ISOLATION = "kafka.isolation.level"
-_HEADERS = "includeHeaders"
 _MODE = "mode"
 _CORRUPT = "columnNameOfCorruptRecord"
 LINE = "_line"
@@ -118,7 +113,9 @@ def source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool 
     if settings.required_ingest().source.has_messages:
         binary = _binary_schema(settings)
         may_name_schemas = binary is not None and binary.writers is not None
-        with_headers = {_HEADERS: "true"} if may_name_schemas and source_option(settings, _HEADERS) is None else {}
+        with_headers = (
+            {HEADERS_OPTION: "true"} if may_name_schemas and source_option(settings, HEADERS_OPTION) is None else {}
+        )
         read = _loaded(spark, settings, None, with_headers, from_earliest=from_earliest)
         messages = _messages(read, schema, binary)
         return replace(messages, why_no_line="a message has no lines; its bytes are in the column `value`")
@@ -299,73 +296,9 @@ def _loaded(
         raise ConfigError(place, problem, "Check format, path, schema and options.") from error
 
 
-def source_options(settings: Settings, *, from_earliest: bool = False) -> dict[str, str]:
-    """The source's options, with Lakelog's defaults. By default, the level of `isolation` decides which messages are
-    read. A Lakelog topic is by default read from its start, with headers, from the root of the settings.
-
-    Args:
-        from_earliest: the source has messages, and is read from its start, whatever the options say.
-
-    Raises:
-        ConfigError: the ingest would read the topic that it writes, or the options do not choose topics.
-    """
-    ingest = settings.required_ingest()
-    options = dict(ingest.source.options)
-    if from_earliest:
-        options = {name: value for name, value in options.items() if name.lower() not in _STARTS}
-        options[_STARTING] = "earliest"
-    level = isolation(settings)
-    if level is not None and source_option(settings, _ISOLATION) is None:
-        options[_ISOLATION] = level
-    if ingest.source.format.lower() != LAKELOG:
-        return options
-    if source_option(settings, _HEADERS) is None:
-        options[_HEADERS] = "true"
-    if not _STARTS & set(map(str.lower, options)):
-        options[_STARTING] = "earliest"
-    if source_option(settings, "root") is None:
-        options["root"] = settings.root
-        for topic in (topic for topic in ingest.ingest_topics if may_read(options, topic)):
-            raise ConfigError(
-                settings.place_of("ingest.source.options"), f"the ingest would read topic {topic} and append to the same topic",
-                "Subscribe to another topic, or set the source's root to another root.",
-            )  # fmt: skip
-    return options
-
-
 def reads_files(settings: Settings) -> bool:
     """Whether the source reads files."""
     return settings.required_ingest().source.format.lower() in _LINES | _COLUMNS_OF_FILES | _WHOLE_FILES
-
-
-def shown_source(settings: Settings) -> str:
-    """The source in words, for messages. Only the options that name topics and their location are included."""
-    source = settings.required_ingest().source
-    kind = source.format.lower()
-    if not source.has_messages:
-        return f"{source.format} {source.path}" if source.path else source.format
-    where = source_option(settings, "kafka.bootstrap.servers") or source_option(settings, "root") or settings.root
-    read = [
-        f"{option} {found}"
-        for option in ("subscribe", "subscribePattern", "assign")
-        if (found := source_option(settings, option)) is not None
-    ]
-    return f"{kind}, {', '.join([*read, f'at {where}'])}"
-
-
-def isolation(settings: Settings) -> str | None:
-    """Which records of transactions the source returns; None for a source without transactions. By default, only
-    committed records are read. `lakelog read` has the same default. With the default of Kafka's consumer and of Spark,
-    the source would also return aborted records."""
-    if not settings.required_ingest().source.has_messages:
-        return None
-    return (source_option(settings, _ISOLATION) or "read_committed").strip().lower()
-
-
-def source_option(settings: Settings, name: str) -> str | None:
-    """The value of an option of the source. Case is ignored in its name, as in Spark."""
-    options = settings.required_ingest().source.options
-    return next((value for key, value in options.items() if key.lower() == name.lower()), None)
 
 
 def _keeps_malformed_lines(settings: Settings, schema: StructType) -> bool:
