@@ -108,6 +108,15 @@ def source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool 
         ConfigError: Spark has no such source, refuses its options, or finds nothing at the path. The error names the
             setting.
     """
+    try:
+        return _source_rows(spark, settings, from_earliest=from_earliest)
+    except SPARK_ERRORS as error:
+        place = settings.place_of("ingest.source")
+        problem = f"Spark cannot read the source: {planning_reason(error)}"
+        raise ConfigError(place, problem, "Check format, path, schema and options.") from error
+
+
+def _source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool) -> SourceRows:
     kind = settings.required_ingest().source.format.lower()
     schema = _schema(settings, kind)
     if settings.required_ingest().source.has_messages:
@@ -288,12 +297,7 @@ def _loaded(
     reader = spark.readStream.format(kind or source.format).options(**options).options(**(more or {}))
     if schema is not None:
         reader = reader.schema(schema)
-    try:
-        return reader.load(source.path) if source.path else reader.load()
-    except SPARK_ERRORS as error:
-        place = settings.place_of("ingest.source")
-        problem = f"Spark cannot read the source: {planning_reason(error)}"
-        raise ConfigError(place, problem, "Check format, path, schema and options.") from error
+    return reader.load(source.path) if source.path else reader.load()
 
 
 def reads_files(settings: Settings) -> bool:

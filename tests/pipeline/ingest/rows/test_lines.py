@@ -161,6 +161,19 @@ def test_where_there_is_no_line_the_settings_are_refused(
     assert refused.value.place.endswith("ingest.value")
 
 
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("k VARCHAR(3)", "UNSUPPORTED_CHAR_OR_VARCHAR_AS_STRING"),
+        ("k STRING, K STRING", "AMBIGUOUS_REFERENCE_TO_FIELDS"),
+    ],
+)
+def test_a_schema_that_spark_refuses_is_an_error_of_the_settings(lines: Lines, schema: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"Spark cannot read the source: \[{message}") as refused:
+        lines.ingest("json", {"1.json": b"{}\n"}, schema, value="_line")
+    assert refused.value.place.endswith("ingest.source")
+
+
 def test_a_column_that_is_called_so_is_the_sources_own(lines: Lines) -> None:
     text = b'{"k":"a","_line":"mine"}\n[{"k":"b"},{"k":"c","_line":"too"}]\n'
     lines.ingest("json", {"1.json": text}, "k STRING, _line STRING", value="_line", key="to_json(struct(*))")
