@@ -220,8 +220,8 @@ class Ingest:
         known = source is not None and any(topic.state and source.is_known(topic.state) for topic in topics)
         anew = known and files.finished < 0 and not self._accept_new_checkpoint
         read = source_rows(self._spark, self._settings, from_earliest=anew)
-        configs = [topic.config for topic in topics]
-        rows = record_rows(read, self._settings, configs, source.columns if source else ())
+        configs, partitions = [topic.config for topic in topics], min(topic.partitions for topic in topics)
+        rows = record_rows(read, self._settings, configs, source.columns if source else (), partitions)
         return _Planned(topics, models, files, read, rows)
 
     def _changed_model(self, topic: PlannedTopic) -> RecordedModel | None:
