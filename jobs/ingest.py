@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from pipeline.ingest.ingesting import Ingest
 from pipeline.ingest.micro_batch import IngestResult
-from pipeline.ingest.rows.source_rows import isolation
+from pipeline.ingest.rows.source_options import isolation
 from pipeline.job import JobContext, JobReport, Value, run_job
 from pipeline.spark.failures import spark_failures
 from pipeline.spark.store_settings import require_file_system

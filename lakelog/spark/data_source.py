@@ -37,11 +37,10 @@ from lakelog.spark.read_topics import ReadTopics
 from lakelog.spark.sink.writers import BatchWriter, StreamWriter
 from lakelog.spark.source_columns import source_schema
 from lakelog.spark.stream import StreamReader
-from lakelog.spark.stream_position import Position, position_at
 from lakelog.spark.tasks import Task, TaskReader, planned_tasks
 from lakelog.spark.types import spark_struct
 
-__all__ = ["LAKELOG", "LakelogSource", "earliest_position", "may_read"]
+__all__ = ["LAKELOG", "LakelogSource", "may_read"]
 
 
 def may_read(options: Mapping[str, str], topic: str) -> bool:
@@ -51,18 +50,6 @@ def may_read(options: Mapping[str, str], topic: str) -> bool:
         ConfigError: the options do not name topics in one of the three ways.
     """
     return topic_choice(UserOptions(options)).may_read(topic)
-
-
-def earliest_position(options: Mapping[str, str]) -> Position:
-    """The position at which a new stream with these options begins, if it begins at the earliest offsets.
-
-    Raises:
-        ConfigError: an option is missing or has a wrong value.
-        UnknownTopicError: there is no such topic.
-    """
-    topics = ReadTopics(common_options(options))
-    states = topics.states()
-    return position_at(topics.earliest(states), states)
 
 
 class LakelogSource(DataSource):

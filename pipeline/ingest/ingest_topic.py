@@ -22,12 +22,14 @@ class PlannedTopic:
 
     state: the topic's state; None if the topic does not exist yet.
     config: the settings of the topic, or the settings with which the topic will be created.
+    partitions: the number of partitions of the topic, or the number with which the topic will be created.
     notes: a line for each setting in which the job's settings differ from the topic. The value of the topic is used.
     """
 
     name: str
     state: TopicState | None
     config: TopicConfig
+    partitions: int
     notes: list[str]
 
 
@@ -40,9 +42,10 @@ def plan_topic(topics: Topics, settings: Settings, name: str) -> PlannedTopic:
     """
     state = topics.find(name)
     if state is None:
-        overrides = settings.topic_definition(name).overrides
-        return PlannedTopic(name, None, topic_config(topics.broker, overrides, f"topic {name}"), [])
-    return PlannedTopic(name, state, topics.config(state), _differences(settings, state))
+        definition = settings.topic_definition(name)
+        config = topic_config(topics.broker, definition.overrides, f"topic {name}")
+        return PlannedTopic(name, None, config, definition.partitions, [])
+    return PlannedTopic(name, state, topics.config(state), len(state.partitions), _differences(settings, state))
 
 
 def make_topic(topics: Topics, settings: Settings, planned: PlannedTopic) -> TopicState:

@@ -31,7 +31,8 @@ from pipeline.ingest.ingest_topic import PlannedTopic, make_topic, plan_topic, s
 from pipeline.ingest.micro_batch import IngestResult, MicroBatches, TopicResult
 from pipeline.ingest.rows.dropped_fields import DroppedFields
 from pipeline.ingest.rows.record_rows import record_rows
-from pipeline.ingest.rows.source_rows import SourceRows, reads_files, shown_source, source_rows
+from pipeline.ingest.rows.source_options import shown_source
+from pipeline.ingest.rows.source_rows import SourceRows, reads_files, source_rows
 from pipeline.ingest.source_positions import PositionedSource
 from pipeline.ingest.storage_retry import StorageRetry
 from pipeline.ingest.stream_watch import StreamWatch
@@ -214,13 +215,13 @@ class Ingest:
         topics = [plan_topic(self._topics, self._settings, name) for name in self._ingest.ingest_topics]
         models = {topic.name: self._changed_model(topic) for topic in topics}
         files = checkpoint_files(self._topics.storage, self._ingest.checkpoint)
-        # A new checkpoint continues after the stored positions. A stream from the latest offset would skip the rows in
-        # between.
-        known = source is not None and any(topic.state and source.name in topic.state.positions for topic in topics)
+        # A new checkpoint continues after the stored positions. A stream that begins where the options say could skip
+        # rows after these positions.
+        known = source is not None and any(topic.state and source.is_known(topic.state) for topic in topics)
         anew = known and files.finished < 0 and not self._accept_new_checkpoint
         read = source_rows(self._spark, self._settings, from_earliest=anew)
-        configs = [topic.config for topic in topics]
-        rows = record_rows(read, self._settings, configs, source.columns if source else ())
+        configs, partitions = [topic.config for topic in topics], min(topic.partitions for topic in topics)
+        rows = record_rows(read, self._settings, configs, source.columns if source else (), partitions)
         return _Planned(topics, models, files, read, rows)
 
     def _changed_model(self, topic: PlannedTopic) -> RecordedModel | None:

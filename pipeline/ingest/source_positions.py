@@ -28,9 +28,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakelog.spark.data_source import LAKELOG, earliest_position
+from lakelog.spark.data_source import LAKELOG, may_read
 from lakelog.spark.sink.streaming_checkpoint import batch_offsets
-from pipeline.ingest.rows.source_rows import source_options
+from pipeline.ingest.rows.source_options import source_options
 from pipeline.settings import Settings
 from storage_engine.errors import (
     ConfigError,
@@ -47,6 +47,7 @@ from storage_engine.topic.append.committed_positions import (
     check_kept,
     source_partition,
 )
+from storage_engine.topic.chain.topic_state import TopicState
 
 POSITION = "position"
 """The column of a row's position, bigint."""
@@ -118,6 +119,21 @@ class PositionedSource:
         """Whether the offsets file contains the end offset of every partition."""
         return self.kind in (_KAFKA, LAKELOG)
 
+    def is_known(self, state: TopicState) -> bool:
+        """Whether a topic has positions of this stream, so that the stream continues after them.
+
+        Another stream may have the same source name and other source topics. Its positions do not count.
+        """
+        if self.name not in state.positions:
+            return False
+        writer = state.writer
+        if not self.tells_ends or (writer.source, writer.reads) == (self.name, self.selection):
+            return True
+        try:
+            return any(may_read(self.options, partition.rsplit("/", 2)[-2]) for partition in state.positions[self.name])
+        except ConfigError:  # Kafka's pattern has syntax that only Java knows
+            return True
+
     def reached(self, storage: Storage, checkpoint: str, batch_id: int) -> SourceEnds:
         """The end offsets of the source's partitions in a micro-batch; empty if the source does not report them.
 
@@ -134,10 +150,11 @@ class PositionedSource:
         """Check that a stream with a new checkpoint begins at or before the first row after these positions of a state.
 
         Raises:
-            OffsetOutOfRangeError: the source no longer has these rows, and the options make that an error.
+            OffsetOutOfRangeError: the stream began after these rows, and the options make that an error.
         """
         if positions and self.options.get("failondataloss", "true").strip().lower() == "true":
-            self.starts(storage, checkpoint).check_reach(positions, f"source {self.name}")
+            place = f"source {self.name}, checkpoint {checkpoint}"
+            self.starts(storage, checkpoint).check_reach(positions, place)
 
     def ends(self, offsets: bytes, place: str) -> SourceEnds:
         """The end offsets of the source's partitions in a micro-batch; empty if the source does not report them.
@@ -153,26 +170,30 @@ class PositionedSource:
         return self._partitions(offsets.splitlines()[-1:], place)
 
     def starts(self, storage: Storage, checkpoint: str) -> SourceEnds:
-        """The first offsets of a stream that begins with the earliest messages; empty if they are not known.
+        """The offsets at which the stream of a checkpoint began; empty if they are not known.
 
-        For kafka, the first offsets are in the checkpoint after Spark has planned the first micro-batch. For lakelog,
-        the first offsets are the current log start offsets of the topics.
+        After Spark has planned the first micro-batch, they are in the checkpoint: for kafka in a file of their own, for
+        lakelog in the end of the first micro-batch (lakelog/spark/stream_position.py).
         """
         if not self.tells_ends:
             return SourceEnds()
         if self.kind == LAKELOG:
-            return self._partitions([json.dumps(earliest_position(self.options)).encode()], LAKELOG)
+            offsets = batch_offsets(storage, checkpoint, 0)
+            return self._partitions(offsets.splitlines()[-1:], f"{checkpoint}/offsets/0", of_start=True)
         place = f"{checkpoint}/sources/0/0"
         with suppress(NotFoundError):
             return self._partitions(storage.read(place).splitlines()[-1:], place)
         return SourceEnds()
 
-    def _partitions(self, lines: Sequence[bytes], place: str) -> SourceEnds:
+    def _partitions(self, lines: Sequence[bytes], place: str, *, of_start: bool = False) -> SourceEnds:
         try:
             topics = json.loads(b"".join(lines))
             if self.kind == LAKELOG:
                 ids = {topic: position["topic_id"] for topic, position in topics.items()}
-                topics = {topic: position["offsets"] for topic, position in topics.items()}
+                topics = {
+                    topic: position.get("begun", {}) if of_start else position["offsets"]
+                    for topic, position in topics.items()
+                }
             else:
                 ids = {}
             offsets = {
@@ -235,16 +256,17 @@ class SourceEnds:
             positions: the positions of a state.
 
         Raises:
-            OffsetOutOfRangeError: the source deleted the records between the two offsets.
+            OffsetOutOfRangeError: the stream does not read the records between the two offsets.
         """
         for partition, begin in self.ends.items():
             position = positions.get(self.name_in_state(partition))
             if position is not None and begin > position + 1:
                 raise OffsetOutOfRangeError(
-                    place, f"partition {partition} of the source begins at offset {begin}, but its rows are committed only"
-                    f" up to offset {position}",
-                    "The source deleted the messages between these offsets before the ingest read them. To"
-                    " continue without these messages, set the source's option failOnDataLoss to false.",
+                    place, f"the stream begins at offset {begin} of the source partition {partition}, but rows are committed"
+                    f" only up to offset {position}",
+                    "If the source still has the messages between these offsets, delete the whole checkpoint, and start"
+                    " again. If the source deleted these messages, set the source's option failOnDataLoss to false to"
+                    " continue without them.",
                 )  # fmt: skip
 
     def behind(self, positions: Mapping[str, int]) -> list[str]:

@@ -57,6 +57,13 @@ def open_storage(uri: str) -> Storage:
     return PosixStorage(_usable(uri, place))
 
 
+def is_same_storage(one: Storage, other: Storage) -> bool:
+    """Whether two storages are the same place. Symbolic links of local paths are followed."""
+    if isinstance(one, PosixStorage) and isinstance(other, PosixStorage):
+        return os.path.realpath(one.root) == os.path.realpath(other.root)
+    return one.uri == other.uri
+
+
 def open_directory(path: Path | str) -> Directory:
     """The storage of a local directory, in which symbolic links are followed, as by a broker. The directory is created
     with its first file."""

@@ -29,7 +29,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipeline.ingest.checkpoint_check import source_files
-from pipeline.ingest.rows.source_rows import LINE, SourceRows, names_line, source_option
+from pipeline.ingest.rows.source_options import source_option
+from pipeline.ingest.rows.source_rows import LINE, SourceRows, names_line
 from pipeline.settings import Settings
 from storage_engine.storage import Storage
 

@@ -66,18 +66,27 @@ ROWS = pa.schema(
 """The columns of the rows for staging, without the position columns, whose number depends on the source."""
 
 _NO_PARTITION = -1
+_NO_HEADER = "\0"
+"""A text that no header has as its key."""
 UNREADABLE_TIMESTAMP = -2
 _ROOM = 4096  # bytes; a record that is nearer than this to the size limit may be refused; the validator decides
+_WAITS_MS = 600_000
+"""A row whose timestamp becomes too old within this time may be refused: the tasks compare it with a later clock."""
 
 
 def record_rows(
-    source: SourceRows, settings: Settings, configs: Sequence[TopicConfig], position_columns: Sequence[str] = ()
+    source: SourceRows,
+    settings: Settings,
+    configs: Sequence[TopicConfig],
+    position_columns: Sequence[str] = (),
+    partitions: int = 1,
 ) -> DataFrame:
     """Evaluate the ingest section's expressions over a source's rows.
 
     Args:
         position_columns: columns of the source; the last one is the position.
         configs: the settings of the topics.
+        partitions: the smallest number of partitions that a topic has.
 
     Raises:
         ConfigError: an expression cannot be parsed, uses a column that does not exist, or has the wrong type. The message
@@ -94,7 +103,9 @@ def record_rows(
     position = _position(expressions, position_columns)
     rows, refused = expressions.evaluated()
     # With `validate`, the tasks check the values later. So here any row may still be refused.
-    may_be_refused = F.lit(True) if ingest.validates else _may_be_refused(key, value, timestamp, configs)
+    may_be_refused = F.lit(True) if ingest.validates else _may_be_refused(key, value, headers, timestamp, configs)
+    if partition is not None:
+        may_be_refused |= F.coalesce((partition < 0) | (partition >= partitions), F.lit(False))
     if topic is not None:
         may_be_refused |= ~F.coalesce(topic.isin(*ingest.ingest_topics), F.lit(False))
     if refused is not None:
@@ -195,6 +206,15 @@ class _Expressions:
         self._guards[refusal] = F.col(name).isNull()
         return F.col(name)[FIELD]
 
+    def copies_headers(self, expression: str) -> bool:
+        """Whether the expression is the column with the headers of messages. Their keys are never null."""
+        return self._source.headers is not None and expression.strip().lower() == "headers"
+
+    def refuse(self, refusal: Refusal, failed: Column) -> None:
+        """Refuse the rows on which this condition is true, also those on which the expression does not fail."""
+        guard = self._guards.get(refusal)
+        self._guards[refusal] = failed if guard is None else guard | failed
+
     def evaluated(self) -> tuple[DataFrame, Column | None]:
         """The rows with all values, and the column with the reason why a row is refused; None if no row can be refused.
 
@@ -232,7 +252,13 @@ def _headers(expressions: _Expressions, expression: str | None) -> Column | None
     types = [field.dataType for field in pair.fields] if isinstance(pair, StructType) else []
     if len(types) != 2 or not isinstance(types[0], StringType) or not isinstance(types[1], StringType | BinaryType):
         raise expressions.wrong_type(refusal, expression, resolved.type, HEADERS_DDL)
-    return expressions.value(refusal, resolved).cast(HEADERS_DDL)
+    headers = expressions.value(refusal, resolved).cast(HEADERS_DDL)
+    if not expressions.copies_headers(expression):
+        # The tasks also refuse null headers and null keys, but then the row's original bytes are lost. array_contains is
+        # NULL if a key is null and no key is the given text. A lambda function takes ten times as long.
+        is_keyless = headers.isNotNull() & F.array_contains(headers["key"], _NO_HEADER).isNull()
+        expressions.refuse(refusal, is_keyless)
+    return headers
 
 
 def _timestamp(expressions: _Expressions, expression: str | None) -> Column | None:
@@ -290,14 +316,22 @@ def _position(expressions: _Expressions, names: Sequence[str]) -> dict[str, Colu
 
 
 def _may_be_refused(
-    key: Column | None, value: Column | None, timestamp: Column | None, configs: Sequence[TopicConfig]
+    key: Column | None,
+    value: Column | None,
+    headers: Column | None,
+    timestamp: Column | None,
+    configs: Sequence[TopicConfig],
 ) -> Column:
     """Whether staging may refuse the row. Only such rows get their place in the source, because computing the place
     costs more than most values."""
     lengths = [F.coalesce(F.octet_length(column), F.lit(0)) for column in (key, value) if column is not None]
     suspect = sum(lengths, F.lit(0)) > min(map(record_limit, configs)) - _ROOM
+    if headers is not None:
+        suspect |= F.size(headers) > 0  # the sum of their sizes would take longer than the place
     if timestamp is not None:
-        suspect |= F.coalesce((timestamp < 0) | (timestamp > F.unix_millis(F.now())), F.lit(False))
+        now = F.unix_millis(F.now())
+        earliest = now - min(config.message_timestamp_before_max_ms for config in configs) + _WAITS_MS
+        suspect |= F.coalesce((timestamp < F.greatest(earliest, F.lit(0))) | (timestamp > now), F.lit(False))
     if any(config.compact for config in configs):
         suspect |= F.lit(True) if key is None else key.isNull()
     return suspect

@@ -24,9 +24,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from lakelog.spark.data_source import LAKELOG, may_read
 from lakelog.spark.types import nullable, quoted, spark_struct
 from pipeline.ingest.rows.event_decoding import DECODED, MALFORMED, event_decoder
+from pipeline.ingest.rows.source_options import HEADERS_OPTION, source_option, source_options
 from pipeline.settings import Settings
 from pipeline.spark.failures import SPARK_ERRORS, planning_reason
 from pipeline.spark.kafka_login import JAAS, check_login
@@ -41,9 +41,6 @@ _COLUMNS_OF_FILES = {"avro", "orc", "parquet", "xml"}
 _WHOLE_FILES = {"binaryfile", "text"}
 _METADATA, _FILE = "_metadata", "file_path"
 """Spark's metadata column with the file of a row. Sources that read files have this column."""
-_STARTING = "startingOffsets"
-_ISOLATION = "kafka.isolation.level"
-_HEADERS = "includeHeaders"
 _MODE = "mode"
 _CORRUPT = "columnNameOfCorruptRecord"
 LINE = "_line"
@@ -105,22 +102,31 @@ def source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool 
     """The source's rows as a streaming DataFrame.
 
     Args:
-        from_earliest: a new stream of messages begins with the earliest messages, even if the options ask for the
-            latest.
+        from_earliest: a new stream of messages begins with the earliest messages, whatever the options say.
 
     Raises:
         ConfigError: Spark has no such source, refuses its options, or finds nothing at the path. The error names the
             setting.
     """
+    try:
+        return _source_rows(spark, settings, from_earliest=from_earliest)
+    except SPARK_ERRORS as error:
+        place = settings.place_of("ingest.source")
+        problem = f"Spark cannot read the source: {planning_reason(error)}"
+        raise ConfigError(place, problem, "Check format, path, schema and options.") from error
+
+
+def _source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool) -> SourceRows:
     kind = settings.required_ingest().source.format.lower()
     schema = _schema(settings, kind)
     if settings.required_ingest().source.has_messages:
-        latest = (source_option(settings, _STARTING) or "latest").strip().lower() == "latest"
-        earliest = {_STARTING: "earliest"} if from_earliest and latest else {}
         binary = _binary_schema(settings)
         may_name_schemas = binary is not None and binary.writers is not None
-        with_headers = {_HEADERS: "true"} if may_name_schemas and source_option(settings, _HEADERS) is None else {}
-        messages = _messages(_loaded(spark, settings, None, earliest | with_headers), schema, binary)
+        with_headers = (
+            {HEADERS_OPTION: "true"} if may_name_schemas and source_option(settings, HEADERS_OPTION) is None else {}
+        )
+        read = _loaded(spark, settings, None, with_headers, from_earliest=from_earliest)
+        messages = _messages(read, schema, binary)
         return replace(messages, why_no_line="a message has no lines; its bytes are in the column `value`")
     if kind in _LINES and schema is not None and _keeps_malformed_lines(settings, schema):
         why_not = why_no_line(settings, schema)
@@ -168,17 +174,21 @@ def _raw_lines(spark: SparkSession, settings: Settings, kind: str, schema: Struc
     """The unchanged lines of the files, and the columns that Spark's parser makes of each line."""
     corrupt, parsed = free_name("malformed", schema.names), free_name("parsed", schema.names)
     if kind == "json":
-        read = _loaded(spark, settings, None, kind="text")
-        ours = ["value"]
-        line = F.col("value")
-        read = read.where(line.rlike(r"[^ \t\r]"))  # like Spark's JSON source, which makes no row of a blank line
+        ours, read_as, more = [LINE], "text", {}
+        line = F.col(LINE)
     else:
-        ours = [LINE, corrupt]
-        of_line = StructType([StructField(name, StringType()) for name in ours])
-        read = _loaded(spark, settings, of_line, {**_UNPARSED, _CORRUPT: corrupt})
+        ours, read_as, more = [LINE, corrupt], kind, {**_UNPARSED, _CORRUPT: corrupt}
         _expect_other_headers(spark)
         line = F.coalesce(F.col(corrupt), F.col(LINE))
+    of_line = [StructField(name, StringType()) for name in ours]
+    read = _loaded(spark, settings, StructType(of_line), more, kind=read_as)
     folders = {name.lower(): name for name in read.columns if name not in ours}  # partitions, such as `day=2026-01-01`
+    if declared := [field for field in schema if field.name.lower() in folders]:
+        # Without these types, Spark derives types from the names of all folders: `08` becomes 8.
+        read = _loaded(spark, settings, StructType([*of_line, *declared]), more, kind=read_as)
+        folders = {name.lower(): name for name in read.columns if name not in ours}
+    if kind == "json":
+        read = read.where(line.rlike(r"[^ \t\r]"))  # like Spark's JSON source, which makes no row of a blank line
     of_lines = _with_text(StructType([field for field in schema if field.name.lower() not in folders]), corrupt)
     options = source_options(settings) | {_CORRUPT: corrupt}
     if kind == "json":
@@ -191,7 +201,7 @@ def _raw_lines(spark: SparkSession, settings: Settings, kind: str, schema: Struc
         line.alias(LINE), event.alias(parsed), *(F.col(quoted(name)) for name in folders.values())
     ).select(
         *(
-            F.col(quoted(folders[field.name.lower()])).cast(field.dataType).alias(field.name)
+            F.col(quoted(folders[field.name.lower()])).alias(field.name)
             if field.name.lower() in folders
             else whole[field.name].alias(field.name)
             for field in schema
@@ -276,85 +286,23 @@ def _loaded(
     schema: StructType | None,
     more: Mapping[str, str] | None = None,
     kind: str | None = None,
+    *,
+    from_earliest: bool = False,
 ) -> DataFrame:
     """The source as Spark reads it. kind: a format that replaces the format of the settings."""
     source = settings.required_ingest().source
     if source.format.lower() == _KAFKA and (login := source_option(settings, JAAS)) is not None:
         check_login(spark, login, settings.place_of("ingest.source.options"))
-    reader = spark.readStream.format(kind or source.format).options(**source_options(settings)).options(**(more or {}))
+    options = source_options(settings, from_earliest=from_earliest)
+    reader = spark.readStream.format(kind or source.format).options(**options).options(**(more or {}))
     if schema is not None:
         reader = reader.schema(schema)
-    try:
-        return reader.load(source.path) if source.path else reader.load()
-    except SPARK_ERRORS as error:
-        place = settings.place_of("ingest.source")
-        problem = f"Spark cannot read the source: {planning_reason(error)}"
-        raise ConfigError(place, problem, "Check format, path, schema and options.") from error
-
-
-def source_options(settings: Settings) -> dict[str, str]:
-    """The source's options, with Lakelog's defaults. By default, the level of `isolation` decides which messages are
-    read. A Lakelog topic is by default read from its start, with headers, from the root of the settings.
-
-    Raises:
-        ConfigError: the ingest would read the topic that it writes, or the options do not choose topics.
-    """
-    ingest = settings.required_ingest()
-    options = dict(ingest.source.options)
-    level = isolation(settings)
-    if level is not None and source_option(settings, _ISOLATION) is None:
-        options[_ISOLATION] = level
-    if ingest.source.format.lower() != LAKELOG:
-        return options
-    if source_option(settings, _HEADERS) is None:
-        options[_HEADERS] = "true"
-    if all(
-        source_option(settings, name) is None for name in (_STARTING, "startingTimestamp", f"{_STARTING}ByTimestamp")
-    ):
-        options[_STARTING] = "earliest"
-    if source_option(settings, "root") is None:
-        options["root"] = settings.root
-        for topic in (topic for topic in ingest.ingest_topics if may_read(options, topic)):
-            raise ConfigError(
-                settings.place_of("ingest.source.options"), f"the ingest would read topic {topic} and append to the same topic",
-                "Subscribe to another topic, or set the source's root to another root.",
-            )  # fmt: skip
-    return options
+    return reader.load(source.path) if source.path else reader.load()
 
 
 def reads_files(settings: Settings) -> bool:
     """Whether the source reads files."""
     return settings.required_ingest().source.format.lower() in _LINES | _COLUMNS_OF_FILES | _WHOLE_FILES
-
-
-def shown_source(settings: Settings) -> str:
-    """The source in words, for messages. Only the options that name topics and their location are included."""
-    source = settings.required_ingest().source
-    kind = source.format.lower()
-    if not source.has_messages:
-        return f"{source.format} {source.path}" if source.path else source.format
-    where = source_option(settings, "kafka.bootstrap.servers") or source_option(settings, "root") or settings.root
-    read = [
-        f"{option} {found}"
-        for option in ("subscribe", "subscribePattern", "assign")
-        if (found := source_option(settings, option)) is not None
-    ]
-    return f"{kind}, {', '.join([*read, f'at {where}'])}"
-
-
-def isolation(settings: Settings) -> str | None:
-    """Which records of transactions the source returns; None for a source without transactions. By default, only
-    committed records are read. `lakelog read` has the same default. With the default of Kafka's consumer and of Spark,
-    the source would also return aborted records."""
-    if not settings.required_ingest().source.has_messages:
-        return None
-    return (source_option(settings, _ISOLATION) or "read_committed").strip().lower()
-
-
-def source_option(settings: Settings, name: str) -> str | None:
-    """The value of an option of the source. Case is ignored in its name, as in Spark."""
-    options = settings.required_ingest().source.options
-    return next((value for key, value in options.items() if key.lower() == name.lower()), None)
 
 
 def _keeps_malformed_lines(settings: Settings, schema: StructType) -> bool:

@@ -240,6 +240,17 @@ def test_a_topic_is_not_read_into_itself(copying: Copying) -> None:
         copying.run("ingest.topic=one")
 
 
+@pytest.mark.posix("names the root by a path")
+@pytest.mark.parametrize("root", ["{}", "{}/", "file://{}", "{}/../link"])
+def test_a_topic_is_not_read_into_itself_however_its_root_is_named(copying: Copying, root: str) -> None:
+    link = copying.root.parent / "link"
+    link.symlink_to(copying.root)
+    with pytest.raises(ConfigError, match="the ingest would read topic one and append to the same topic"):
+        copying.run("ingest.topic=one", f"ingest.source.options.root={root.format(copying.root)}")
+    append_values(copying.root, "one", "a1")
+    assert copying.run(f"ingest.source.options.root={link}").records == 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

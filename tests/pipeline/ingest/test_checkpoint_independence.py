@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.ingest.ingesting import Ingest
 from pipeline.ingest.micro_batch import IngestResult
+from pipeline.ingest.source_positions import PositionedSource
 from pipeline.settings import load_settings
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import CheckpointError, ConfigError, OffsetOutOfRangeError, WriterRefusedError
@@ -132,13 +133,22 @@ def files(spark: SparkSession, tmp_path: Path) -> Copying:
 OLD = Counter([*(f"a{n}" for n in range(5)), *(f"b{n}" for n in range(5))])
 
 
+STARTS_TOO_LATE = [
+    "ingest.source.options.startingTimestamp=9999999999999",
+    "ingest.source.options.startingOffsetsByTimestampStrategy=latest",
+    'ingest.source.options.STARTINGOFFSETSBYTIMESTAMP={"one": {"0": -1, "1": -1}}',
+    'ingest.source.options.startingOffsets={"one": {"0": -1, "1": 3}}',
+]
+"""Three starts, each of which would leave out rows; the first one counts."""
+
+
 def test_a_checkpoint_that_was_deleted_costs_nothing_and_doubles_nothing(copying: Copying) -> None:
     assert (copying.run().records, copying.dead()) == (10, Counter(["x0", "x1"]))
     append_values(copying.root, "one", "a5", "x2", partition=0)
     copying.lose()
 
-    # A new stream would begin with what comes after it. Not where there is something to go on from.
-    result = copying.run("ingest.source.options.startingOffsets=latest")
+    # A new stream would begin where the options say. Not where there is something to go on from.
+    result = copying.run(*STARTS_TOO_LATE)
 
     assert (result.records, result.already_committed) == (1, 12)
     assert copying.values() == OLD + Counter(["a5"])
@@ -195,6 +205,38 @@ def test_a_topic_that_was_created_again_is_not_taken_for_the_one_that_was_read(c
     assert copying.values() == OLD + Counter(["d0", "d1"])
 
 
+def test_a_stream_of_other_topics_begins_where_its_options_say(copying: Copying) -> None:
+    copying.run()
+    topics_of(copying.root).create("two", 1, {})
+    append_values(copying.root, "two", "d0", "d1", "d2")
+    copying.lose()
+    other = ("ingest.source.options.subscribe=two", 'ingest.source.options.startingOffsets={"two": {"0": 1}}')
+    assert copying.run(*other, take_over_others=True).records == 2
+    assert copying.values() == OLD + Counter(["d1", "d2"])
+
+
+def test_a_checkpoint_that_begins_after_the_committed_rows_is_refused(
+    copying: Copying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying.run()
+    append_values(copying.root, "one", "a5", partition=0)
+    copying.lose()
+    latest = "ingest.source.options.startingOffsets=latest"
+    with monkeypatch.context() as patched:
+        patched.setattr(PositionedSource, "is_known", lambda *_: False)  # as if the positions came after the start
+        with pytest.raises(OffsetOutOfRangeError) as refused:
+            copying.run(latest)
+    assert str(refused.value) == (
+        "source lakelog, checkpoint checkpoints/ingest/copy: the stream begins at offset 7 of the source partition"
+        " one/0, but rows are committed only up to offset 5. If the source still has the messages between these"
+        " offsets, delete the whole checkpoint, and start again. If the source deleted these messages, set the source's"
+        " option failOnDataLoss to false to continue without them."
+    )
+    copying.lose()
+    assert copying.run(latest).records == 1
+    assert copying.values() == OLD + Counter(["a5"])
+
+
 def test_what_retention_took_before_a_new_checkpoint_came_to_it_is_an_error(copying: Copying) -> None:
     copying.run()
     append_values(copying.root, "one", "a5", "a6", partition=0, age_ms=1000)
@@ -204,7 +246,7 @@ def test_what_retention_took_before_a_new_checkpoint_came_to_it_is_an_error(copy
     copying.lose()
     with pytest.raises(
         OffsetOutOfRangeError,
-        match="one/0 of the source begins at offset 8, but its rows are committed only up to offset 5",
+        match="begins at offset 8 of the source partition one/0, but rows are committed only up to offset 5",
     ):
         copying.run()
     assert copying.run("ingest.source.options.failOnDataLoss=false").records == 1
@@ -408,9 +450,14 @@ def test_a_kafka_topic_arrives_once_whatever_becomes_of_the_checkpoint(
         kafka_broker.send("lost", value.encode(), key=value[:1].encode())
     copying.lose()
     assert copying.run(servers).already_committed == 4  # Kafka's source begins with the latest by itself
+    kafka_broker.send("lost", b"a4", key=b"a")
+    copying.lose()
+    late = ("startingTimestamp=9999999999999", "startingOffsetsByTimestampStrategy=latest")
+    result = copying.run(servers, *(f"ingest.source.options.{option}" for option in late))
+    assert (result.records, result.already_committed) == (1, 6)
     copying.restore(kept)
     kafka_broker.send("lost", b"a3", key=b"a")
     result = copying.run(servers)
-    assert (result.records, result.already_committed) == (1, 2)
-    assert copying.values() == Counter(["a0", "a1", "a2", "a3", "b0"])
+    assert (result.records, result.already_committed) == (1, 3)
+    assert copying.values() == Counter(["a0", "a1", "a2", "a3", "a4", "b0"])
     assert copying.dead() == Counter(["x0", "x1"])

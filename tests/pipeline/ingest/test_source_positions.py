@@ -158,7 +158,7 @@ def test_a_stream_that_begins_behind_what_is_committed_leaves_nothing_out() -> N
     starts.check_reach({"one/0": 4, "gone/0": 1}, "place")
     with pytest.raises(
         OffsetOutOfRangeError,
-        match=r"one/0 of the source begins at offset 5, but its rows are committed only up to offset 3\.",
+        match=r"begins at offset 5 of the source partition one/0, but rows are committed only up to offset 3\.",
     ):
         starts.check_reach({"one/0": 3}, "place")
 
@@ -170,6 +170,15 @@ def test_kafkas_source_tells_where_it_began_in_the_checkpoint(tmp_path) -> None:
     with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss"):
         KAFKA.check_start(storage, "cp", {"one/0": 3})
     replace(KAFKA, options={"failondataloss": "false"}).check_start(storage, "cp", {"one/0": 3})
+
+
+def test_a_stream_of_lakelog_tells_where_it_began_in_its_first_end(tmp_path) -> None:
+    storage = storage_at(tmp_path)
+    end = {"one": {"topic_id": "ID", "offsets": {"0": 9, "1": 2}, "begun": {"0": 5}}}
+    storage.put_new("cp/offsets/0", offsets(end | {"new": {"topic_id": "NEW", "offsets": {"0": 4}}}))
+    with pytest.raises(OffsetOutOfRangeError, match="begins at offset 5 of the source partition one/0"):
+        LAKELOG.check_start(storage, "cp", {"ID/one/0": 3})
+    LAKELOG.check_start(storage, "cp", {"ID/one/0": 4, "ID/one/1": 0, "NEW/new/0": 0, "OLD/one/0": 0})
 
 
 def test_partitions_that_are_committed_beyond_the_checkpoint_are_named() -> None:

@@ -22,6 +22,7 @@ from storage_engine.errors import ConfigError, StorageUnavailableError
 from tests.pipeline.ingest.ingest_runs import dead_letters_of, records_of, topics_of
 from tests.stores import root_at
 
+KEY_OF_FOLDERS = "to_json(named_struct('k', k, 'hour', hour, 'store', store, 'day', day))"
 HEADER = "array(named_struct('key', 'line', 'value', binary(_line)))"
 
 
@@ -85,6 +86,27 @@ def test_a_line_of_json_is_a_record_byte_for_byte(lines: Lines) -> None:
     assert lines.said[0].startswith("batch 0: 3 records")
 
 
+@pytest.mark.parametrize("kind", ["json", "csv"])
+@pytest.mark.parametrize("value", ["_line", "to_json(struct(k))"])
+def test_a_folder_is_what_the_schema_says_whichever_other_folders_exist(lines: Lines, kind: str, value: str) -> None:
+    line = b'{"k":"a"}' if kind == "json" else b"a"
+    of_folders = {
+        "hour=08/store=007/day=2026-01-02": '{"k":"a","hour":"08","store":"007","day":"2026-01-02"}',
+        "hour=10/store=1.10/day=2026-01-02": '{"k":"a","hour":"10","store":"1.10","day":"2026-01-02"}',
+        "hour=1e5/store=__HIVE_DEFAULT_PARTITION__/day=__HIVE_DEFAULT_PARTITION__": '{"k":"a","hour":"1e5"}',
+    }
+    later = {"hour=late/store=x/day=2026-01-03": '{"k":"a","hour":"late","store":"x","day":"2026-01-03"}'}
+    schema, settings = "k STRING, Hour STRING, store STRING, day DATE", {"value": value, "key": KEY_OF_FOLDERS}
+    lines.ingest(kind, {f"{folder}/1.txt": line for folder in of_folders}, schema, **settings)
+    assert sorted(key.decode() for key, _, _ in lines.records() if key) == sorted(of_folders.values())
+
+    again = {f"{folder}/2.txt": line for folder in of_folders | later}
+    lines.ingest(kind, again, schema, **settings)
+
+    expected = sorted([*of_folders.values(), *of_folders.values(), *later.values()])
+    assert sorted(key.decode() for key, _, _ in lines.records() if key) == expected
+
+
 def test_a_line_of_csv_is_a_record_as_it_stands(lines: Lines) -> None:
     good = {
         b' "a b" ,1,x': (' "a b" ', "x"),
@@ -137,6 +159,19 @@ def test_where_there_is_no_line_the_settings_are_refused(
     with pytest.raises(ConfigError, match=message) as refused:
         lines.ingest(kind, {"1.txt": b"{}\n"}, "k STRING", options=options, value=value)
     assert refused.value.place.endswith("ingest.value")
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("k VARCHAR(3)", "UNSUPPORTED_CHAR_OR_VARCHAR_AS_STRING"),
+        ("k STRING, K STRING", "AMBIGUOUS_REFERENCE_TO_FIELDS"),
+    ],
+)
+def test_a_schema_that_spark_refuses_is_an_error_of_the_settings(lines: Lines, schema: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"Spark cannot read the source: \[{message}") as refused:
+        lines.ingest("json", {"1.json": b"{}\n"}, schema, value="_line")
+    assert refused.value.place.endswith("ingest.source")
 
 
 def test_a_column_that_is_called_so_is_the_sources_own(lines: Lines) -> None:

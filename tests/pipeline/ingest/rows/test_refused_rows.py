@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.ingest.ingesting import IngestError
+from storage_engine.clock import SystemClock
 from storage_engine.errors import ConfigError
 from tests.pipeline.ingest.ingest_runs import append_values, dead_letters_of, records_of, run_ingest, topics_of
 
@@ -158,13 +159,48 @@ def test_a_header_without_a_key_and_a_partition_beyond_all_numbers_refuse_their_
 
     assert refused == {"expression_failed": 2, "bad_partition": 1}
     assert [(letter["value"], letter["detail"]) for letter in lines.letters()] == [
-        (b"b", "ingest.headers cannot be evaluated on the row"),
-        (b"none", "ingest.headers cannot be evaluated on the row"),
+        (b'{"k":"b"}', "ingest.headers cannot be evaluated on the row"),
+        (b'{"k":"none","h":"h"}', "ingest.headers cannot be evaluated on the row"),
         (b"c", "the topic has no partition with this number"),
     ]
     assert [(record["key"], record["headers"]) for record in lines.records()] == [
         (b"a", [{"key": "h", "value": b"a"}]), (b"d", [{"key": "h", "value": b"d"}]),
     ]  # fmt: skip
+
+
+def test_each_refused_row_has_its_file_whatever_the_reason(lines: Lines) -> None:
+    day_ms, now_ms = 86_400_000, SystemClock().now_ms()
+    topics_of(lines.root).create("events", 2, {
+        "max.message.bytes": "20000", "message.timestamp.before.max.ms": str(day_ms),
+        "message.timestamp.after.max.ms": str(day_ms),
+    })  # fmt: skip
+    lines.schema = "k STRING, v STRING, t BIGINT, p INT, h STRING"
+    rows: list[tuple[dict[str, Any], str | None]] = [
+        ({"k": "good", "v": "v", "p": 1, "t": now_ms, "h": "h"}, None),
+        ({"k": "beyond", "p": 2}, "bad_partition"),
+        ({"k": "below", "p": -1}, "bad_partition"),
+        ({"k": "old", "t": now_ms - day_ms - 1}, "bad_timestamp"),
+        ({"k": "negative", "t": -5}, "bad_timestamp"),
+        ({"k": "early", "t": now_ms + 2 * day_ms}, "bad_timestamp"),
+        ({"k": "header", "h": "h" * 20_000}, "too_large"),
+        ({"k": "value", "v": "v" * 20_000}, "too_large"),
+        ({"k": "keyless", "v": "v", "h": "none"}, "expression_failed"),
+    ]
+    text = [json.dumps(row, separators=(",", ":")) for row, _ in rows] + ["{"]
+
+    lines.ingest(
+        "json", "".join(f"{line}\n" for line in text), "ingest.value=coalesce(v, k)", "ingest.partition=p",
+        "ingest.timestamp=t", "ingest.headers=if(h is null, array(), array(named_struct('key', nullif(h, 'none'),"
+        " 'value', binary(k))))",
+    )  # fmt: skip
+
+    of_expressions = [(row.get("v", row["k"]), reason) for row, reason in rows[1:-1]]
+    letters = lines.letters()
+    assert [(letter["value"].decode(), letter["reason"]) for letter in letters] == [
+        *of_expressions, (text[-2], "expression_failed"), ("{", "malformed"),
+    ]  # fmt: skip
+    assert {letter["source"].rpartition("/")[2] for letter in letters} == {"0.json"}
+    assert lines.values() == ["v"]
 
 
 @pytest.mark.parametrize("value", ["count(*)", "explode(array(k))", "max(k) over ()"])
