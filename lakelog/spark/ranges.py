@@ -15,7 +15,7 @@ from lakelog.spark.options.bounds import after_end, listed
 from lakelog.spark.options.partition_json import Where
 from lakelog.spark.read_topics import FoundOffset, States
 from lakelog.spark.shares import OffsetRange
-from lakelog.spark.stream_position import Position, begins_of, offsets_of
+from lakelog.spark.stream_position import Position, begins_of, offsets_of, start_of
 from storage_engine.errors import LogError, OffsetOutOfRangeError
 from storage_engine.topic.readers.reader import lost_offsets
 
@@ -88,6 +88,7 @@ def stream_ranges(states: States, start: Position, end: Position, *, fail_on_los
     Raises:
         OffsetOutOfRangeError: some of these offsets are lost, and losses are errors.
     """
+    start = start_of(start, end)
     begins, ends = begins_of(start, end), offsets_of(end)
     if fail_on_loss:
         check_topics(states, start, end)

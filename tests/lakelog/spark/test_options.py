@@ -34,6 +34,7 @@ from lakelog.spark.options.source_options import (
 from lakelog.spark.options.topic_choice import topic_choice
 from lakelog.spark.options.user_options import UserOptions
 from lakelog.spark.sink.sink_options import check_types
+from lakelog.spark.stream_position import checked
 from storage_engine.errors import ConfigError
 from storage_engine.log.isolation import Isolation
 
@@ -63,6 +64,17 @@ def test_a_pattern_of_javas_finds_what_java_finds(pattern: str, topics: list[str
 def test_a_pattern_that_python_cannot_say_is_refused(pattern: str) -> None:
     with pytest.raises(ConfigError, match="subscribePattern"):
         topic_choice(UserOptions({"subscribePattern": pattern}))
+
+
+@pytest.mark.parametrize(
+    "given", [{"B": {"0": 2}}, {"B": 5}, {"logOffset": 0}, {"B": {"offsets": {"0": 2}}}, [1], 7, None]
+)
+def test_the_position_of_another_source_is_refused(given: object) -> None:
+    with pytest.raises(
+        ConfigError, match=r"option checkpointLocation: the checkpoint contains positions of another sou"
+    ):
+        checked(given)
+    assert checked({}) == {}
 
 
 @pytest.mark.parametrize(
