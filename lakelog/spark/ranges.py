@@ -45,12 +45,14 @@ def batch_ranges(
     end: Mapping[Where, FoundOffset],
     latest: Mapping[Where, int],
     *,
+    starting: str,
     fail_on_loss: bool,
 ) -> BatchRanges:
     """The offsets that a batch reads between two bounds.
 
     Args:
         latest: the current ends of the partitions.
+        starting: the option that gives the start.
 
     Raises:
         ConfigError: the start of a partition is after its end.
@@ -61,7 +63,7 @@ def batch_ranges(
         topic, number = where
         begin, until = first[where].offset, end[where].offset
         if begin > until:
-            raise after_end("startingOffsets", where, begin, until)
+            raise after_end(starting, where, begin, until)
         if begin == until and not end[where].at_edge:
             continue  # nothing is read, so nothing is lost
         if until > latest[where]:
