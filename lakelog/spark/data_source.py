@@ -29,6 +29,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from lakelog.spark.options.bounds import option_of
 from lakelog.spark.options.source_options import CommonOptions, batch_bounds, common_options, ignored_warning
 from lakelog.spark.options.topic_choice import topic_choice
 from lakelog.spark.options.user_options import LAKELOG, UserOptions, wrong
@@ -95,7 +96,10 @@ class BatchReader(DataSourceReader):
         first = topics.found(self._starting, states, starting=True)
         end = topics.found(self._ending, states, starting=False)
         latest = topics.latest(states)
-        wanted = batch_ranges(states, first, end, latest, fail_on_loss=options.fail_on_data_loss)
+        wanted = batch_ranges(
+            states, first, end, latest,
+            starting=option_of(self._starting, "starting"), fail_on_loss=options.fail_on_data_loss,
+        )  # fmt: skip
         tasks = planned_tasks(
             states, wanted.ranges, options.isolation, least=options.min_partitions, most=options.max_records,
             required_from=wanted.required_from, from_earliest=wanted.from_earliest, to_latest=wanted.to_latest,

@@ -15,7 +15,7 @@ from lakelog.spark.options.bounds import after_end, listed
 from lakelog.spark.options.partition_json import Where
 from lakelog.spark.read_topics import FoundOffset, States
 from lakelog.spark.shares import OffsetRange
-from lakelog.spark.stream_position import Position, begins_of, offsets_of
+from lakelog.spark.stream_position import Position, begins_of, offsets_of, start_of
 from storage_engine.errors import LogError, OffsetOutOfRangeError
 from storage_engine.topic.readers.reader import lost_offsets
 
@@ -45,12 +45,14 @@ def batch_ranges(
     end: Mapping[Where, FoundOffset],
     latest: Mapping[Where, int],
     *,
+    starting: str,
     fail_on_loss: bool,
 ) -> BatchRanges:
     """The offsets that a batch reads between two bounds.
 
     Args:
         latest: the current ends of the partitions.
+        starting: the option that gives the start.
 
     Raises:
         ConfigError: the start of a partition is after its end.
@@ -61,7 +63,7 @@ def batch_ranges(
         topic, number = where
         begin, until = first[where].offset, end[where].offset
         if begin > until:
-            raise after_end("startingOffsets", where, begin, until)
+            raise after_end(starting, where, begin, until)
         if begin == until and not end[where].at_edge:
             continue  # nothing is read, so nothing is lost
         if until > latest[where]:
@@ -88,6 +90,7 @@ def stream_ranges(states: States, start: Position, end: Position, *, fail_on_los
     Raises:
         OffsetOutOfRangeError: some of these offsets are lost, and losses are errors.
     """
+    start = start_of(start, end)
     begins, ends = begins_of(start, end), offsets_of(end)
     if fail_on_loss:
         check_topics(states, start, end)

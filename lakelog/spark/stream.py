@@ -1,8 +1,10 @@
 """Plans the micro-batches of a stream. Each query has one object of this kind, in a separate process on the driver's
 host, until the query ends.
 
-Spark asks once where a new stream begins. For each micro-batch, Spark first asks for the end of the micro-batch, and
-then for its tasks. A query that is started again gets its position from the checkpoint (stream_position.py).
+Spark asks where a new stream begins. For each micro-batch, Spark first asks for the end of the micro-batch, and then for
+its tasks. A query that is started again gets its position from the checkpoint (stream_position.py). If such a query has
+to repeat its first micro-batch, Spark asks again where the stream begins. The answer is not used then, so it is not an
+error if the options fit no longer. Of a new stream, this error is raised when Spark asks for the first end.
 
 If the stream has a group, the stream records its position after Spark has finished a micro-batch (group_record.py).
 Spark reports the end of a micro-batch with `commit`, but only when the next micro-batch begins. The stream does not
@@ -34,10 +36,10 @@ from lakelog.spark.options.source_options import CommonOptions, common_options, 
 from lakelog.spark.ranges import check_prepared, check_topics, stream_ranges
 from lakelog.spark.read_topics import ReadTopics, States
 from lakelog.spark.shares import Waiting, limited
-from lakelog.spark.stream_position import Position, is_same, offsets_of, position_at, with_begin
+from lakelog.spark.stream_position import Position, checked, is_same, offsets_of, position_at, with_begin
 from lakelog.spark.tasks import Task, TaskReader, planned_tasks
 from storage_engine.clock import SystemClock
-from storage_engine.errors import LogError
+from storage_engine.errors import ConfigError, LogError
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -63,6 +65,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tasks = TaskReader(self._options.root, self._options.include_headers)
         self._waiting = Waiting(self._limits.least or 0, self._limits.max_delay_ms)
         self._initial: Position | None = None
+        self._wrong_start: ConfigError | None = None
         self._latest: Position | None = None
         self._ends_there = False
         self._prepared: tuple[States, dict[Where, int]] | None = None
@@ -81,7 +84,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_options()
         states = self._topics.states()
         starting = self._options.starting or Edge.LATEST
-        found = self._topics.found(starting, states, starting=True)
+        try:
+            found = self._topics.found(starting, states, starting=True)
+        except ConfigError as error:
+            self._wrong_start = error
+            return {}
         self._initial = position_at({where: each.offset for where, each in found.items()}, states)
         return dict(self._initial)
 
@@ -92,6 +99,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         self._check_options()
+        if self._wrong_start is not None:
+            raise self._wrong_start
         self.commit(start)
         states, latest = self._ends()
         if start and not latest:
@@ -136,15 +145,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Record that everything before a position was processed."""
+        position = checked(end)
         if self._group is not None:
-            self._group.record(end)
+            self._group.record(position)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return None if self._latest is None else dict(self._latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         self._check_options()
-        self._initial = None  # the first micro-batch is planned
+        start, end = dict(checked(start)), dict(checked(end))
+        self._initial = self._wrong_start = None  # the first micro-batch is planned
         options, states = self._options, self._topics.states()
         if self._prepared is not None:
             check_prepared(self._topics.latest(states), self._prepared[1], offsets_of(end))

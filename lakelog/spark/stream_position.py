@@ -9,16 +9,18 @@ position of a stream also contains the offsets at which the stream began:
     {"flights": {"topic_id": "3Yc...", "offsets": {"0": 52110}, "begun": {"0": 48007}}}
 
 Spark stores the end of the first micro-batch, but not its start. If Spark repeats this micro-batch, it asks again where
-the stream begins. By then, it is possible that the latest offset has changed. So the stored start (`begun`) is used,
-not the new answer. Spark compares positions as text, so topics and partitions are sorted.
+the stream begins. By then, the latest offset may be another one, and there may be more partitions and topics. So the
+stored start (`begun`) is used, not the new answer. Spark compares positions as text, so topics and partitions are
+sorted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict, cast
 
 from lakelog.spark.options.partition_json import Where
+from lakelog.spark.options.user_options import wrong
 from lakelog.spark.read_topics import States
 
 
@@ -27,7 +29,8 @@ class TopicPosition(TypedDict):
 
     topic_id: the topic's id.
     offsets: the next offset, by the partition's number as text, because JSON has only text as keys.
-    begun: only in the first position: the offsets at which the stream began, in the same form.
+    begun: only in the first position: the offsets at which the stream began, in the same form. A partition that appeared
+        after that has no entry.
     """
 
     topic_id: str
@@ -52,10 +55,39 @@ def with_begin(position: Position, begun: Position) -> Position:
     """The end of a stream's first micro-batch, together with `begun`, the position at which the stream began."""
     marked: Position = {}
     for topic, entry in position.items():
-        marked[topic] = entry
-        if topic in begun and begun[topic]["topic_id"] == entry["topic_id"]:
-            marked[topic] = {**entry, "begun": begun[topic]["offsets"]}
+        is_known = topic in begun and begun[topic]["topic_id"] == entry["topic_id"]
+        marked[topic] = {**entry, "begun": begun[topic]["offsets"] if is_known else {}}
     return marked
+
+
+def start_of(start: Position, end: Position) -> Position:
+    """The start of a micro-batch: of a stream's first micro-batch, the position at which the stream began.
+
+    Args:
+        start: the start that Spark passes with `end`.
+    """
+    if any("begun" in entry for entry in end.values()) or not end:
+        return {
+            topic: {"topic_id": entry["topic_id"], "offsets": entry.get("begun", {})} for topic, entry in end.items()
+        }
+    return start
+
+
+def checked(given: Any) -> Position:
+    """A position that Spark passes, after a check that this source wrote it.
+
+    Raises:
+        ConfigError: another source wrote the position.
+    """
+    entries = given.values() if isinstance(given, dict) else [None]
+    for entry in entries:
+        if not isinstance(entry, dict) or not isinstance(entry.get("offsets"), dict) or "topic_id" not in entry:
+            raise wrong(
+                "checkpointLocation", "the checkpoint contains positions of another source",
+                "Give the query a new checkpoint; in an ingest, set ingest.checkpoint. startingOffsets accepts the offsets"
+                " of a checkpoint of Kafka's source, if the topics of Lakelog have the same offsets.",
+            )  # fmt: skip
+    return cast("Position", given)
 
 
 def is_same(one: Position, other: Position) -> bool:
@@ -71,17 +103,13 @@ def offsets_of(position: Position) -> dict[Where, int]:
 
 
 def begins_of(start: Position, end: Position) -> dict[Where, int]:
-    """For each partition that was read before this micro-batch, the micro-batch's first offset. For the first
-    micro-batch, these are the offsets at which the stream began."""
-    begins = {
+    """For each partition that was read before this micro-batch, the micro-batch's first offset."""
+    return {
         (topic, number): offset
         for topic, entry in start.items()
         if topic in end and entry["topic_id"] == end[topic]["topic_id"]
         for number, offset in _numbered(entry["offsets"])
     }
-    for topic, entry in end.items():
-        begins |= {(topic, number): offset for number, offset in _numbered(entry.get("begun", {}))}
-    return begins
 
 
 def _numbered(offsets: Mapping[str, int]) -> Iterator[tuple[int, int]]:

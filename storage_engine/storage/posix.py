@@ -51,6 +51,7 @@ class PosixStorage:
             follows_links: whether `entries` shows what a symbolic link leads to, and not the link itself.
         """
         self.root = Path(root).absolute()
+        self._prefix = str(self.root).rstrip("/") + "/"  # the root may be `/`
         self._follows_links = follows_links
         self.growing = self.links = self.folders = self.view = self.directory = self
         self._durable: dict[Path, int] = {}  # directories whose names are known to be durable -> inode
@@ -72,7 +73,7 @@ class PosixStorage:
         reads four files of each segment.
         """
         check_key(key)
-        return f"{self.root}/{key}"
+        return f"{self._prefix}{key}"
 
     def put_new(self, key: str, data: Buffer) -> None:
         path = self.path(key)

@@ -8,19 +8,13 @@ from functools import cached_property
 
 from lakelog.spark.options.bounds import assigned_partitions
 from lakelog.spark.options.partition_json import Where
+from lakelog.spark.options.patterns import in_python
 from lakelog.spark.options.user_options import UserOptions, without_spaces, wrong
 from storage_engine.config import shown
 
 _CHOICES = ("subscribe", "subscribePattern", "assign")
 _INTERNAL = ("__consumer_offsets", "__transaction_state")
 """A broker's internal topics, which no pattern matches. A root can contain them after an import."""
-_QUOTED = re.compile(r"\\Q(.*?)(?:\\E|$)", re.DOTALL)
-_JAVA_CLASSES = {
-    "Lower": "a-z", "Upper": "A-Z", "Alpha": "a-zA-Z", "Digit": "0-9", "Alnum": "a-zA-Z0-9", "Punct": "._-",
-    "L": "a-zA-Z", "Lu": "A-Z", "Ll": "a-z", "N": "0-9", "Nd": "0-9", "IsAlphabetic": "a-zA-Z", "IsDigit": "0-9",
-}  # fmt: skip
-"""Java's named character classes, limited to the characters that a topic's name may contain."""
-_JAVA_CLASS = re.compile(r"\\p(?:\{(\w+)\}|(\w))")
 
 
 @dataclass(frozen=True)
@@ -89,36 +83,15 @@ def topic_choice(given: UserOptions) -> TopicChoice:
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """A regular expression of Java, translated for Python. Only syntax that can matter for a topic's name is translated.
+    """A regular expression of Java, as Python's.
 
     Raises:
-        ConfigError: the pattern is not a regular expression, or uses a feature that Python's expressions do not have.
+        ConfigError: the pattern is not a regular expression, or contains something that is not translated.
     """
-    unquoted = _QUOTED.sub(lambda quoted: re.escape(quoted[1]), pattern)
     try:
-        return re.compile(_in_python(re.sub(r"\(\?<(?=[a-zA-Z])", "(?P<", unquoted)))
+        return re.compile(in_python(pattern))
     except re.error as error:
-        raise wrong("subscribePattern", f"found {shown(pattern)}: {error}", "Correct the pattern.") from None
-
-
-def _in_python(pattern: str) -> str:
-    """The pattern, in which each of Java's named classes is replaced by its characters, inside and outside brackets.
-
-    Raises:
-        re.error: a character class of the pattern contains another character class, or an intersection of classes.
-    """
-    parts, in_class, at = [], False, 0
-    while at < len(pattern):
-        found = _JAVA_CLASS.match(pattern, at)
-        if found is not None and (letters := _JAVA_CLASSES.get(found[1] or found[2])) is not None:
-            parts.append(letters if in_class else f"[{letters}]")
-            at = found.end()
-            continue
-        if in_class and pattern.startswith(("[", "&&"), at):
-            raise re.error("a character class within a character class is not supported")
-        step = 2 if pattern[at] == "\\" else 1
-        if step == 1 and pattern[at] in "[]":
-            in_class = pattern[at] == "["
-        parts.append(r"\Z" if pattern.startswith(r"\z", at) else pattern[at : at + step])
-        at += step
-    return "".join(parts)
+        raise wrong(
+            "subscribePattern", f"found {shown(pattern)}: {error}",
+            "Correct the pattern. docs/SOURCES.md lists what is not supported.",
+        ) from None  # fmt: skip

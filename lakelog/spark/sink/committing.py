@@ -16,7 +16,9 @@ committed a batch, the sink skips or refuses the batch of the other driver.
 
 from __future__ import annotations
 
-import json
+import os
+import posixpath
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ from lakelog.spark.options.user_options import LAKELOG
 from lakelog.spark.sink.sink_staging import StagedRows
 from lakelog.spark.sink.streaming_checkpoint import (
     batch_identity,
-    batch_offsets,
+    began_ms,
     make_durable,
     numbered_files,
     recorded_query_id,
@@ -47,6 +49,9 @@ from storage_engine.topic.append.staged_run import StagedRun, by_partition, dele
 from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter
 from storage_engine.topic.topics import Topics
 
+_STORE = re.compile(r"file:(?://)?(?=/(?!/))|[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
+"""What precedes the path in a checkpoint's location, if the location is a URI."""
+
 
 @dataclass(frozen=True)
 class CheckpointFolder:
@@ -58,11 +63,21 @@ class CheckpointFolder:
     @classmethod
     def at(cls, location: str) -> CheckpointFolder:
         """
+        Args:
+            location: as the option checkpointLocation gives it. Like Spark, this function does not decode `%` in a path,
+                and resolves `.` and `..` without following links.
+
         Raises:
             ConfigError: this process cannot read the location.
         """
-        parent, _, name = location.rstrip("/").rpartition("/")
-        return cls(open_storage(parent or "."), name)
+        found = _STORE.match(location)
+        store = found[0] if found else ""
+        path = location.removeprefix(store)
+        if not store or store.startswith("file:"):
+            parent, name = os.path.split(os.path.abspath(path))
+            return cls(open_storage(parent), name)
+        parent, name = posixpath.split(posixpath.normpath(path))
+        return cls(open_storage(store + parent), name)
 
 
 def commit_rows(topics: Topics, staged: Sequence[StagedRows]) -> list[str]:
@@ -104,7 +119,7 @@ def commit_batch(
         LogError: a topic could not be committed. A repetition of the batch commits the rest.
     """
     batch = _identity(checkpoint, {rows.query for rows in staged}, batch_id)
-    sink = SinkQuery(_began_ms(checkpoint), topics.broker.sink_expiration_ms)
+    sink = SinkQuery(began_ms(checkpoint.storage, checkpoint.key, batch.query), topics.broker.sink_expiration_ms)
     make_durable(checkpoint.storage, checkpoint.key, batch_id)
     listed, own = read_list(topics.storage, batch), None
     if listed is None:
@@ -144,15 +159,6 @@ def _identity(checkpoint: CheckpointFolder, queries: set[str | None], batch_id: 
             "Stop one of the two processes. Only one process at a time may run a query.",
         )  # fmt: skip
     return batch
-
-
-def _began_ms(checkpoint: CheckpointFolder) -> int:
-    """The time of the query's first batch; -1 if the checkpoint no longer has it."""
-    try:
-        lines = batch_offsets(checkpoint.storage, checkpoint.key, 0).splitlines()
-        return int(json.loads(lines[1])["batchTimestampMs"])
-    except (NotFoundError, IndexError, ValueError, KeyError, TypeError):
-        return -1
 
 
 def _listed(topics: Topics, batch: BatchIdentity, sink: SinkQuery, staged: StagedBatch) -> StagedBatch | None:

@@ -1,6 +1,7 @@
-"""Reads the checkpoint of a streaming query: the query's id, and the offsets of each micro-batch.
+"""Reads the checkpoint of a streaming query: the query's id, the time when it began, and the offsets of each micro-batch.
 
     <checkpoint>/metadata              {"id": "<the query's id>"}
+    <checkpoint>/lakelog-sink.json     {"id": "<the query's id>", "beganMs": <time of the query's first micro-batch>}
     <checkpoint>/offsets/<batch id>    what the micro-batch reads; Spark writes it once, before it runs the batch
     <checkpoint>/commits/<batch id>    Spark's record that the batch is done
     <checkpoint>/sources/<n>/<number>  the log of a source: a file source writes down which files it has seen
@@ -14,11 +15,13 @@ import hashlib
 import json
 import re
 import uuid
+from contextlib import suppress
 
-from storage_engine.errors import CorruptionError
+from storage_engine.errors import CorruptionError, NotFoundError, StorageError
 from storage_engine.storage import Storage, StoredFile
 from storage_engine.topic.append.topic_writer import BatchIdentity
 
+_BEGAN = "lakelog-sink.json"
 _NUMBERED = re.compile(r"(offsets|commits|sources/[0-9]+)/([0-9]+)(?:\.compact)?")
 
 
@@ -36,6 +39,27 @@ def recorded_query_id(storage: Storage, checkpoint: str) -> str:
         raise CorruptionError(
             key, 0, "a query's id in Spark's format", "other content", "Restore this file from a backup."
         ) from error
+
+
+def began_ms(storage: Storage, checkpoint: str, query_id: str) -> int:
+    """The time of a query's first micro-batch; -1 if the checkpoint no longer has it.
+
+    Spark deletes the offsets of the first micro-batch after a hundred others, so the time is stored in a file of Lakelog.
+    A copy of the checkpoint has this file, too. The time of a file would not be safe: in a copy, or after a restore, it
+    can be later than the first commit, and then a batch could be committed twice.
+    """
+    key = f"{checkpoint}/{_BEGAN}"
+    with suppress(NotFoundError, ValueError, KeyError, TypeError):
+        stored = json.loads(storage.read(key))
+        if stored["id"] == query_id:
+            return int(stored["beganMs"])
+    try:
+        began = int(json.loads(batch_offsets(storage, checkpoint, 0).splitlines()[1])["batchTimestampMs"])
+    except (NotFoundError, IndexError, ValueError, KeyError, TypeError):
+        return -1
+    with suppress(StorageError):  # if this process may only read the checkpoint, the sink works without the file
+        storage.replace(key, json.dumps({"id": query_id, "beganMs": began}).encode())
+    return began
 
 
 def batch_identity(

@@ -2,7 +2,7 @@
 
 An ingest takes a topic over: an earlier ingest of the topic can then no longer commit. A sink does not take the topic
 over, so several queries can write to one topic. The state has an entry for each of these queries, with the query's
-last batch (`TopicState.queries`). The entry is deleted some time after the query's last batch.
+last batch (`TopicState.queries`). The entry is deleted some time after the query's last batch in this topic.
 
 No batch may be appended twice, even if the entry of its query was deleted. So the state also contains the time at
 which the newest deleted entry was written (`TopicState.sinks_expired_ms`). A query without an entry is accepted only
@@ -26,8 +26,8 @@ from storage_engine.topic.chain.topic_state import CommittedBatch, TopicState
 class SinkQuery:
     """A query that writes through a sink.
 
-    began_ms: the time of the query's first batch, from the query's checkpoint; -1 if the checkpoint no longer has this
-        time.
+    began_ms: the time of the query's first batch, or an earlier time, from the query's checkpoint; -1 if the checkpoint
+        no longer has this time. With a later time, a batch could be appended twice.
     idle_ms: the entries of queries that were idle for longer than this are deleted.
     """
 

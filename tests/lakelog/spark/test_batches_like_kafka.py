@@ -136,6 +136,7 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({"subscribe": SMALL, "startingOffsets": at(SMALL, 1), "endingOffsets": at(SMALL, 2, 2)}, "small-1"),
     ({"subscribe": SMALL, "startingOffsets": at(SMALL, 3), "endingOffsets": at(SMALL, 2)}, "greater than the end"),
     ({"subscribe": SMALL, "startingOffsets": at(SMALL, 4), "endingTimestamp": str(TIME)}, "greater than the"),
+    ({"subscribe": SMALL, "startingTimestamp": str(TIME + 3000), "endingTimestamp": str(TIME)}, "greater than the"),
     ({"subscribe": SMALL, "startingOffsets": at(SMALL, 9)}, "9"),
     ({"subscribe": SMALL, "endingOffsets": at(SMALL, 9)}, "failOnDataLoss"),
     ({"subscribe": CUT, "startingOffsets": at(CUT, 1)}, "failOnDataLoss"),

@@ -34,6 +34,7 @@ from lakelog.spark.options.source_options import (
 from lakelog.spark.options.topic_choice import topic_choice
 from lakelog.spark.options.user_options import UserOptions
 from lakelog.spark.sink.sink_options import check_types
+from lakelog.spark.stream_position import checked
 from storage_engine.errors import ConfigError
 from storage_engine.log.isolation import Isolation
 
@@ -49,6 +50,15 @@ ONE = {"subscribe": "one", "root": "/given"}
         (r"[\p{Lower}]{5,}\.", ["orders.eu"]),
         (r"\Qorders.\E", ["orders.eu"]),
         (r"(?<start>us)ers", ["users"]),
+        (r"(?<r>r)s\.(?<e>e).*|(?<s>s)er\k<s>", ["orders.eu", "users"]),
+        (r"^\P{Digit}+$", ["orders", "orders.eu", "users"]),
+        (r"\PL", ["orders.eu", "v2"]),
+        (r"[^\p{IsLatin}.]", ["v2"]),
+        (r"[\Qa-\E]", []),
+        (r"[]\p{Digit}]", ["v2"]),
+        (r"\x{76}[|~2]", ["v2"]),
+        (r"\(?<a", []),
+        (r"^\\?Qa|^v\\?E?2\z", ["v2"]),
         (".*", ["orders", "orders.eu", "users", "v2"]),
     ],
 )
@@ -59,10 +69,37 @@ def test_a_pattern_of_javas_finds_what_java_finds(pattern: str, topics: list[str
     assert found == (topics if pattern != "er" else ["orders", "orders.eu", "users"])
 
 
-@pytest.mark.parametrize("pattern", ["(", "[a-z&&[^o]]", "[a[b]]"])
-def test_a_pattern_that_python_cannot_say_is_refused(pattern: str) -> None:
-    with pytest.raises(ConfigError, match="subscribePattern"):
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("pattern", "problem"),
+    [
+        ("(", "unterminated subpattern"),
+        ("[a-z&&[^o]]", "an intersection of character classes"),
+        ("[a[b]]", "a character class within a character class"),
+        (r"[\P{L}]", r"`\P` within a character class is not supported; use `[^\p{...}]`"),
+        ("[+--]", r"write a hyphen as `\-`"),
+        (r"\p{IsGreek}", "the character class `IsGreek`"),
+        ("orders(?i)", "global flags not at the start"),
+        (r"\h", r"bad escape \h"),
+        ("x{,3}", "`{` begins no repetition"),
+        ("x{", "`{` begins no repetition"),
+        ("(?P<a>o)", "`(?P` begins no group"),
+    ],
+)
+def test_a_pattern_that_java_refuses_or_that_is_not_translated_is_refused(pattern: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"subscribePattern: found .*{re.escape(problem)}"):
         topic_choice(UserOptions({"subscribePattern": pattern}))
+
+
+@pytest.mark.parametrize(
+    "given", [{"B": {"0": 2}}, {"B": 5}, {"logOffset": 0}, {"B": {"offsets": {"0": 2}}}, [1], 7, None]
+)
+def test_the_position_of_another_source_is_refused(given: object) -> None:
+    with pytest.raises(
+        ConfigError, match=r"option checkpointLocation: the checkpoint contains positions of another sou"
+    ):
+        checked(given)
+    assert checked({}) == {}
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,24 @@ def batch(topics: Topics, level: str | None = None) -> list[bytes]:
     return [value for part in reader.partitions() for value in values_of(reader.read(part))]
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("startingOffsets", '{"a": {"0": 2}}'),
+        ("startingOffsetsByTimestamp", f'{{"a": {{"0": {NOW_MS + 1}}}}}'),
+        ("startingTimestamp", str(NOW_MS + 1)),
+    ],
+)
+def test_a_batch_that_begins_after_its_end_names_the_option_of_its_start(
+    topics: Topics, option: str, value: str
+) -> None:
+    begun(topics, b"v").commit()
+    options = {"subscribe": "a", option: value, "endingTimestamp": "0", "startingOffsetsByTimestampStrategy": "latest"}
+    reader = LakelogSource({"root": topics.storage.uri} | options).reader(source(topics).schema())
+    with pytest.raises(ConfigError, match=f"option {option}: the start 2 of a-0 is greater than the end 0"):
+        reader.partitions()
+
+
 def test_a_batch_reads_what_its_isolation_allows(topics: Topics) -> None:
     begun(topics, b"aborted").abort()
     begun(topics, b"committed").commit()

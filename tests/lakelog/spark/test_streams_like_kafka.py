@@ -9,7 +9,22 @@ import time
 
 import pytest
 
-from tests.lakelog.spark.twins import BIG, CUT, EMPTY, SMALL, TIME, TRANSACTED, Twins, at, record
+from tests.lakelog.spark.twins import (
+    BIG,
+    CUT,
+    EMPTY,
+    FORMATS,
+    KAFKA,
+    LAKELOG,
+    SMALL,
+    TIME,
+    TRANSACTED,
+    Twins,
+    at,
+    record,
+)
+from tests.roots.checkpoints import lose
+from tests.stores import files_below, storage_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -95,6 +110,42 @@ def test_the_starting_offsets_count_only_for_a_new_stream(twins: Twins) -> None:
     expect(twins, topic, {"subscribe": topic, **EARLIEST}, [3])
     twins.append(topic, 0, record(0, 3))
     expect(twins, topic, options, [1])
+
+
+def test_the_first_micro_batch_is_repeated_after_partitions_and_topics_were_added(twins: Twins) -> None:
+    topic = twins.create(twins.name("repeated"), 3)
+    starts = [
+        {"subscribePattern": topic, **EARLIEST},
+        {"subscribe": topic, "startingOffsets": at(topic, 0)},
+        {"subscribe": topic, "startingTimestamp": str(TIME)},
+    ]
+    places = [twins.name("place") for _ in starts]
+    for place, options in zip(places, starts, strict=True):
+        expect(twins, place, options, [3])
+        for kind in FORMATS:  # the driver died before Spark recorded that the micro-batch is done
+            lose(storage_at(twins.folder), f"{kind}/{place}", "commits/0")
+
+    twins.add_partitions(topic, 2)
+    expect(twins, places[2], starts[2], [3, 0])  # the new partition has no record at or after the time
+    twins.append(topic, 1, record(1, 0))
+    twins.create(f"{topic}-more", 2)
+    expect(twins, places[1], starts[1], [3, 1])
+    expect(twins, places[0], starts[0], [3, 3])
+
+
+def test_a_checkpoint_of_the_kafka_source_is_refused(twins: Twins) -> None:
+    place = twins.name("moved")
+    options = {"subscribe": SMALL, **EARLIEST}
+    assert twins.stream(KAFKA, options, place).refusal == ""
+    storage = storage_at(twins.folder)
+    for key in files_below(storage, f"{KAFKA}/{place}/"):
+        storage.put_new(f"{LAKELOG}/{key.removeprefix(f'{KAFKA}/')}", storage.read(key))
+    for loss in ("true", "false"):
+        refusal = twins.stream(LAKELOG, options | {"failOnDataLoss": loss}, place).refusal
+        assert re.search(
+            r"option checkpointLocation: the checkpoint contains positions of another source. Give .* new check",
+            refusal,
+        )
 
 
 def test_topics_that_come_and_go_are_taken_by_a_pattern(twins: Twins) -> None:
