@@ -14,7 +14,7 @@
 # another host.
 set -euo pipefail
 
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
+here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)
 
 # Prints each job with the first line of the job's docstring. Files whose names begin with _ are not jobs.
 list_jobs() {

@@ -4,7 +4,7 @@
 # installed, this script installs uv into a temporary environment. With `--upgrade` (make lock UPGRADE=1), uv chooses
 # the newest versions. Otherwise uv keeps the locked versions that still satisfy pyproject.toml.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+CDPATH="" cd -- "$(dirname "${BASH_SOURCE[0]}")/.."
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

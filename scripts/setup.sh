@@ -13,7 +13,7 @@
 
 set -euo pipefail
 
-lakelog_home=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+lakelog_home=$(CDPATH="" cd -- "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 
 setup_fail() {
     echo "lakelog: $*" >&2

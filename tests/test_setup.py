@@ -248,6 +248,30 @@ def test_help_lists_the_jobs_by_their_first_line(machine: Machine) -> None:
     assert "__init__" not in done.stdout
 
 
+def test_spark_submit_works_through_a_link(machine: Machine) -> None:
+    (machine.bin / "real").symlink_to(machine.home / "spark-submit.sh")
+    (machine.bin / "submit").symlink_to("real")
+    linked = subprocess.run(
+        ["submit", "--help"], env=machine.environment, cwd=machine.bin, capture_output=True, text=True, check=False
+    )
+    assert (linked.returncode, linked.stdout) == (0, machine.run("spark-submit.sh", "--help").stdout)
+    assert "greet" in linked.stdout
+
+
+def test_set_up_ignores_cdpath(machine: Machine) -> None:
+    """The Makefile and the Dockerfile source the script by a relative path, which `cd` looks up in CDPATH."""
+    machine.java()
+    machine.python()
+    machine.complete_venv()
+    (machine.home.parent / "elsewhere/scripts").mkdir(parents=True)
+    done = subprocess.run(
+        ["bash", "-c", '. scripts/setup.sh; echo "$lakelog_home"'],
+        env=machine.environment | {"CDPATH": str(machine.home.parent / "elsewhere")},
+        cwd=machine.home, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, [str(machine.home)]), done
+
+
 @pytest.mark.parametrize("job", ["nothing", "__init__", "../greet", "greet.py", "-x"])
 def test_unknown_job_names_the_jobs(machine: Machine, job: str) -> None:
     done = machine.run("spark-submit.sh", job)

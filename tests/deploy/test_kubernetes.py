@@ -9,6 +9,7 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+import yaml
 from deltalake import DeltaTable
 
 from pipeline.settings import load_settings
@@ -70,12 +71,21 @@ def test_pods_use_the_volume_and_the_settings_that_are_there() -> None:
 
 
 def test_two_ingests_never_run_at_the_same_time_and_jobs_do_not_overlap() -> None:
-    ingest = named("lakelog-ingest-orders")["spec"]
-    assert (ingest["replicas"], ingest["strategy"]) == (1, {"type": "Recreate"})
+    for file in ("ingest.yaml", "ingest-with-executors.yaml"):
+        (ingest,) = [each["spec"] for each in manifests(file) if each["kind"] in WITH_PODS]
+        assert (ingest["replicas"], ingest["strategy"]) == (1, {"type": "Recreate"})
     for name in ("lakelog-maintenance", "lakelog-exports"):
         assert named(name)["spec"]["concurrencyPolicy"] == "Forbid"
         (rule,) = named(name)["spec"]["jobTemplate"]["spec"]["podFailurePolicy"]["rules"]
         assert rule["onExitCodes"]["containerName"] == container(named(name))["name"]
+
+
+@pytest.mark.parametrize("file", ["ingest.yaml", "ingest-with-executors.yaml", "metrics.yaml"])
+def test_what_runs_for_ever_is_started_again_after_every_status(file: str) -> None:
+    """A drained node ends an ingest with status 0. A Job would then be complete, or reach its limit of failures."""
+    (document,) = [each for each in manifests(file) if each["kind"] in WITH_PODS]
+    assert document["kind"] in {"Deployment", "StatefulSet"}
+    assert pod(document)["spec"].get("restartPolicy", "Always") == "Always"
 
 
 def test_the_cron_jobs_run_and_their_lines_are_json(machine: Machine) -> None:
@@ -120,7 +130,15 @@ def test_the_image_has_what_the_commands_need() -> None:
     dockerfile = (PROJECT / "docs/cluster/Dockerfile").read_text()
     assert f"-t {IMAGE} " in dockerfile
     assert "USER 185\n" in dockerfile
-    groups = {
-        pod(each)["spec"].get("securityContext", {}).get("fsGroup") for each in manifests() if each["kind"] in WITH_PODS
-    }
-    assert groups == {185, None}
+
+
+def test_every_pod_can_write_to_the_volume() -> None:
+    """The group of the image's user, for the pods of the manifests, and for those that Spark creates."""
+    (template,) = [each for each in manifests("ingest-with-executors.yaml") if each["kind"] == "ConfigMap"]
+    (text,) = template["data"].values()
+    of_executors = yaml.safe_load(text)
+    kubernetes_validate.validate(of_executors, "1.37", strict=True)
+    pods = [pod(each)["spec"] for each in manifests() if each["kind"] in WITH_PODS]
+    for spec in [*pods, of_executors["spec"]]:
+        assert spec["securityContext"]["fsGroup"] == 185
+        assert spec["securityContext"]["runAsNonRoot"] is True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,7 +21,8 @@ from tests.storage_engine.kafka_dir.upkeep.brokers_directory import make_directo
 KEYS = {
     "Unit": {"Description", "Documentation", "After", "Before", "Wants", "Requires", "StartLimitIntervalSec",
              "StartLimitBurst", "RequiresMountsFor"},
-    "Service": {"Type", "User", "Group", "WorkingDirectory", "Environment", "EnvironmentFile", "ExecStart", "Restart",
+    "Service": {"Type", "User", "Group", "WorkingDirectory", "Environment", "EnvironmentFile", "ExecStartPre",
+                "ExecStart", "Restart",
                 "RestartSec", "RestartPreventExitStatus", "SuccessExitStatus", "KillMode", "KillSignal",
                 "TimeoutStartSec", "TimeoutStopSec", "LimitNOFILE"},
     "Timer": {"OnCalendar", "OnBootSec", "OnUnitActiveSec", "RandomizedDelaySec", "Persistent", "Unit"},
@@ -83,6 +85,36 @@ def test_the_log_manager_works_until_sigterm(machine: Machine) -> None:
     assert status == 0, lines
     assert lines[-1].endswith(f"{data}: closed, wrote .kafka_cleanshutdown")
     assert (data / ".kafka_cleanshutdown").exists()
+
+
+def seconds(span: str) -> int:
+    """A time span of systemd.time(7) with one unit."""
+    number, unit_of = re.fullmatch(r"(\d+) *(s|min|h|)", span).groups()  # type: ignore[union-attr]
+    return int(number) * {"": 1, "s": 1, "min": 60, "h": 3600}[unit_of]
+
+
+@pytest.mark.parametrize("name", ["lakelog-ingest@.service", "lakelog-export@.service", "lakelog-metrics.service"])
+def test_no_outage_of_the_storage_is_so_long_that_systemd_gives_up(name: str) -> None:
+    """systemd.unit(5): a unit that starts more than `burst` times within the interval does not start any more. An interval
+    of 0 is no limit. The shortest run takes no time."""
+    found = unit(name)
+    interval = seconds(found["Unit"].get("StartLimitIntervalSec", "10s"))
+    burst = int(found["Unit"].get("StartLimitBurst", "5"))
+    assert found["Service"]["Restart"] == "on-failure"
+    assert interval == 0 or burst * seconds(found["Service"]["RestartSec"]) >= interval
+
+
+@pytest.mark.parametrize("name", ["lakelog-ingest@.service", "lakelog-export@.service"])
+def test_no_job_starts_in_the_empty_directory_of_a_mount_that_failed_and_systemd_tries_again(
+    name: str, machine: Machine
+) -> None:
+    service = unit(name)["Service"]
+    program, point = service["ExecStartPre"].split()
+    (machine.folder / "mnt/shared").mkdir(parents=True, exist_ok=True)
+    done = subprocess.run([program, machine.local(point)], capture_output=True, text=True, check=False)
+    assert "not a mountpoint" in done.stdout + done.stderr
+    assert str(done.returncode) not in {"0", *service["RestartPreventExitStatus"].split()}
+    assert subprocess.run([program, "/proc"], stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def test_no_service_starts_again_where_that_would_do_harm() -> None:

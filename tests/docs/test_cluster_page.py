@@ -27,6 +27,7 @@ PAGE = "docs/CLUSTER.md"
 FOLDER = PROJECT / "docs/cluster"
 JOBS = {path.stem for path in (PROJECT / "jobs").glob("[!_]*.py")}
 OF_SPARK = {"--master", "--conf", "--properties-file", "--py-files"}
+TEMPLATE = "lakelog-executors"
 EXECUTOR = {
     "SPARK_DRIVER_URL": "spark://driver:7078", "SPARK_EXECUTOR_ID": "3", "SPARK_EXECUTOR_CORES": "2",
     "SPARK_EXECUTOR_MEMORY": "2g", "SPARK_APPLICATION_ID": "spark-1", "SPARK_EXECUTOR_POD_IP": "10.0.0.7",
@@ -36,10 +37,12 @@ EXECUTOR = {
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """The manifests of an ingest with executors by kind; each kind occurs once."""
+    """The manifests of an ingest with executors by kind. Each kind occurs once, but the template of executors has its
+    own name."""
     found = manifests("volume.yaml", "settings.yaml", "ingest-with-executors.yaml")
-    assert len({document["kind"] for document in found}) == len(found)
-    return {document["kind"]: document for document in found}
+    named = {TEMPLATE if each["metadata"]["name"] == TEMPLATE else each["kind"]: each for each in found}
+    assert len(named) == len(found)
+    return named
 
 
 def test_the_commands_name_what_is_there() -> None:
@@ -67,7 +70,7 @@ def test_the_commands_name_what_is_there() -> None:
 
 def test_manifests_of_an_ingest_with_executors_belong_together(tmp_path: Path) -> None:
     found = documents()
-    pod = found["Job"]["spec"]["template"]
+    pod = found["Deployment"]["spec"]["template"]
     (driver,) = pod["spec"]["containers"]
     at = driver["args"].index("--")
     job, *arguments = driver["args"][:at]
@@ -90,6 +93,8 @@ def test_manifests_of_an_ingest_with_executors_belong_together(tmp_path: Path) -
     volumes = {each["name"]: each for each in pod["spec"]["volumes"]}
     assert volumes["shared"]["persistentVolumeClaim"]["claimName"] == names["PersistentVolumeClaim"]
     assert volumes["settings"]["configMap"]["name"] == names["ConfigMap"]
+    assert volumes["executors"]["configMap"]["name"] == names[TEMPLATE]
+    (template,) = found[TEMPLATE]["data"]
     volume = "spark.kubernetes.executor.volumes.persistentVolumeClaim.shared"
     assert (
         settings.items()
@@ -98,6 +103,7 @@ def test_manifests_of_an_ingest_with_executors_belong_together(tmp_path: Path) -
             "spark.driver.host": names["Service"],
             f"{volume}.options.claimName": names["PersistentVolumeClaim"],
             f"{volume}.mount.path": mounts["shared"],
+            "spark.kubernetes.executor.podTemplateFile": f"{mounts['executors']}/{template}",
         }.items()
     )
     ports = {each["name"]: str(each["port"]) for each in found["Service"]["spec"]["ports"]}

@@ -16,6 +16,15 @@ from storage_engine.record.cluster_metadata.metadata_records import MetadataReco
 _ALL_BROKERS = ""
 
 
+class ContradictingRecordError(Exception):
+    """A record that the records before it do not allow. expected, found: in words."""
+
+    def __init__(self, expected: str, found: str) -> None:
+        super().__init__(f"expected {expected}, found {found}")
+        self.expected = expected
+        self.found = found
+
+
 @dataclass
 class KnownTopic:
     """A topic as the cluster knows it.
@@ -60,7 +69,12 @@ class ClusterMetadata:
         return settings
 
     def replay(self, records: Iterable[MetadataRecord]) -> None:
-        """Apply the next records."""
+        """Apply the next records.
+
+        Raises:
+            ContradictingRecordError: a topic gets the name of a topic that was not deleted. A cluster never writes this, so
+                records are missing.
+        """
         for record in records:
             match record.type:
                 case MetadataType.BEGIN_TRANSACTION:
@@ -80,8 +94,7 @@ class ClusterMetadata:
         fields = record.fields
         match record.type:
             case MetadataType.TOPIC:
-                self._topics[fields["name"]] = KnownTopic(fields["name"], fields["topicId"])
-                self._ids[fields["topicId"]] = fields["name"]
+                self._create(fields["name"], fields["topicId"])
             case MetadataType.REMOVE_TOPIC:
                 self._remove(fields["topicId"])
             case MetadataType.CONFIG:
@@ -89,9 +102,19 @@ class ClusterMetadata:
             case _:
                 self._place(fields)
 
+    def _create(self, name: str, topic_id: str) -> None:
+        before = self._topics.get(name)
+        if before is not None and before.topic_id != topic_id:
+            raise ContradictingRecordError(
+                f"a record that deletes topic {name} with the id {before.topic_id}",
+                f"a new topic of this name with the id {topic_id}",
+            )
+        self._topics[name] = KnownTopic(name, topic_id)
+        self._ids[topic_id] = name
+
     def _remove(self, topic_id: str) -> None:
         name = self._ids.pop(topic_id, None)
-        if name is not None and self._topics[name].topic_id == topic_id:
+        if name is not None:
             del self._topics[name]
             self._settings.pop((ResourceType.TOPIC, name), None)
 

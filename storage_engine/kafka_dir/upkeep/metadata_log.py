@@ -25,7 +25,7 @@ import pyarrow as pa
 from storage_engine.errors import CorruptionError, LogError
 from storage_engine.kafka_dir.log_directory import FoundPartition, LogDirectory
 from storage_engine.kafka_dir.open_directory import CLUSTER_METADATA
-from storage_engine.kafka_dir.upkeep.cluster_metadata import ClusterMetadata
+from storage_engine.kafka_dir.upkeep.cluster_metadata import ClusterMetadata, ContradictingRecordError
 from storage_engine.log.segment_reader import position_of, read_chunks
 from storage_engine.record.batch import BatchTable, ByteArray, scan_batches
 from storage_engine.record.cluster_metadata.metadata_records import (
@@ -95,7 +95,7 @@ def _read(directory: LogDirectory) -> ClusterMetadata:
     if end > metadata.end_offset:
         _check_gapless(directory, found, metadata.end_offset)
         for records in directory.reader(found).read(metadata.end_offset, end):
-            metadata.replay(_decoded(CLUSTER_METADATA.folder, records))
+            _replay(metadata, CLUSTER_METADATA.folder, records)
         metadata.end_offset = end
     if not snapshots and not end:
         raise CorruptionError(f"{directory.path}/{CLUSTER_METADATA.folder}", 0, "a snapshot or records", "neither")
@@ -139,7 +139,7 @@ def _replay_snapshot(metadata: ClusterMetadata, directory: LogDirectory, name: s
     for row, wanted in ((0, SnapshotControlType.HEADER), (len(table) - 1, SnapshotControlType.FOOTER)):
         _check_end(data, table, row, wanted, key)
     for records in decode_parts(data, table, key, part_bytes=_PART_BYTES):
-        metadata.replay(_decoded(key, records))
+        _replay(metadata, key, records)
     metadata.end_offset = int(name.partition("-")[0])
 
 
@@ -153,6 +153,13 @@ def _check_end(data: ByteArray, table: BatchTable, row: int, wanted: SnapshotCon
     keys = decode_batches(data, batch, key, control=True)["key"].to_pylist() if batch.is_control[0] else []
     if not keys or control_type(keys[-1 if row else 0], key, position) != wanted:
         raise CorruptionError(key, position, expected, "another record")
+
+
+def _replay(metadata: ClusterMetadata, file: str, records: pa.RecordBatch) -> None:
+    try:
+        metadata.replay(_decoded(file, records))
+    except ContradictingRecordError as error:
+        raise CorruptionError(file, 0, error.expected, error.found) from None
 
 
 def _decoded(file: str, records: pa.RecordBatch) -> Iterator[MetadataRecord]:

@@ -89,5 +89,5 @@ class HistoryReader:
 def _missing(topic: str, version: int) -> CorruptionError:
     return CorruptionError(
         f"meta/{topic}", 0, f"version {version} of the state, or its entry in the history", "neither",
-        "Restore the missing versions from a backup. Nothing was changed.",
+        "Restore the missing versions from a backup, or run `lakelog verify --repair`. Nothing was changed.",
     )  # fmt: skip

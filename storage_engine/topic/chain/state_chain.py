@@ -379,7 +379,7 @@ class StateChain:
     def _broken(self) -> CorruptionError:
         return CorruptionError(
             f"meta/{self.topic}", 0, "a chain in which each version names its predecessor", "an interrupted chain",
-            "Restore the missing versions from a backup.",
+            "Restore the missing versions from a backup, or run `lakelog verify --repair`.",
         )  # fmt: skip
 
     def _lost(self, version: int) -> CorruptionError:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from storage_engine.errors import ConfigError, LogError
 from storage_engine.storage import Storage
-from storage_engine.topic.chain.history_file import history_starts, is_rolled_up, read_history_file
+from storage_engine.topic.chain.history_file import history_starts, read_history_file
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.state_checks import oddities
 from storage_engine.topic.chain.topic_state import RESTORED, TopicState
@@ -18,24 +18,19 @@ from storage_engine.topic.chain.version_files import version_key
 from storage_engine.topic.readers.consumer_files import Consumer, consumer_key, read_consumers
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.findings import RESTORE, Finding, Kind, of_error, placed
+from storage_engine.verify.root.lost_versions import lost_versions
 
 
 def check_chain(topics: Topics, name: str) -> Iterator[Finding]:
     storage = topics.storage
     chain = topics.chain(name)
     before: TopicState | None = None
-    last = -1
-    for version in list(chain.versions()):
+    listed = list(chain.versions())
+    gaps = dict(lost_versions(storage, chain, listed))
+    for version in listed:
         place = f"{storage.uri}/{version_key(name, version)}"
-        # The history describes the versions that were pruned. A paused process may have written its version among them;
-        # that version is not valid.
-        if version != last + 1 and last != 0 and not is_rolled_up(storage, name, version - 1):
-            yield Finding(
-                Kind.STATE, place, 0, f"version {last + 1} before it", "none",
-                "the chain is interrupted, and the topic cannot be opened: restore the missing versions",
-            )  # fmt: skip
-            before = None
-        last = version
+        if version in gaps:
+            yield _gap(gaps[version], place, is_closed=version - 1 not in gaps[version] or version != listed[-1])
         try:
             state = chain.at(version)
         except LogError as error:
@@ -58,6 +53,19 @@ def check_chain(topics: Topics, name: str) -> Iterator[Finding]:
         for damaged in consumers.damaged:
             yield placed(of_error(damaged, Kind.STATE), storage.uri)
         yield from _wrong_positions(storage, chain, consumers.known)
+
+
+def _gap(lost: Sequence[int], place: str, *, is_closed: bool) -> Finding:
+    """is_closed: the version before the newest version exists. Readers and writers need no other old version."""
+    firsts = [version for version in lost if version - 1 not in lost]
+    lasts = [version for version in lost if version + 1 not in lost]
+    runs = (f"{first} to {last}" if last > first else f"{first}" for first, last in zip(firsts, lasts, strict=True))
+    which = f"version{'s' if len(lost) > 1 else ''} {', '.join(runs)}"
+    meaning = "the chain is interrupted, and the topic cannot be opened"
+    if is_closed:
+        meaning = "the topic can be read and written, but its history has a gap, and pruning may stop there"
+    remedy = "--repair restores what can be proven; otherwise restore the missing versions from a backup"
+    return Finding(Kind.STATE, place, 0, f"{which} before it", "none", f"{meaning}: {remedy}")
 
 
 def _wrong_positions(storage: Storage, chain: StateChain, consumers: Sequence[Consumer]) -> Iterator[Finding]:

@@ -10,7 +10,8 @@ or an undamaged document. Documents are restored in this order:
     history file                   The file is derived from its versions, if all of them still exist.
     version with a follower        The follower is the next version. The follower's state is stored again, under the id
                                    of the follower's parent. A version is a whole state, so all processes find the same
-                                   data as before.
+                                   data as before. A lost version is restored in the same way, but only if its
+                                   follower is part of the chain up to the newest version.
     newest version                 The state is derived from the version before it. Facts that only the view proves are
                                    added (proven_state.py).
 
@@ -43,7 +44,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from storage_engine.errors import ConflictError, CorruptionError, NotFoundError
+from storage_engine.errors import AlreadyExistsError, ConflictError, CorruptionError, NotFoundError
 from storage_engine.log.filenames import LOG, data_folder, is_offset_name
 from storage_engine.log.partition_state import SegmentList
 from storage_engine.quantities import counted, shown_size
@@ -62,6 +63,8 @@ from storage_engine.topic.chain.history_file import (
     history_folder,
     history_key,
     history_starts,
+    is_rolled_up,
+    read_history_file,
 )
 from storage_engine.topic.chain.pruning import derived_history
 from storage_engine.topic.chain.segment_lists import encode_list, list_folder, list_version
@@ -72,6 +75,7 @@ from storage_engine.topic.ingest_reports import is_report
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.findings import Restored
 from storage_engine.verify.root.damaged_documents import A_DOCUMENT, damaged_documents
+from storage_engine.verify.root.lost_versions import lost_versions
 from storage_engine.verify.root.proven_state import ProvenState, prove_state
 
 _HEAD = re.compile(rb'\{"id":"([0-9a-f]{32})","parent":"([0-9a-f]{32}|)",')
@@ -170,13 +174,15 @@ class _Chain:
 
     def _versions(self) -> Iterator[Restored]:
         numbers = list(self._chain.versions())
-        damaged = [version for version in numbers if self._is_damaged(version)]
-        if numbers and damaged[:1] == [0] and 1 not in numbers and len(numbers) > 1:
-            key = version_key(self._name, 0)
-            _replace(self._storage, key, self._storage.read(key), retired_version(self._name))
-            yield Restored(key, "version 0, which marks the topic's name as used", "the constant content of this file")
-            damaged = damaged[1:]
-        for version in reversed(damaged):
+        damaged = {version for version in numbers if self._is_damaged(version)}
+        lost = {each for _, gap in lost_versions(self._storage, self._chain, numbers) for each in gap}
+        if 0 in damaged | lost and 1 not in {*numbers, *lost} and numbers[-1:] > [0]:
+            yield from self._retired_first(0 in lost)
+            damaged, lost = damaged - {0}, lost - {0}
+        for version in sorted(damaged | lost, reverse=True):
+            if version in lost:
+                yield from self._as_named_by_its_follower(version, numbers[-1])
+                continue
             key = version_key(self._name, version)
             data = self._storage.read(key)
             before = self._state(version - 1)
@@ -184,23 +190,60 @@ class _Chain:
             parent = (
                 before.id if before is not None else head[2].decode() if head else uuid.uuid4().hex if version else ""
             )
-            done = self._as_followed(key, data, version, parent) or self._as_proven(
-                key, data, version, parent, head[1].decode() if head else uuid.uuid4().hex, set(damaged)
-            )
+            done = self._as_followed(key, data, version, parent)
+            if done is None and version == numbers[-1]:
+                version_id = head[1].decode() if head else uuid.uuid4().hex
+                done = self._as_proven(key, data, version, parent, version_id, damaged)
             if done is not None:
                 yield done
+
+    def _retired_first(self, is_lost: bool) -> Iterator[Restored]:
+        """Restore version 0 of a chain whose version 1 was pruned."""
+        key = version_key(self._name, 0)
+        if is_lost:
+            self._storage.put_new(key, retired_version(self._name))
+        else:
+            _replace(self._storage, key, self._storage.read(key), retired_version(self._name))
+        yield Restored(key, "version 0, which marks the topic's name as used", "the constant content of this file")
+
+    def _as_named_by_its_follower(self, version: int, newest: int) -> Iterator[Restored]:
+        """Restore a lost version from the version that follows it, and that names it as its parent.
+
+        A process may have put the follower into a hole of the chain, or after versions that are lost now. So each
+        version after the lost version must name the version before it, up to the newest version, and the history must
+        neither contradict these versions nor contain later ones. If several versions in a row are lost, only the last
+        of them is restored: nothing proves the ids of the others.
+        """
+        after = self._state(version + 1)
+        if after is None or after.change.startswith(_restored_from(version + 2)):
+            return
+        if has_other(self._storage, after) or is_rolled_up(self._storage, self._name, newest + 1):
+            return
+        with suppress(CorruptionError):
+            rolled_up = read_history_file(self._storage, self._name, version) or {}
+            if version in rolled_up and rolled_up[version].id != after.parent:
+                return
+        last = after
+        while last.version < newest:
+            state = self._state(last.version + 1)
+            if state is None or state.parent != last.id:
+                return
+            last = state
+        if has_other(self._storage, last):
+            return
+        before = self._state(version - 1)
+        parent = before.id if before is not None else uuid.uuid4().hex if version else ""
+        key = version_key(self._name, version)
+        with suppress(AlreadyExistsError):  # a listing on a network file system may have lacked the version
+            self._storage.put_new(key, _copied_from(after, parent))
+            yield Restored(key, "a version with a follower", f"version {version + 1}")
 
     def _as_followed(self, key: str, data: bytes, version: int, parent: str) -> Restored | None:
         """Restore a version from the version that follows it. None: there is no follower."""
         after = self._state(version + 1)
         if after is None:
             return None
-        what = (
-            f"{RESTORED} {version + 1}: the change of this version cannot be distinguished from the change of the next"
-            " version"
-        )
-        update = {"id": after.parent, "parent": parent, "version": version, "change": what, "removed": ()}
-        _replace(self._storage, key, data, encode_state(after.model_copy(update=update)))
+        _replace(self._storage, key, data, _copied_from(after, parent))
         return Restored(key, "a version with a follower", f"version {version + 1}")
 
     def _as_proven(
@@ -307,6 +350,19 @@ class _Chain:
         unnamed = _unnamed_bytes(self._storage, proven.state)
         what = f"the newest version; {unnamed}" if unnamed else "the newest version"
         return Restored(key, what, proven.sources, is_loss=True)
+
+
+def _restored_from(version: int) -> str:
+    return (
+        f"{RESTORED} {version}: the change of this version cannot be distinguished from the change of the next version"
+    )
+
+
+def _copied_from(after: TopicState, parent: str) -> bytes:
+    """The bytes of the version before a version: the same state, under the id that its follower names."""
+    what = _restored_from(after.version)
+    update = {"id": after.parent, "parent": parent, "version": after.version - 1, "change": what, "removed": ()}
+    return encode_state(after.model_copy(update=update))
 
 
 def _repair_text(last: TopicState, proven: ProvenState) -> str:

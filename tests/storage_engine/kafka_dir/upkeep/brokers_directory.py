@@ -62,8 +62,9 @@ def make_directory(
                 log.append_records(to_table([Row(None, value, (), NOW_MS)]))
 
 
-def topic_record(name: str) -> bytes:
-    return _record(2, 0, _string(name) + _uuid(IDS[name]))
+def topic_record(name: str, id_of: str = "") -> bytes:
+    """id_of: the name whose id the topic has; the topic's own name if empty."""
+    return _record(2, 0, _string(name) + _uuid(IDS[id_of or name]))
 
 
 def remove_topic_record(name: str) -> bytes:

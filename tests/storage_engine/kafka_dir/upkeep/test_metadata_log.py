@@ -194,6 +194,24 @@ def test_a_deleted_topic_loses_its_settings_and_a_new_topic_of_its_name_has_none
     assert gone.topic("a") == KnownTopic("a", IDS["a"])
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        [],
+        [config_record(2, "a", "retention.ms", "5")],
+        [remove_topic_record("b"), remove_topic_record("a")],
+        [remove_topic_record("b"), partition_record("a", 0, (1,))],
+    ],
+)
+def test_a_new_topic_of_a_name_whose_topic_was_not_deleted_is_refused(tmp_path: Path, later: list[bytes]) -> None:
+    """The record that deletes the first topic is lost. The new topic must not get its settings."""
+    expected = (
+        f"{FOLDER} at position 0: expected a record that deletes topic a with the id {IDS['a']}, found a new topic"
+    )
+    with pytest.raises(CorruptionError, match=f"{expected} of this name with the id {IDS['b']}"):
+        replayed(tmp_path, *known("a", {"retention.ms": "1"}), topic_record("a", "b"), *later)
+
+
 def test_a_setting_without_a_value_is_deleted(tmp_path: Path) -> None:
     records = [*known("a", {"retention.ms": "5", "retention.bytes": "6"}), config_record(2, "a", "retention.ms", None)]
     assert replayed(tmp_path, *records).topic("a") == KnownTopic("a", IDS["a"], {"retention.bytes": "6"}, {0: (1,)})

@@ -33,6 +33,7 @@ from storage_engine.topic.kafka.kafka_import import import_topic, topics_in
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.findings import Finding, Kind, problems
+from storage_engine.verify.root import lost_versions
 from storage_engine.verify.root.root_check import check_root
 from storage_engine.verify.root.root_repair import repair_root
 from storage_engine.verify.root.state_repair import repair_documents
@@ -404,11 +405,48 @@ def test_a_version_that_does_not_parse_and_a_hole_are_found(root) -> None:
     assert found == [(Kind.STATE, str(first)), (Kind.STATE, str(file_in(root.storage, f"meta/u/{3:020d}.json")))]
 
 
+@pytest.mark.parametrize("lost", [[0], [1], [1, 2], [3], [-2], [-3, -2], [0, 1, -2]])
+def test_each_gap_is_found_and_only_the_version_before_the_newest_closes_the_topic(root, lost: list[int]) -> None:
+    newest = root.topics.state("t").version
+    numbers = [number % (newest + 1) for number in lost]
+    for number in numbers:
+        file_in(root.storage, f"meta/t/{number:020d}.json").unlink()
+    gaps = [each for each in root.problems() if each.file.endswith(".json")]
+    after = [number + 1 for number in numbers if number + 1 not in numbers]
+    assert [each.file for each in gaps] == [
+        str(file_in(root.storage, f"meta/t/{number:020d}.json")) for number in after
+    ]
+    assert [each.found for each in gaps] == ["none"] * len(after)
+    closed = ["the topic cannot be opened" in each.meaning for each in gaps]
+    assert closed == [number == newest for number in after]
+    if not any(closed):
+        assert root.topics.state("t").version == newest
+
+
+def test_a_version_that_pruning_does_not_delete_yet_is_missed(root, monkeypatch) -> None:
+    """The history contains the version, and version 0 is retired. But a thousand newer versions do not exist."""
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
+    monkeypatch.setattr(lost_versions, "KEPT_VERSIONS", 4)
+    chain = root.topics.chain("t")
+    newest = chain.newest().version
+    prune(root.topics.storage, chain, keep=4)
+    assert root.problems() == []
+    file_in(root.storage, f"meta/t/{newest - 3:020d}.json").unlink()
+    file_in(root.storage, f"meta/t/{newest - 2:020d}.json").unlink()
+    (found,) = root.problems()
+    assert found.expected == f"versions {newest - 3} to {newest - 2} before it"
+    assert found.meaning.startswith("the topic can be read and written, but its history has a gap")
+    assert len(list(root.topics.chain("t").versions())) == 3
+    file_in(root.storage, f"meta/t/{0:020d}.json").unlink()
+    assert [each.expected for each in root.problems()] == [f"versions 0, {newest - 3} to {newest - 2} before it"]
+
+
 def test_a_pruned_chain_is_whole_and_damaged_history_is_found(root, monkeypatch) -> None:
     monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 4)
     chain = root.topics.chain("t")
     stray = file_in(root.storage, f"meta/t/{1:020d}.json")
     put_late = stray.read_bytes()
+    monkeypatch.setattr(lost_versions, "KEPT_VERSIONS", 2)
     assert prune(root.topics.storage, chain, keep=2).versions > 2
     assert root.problems() == []
     stray.write_bytes(put_late)

@@ -28,7 +28,7 @@ from storage_engine.topic.readers.consumer_files import put_positions
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.witnesses import ShownOffsets, shown_offsets
 from storage_engine.verify.findings import Restored, problems
-from storage_engine.verify.root import proven_state
+from storage_engine.verify.root import lost_versions, proven_state
 from storage_engine.verify.root.damaged_documents import damaged_documents
 from storage_engine.verify.root.root_check import check_root
 from storage_engine.verify.root.state_repair import repair_documents
@@ -177,6 +177,72 @@ def test_versions_that_others_follow_and_several_newest_ones_come_back(storage: 
     is_whole(storage)
 
 
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_a_missing_version_comes_back_from_the_version_that_follows_it(storage: Storage, version: int) -> None:
+    append(another(storage), rows(12))
+    newest = another(storage).state("t")
+    lost = another(storage).chain("t").at(version)
+    storage.delete(version_key("t", version))
+    (done,) = repair_documents(another(storage))
+    source = f"version {version + 1}"
+    assert done == Restored(version_key("t", version), "a version with a follower", source)
+    restored = another(storage).chain("t").at(version)
+    assert lost is not None
+    assert restored is not None
+    assert (restored.id, restored.parent, restored.partitions) == (
+        lost.id,
+        lost.parent,
+        another(storage).chain("t").at(version + 1).partitions,  # type: ignore[union-attr]
+    )
+    assert another(storage).state("t") == newest
+    is_whole(storage, *range(13))
+
+
+def test_of_several_missing_versions_only_the_last_is_proven(storage: Storage) -> None:
+    append(another(storage), rows(12))
+    for version in (2, 3):
+        storage.delete(version_key("t", version))
+    with pytest.raises(CorruptionError, match="run `lakelog verify --repair`"):
+        append(another(storage), rows(13))
+    assert [done.file for done in repair_documents(another(storage))] == [version_key("t", 3)]
+    assert repair_documents(another(storage)) == []
+    settle(another(storage))
+    (left,) = problems_of(storage)
+    assert "expected version 2 before it, found none (state: the topic can be read and written" in left
+    append(another(storage), rows(13))
+    assert [row.key for row in contents(another(storage))] == [b"k%d" % number for number in range(14)]
+
+
+def test_a_version_that_was_put_into_a_hole_brings_no_version_back(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
+    monkeypatch.setattr(lost_versions, "KEPT_VERSIONS", 2)
+    for number in range(12, 18):
+        append(another(storage), rows(number))
+    late = storage.read(version_key("t", 3))
+    prune(storage, another(storage).chain("t"), keep=2)
+    storage.put_new(version_key("t", 3), late)
+    before = list(another(storage).chain("t").versions())
+    assert before == [0, 3, 8, 9]
+    assert repair_documents(another(storage)) == []
+    storage.delete(version_key("t", 8))  # now the late version is the newest version before the gap
+    storage.delete(version_key("t", 9))
+    assert repair_documents(another(storage)) == []
+    assert list(another(storage).chain("t").versions()) == [0, 3]
+
+
+def test_a_damaged_version_before_a_gap_is_not_taken_for_the_newest(storage: Storage) -> None:
+    append(another(storage), rows(12))
+    append(another(storage), rows(13))
+    damaged = damage(storage, version_key("t", 2))[:90]
+    for version in (3, 4):
+        storage.delete(version_key("t", version))
+    assert [done.file for done in repair_documents(another(storage))] == [version_key("t", 4)]
+    assert storage.read(version_key("t", 2)) == damaged
+    assert [row.key for row in contents(another(storage))] == [b"k%d" % number for number in range(14)]
+
+
 @BY_VIEW
 def test_a_query_is_told_that_nobody_knows_its_last_batch(storage: Storage) -> None:
     query = Query(another(storage))
@@ -306,7 +372,13 @@ def test_the_retired_first_version_comes_back(storage: Storage, monkeypatch: pyt
     prune(storage, another(storage).chain("t"), keep=2)
     key = version_key("t", 0)
     assert list(another(storage).chain("t").versions()) == [0, 3, 4]
+    monkeypatch.setattr(lost_versions, "KEPT_VERSIONS", 2)
     whole = damage(storage, key, lambda data: data[:40])
+    assert [done.file for done in repair_documents(another(storage))] == [key]
+    assert storage.read(key) == whole
+    settle(another(storage))
+    storage.delete(key)
+    assert ["version 0 before it" in each for each in problems_of(storage)] == [True]
     assert [done.file for done in repair_documents(another(storage))] == [key]
     assert storage.read(key) == whole
     is_whole(storage, *range(14))
