@@ -249,13 +249,30 @@ def known_began(head: TableHead | None) -> Began | None:
     return head.current.began if head is not None and head.current is not None else None
 
 
-def perhaps_written(head: TableHead | None, start: Mapping[int, int]) -> dict[int, int]:
-    """The positions of a dead-letter table, in the partitions that are read from below their position. An earlier run may
-    have written the dead letters between the first offset and the position.
+def perhaps_written(head: TableHead | None, start: Mapping[int, int], end: Mapping[int, int]) -> dict[int, int]:
+    """By partition, the offset below which the dead-letter table can already contain dead letters of the offsets that are
+    read. Only partitions that have such offsets.
+
+    If the log of the dead-letter table has no stamp of the exported table any more, nothing is known: maintenance keeps
+    only the newest stamp of the dead-letter table, which can be the stamp of another exported table.
 
     Args:
         head: the head of the dead-letter table; None if there is no table yet.
         start: by partition, the first offset that is read.
+        end: by partition, the offset after the last one that is read.
     """
-    positions = head.current.positions if head is not None and head.current is not None else {}
+    if head is None:
+        return {}
+    positions = end if head.current is None else head.current.positions
     return {each: position for each, position in positions.items() if start.get(each, position) < position}
+
+
+def letters_stamp(stamp: Stamp, head: TableHead | None) -> Stamp:
+    """The stamp of an append to the dead-letter table: all dead letters of the exported table are below its positions.
+
+    Args:
+        stamp: the stamp of the exported table.
+        head: the head of the dead-letter table, as for `perhaps_written`.
+    """
+    before = head.current.positions if head is not None and head.current is not None else {}
+    return replace(stamp, positions={each: max(at, before.get(each, 0)) for each, at in stamp.positions.items()})
