@@ -110,7 +110,7 @@ def _export_once(context: JobContext) -> JobReport:
         return _replay(context, state, target, newly_accepted)
     if vars(context.arguments).get("rebuild"):
         head = read_head(target.table)
-        if head is not None and not head.is_new:
+        if head is not None:
             return _rebuild(context, state, target, head, register, changed)
     bounds = bounds_of(context, state)
     skipping_warnings: list[str] = []
