@@ -8,7 +8,7 @@ exactly once, because Delta skips a commit with a guard that was committed befor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from delta.tables import DeltaTable
@@ -98,13 +98,13 @@ def _append_and_reopen(spark: SparkSession, export: Export, letters: DataFrame, 
     ).whenNotMatchedInsertAll().execute()
 
 
-def _committing(spark: SparkSession, stamp: Stamp, guard: int) -> SparkSession:
+def _committing(spark: SparkSession, stamp: Stamp, guard: int, without: Collection[str] = ()) -> SparkSession:
     """A session for one MERGE, which reads the guard and the metadata only from the settings of its session. Threads share
-    a session, so each MERGE has its own."""
+    a session, so each MERGE has its own. without: as in Stamp.to_json."""
     session = spark.newSession()
     session.conf.set("spark.databricks.delta.write.txnAppId", stamp.app_id)
     session.conf.set("spark.databricks.delta.write.txnVersion", str(guard))
-    session.conf.set("spark.databricks.delta.commitInfo.userMetadata", stamp.to_json())
+    session.conf.set("spark.databricks.delta.commitInfo.userMetadata", stamp.to_json(without=without))
     return session
 
 
@@ -131,14 +131,16 @@ def append_rows(
         link: continues the chain; None: the rows have no digests.
         replaced: SQL that is true for the rows of the table that are replaced, and for all new rows.
     """
-    rows = rows.where("_reason IS NULL").select(*map(quoted, table_columns(export).names))
+    names = table_columns(export).names
+    rows = rows.where("_reason IS NULL").select(*map(quoted, names))
+    without = set(spark.read.format("delta").load(export.table).columns).difference(names)
     if link is not None:
         went = {}
         if replaced is not None:
             before = spark.read.format("delta").option("versionAsOf", link.head.version).load(export.table)
             went = sums_of(before.where(replaced))
         stamp = link.add_to(stamp, sums_of(rows), went)
-    writer = rows.write.format("delta").option("userMetadata", stamp.to_json())
+    writer = rows.write.format("delta").option("userMetadata", stamp.to_json(without=without))
     writer = writer.option("txnAppId", stamp.app_id).option("txnVersion", stamp.version)
     if replaced is not None:
         writer = writer.mode("overwrite").option("replaceWhere", replaced)
@@ -206,10 +208,12 @@ def merge_rows(
     if link is not None:
         came, went = sums_of_upsert(spark, export.table, link.head.version, source, began)
         stamp = link.add_to(stamp, came, went, stale.by_partition)
-    table = DeltaTable.forPath(_committing(spark, stamp, stamp.version), export.table)
     names = row_columns(export).names
     # A column that is no longer in the model becomes null.
-    values = {quoted(name): f"s.{quoted(name)}" if name in names else "NULL" for name in table.toDF().columns}
+    there = spark.read.format("delta").load(export.table).columns
+    values = {quoted(name): f"s.{quoted(name)}" if name in names else "NULL" for name in there}
+    without = set(there).difference(table_columns(export).names)
+    table = DeltaTable.forPath(_committing(spark, stamp, stamp.version, without), export.table)
     merge = (
         table.alias("t")
         .merge(source.alias("s"), "s._key = t._key")
