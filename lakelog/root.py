@@ -208,6 +208,15 @@ def open_root(root: str | os.PathLike[str], *, create: bool = False) -> Root:
         UsageError: the path or the URI cannot be used as a root.
         CorruptionError: the root's stored settings are damaged.
     """
+    return Root(open_topics(root_path(root), None, warn, creates=create, makes_topics=True))
+
+
+def root_path(root: str | os.PathLike[str]) -> str:
+    """The argument `root` as a path or a URI.
+
+    Raises:
+        ConfigError: the argument is no string and no path.
+    """
     if not isinstance(root, str | os.PathLike):
         raise refused("root", "expected a path or a URI", root, "Give the path or the URI of the root.")
-    return Root(open_topics(os.fspath(root), None, warn, creates=create, makes_topics=True))
+    return os.fspath(root)

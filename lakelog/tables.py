@@ -16,8 +16,11 @@ import pyarrow as pa
 
 from lakelog.opening import open_topics
 from lakelog.optional import MissingPackageError
+from lakelog.root import root_path
 from lakelog.rows import ArrowRows
 from lakelog.topic import warn
+from storage_engine.arguments import refused
+from storage_engine.errors import ConfigError
 from storage_engine.topic.topics import Topics
 
 if TYPE_CHECKING:
@@ -67,7 +70,7 @@ def table(
     topic: str,
     *,
     root: str | os.PathLike[str],
-    table: str | None = None,
+    table: str | os.PathLike[str] | None = None,
     schema: str | None = None,
     registry: str | None = None,
     key_schema: str | None = None,
@@ -99,13 +102,13 @@ def table(
         StateError: the table does not exist, the table belongs to another topic, the table's position in the topic is
             not known, or retention deleted records that no export had read. The error message says what to do.
         ConflictError: retention or compaction changed the log during each attempt to read it.
-        ConfigError: the table needs a schema, or a schema or a registry cannot be used.
+        ConfigError: the table needs a schema, or a schema or a registry cannot be used, or an argument has a wrong type.
         MissingPackageError: this is not a checkout of Lakelog.
         UnknownTopicError: there is no such topic.
         NoRootError: there is no root.
         LogError: a task of Spark failed, or the schema registry does not answer or refuses access.
     """
-    topics = open_topics(os.fspath(root), None, warn)
+    topics = open_topics(root_path(root), None, warn)
     with _of_checkout():
         from pipeline.delta.fresh.fresh_frame import fresh_frame
 
@@ -116,7 +119,12 @@ def table(
 
 
 def fresh_table(
-    topics: Topics, topic: str, topic_id: str, table: str | None, values: SchemaTexts, keys: SchemaTexts
+    topics: Topics,
+    topic: str,
+    topic_id: str,
+    table: str | os.PathLike[str] | None,
+    values: SchemaTexts,
+    keys: SchemaTexts,
 ) -> FreshTable:
     """The result of Topic.table.
 
@@ -133,11 +141,23 @@ def fresh_table(
 
 
 def _request(
-    topics: Topics, topic: str, topic_id: str, table: str | None, values: SchemaTexts, keys: SchemaTexts
+    topics: Topics,
+    topic: str,
+    topic_id: str,
+    table: str | os.PathLike[str] | None,
+    values: SchemaTexts,
+    keys: SchemaTexts,
 ) -> FreshRequest:
     from pipeline.delta.fresh.snapshot import FreshRequest
 
-    path = table if table is not None else f"tables/{topic}"
+    if table is not None and not isinstance(table, str | os.PathLike):
+        raise refused("table", "expected a path or a URI", table, "Give the path or the URI of the table.")
+    texts: list[object] = [*values, *keys]
+    for name, text in zip(("schema", "registry", "key_schema", "key_registry"), texts, strict=True):
+        if text == "" or not isinstance(text, str | None):
+            found = type(text).__name__ if text != "" else "an empty text"  # a registry's URL may contain a password
+            raise ConfigError(name, f"found {found}", "Write the text of the setting, or leave out this argument.")
+    path = os.fspath(table) if table is not None else f"tables/{topic}"
     if "://" not in path and not Path(path).is_absolute():
         path = f"{topics.storage.uri}/{path}"
     return FreshRequest(topics.storage, topics.chain(topic), topic, topic_id, path, *values, *keys)

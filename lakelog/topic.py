@@ -7,6 +7,7 @@ records.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -189,7 +190,7 @@ class Topic:
 
     def table(
         self,
-        table: str | None = None,
+        table: str | os.PathLike[str] | None = None,
         *,
         schema: str | None = None,
         registry: str | None = None,
@@ -218,7 +219,7 @@ class Topic:
             StateError: the table does not exist, the table belongs to another topic, the table's position in the topic
                 is not known, or retention deleted records that no export had read. The error message says what to do.
             ConflictError: retention or compaction changed the log during each attempt to read it.
-            ConfigError: the table needs a schema, or a schema or a registry cannot be used.
+            ConfigError: the table needs a schema, or a schema or a registry cannot be used, or an argument has a wrong type.
             MissingPackageError: this is not a checkout of Lakelog, or deltalake is not installed.
             UnsupportedError: only Spark can read this table; use lakelog.table.
             UnknownTopicError: the topic was deleted.

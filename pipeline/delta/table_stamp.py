@@ -20,7 +20,8 @@ release stops with an error. So an older release cannot delete rows that a newer
 have format 3, so an older release cannot break the chain. All other stamps still have format 2.
 
 The commit of a rebuild also has `"lakelog_rebuild": true` beside `lakelog`. Other programs, and older releases, ignore
-this field. A proof needs it: a rebuild writes all columns of all rows, but a commit that widens a column does not.
+this field. A proof needs it: a rebuild writes all columns of all rows, but a commit that widens a column does not. For a
+proof, a commit of new rows also has `"lakelog_without": ["_headers"]` if the table has columns that the rows do not have.
 
 This module needs no Spark. `pipeline.delta.table_history` finds the stamps in the table's history.
 """
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from typing import Any
@@ -43,6 +44,7 @@ CHAIN_FORMAT = 3
 
 _KEY = "lakelog"
 _REBUILD_KEY = "lakelog_rebuild"
+_WITHOUT_KEY = "lakelog_without"
 
 
 class NewerTableError(StateError):
@@ -107,9 +109,18 @@ class Stamp:
         open_stamp = replace(self, chain=chain, format=CHAIN_FORMAT)
         return replace(open_stamp, chain=replace(chain, seal=seal_of(open_stamp.document())))
 
-    def to_json(self, *, of_rebuild: bool = False) -> str:
-        """The user metadata of the commit. of_rebuild: the commit makes all rows again from the log."""
-        return json.dumps({_KEY: self.document(), **({_REBUILD_KEY: True} if of_rebuild else {})})
+    def to_json(self, *, of_rebuild: bool = False, without: Collection[str] = ()) -> str:
+        """The user metadata of the commit.
+
+        Args:
+            of_rebuild: the commit makes all rows again from the log.
+            without: columns of the table that are null in all rows of the commit.
+        """
+        beside = {
+            **({_REBUILD_KEY: True} if of_rebuild else {}),
+            **({_WITHOUT_KEY: sorted(without)} if without else {}),
+        }
+        return json.dumps({_KEY: self.document(), **beside})
 
     def document(self) -> dict[str, Any]:
         """The stamp as it is written, without the key `lakelog`."""
@@ -163,6 +174,13 @@ def stamp_document(user_metadata: str | None) -> dict[str, Any] | None:
 def is_of_rebuild(user_metadata: str | None) -> bool:
     """Whether a commit's user metadata say that the commit is a rebuild. Rebuilds of older releases do not say it."""
     return _parsed(user_metadata).get(_REBUILD_KEY) is True
+
+
+def columns_left_out(user_metadata: str | None) -> list[str]:
+    """The columns of the table that are null in all rows of a commit, according to its user metadata. Older releases do
+    not say it."""
+    found = _parsed(user_metadata).get(_WITHOUT_KEY)
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
 
 
 def _parsed(user_metadata: str | None) -> dict[str, Any]:
@@ -249,13 +267,30 @@ def known_began(head: TableHead | None) -> Began | None:
     return head.current.began if head is not None and head.current is not None else None
 
 
-def perhaps_written(head: TableHead | None, start: Mapping[int, int]) -> dict[int, int]:
-    """The positions of a dead-letter table, in the partitions that are read from below their position. An earlier run may
-    have written the dead letters between the first offset and the position.
+def perhaps_written(head: TableHead | None, start: Mapping[int, int], end: Mapping[int, int]) -> dict[int, int]:
+    """By partition, the offset below which the dead-letter table can already contain dead letters of the offsets that are
+    read. Only partitions that have such offsets.
+
+    If the log of the dead-letter table has no stamp of the exported table any more, nothing is known: maintenance keeps
+    only the newest stamp of the dead-letter table, which can be the stamp of another exported table.
 
     Args:
         head: the head of the dead-letter table; None if there is no table yet.
         start: by partition, the first offset that is read.
+        end: by partition, the offset after the last one that is read.
     """
-    positions = head.current.positions if head is not None and head.current is not None else {}
+    if head is None:
+        return {}
+    positions = end if head.current is None else head.current.positions
     return {each: position for each, position in positions.items() if start.get(each, position) < position}
+
+
+def letters_stamp(stamp: Stamp, head: TableHead | None) -> Stamp:
+    """The stamp of an append to the dead-letter table: all dead letters of the exported table are below its positions.
+
+    Args:
+        stamp: the stamp of the exported table.
+        head: the head of the dead-letter table, as for `perhaps_written`.
+    """
+    before = head.current.positions if head is not None and head.current is not None else {}
+    return replace(stamp, positions={each: max(at, before.get(each, 0)) for each, at in stamp.positions.items()})

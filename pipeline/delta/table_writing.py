@@ -8,7 +8,7 @@ exactly once, because Delta skips a commit with a guard that was committed befor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from delta.tables import DeltaTable
@@ -26,13 +26,14 @@ from pipeline.delta.rows.newer_sql import is_newer, of_place
 from pipeline.delta.rows.row_columns import row_columns, table_columns
 from pipeline.delta.rows.upserted_rows import BECOMES_STALE, DECIDES, STALE_AFTER, WINS, upsert_source
 from pipeline.delta.table_history import Commit, check_committed, read_head
-from pipeline.delta.table_stamp import NextLink, Stamp, TableHead, perhaps_written
+from pipeline.delta.table_stamp import NextLink, Stamp, TableHead, letters_stamp, perhaps_written
 
 
 def append_undecodable(
     spark: SparkSession, export: Export, rows: DataFrame, stamp: Stamp, start: Mapping[int, int]
 ) -> None:
-    """Append the dead letters of the rows to their table, except those that are in the table already.
+    """Append the dead letters of the rows to their table, except those that are in the table already. If one of those has
+    an outcome, it is opened again, because this run does not make a row from its record.
 
     A killed run, or a run before a RESTORE, may have appended some of the dead letters already. The commits of the
     dead-letter table also have positions. All dead letters in the table are below these positions, so only dead letters
@@ -47,17 +48,20 @@ def append_undecodable(
     """
     bad = rows.where("_reason IS NOT NULL")
     head = read_head(export.dead_letters, stamp.table_id)
-    repeated = perhaps_written(head, start)
+    repeated = perhaps_written(head, start, stamp.positions)
+    reopens = False
     if repeated:
         below = F.lit(False)
         for partition, position in repeated.items():
-            below = below | ((F.col("_partition") == partition) & (F.col("_offset") < position))
-        there = letters_of(spark, export, stamp.table_id).select(
-            F.col("partition").alias("_partition"), F.col("offset").alias("_offset")
-        )
-        bad = bad.join(there.where(below), ["_partition", "_offset"], "left_anti")
+            below = below | ((F.col("partition") == partition) & (F.col("offset") < position))
+        there = letters_of(spark, export, stamp.table_id).where(below)
+        open_there, closed = there, there.limit(0)
+        if "outcome" in there.columns:
+            open_there, closed = there.where("outcome IS NULL"), there.where("outcome IS NOT NULL")
+        bad = bad.join(_places(open_there), ["_partition", "_offset"], "left_anti")
         if bad.isEmpty():
             return
+        reopens = not bad.join(_places(closed), ["_partition", "_offset"], "left_semi").isEmpty()
     letters = bad.select(
         F.col("_reason").alias("reason"),
         F.col("_detail").alias("detail"),
@@ -71,9 +75,37 @@ def append_undecodable(
         F.lit(stamp.table_id).alias("table_id"),
         F.lit(None).cast("string").alias("outcome"),
     )
+    stamp = letters_stamp(stamp, head)
     guard, version = (head.next_guard, head.version) if head is not None else (0, -1)
-    append_dead_letters(letters, export.dead_letters, stamp.app_id, guard, stamp.to_json())
+    if reopens:
+        _append_and_reopen(spark, export, letters, stamp, guard)
+    else:
+        append_dead_letters(letters, export.dead_letters, stamp.app_id, guard, stamp.to_json())
     check_committed(export.dead_letters, version, stamp)
+
+
+def _places(letters: DataFrame) -> DataFrame:
+    return letters.select(F.col("partition").alias("_partition"), F.col("offset").alias("_offset"))
+
+
+def _append_and_reopen(spark: SparkSession, export: Export, letters: DataFrame, stamp: Stamp, guard: int) -> None:
+    """In one commit, append the dead letters that are not in the table, and open those again that are. The first step of
+    an export must leave no dead letter closed whose record the second step leaves without a row."""
+    table = DeltaTable.forPath(_committing(spark, stamp, guard), export.dead_letters)
+    same = "l.partition = n.partition AND l.offset = n.offset AND (l.table_id IS NULL OR l.table_id = n.table_id)"
+    table.alias("l").merge(letters.alias("n"), same).whenMatchedUpdate(
+        set={name: f"n.{name}" for name in ("reason", "detail", "outcome")}
+    ).whenNotMatchedInsertAll().execute()
+
+
+def _committing(spark: SparkSession, stamp: Stamp, guard: int, without: Collection[str] = ()) -> SparkSession:
+    """A session for one MERGE, which reads the guard and the metadata only from the settings of its session. Threads share
+    a session, so each MERGE has its own. without: as in Stamp.to_json."""
+    session = spark.newSession()
+    session.conf.set("spark.databricks.delta.write.txnAppId", stamp.app_id)
+    session.conf.set("spark.databricks.delta.write.txnVersion", str(guard))
+    session.conf.set("spark.databricks.delta.commitInfo.userMetadata", stamp.to_json(without=without))
+    return session
 
 
 def letters_of(spark: SparkSession, export: Export, table_id: str) -> DataFrame:
@@ -99,14 +131,16 @@ def append_rows(
         link: continues the chain; None: the rows have no digests.
         replaced: SQL that is true for the rows of the table that are replaced, and for all new rows.
     """
-    rows = rows.where("_reason IS NULL").select(*map(quoted, table_columns(export).names))
+    names = table_columns(export).names
+    rows = rows.where("_reason IS NULL").select(*map(quoted, names))
+    without = set(spark.read.format("delta").load(export.table).columns).difference(names)
     if link is not None:
         went = {}
         if replaced is not None:
             before = spark.read.format("delta").option("versionAsOf", link.head.version).load(export.table)
             went = sums_of(before.where(replaced))
         stamp = link.add_to(stamp, sums_of(rows), went)
-    writer = rows.write.format("delta").option("userMetadata", stamp.to_json())
+    writer = rows.write.format("delta").option("userMetadata", stamp.to_json(without=without))
     writer = writer.option("txnAppId", stamp.app_id).option("txnVersion", stamp.version)
     if replaced is not None:
         writer = writer.mode("overwrite").option("replaceWhere", replaced)
@@ -174,16 +208,12 @@ def merge_rows(
     if link is not None:
         came, went = sums_of_upsert(spark, export.table, link.head.version, source, began)
         stamp = link.add_to(stamp, came, went, stale.by_partition)
-    # MERGE reads the guard and the metadata only from the settings of its session. Threads share a session, so this
-    # MERGE has its own session.
-    session = spark.newSession()
-    session.conf.set("spark.databricks.delta.write.txnAppId", stamp.app_id)
-    session.conf.set("spark.databricks.delta.write.txnVersion", str(stamp.version))
-    session.conf.set("spark.databricks.delta.commitInfo.userMetadata", stamp.to_json())
-    table = DeltaTable.forPath(session, export.table)
     names = row_columns(export).names
     # A column that is no longer in the model becomes null.
-    values = {quoted(name): f"s.{quoted(name)}" if name in names else "NULL" for name in table.toDF().columns}
+    there = spark.read.format("delta").load(export.table).columns
+    values = {quoted(name): f"s.{quoted(name)}" if name in names else "NULL" for name in there}
+    without = set(there).difference(table_columns(export).names)
+    table = DeltaTable.forPath(_committing(spark, stamp, stamp.version, without), export.table)
     merge = (
         table.alias("t")
         .merge(source.alias("s"), "s._key = t._key")

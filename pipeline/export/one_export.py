@@ -28,7 +28,7 @@ from pipeline.delta.reads.whole_reads import LogChangedError, Newest
 from pipeline.delta.rows.row_columns import columns_without_schema, table_columns
 from pipeline.delta.table_history import plan_from_history, read_head, were_files_joined
 from pipeline.delta.table_stamp import TableHead
-from pipeline.delta.upkeep.deleted_files import check_files
+from pipeline.delta.upkeep.deleted_files import check_files, check_last_export
 from pipeline.export.catalog_name import prepare_name, register_name
 from pipeline.export.export_report import (
     chain_warnings,
@@ -46,6 +46,7 @@ from pipeline.topic_model import changed_model, record_model
 from storage_engine.errors import (
     ConfigError,
     ConflictError,
+    CorruptionError,
     LogError,
     StorageError,
     UnknownTopicError,
@@ -55,8 +56,10 @@ from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.readers.consumer_files import (
     DATABASE_EXPORT_KIND,
     EXPORT_KIND,
+    consumer_key,
     export_consumer,
     put_positions,
+    read_consumer,
 )
 
 if TYPE_CHECKING:
@@ -108,7 +111,7 @@ def _export_once(context: JobContext) -> JobReport:
         return _replay(context, state, target, newly_accepted)
     if vars(context.arguments).get("rebuild"):
         head = read_head(target.table)
-        if head is not None and not head.is_new:
+        if head is not None:
             return _rebuild(context, state, target, head, register, changed)
     bounds = bounds_of(context, state)
     skipping_warnings: list[str] = []
@@ -164,6 +167,20 @@ def _refuse_lost_schema(context: JobContext, state: TopicState, target: Export) 
         )
 
 
+def _check_last_export(context: JobContext, state: TopicState, target: Export, plan: ExportPlan) -> None:
+    """Check that the files of the last export exist, if that export did not register its positions.
+
+    Raises:
+        DeletedFilesError: a file does not exist.
+    """
+    name = export_consumer(context.settings.required_export().shown_table)
+    registered = None
+    with suppress(CorruptionError):  # a damaged file is replaced later
+        registered = read_consumer(context.storage, consumer_key(state.topic, name))
+    if plan.head is not None and (registered is None or registered.positions != plan.before):
+        check_last_export(target.table, plan.head)
+
+
 def _fit_skipping(target: Export, warnings: list[str]) -> bool:
     """Let readers skip files only by columns of which all files have bounds. Returns whether the table has got a new
     version. An error becomes a warning, because the rows are right. If deltalake cannot open the table, its readers cannot
@@ -203,6 +220,8 @@ def _to_delta(
     while True:
         attempts += 1
         plan = plan_from_history(target, offset_ranges(state), bounds)
+        if attempts == 1 and plan is not None:
+            _check_last_export(context, state, target, plan)
         if plan is not None and not plan.waiting:
             register(plan.before)
             return ExportResult(plan=plan, table_version=plan.table_version)

@@ -45,7 +45,7 @@ class ExportRuns:
     interval_seconds: the interval of its trigger; None: the export runs once.
     due: when the next run begins, in seconds of time.monotonic(); None: there is no next run.
     counts: the sums of its figures.
-    warnings: the different warnings of its runs.
+    warnings: the different warnings of its runs, the last hundred.
     last: the report of the last run that did not fail.
     failure: the error of the last run; None if it did not fail.
     failures: the number of failed runs since the last run that did not fail.
@@ -83,16 +83,20 @@ class ExportRuns:
             self.due = max(time.monotonic(), started + pause)
 
     def _add(self, report: JobReport, seconds: float) -> None:
-        self.last = report
+        before, self.last = self.last, report
         numbers = {name: value for name, value in report.summary.items() if isinstance(value, int)}
         written = sum(numbers.get(name, 0) for name in _WRITTEN)
         self.counts.update({name: numbers.get(name, 0) for name in ("records", "rows deleted", "dead letters")})
         self.counts["rows written"] += written
         for warning in report.warnings:
-            if warning not in self.warnings and len(self.warnings) < _MOST_WARNINGS:
-                self.warnings[warning] = None
-                if self.interval_seconds is not None:
-                    self.context.lines.warning(warning)
+            self.warnings.pop(warning, None)
+            self.warnings[warning] = None
+            # Runs without records do not repeat what the run before them printed, such as a gap before the next record.
+            is_known = before is not None and warning in before.warnings and not numbers.get("records")
+            if self.interval_seconds is not None and not is_known:
+                self.context.lines.warning(warning)
+        for oldest in list(self.warnings)[:-_MOST_WARNINGS]:
+            del self.warnings[oldest]
         if numbers.get("records") and self.interval_seconds is not None:
             self.context.lines.info(
                 f"{counted(numbers['records'], 'record')}, {counted(written, 'row')} written, table version"

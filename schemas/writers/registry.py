@@ -110,7 +110,7 @@ class SchemaRegistry:
             raise self._odd_answer()
         referred: dict[tuple[str, int], str] = {}
         self._add_references(found, referred, ())
-        return WrittenSchema(str(found.get("schemaType", "AVRO")), self._text(found), tuple(referred.values()))
+        return WrittenSchema(str(found.get("schemaType") or "AVRO"), self._text(found), tuple(referred.values()))
 
     def _add_references(
         self, schema: dict[str, Any], found: dict[tuple[str, int], str], outer: tuple[tuple[str, int], ...]

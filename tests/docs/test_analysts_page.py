@@ -7,9 +7,12 @@ import os
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -78,3 +81,24 @@ def test_the_examples_run_and_show_what_the_page_says(
     assert sorted(names["as_of"]["tailnum"]) == ["N1", "N2"]
     ends = dict(line.split(":")[1:] for line in shown.splitlines() if line.startswith("flights:"))
     assert {int(number): int(end) for number, end in ends.items()} == names["exported"][0][1]
+
+
+def test_the_history_of_a_key_has_the_newest_record_of_all_partitions() -> None:
+    (text,) = (block.text for block in blocks(PAGE, "python") if "as_of_noon" in block.text)
+    found = re.search(r'"""(.*?)"""', text, re.DOTALL)
+    assert found is not None
+    noon = datetime(2013, 1, 1, 12, tzinfo=UTC)
+    changes = pa.Table.from_pylist(
+        [
+            {"_key": key, "_partition": partition, "_offset": offset, "_timestamp": noon - timedelta(minutes=minutes),
+             "_change_type": change, "tailnum": key, "dest": dest}
+            for key, partition, offset, minutes, change, dest in [
+                ("moved", 0, 7, 30, "upsert", "OLD"), ("moved", 1, 2, 20, "upsert", "NEW"), ("moved", 1, 3, 0, "upsert", "-"),
+                ("gone", 0, 8, 10, "upsert", "OLD"), ("gone", 1, 0, 5, "delete", None),
+                ("late", 0, 1, 5, "upsert", "OLD"), ("late", 0, 2, 9, "upsert", "NEW"),
+            ]
+        ]
+    )  # fmt: skip
+    rows = duckdb.from_arrow(changes).query("changes", found[1])
+    assert rows is not None
+    assert sorted(rows.fetchall()) == [("late", "NEW"), ("moved", "NEW")]

@@ -15,8 +15,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.export import export
+from pipeline.delta.without_spark import small_export
 from pipeline.export.export_request import add_export_options
 from pipeline.job import run_job
+from storage_engine.errors import StorageError
 from storage_engine.storage import Storage
 from tests.lakelog.cli.conftest import Lakelog, lakelog, line
 from tests.roots.delta_tables import open_table
@@ -174,8 +176,15 @@ def test_a_replay_refuses_options_that_would_have_no_effect(
 
 @pytest.mark.spark
 def test_a_rebuild_changes_the_mode_of_the_table(
-    spark: SparkSession, tmp_path: Path, lakelog: Lakelog, run_export: Callable[..., Ended]
+    spark: SparkSession,
+    tmp_path: Path,
+    lakelog: Lakelog,
+    run_export: Callable[..., Ended],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def killed(*_: object) -> None:
+        raise StorageError("tables/other", "the process was killed")
+
     storage = storage_at(tmp_path / "root")
     lakelog("topics", "create", "t", "--partitions", "1")
     append(lakelog, FLIGHT, FLIGHT)
@@ -213,6 +222,20 @@ def test_a_rebuild_changes_the_mode_of_the_table(
     assert (status, result["rows upserted"], result["warnings"]) == (0, 1, [ends])
     append(lakelog, FLIGHT)
     assert run_export(*upsert)[1]["warnings"] == []
+    # A killed first export can leave an empty table, which is made again, too.
+    other = ("--set", "export.table=tables/other")
+    with monkeypatch.context() as patch:
+        patch.setattr(small_export, "_write", killed)
+        assert run_export(*other)[0] != 0
+    partitioned = (*other, "--set", "export.partition.by=origin")
+    status, result, _ = run_export(*partitioned)
+    assert status == 1
+    assert "run the export once with --rebuild" in result["error"]
+    status, result, _ = run_export(*partitioned, "--rebuild")
+    assert (status, result["rows before"], result["rows now"]) == (0, 0, 6)
+    table = open_table(storage, "tables/other")
+    assert table.metadata().partition_columns == ["origin"]
+    assert sorted(table.to_pyarrow_table()["_offset"].to_pylist()) == [0, 1, 2, 4, 5, 6]
 
 
 def test_the_settings_choose_the_layout_of_a_new_table(

@@ -22,7 +22,7 @@ column. Such a row has null in the column."""
 class LaterColumns:
     """The columns that a row may not have got from its record.
 
-    added: the columns that the table got after the first export.
+    added: the columns that the table got after the first export, or that a later export left out.
     with_default: the columns that Delta fills in a row if the writer gives no value. The model may have got such a column
         after the row was written.
     """

@@ -20,7 +20,15 @@ from pipeline.delta.proof.compared_rows import AddedColumns, LaterColumns
 from pipeline.delta.proof.slices import Slice
 from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, nullable_columns, table_columns
 from pipeline.delta.table_history import Commit, DeltaLog, find_head, replaces_all_rows, stamp_in
-from pipeline.delta.table_stamp import Began, Stamp, TableHead, is_of_rebuild, known_began, known_positions
+from pipeline.delta.table_stamp import (
+    Began,
+    Stamp,
+    TableHead,
+    columns_left_out,
+    is_of_rebuild,
+    known_began,
+    known_positions,
+)
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.table_opening import open_or_none
 
@@ -196,7 +204,8 @@ def open_exported_table(export: Export, version: int | None) -> ExportedTable:
 
 
 def added_columns(commits: Iterable[Commit]) -> AddedColumns:
-    """The columns that were added after the first export, and the rows that may be older.
+    """The columns that were added after the first export, and the rows that may be older. Columns that later exports left
+    out count as added after these exports.
 
     Args:
         commits: the commits of the table, the newest first. The oldest may be missing.
@@ -222,6 +231,7 @@ def added_columns(commits: Iterable[Commit]) -> AddedColumns:
         if stamp is not None:
             before = written or {}
             written = {each: max(offset, before.get(each, 0)) for each, offset in stamp.positions.items()}
+            added |= dict.fromkeys(columns_left_out(commit.user_metadata), written)
     return added
 
 

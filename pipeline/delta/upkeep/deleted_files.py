@@ -4,14 +4,19 @@ An export first writes files, and then commits their names. Until the commit, VA
 crashed writer, and deletes them after delta.deletedFileRetentionDuration (default: 7 days). If a process is paused for
 longer, for example with its virtual machine, and no other commit is made meanwhile, Delta accepts the late commit. The
 table then names files that do not exist. So an export that took more than a minute looks for its files after the commit.
+If a file is missing, the export does not register its positions. As long as the registered positions are not those of the
+table, each run first looks for the files of the last export. So no run continues such a table, until it is restored.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from urllib.parse import unquote
 
+from pipeline.delta.table_history import DeltaLog
+from pipeline.delta.table_stamp import TableHead, stamp_document
 from pipeline.delta.vectors.vector_files import DeletionVector
 from pipeline.delta.without_spark.log_commits import commit_key
 from storage_engine.errors import ConflictError, NotFoundError
@@ -40,7 +45,31 @@ def check_files(table: str, version: int, took_ms: int) -> None:
     if took_ms < _CHECKED_AFTER_MS:
         return
     storage = open_storage(table)
-    names = _added(storage, version)
+    _check(table, version, _names(storage, version, "add"))
+
+
+def check_last_export(table: str, head: TableHead) -> None:
+    """Check that the files of the last export exist. Files that later commits removed may be missing.
+
+    Raises:
+        DeletedFilesError: a file does not exist.
+        StorageError: the table cannot be read.
+    """
+    if head.current is None:
+        return
+    storage = open_storage(table)
+    removed: set[str] = set()
+    for commit in DeltaLog(table).commits():
+        stamp = stamp_document(commit.user_metadata)
+        if stamp is not None and stamp.get("id") == head.current.id:
+            added = _names(storage, commit.version, "add")
+            _check(table, commit.version, [name for name in added if name not in removed])
+            break
+        removed.update(_names(storage, commit.version, "remove"))
+
+
+def _check(table: str, version: int, names: Sequence[str]) -> None:
+    storage = open_storage(table)
     exist = results_of(storage, partial(_exists, storage), names)
     missing = [name for name, there in zip(names, exist, strict=True) if not there]
     if missing:
@@ -53,15 +82,20 @@ def check_files(table: str, version: int, took_ms: int) -> None:
         )
 
 
-def _added(storage: Storage, version: int) -> list[str]:
-    """The files below the table that a commit added, with those of deletion vectors. Other files have absolute paths."""
+def _names(storage: Storage, version: int, kind: str) -> list[str]:
+    """The files below the table that a commit added or removed, with those of deletion vectors. Other files have absolute
+    paths.
+
+    Args:
+        kind: add or remove.
+    """
     try:
         commit = storage.read(commit_key(version))
     except NotFoundError:  # Delta has deleted the old commit
         return []
-    added = [action["add"] for action in map(json.loads, commit.splitlines()) if "add" in action]
-    names = [unquote(each["path"]) for each in added]
-    vectors = {DeletionVector.from_action(each["deletionVector"]).file for each in added if each.get("deletionVector")}
+    found = [action[kind] for action in map(json.loads, commit.splitlines()) if kind in action]
+    names = [unquote(each["path"]) for each in found]
+    vectors = {DeletionVector.from_action(each["deletionVector"]).file for each in found if each.get("deletionVector")}
     names += sorted(name for name in vectors if name is not None)
     return [name for name in names if "://" not in name and not name.startswith(("/", "file:"))]
 

@@ -3,7 +3,8 @@
     1. checkpoint   write a checkpoint of Delta's log, if enough commits follow the last checkpoint
     2. log          delete the log's entries that are older than delta.logRetentionDuration and precede a checkpoint
     3. vacuum       delete the files that no version within delta.deletedFileRetentionDuration needs, and the temporary
-                    files of killed writers (storage.TEMPORARY) that are older than this duration
+                    files of killed writers (storage.TEMPORARY) that are older than this duration; a file that no commit
+                    names stays for at least a day
     4. files        join small files of each partition, and write files again in which many rows are deleted, all in one
                     commit (OPTIMIZE); no row changes
 
@@ -57,6 +58,8 @@ _PERIOD = re.compile(r"interval [0-9]+ (second|minute|hour|day|week)s?")
 """The periods that deltalake reads as Spark does."""
 _PERIODS = ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration")
 _UNITS_MS = {"second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
+_UNCOMMITTED_MS = 86_400_000
+"""How long a file that no commit names is kept at least, even if the table has a shorter retention."""
 _UNKNOWN_FEATURE = re.compile(r"Feature '([^']+)' is not supported")
 
 
@@ -173,15 +176,22 @@ def _write_checkpoint(path: str, table: DeltaTable, version: int) -> int | None:
 
 def _vacuum(path: str, table: DeltaTable) -> int:
     """Delete the files that no version within the retention needs. deltalake finds these files by the time of their
-    removal. If no commit names a file, the time of the file's last change decides. deltalake does not know the files with
-    deletion vectors: without `needed`, it would delete vectors that are in use."""
+    removal. If no commit names a file, the time of the file's last change decides: the commit of a running export, replay
+    or rebuild may still name it. deltalake does not know the files with deletion vectors: without `needed`, it would
+    delete vectors that are in use."""
     storage = open_storage(path)
     tables: dict[str, bool] = {}
+    now_ms, retention_ms = time.time_ns() // 1_000_000, _retention_ms(table)
+    uncommitted_ms = max(retention_ms, _UNCOMMITTED_MS)
     found = table.vacuum(dry_run=True, full=True)
     needed: set[str] = set()
-    if found and has_deletion_vectors(table):
-        needed = read_files(storage, table.version()).needed(time.time_ns() // 1_000_000 - _retention_ms(table))
-    found += _temporary_files(storage, time.time_ns() // 1_000_000 - _retention_ms(table))
+    if found and (has_deletion_vectors(table) or retention_ms < uncommitted_ms):
+        files = read_files(storage, table.version())
+        needed = files.needed(now_ms - retention_ms)
+        if retention_ms < uncommitted_ms:
+            old = table.vacuum(uncommitted_ms // _UNITS_MS["hour"], dry_run=True, full=True)
+            needed |= {*found} - {*old} - files.needed(0)
+    found += _temporary_files(storage, now_ms - uncommitted_ms)
     unneeded = [key for key in found if key not in needed and not _is_in_inner_table(storage, key, tables)]
     for key in unneeded:
         storage.delete(key)

@@ -248,8 +248,9 @@ class PlainTable:
             key: TableRow(*row) for key, *row in zip(found["_key"].to_pylist(), places, since, digests, strict=True)
         }
 
-    def letters_below(self, positions: Mapping[int, int], table_id: str) -> set[tuple[int, int]]:
-        """Partition and offset of the dead letters below these positions. This table is a dead-letter table.
+    def letters_below(self, positions: Mapping[int, int], table_id: str) -> dict[tuple[int, int], bool]:
+        """By partition and offset, whether the dead letter is open; all dead letters below these positions. This table is
+        a dead-letter table.
 
         Args:
             table_id: the exported table. Dead letters that name no table are included.
@@ -262,8 +263,9 @@ class PlainTable:
                 below = pc.or_(below, here)
             return pc.and_(below, pc.fill_null(pc.equal(rows["table_id"], table_id), True))
 
-        found = self._rows(["partition", "offset", "table_id"], is_below)
-        return set(zip(found["partition"].to_pylist(), found["offset"].to_pylist(), strict=True))
+        found = self._rows(["partition", "offset", "table_id", "outcome"], is_below).sort_by("outcome")  # nulls last
+        places = zip(found["partition"].to_pylist(), found["offset"].to_pylist(), strict=True)
+        return dict(zip(places, found["outcome"].is_null().to_pylist(), strict=True))
 
     def _rows(self, columns: list[str], are_wanted: Callable[[pa.RecordBatch], pa.BooleanArray]) -> pa.Table:
         """The rows for which a function is true. Arrow itself cannot filter by statistics of a binary column."""

@@ -4,11 +4,12 @@ The result is the same as the result of `pipeline.delta.exporting`: the same row
 with a stamp of the same form. Exports with and without Spark may write to one table in any order, and at the same time.
 Both kinds of exports share the code for the plan, the guard, the limit of dead letters, and the check after the commit.
 
-In four cases, Spark must do the export. Then `export_without_spark` writes nothing and returns None:
+In five cases, Spark must do the export. Then `export_without_spark` writes nothing and returns None:
 
 - the increment has `spark_records` offsets or more, or its records need more than 64 MiB in memory
 - the table's columns must be changed, or the table is not plain (`pipeline.delta.without_spark.plain_table`). An upsert also
   writes to a table with deletion vectors (`pipeline.delta.vectors.vector_table`)
+- a record cannot be decoded whose dead letter has an outcome, so the dead letter must be opened again
 - the export computes existing rows again from the log (after a RESTORE, or with --from-offset)
 - the settings ask for clustering columns, or for deletion vectors in a table that is not upserted
 
@@ -54,7 +55,7 @@ from pipeline.delta.rows.row_columns import DIGEST, row_columns
 from pipeline.delta.rows.row_decoding import counted, counted_columns, newest_of_keys
 from pipeline.delta.table_history import as_in_table, check_committed, head_as_before, read_head
 from pipeline.delta.table_properties import DEAD_LETTER_PROPERTIES
-from pipeline.delta.table_stamp import NextLink, Recent, Stamp, TableHead, perhaps_written
+from pipeline.delta.table_stamp import NextLink, Recent, Stamp, TableHead, letters_stamp, perhaps_written
 from pipeline.delta.vectors.vector_table import VectorTable
 from pipeline.delta.without_spark.plain_table import PlainTable, conflict
 from pipeline.delta.without_spark.topic_records import ReadBatches
@@ -120,7 +121,7 @@ def export_without_spark(
     recent = recent_after(plan.recent, counts, max_share, accepted=accepted)
     if recent is None:
         raise _too_many(export, plan, bad, counts, max_share)
-    return _write_increment(export, plan, table, decoded, counts, recent)
+    return _write_increment(export, plan, table, decoded, bad, counts, recent)
 
 
 def _create(export: Export) -> PlainTable | VectorTable:
@@ -135,10 +136,12 @@ def _write_increment(
     plan: ExportPlan,
     table: PlainTable | VectorTable | None,
     decoded: pa.Table,
+    bad: pa.Table,
     counts: Counts,
     recent: Recent,
-) -> ExportResult:
-    """Create the table if there is none. Then write the dead letters. Then write the rows and the position."""
+) -> ExportResult | None:
+    """Create the table if there is none. Then write the dead letters. Then write the rows and the position. None: Spark
+    must write them."""
     head = plan.head
     if table is None or head is None:
         table = _create(export)
@@ -146,7 +149,10 @@ def _write_increment(
     table_id = head.table_id or table.table_id
     stamp = new_stamp(export, head, table_id, plan.positions, recent, plan.began)
     if counts.dead_letters:
-        _append_letters(export, decoded, stamp, plan.start)
+        letters = _look_up_letters(export, bad, table_id, plan.start, plan.positions)
+        if letters.reopens:
+            return None
+        _append_letters(export, letters, stamp)
     link = NextLink(head, plan.to_read[0], counts.by_partition) if export.digest else None
     changes, stamp = _write(export, table, decoded, stamp, link)
     commit = check_committed(export.table, head.version, stamp)
@@ -239,38 +245,62 @@ def _too_many(
     )  # fmt: skip
 
 
+class _Letters(NamedTuple):
+    """The dead-letter table before an export.
+
+    table: None if there is no table yet.
+    new: the records that are not in the table as open dead letters.
+    reopens: whether some of these records are in the table as dead letters with an outcome.
+    """
+
+    head: TableHead | None
+    table: PlainTable | None
+    new: pa.Table
+    reopens: bool = False
+
+
 def _open_letters(export: Export, head: TableHead) -> PlainTable | None:
     return PlainTable.open(export.dead_letters, head.version, EXPORT_DEAD_LETTERS)
 
 
-def _append_letters(export: Export, decoded: pa.Table, stamp: Stamp, start: Mapping[int, int]) -> None:
-    """Append the dead letters to their table, except those that are in the table already.
+def _look_up_letters(
+    export: Export, bad: pa.Table, table_id: str, start: Mapping[int, int], end: Mapping[int, int]
+) -> _Letters:
+    """Look up which records are dead letters already.
 
     As with Spark (`pipeline.delta.table_writing.append_undecodable`), only dead letters below the positions of the
     dead-letter table are looked up.
+
+    Args:
+        bad: the records that cannot be decoded.
+        start, end: by partition, the first offset that was read, and the offset after the last one.
     """
-    head = read_head(export.dead_letters, stamp.table_id)
+    head = read_head(export.dead_letters, table_id)
     if head is None:
-        table = PlainTable.create(export.dead_letters, EXPORT_DEAD_LETTERS, DEAD_LETTER_PROPERTIES)
-        guard = 0
-    else:
-        opened = _open_letters(export, head)
-        if opened is None:
-            raise ConflictError(
-                export.dead_letters,
-                "another writer changed the table's columns",
-                "Nothing is lost: start the job again.",
-            )
-        table, guard = opened, head.next_guard
-    bad = decoded.filter(decoded["_reason"].is_valid())
-    repeated = perhaps_written(head, start)
-    if repeated:
-        there = table.letters_below(repeated, stamp.table_id)
-        places = zip(bad["_partition"].to_pylist(), bad["_offset"].to_pylist(), strict=True)
-        bad = bad.filter(pa.array([place not in there for place in places], pa.bool_()))
-        if not len(bad):
-            return
-    count = len(bad)
+        return _Letters(None, None, bad)
+    table = _open_letters(export, head)
+    if table is None:
+        raise ConflictError(
+            export.dead_letters,
+            "another writer changed the table's columns",
+            "Nothing is lost: start the job again.",
+        )
+    repeated = perhaps_written(head, start, end)
+    if not repeated:
+        return _Letters(head, table, bad)
+    is_open = table.letters_below(repeated, table_id)
+    there = [
+        is_open.get(place) for place in zip(bad["_partition"].to_pylist(), bad["_offset"].to_pylist(), strict=True)
+    ]
+    return _Letters(head, table, bad.filter(pa.array([not each for each in there], pa.bool_())), False in there)
+
+
+def _append_letters(export: Export, found: _Letters, stamp: Stamp) -> None:
+    """Append the dead letters that are not in their table already."""
+    bad, count = found.new, len(found.new)
+    if not count:
+        return
+    table = found.table or PlainTable.create(export.dead_letters, EXPORT_DEAD_LETTERS, DEAD_LETTER_PROPERTIES)
     letters = {
         "reason": bad["_reason"],
         "detail": bad["_detail"],
@@ -284,4 +314,5 @@ def _append_letters(export: Export, decoded: pa.Table, stamp: Stamp, start: Mapp
         "table_id": pa.repeat(pa.scalar(stamp.table_id), count),
         "outcome": pa.nulls(count, pa.string()),
     }
-    table.append(pa.table(letters, schema=EXPORT_DEAD_LETTERS), stamp, guard)
+    guard = 0 if found.head is None else found.head.next_guard
+    table.append(pa.table(letters, schema=EXPORT_DEAD_LETTERS), letters_stamp(stamp, found.head), guard)

@@ -40,12 +40,12 @@ from pipeline.delta.export_plan import (
 )
 from pipeline.delta.exporting import export_increment
 from pipeline.delta.replaying import ReplayResult, replay
-from pipeline.delta.table_history import Commit, find_head, plan_from_history
+from pipeline.delta.table_history import Commit, find_head, plan_from_history, read_head
 from pipeline.delta.table_stamp import NewerTableError, Recent, Stamp, TableHead
 from pipeline.delta.without_spark import small_export
 from schemas.event_model import EventModel
 from storage_engine.errors import ConflictError
-from tests.pipeline.delta.order_log import KAFKA_ROWS, STEPS, Killed, Log, killed_in, rows, run
+from tests.pipeline.delta.order_log import KAFKA_ROWS, STEPS, Killed, Log, killed_in, rows, run, run_small
 from tests.pipeline.delta.order_models import (
     LargeOrder,
     MendedOrder,
@@ -546,6 +546,93 @@ def test_replay_appends_each_record_once_and_leaves_what_the_log_has_lost(
 
 def killed() -> None:
     raise Killed
+
+
+def test_a_dead_letter_is_open_again_if_its_record_is_again_no_row(
+    log: Log, append: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mended = replace(append, schema=schema_of(MendedOrder))
+    log.add(b"a", 1)
+    first = run(log, append).table_version
+    assert first is not None
+    log.add(b"b", RENAMED)
+    log.add(b"c", 3)
+    run(log, append)
+    whole = {b"a": 1, b"b": 7, b"c": 3}
+
+    def replay_it(expected: int) -> None:
+        assert replayed(log, mended).replayed == expected
+        assert numbers(append) == whole
+        assert [(row["offset"], row["outcome"]) for row in rows(append.dead_letters)] == [(1, "replayed")]
+
+    def is_open() -> bool:
+        return [(row["offset"], row["outcome"]) for row in rows(append.dead_letters)] == [(1, None)]
+
+    replay_it(1)
+    with monkeypatch.context() as patch:
+        killed_in("append_undecodable", after=True, patch=patch)
+        with pytest.raises(Killed):
+            run(log, append, ExportBounds(from_offsets={0: 1}))
+    assert numbers(append) == whole
+    assert is_open()
+    replay_it(1)
+    log.add(b"d", RENAMED)
+    assert run(log, append, ExportBounds(from_offsets={0: 1})).dead_letters == 2
+    assert numbers(append) == {b"a": 1, b"c": 3}
+    assert outcomes(append) == {1: None, 3: None}
+    assert sorted(row["offset"] for row in rows(append.dead_letters)) == [1, 3]
+    assert replayed(log, mended).replayed == 2
+    # After a RESTORE, too. An export without Spark leaves this to Spark.
+    table_at(append.table).restore(first)
+    assert run_small(log, append) is None
+    assert run(log, append).dead_letters == 2
+    assert outcomes(append) == {1: None, 3: None}
+    assert replayed(log, mended).replayed == 2
+    assert numbers(append) == {**whole, b"d": 7}
+    assert sorted(row["offset"] for row in rows(append.dead_letters)) == [1, 3]
+
+
+@pytest.mark.parametrize("log", [False, True], indirect=True)
+def test_dead_letters_are_not_written_again_if_the_log_of_their_table_has_only_stamps_of_another_table(
+    log: Log, append: Export
+) -> None:
+    other = replace(append, table=f"{append.table}-other")
+    log.add(b"a", 1)
+    first = run(log, append).table_version
+    assert first is not None
+    log.add(b"b", BAD)
+    run(log, append)
+    run(log, other)
+    letters = table_at(append.dead_letters)
+    letters.create_checkpoint()
+    storage = storage_at(append.dead_letters)
+    for version in range(letters.version()):
+        storage.delete(f"_delta_log/{version:020d}.json")
+    head = read_head(append.dead_letters, table_id(append))
+    assert head is not None
+    assert head.newest is None
+    table_at(append.table).restore(first)
+    log.add(b"c", BAD)
+    assert run(log, append).dead_letters == 2
+    found = [(row["table_id"], row["offset"]) for row in rows(append.dead_letters)]
+    assert sorted(found) == sorted([(table_id(append), 1), (table_id(append), 2), (table_id(other), 1)])
+
+
+def test_dead_letters_above_the_end_of_an_export_are_not_written_again(
+    log: Log, append: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value in (1, 2, BAD):
+        log.add(b"k", value)
+    with monkeypatch.context() as patch:
+        killed_in("_write", after=False, patch=patch, way=small_export)
+        with pytest.raises(Killed):
+            run(log, append)
+    assert dead_offsets(append) == [2]
+    strict = replace(append, schema=schema_of(LargeOrder))
+    run(log, strict, ExportBounds(up_to={0: 2}))
+    assert dead_offsets(append) == [0, 1, 2]
+    run(log, strict)
+    assert dead_offsets(append) == [0, 1, 2]
 
 
 def test_append_from_an_earlier_offset_replaces_the_rows_in_one_commit(log: Log, append: Export) -> None:

@@ -21,9 +21,19 @@ from deltalake import DeltaTable
 import lakelog
 from jobs.export import export
 from lakelog import Root
+from pipeline.delta.files import file_changes
 from pipeline.delta.table_history import DeltaLog
+from pipeline.delta.upkeep import deleted_files
+from pipeline.delta.without_spark import small_export
+from pipeline.export import several_exports
 from pipeline.export.export_request import add_export_options
 from pipeline.job import run_job
+from pipeline.stop_request import StopRequest
+from storage_engine.clock import SystemClock
+from storage_engine.config import BrokerConfig
+from storage_engine.storage.storage_opening import open_storage
+from storage_engine.topic.clean.topic_retention import delete_records
+from storage_engine.topic.topics import Topics
 
 PROJECT = Path(__file__).resolve().parents[3]
 SETTINGS = """
@@ -151,6 +161,55 @@ def test_each_export_makes_the_table_that_it_makes_alone(place: Place, run: Call
     assert place.tables() == TABLES | {"newest": [("a", 3), ("d", 5)]}
 
 
+def test_each_run_prints_its_warnings(place: Place, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report at the end shows only the last ones."""
+    monkeypatch.setattr(several_exports, "_MOST_WARNINGS", 2)
+    monkeypatch.setattr(several_exports, "_SHORTEST_SECONDS", 0.0)
+
+    def visits(*pages: str | None) -> None:
+        place.log.topic("visits").append([{"key": None, "value": page and f'{{"page": "{page}"}}'} for page in pages])
+
+    def lose_a_visit() -> None:
+        visits("/lost")
+        delete_records(Topics(open_storage(str(place.root)), BrokerConfig(), SystemClock()).chain("visits"), 0, 8)
+
+    nothing = partial(visits)
+    steps: list[Callable[[], None]] = [
+        partial(visits, None),
+        partial(visits, None),
+        partial(visits, None, None, "/"),
+        partial(visits, None),
+        nothing,
+    ]
+    steps += [lose_a_visit, nothing, partial(visits, "/end"), nothing]
+
+    def next_step(stop: StopRequest, seconds: float) -> None:
+        time.sleep(seconds)
+        if steps:
+            steps.pop(0)()
+        else:
+            stop.asked = True
+
+    monkeypatch.setattr(StopRequest, "wait", next_step)
+    settings = ["--set", "exports.visits.trigger=1 millisecond", "--set", "exports.visits.max.dead.letter.share=1"]
+    status, result, told = run("--only", "visits", *settings)
+    gap = "partition 0: retention deleted offsets 7 to 7 before they were exported"
+
+    def undecodable(text: str) -> str:
+        letters = place.root / "tables/dead_letters/export/visits"
+        return (
+            f"{text} could not be decoded and became dead letters in {letters}; `lakelog report` counts them by reason"
+        )
+
+    one = undecodable("1 record")
+    warnings = [line.partition("warning: ")[2] for line in told if "warning: " in line]
+    assert warnings == [
+        one, one, undecodable("2 records"), one, gap, gap,  # the next run passes the gap
+        f"visits: {one}", f"visits: {gap}",
+    ]  # fmt: skip
+    assert (status, result["records"], result["warnings"]) == (0, 8, warnings[-2:])
+
+
 def test_an_export_that_fails_stops_no_other(place: Place, run: Callable[..., Any]) -> None:
     place.order("e", "many")
     status, result, told = run()
@@ -227,6 +286,37 @@ def test_a_table_that_was_restored_to_before_its_checkpoint_is_continued(
         assert run("--only", "visits")[0] == 0
     expected = ["/", *(f"/{number}" for number in range(12)), "/after", "/after"]
     assert place.tables()["visits"] == sorted((page, 0, offset) for offset, page in enumerate(expected))
+
+
+def test_a_table_whose_files_were_deleted_before_their_commit_is_not_continued_until_it_is_restored(
+    place: Place, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("--only", "newest")[0] == 0
+    path = place.root / "tables/newest"
+    commit = file_changes.commit_changes
+
+    def commit_late(*arguments: Any) -> None:
+        """VACUUM has deleted the files, because the process was paused for a week."""
+        for file in {*path.glob("*.parquet")} - {Path(uri) for uri in DeltaTable(path).file_uris()}:
+            file.unlink()
+        commit(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(small_export, "commit_changes", commit_late)
+        patch.setattr(deleted_files, "_CHECKED_AFTER_MS", 0)
+        place.order("d", 5)
+        errors = [run("--only", "newest")]
+    errors.append(run("--only", "newest"))
+    place.order("e", 6)
+    errors.append(run("--only", "newest"))
+    for status, result, _ in errors:
+        assert (status, result["exit_status"]) == (1, 1)
+        assert "files that version 2 added were deleted before the commit" in result["error"]
+        assert "Restore the table to version 1 and start the export again." in result["error"]
+    assert DeltaTable(path).version() == 2
+    DeltaTable(path).restore(1)
+    assert run("--only", "newest")[0] == 0
+    assert place.tables()["newest"] == [("a", 3), ("b", 2), ("d", 5), ("e", 6)]
 
 
 def test_a_wrong_mode_is_named_by_its_place(place: Place, run: Callable[..., Any]) -> None:

@@ -50,6 +50,7 @@ def test_a_schema_is_read_from_a_registry_with_the_schemas_to_which_it_refers(se
     order = server.add(json.dumps(ORDER), "order", references=[("shop.Part", "part"), ("shop.Item", "shop item")])
     registry = client(server)
     registry.check()
+    server.schemas[item] |= {"schemaType": None, "references": None}  # some servers write null instead of nothing
     assert registry.find(item) == WrittenSchema("AVRO", json.dumps(ITEM))
     assert registry.find(order) == WrittenSchema("AVRO", json.dumps(ORDER), (json.dumps(ITEM), json.dumps(PART)))
     assert registry.find(99) is None

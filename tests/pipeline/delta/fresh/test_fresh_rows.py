@@ -456,6 +456,23 @@ def test_a_schema_that_an_export_would_refuse(tmp_path: Path, schema: str | None
     assert problem in str(refused.value)
 
 
+def test_an_argument_of_a_wrong_type(tmp_path: Path) -> None:
+    topic = exported(tmp_path)
+    fields = topic.export.schema.text if topic.export.schema is not None else None
+    wrong: list[tuple[str, Any, str]] = [
+        ("table", 5, "table: expected a path or a URI, found int 5. Give the path or the URI of the table."),
+        ("table", b"tables/orders", "table: expected a path or a URI, found bytes"),
+    ]
+    for name in ("schema", "registry", "key_schema", "key_registry"):
+        for value, shown in ((5, "int"), (b"n BIGINT", "bytes"), ("", "an empty text")):
+            wrong.append((name, value, f"{name}: found {shown}. Write the text of the setting"))
+    for name, value, problem in wrong:
+        with pytest.raises(ConfigError) as refused:
+            topic.topic.table(**{"schema": fields, name: value})
+        assert problem in str(refused.value)
+    assert topic.topic.table(Path("tables/orders"), schema=fields).version == 1
+
+
 def test_a_column_of_another_type(tmp_path: Path) -> None:
     topic = exported(tmp_path)
     with pytest.raises(TableSchemaError, match="column number has another type than the same field in the schema"):

@@ -22,13 +22,15 @@ from pipeline.delta.export_plan import (
     TableSchemaError,
     TopicRecreatedError,
 )
+from pipeline.delta.exporting import ReadRecords, export_increment
 from pipeline.delta.rebuild import rebuilding
 from pipeline.delta.rebuild.lost_rows import LostRows, RowsWouldBeLostError, check_lost
 from pipeline.delta.rebuild.rebuilding import RebuildOptions, RebuildResult, rebuild_table
+from pipeline.delta.replaying import replay
 from pipeline.delta.table_history import read_head
 from storage_engine.errors import ConflictError
 from storage_engine.progress import NO_PROGRESS
-from tests.pipeline.delta.order_models import MendedOrderWithPrice, OrderWithText, schema_of
+from tests.pipeline.delta.order_models import MendedOrder, MendedOrderWithPrice, OrderWithText, schema_of
 from tests.pipeline.delta.proof.exported_topic import ExportedTopic, some_orders, whole
 from tests.roots.delta_tables import rows_of_table, table_at
 
@@ -36,20 +38,25 @@ pytestmark = pytest.mark.spark
 Row = dict[str, Any]
 
 
+def reading(spark: SparkSession, topic: ExportedTopic) -> ReadRecords:
+    state = topic.state()
+    return lambda first, end, known, then=RECORDS: read_topic(
+        spark, topic.storage, state, first, end, known, NO_PROGRESS, then
+    )
+
+
 def rebuild(
     spark: SparkSession, topic: ExportedTopic, export: Export, accepted_lost: int = 0, max_share: float = 1,
     bounds: ExportBounds = NO_BOUNDS,
 ) -> RebuildResult:  # fmt: skip
-    state, head = topic.state(), read_head(export.table)
+    head = read_head(export.table)
     assert head is not None
     return rebuild_table(
         spark,
         export,
         head,
         topic.ranges(),
-        lambda first, end, known, then=RECORDS: read_topic(
-            spark, topic.storage, state, first, end, known, NO_PROGRESS, then
-        ),
+        reading(spark, topic),
         topic.ranges,
         options=RebuildOptions(accepted_lost, bounds, max_share),
     )
@@ -171,6 +178,25 @@ def test_a_rebuild_without_digests_and_without_new_records_leaves_no_row_that_ma
     assert [each.problem for each in topic.prove().findings.differences] == ["another value in price"]
 
 
+def test_rows_that_were_exported_without_a_column_do_not_differ(spark: SparkSession, tmp_path: Path) -> None:
+    for mode in (ExportMode.APPEND, ExportMode.UPSERT):
+        topic = ExportedTopic(tmp_path / mode, mode, partitions=1)
+        price = b'{"number": %d, "price": 2.5}'
+        whole_rows = replace(topic.export, headers=mode is ExportMode.APPEND, schema=schema_of(MendedOrderWithPrice))
+        for key, export in [
+            (b"a", whole_rows), (b"b", replace(whole_rows, headers=False, schema=schema_of(MendedOrder))), (b"c", whole_rows),
+        ]:  # fmt: skip
+            topic.export = export
+            topic.append((key, price % 1))
+            export_increment(spark, export, topic.ranges(), reading(spark, topic))
+        proof = whole(topic.prove())
+        assert [row["price"] for row in rows(topic.export)] == [2.5, None, 2.5]
+        assert (proof["answer"], proof["differences"], proof["equal"]) == ("equal as far as the log can tell", [], 2)
+        # A row that is newer than such an export must have the column.
+        table_at(topic.export.table).update(predicate="_offset = 2", updates={"price": "NULL"})
+        assert [tuple(each) for each in topic.prove().findings.differences] == [(0, 2, "another value in price")]
+
+
 def test_what_compaction_removed_is_lost_only_if_no_newer_record_decides(spark: SparkSession, tmp_path: Path) -> None:
     topic = ExportedTopic(tmp_path, partitions=1)
     topic.append((b"stale", 1), (b"replaced", 2), (b"deleted", 3), (b"stays", 4))
@@ -201,6 +227,26 @@ def test_a_column_of_another_type_and_too_many_dead_letters(spark: SparkSession,
     ]  # fmt: skip
     assert [(row["_key"], row["number"]) for row in rows(text)] == [(b"b", "two")]
     assert outcomes(topic) == {0: None, 1: "replayed"}
+
+
+def test_a_dead_letter_that_a_rebuild_leaves_without_a_row_is_open_again(spark: SparkSession, tmp_path: Path) -> None:
+    topic = ExportedTopic(tmp_path, partitions=1)
+    topic.append((b"k", b'{"nummer": 2}'), (b"k", 3))
+    topic.run_export()
+
+    def replayed(export: Export) -> int:
+        return replay(spark, export, topic.ranges(), reading(spark, topic), topic.ranges).replayed
+
+    replayed(topic.export)
+    assert outcomes(topic) == {0: "superseded"}
+    history = replace(topic.export, mode=ExportMode.APPEND)
+    rebuild(spark, topic, history)
+    assert outcomes(topic) == {0: None}
+    mended = replace(history, schema=schema_of(MendedOrder))
+    assert replayed(mended) == 1
+    assert [(row["_offset"], row["number"]) for row in rows(history)] == [(0, 2), (1, 3)]
+    assert outcomes(topic) == {0: "replayed"}
+    assert whole(topic.prove(mended))["answer"] == "equal"
 
 
 class Killed(BaseException):

@@ -146,9 +146,10 @@ def test_many_small_exports_leave_few_files_and_the_same_rows(
             for table in tables:
                 set_properties(table, properties)
         for table in tables:
+            age(table)  # the log no longer names the removed files before a checkpoint, so their own time counts
             kept(table)
             assert live_files(table) <= RULE.files + 1
-    if properties:
+    if properties and STORE == "posix":
         # The log keeps the commits from the last but one checkpoint on.
         assert log_files(export.table) <= 2 * 22 + 3
         rows_files = [name for name in names_in(export.table) if name.endswith(".parquet") and "/" not in name]
@@ -234,6 +235,11 @@ def test_removed_files_and_files_without_a_commit_are_deleted_after_their_retent
     done = kept(append.table, ALL)
     assert done.deleted == 3  # the joined files
     assert_as_at_once(log, append)
+    for hours, stays in [(0, True), (23, True), (25, False)]:  # an export may still commit a younger file
+        moment = time.time() - hours * 3600
+        os.utime(orphans[1], (moment, moment))
+        kept(append.table, ALL)
+        assert orphans[1].exists() == stays
 
 
 @AGED
@@ -500,7 +506,9 @@ def test_a_killed_upkeep_leaves_the_table_whole(
     before = by_offset(append.table)
     head = read_head(append.table)
     assert head is not None
-    assert dying_upkeep(step, append.table) == KILLED
+    age(append.table)
+    dies = STORE == "posix" or not step.startswith("deletion")  # elsewhere no file is old enough
+    assert dying_upkeep(step, append.table) == (KILLED if dies else 0)
     assert by_offset(append.table) == before
     after = read_head(append.table)
     assert after is not None
