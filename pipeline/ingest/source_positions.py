@@ -129,8 +129,9 @@ class PositionedSource:
         writer = state.writer
         if not self.tells_ends or (writer.source, writer.reads) == (self.name, self.selection):
             return True
+        topics = {partition.rpartition("/")[0].rpartition("/")[2] for partition in state.positions[self.name]}
         try:
-            return any(may_read(self.options, partition.rsplit("/", 2)[-2]) for partition in state.positions[self.name])
+            return any(may_read(self.options, topic) for topic in topics)
         except ConfigError:  # Kafka's pattern has syntax that only Java knows
             return True
 

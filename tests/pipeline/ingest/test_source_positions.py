@@ -16,6 +16,7 @@ from pipeline.ingest.source_positions import POSITION, POSITION_OF, PositionedSo
 from pipeline.settings import Settings, load_settings
 from storage_engine.errors import ConfigError, CorruptionError, OffsetOutOfRangeError, PositionsError
 from storage_engine.topic.append.committed_positions import MOST_SOURCE_PARTITIONS
+from storage_engine.topic.chain.topic_state import TopicState, Writer
 from tests.stores import storage_at
 
 SETTINGS = """
@@ -29,6 +30,7 @@ ingest:
   position.source: {name}
 """
 MESSAGES = "topic, partition, offset"
+NO_WRITER = Writer(query=None)
 KAFKA = PositionedSource("k", ("topic", "partition", "offset"), "kafka")
 LAKELOG = PositionedSource("lakelog", ("topic", "partition", "offset"), "lakelog")
 
@@ -44,6 +46,13 @@ def rows(*found: tuple[object, ...]) -> pa.RecordBatch:
     columns = list(zip(*found, strict=True))
     names = [f"{POSITION_OF}{number}" for number in range(len(columns) - 1)] + [POSITION]
     return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], names)
+
+
+def state(positions: dict[str, dict[str, int]], writer: Writer = NO_WRITER) -> TopicState:
+    return TopicState(
+        id="b", parent="a", version=7, written_ms=0, change="", topic="t", topic_id="T", configs={}, queries={},
+        writer=writer, positions=positions, partitions=(),
+    )  # fmt: skip
 
 
 def offsets(source: object) -> bytes:
@@ -179,6 +188,25 @@ def test_a_stream_of_lakelog_tells_where_it_began_in_its_first_end(tmp_path) -> 
     with pytest.raises(OffsetOutOfRangeError, match="begins at offset 5 of the source partition one/0"):
         LAKELOG.check_start(storage, "cp", {"ID/one/0": 3})
     LAKELOG.check_start(storage, "cp", {"ID/one/0": 4, "ID/one/1": 0, "NEW/new/0": 0, "OLD/one/0": 0})
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "position", "known"),
+    [
+        ("kafka", {"subscribe": "one, two"}, "one/0", True),
+        ("kafka", {"subscribe": "two"}, "one/0", False),
+        ("kafka", {"subscribepattern": "[o[n]]e"}, "two/0", True),  # only Java knows this pattern
+        ("lakelog", {"subscribepattern": "^on"}, "ID/one/0", True),
+        ("lakelog", {"assign": '{"two": [0]}'}, "ID/one/0", False),
+        ("lakelog", {"subscribe": "two"}, "of another kind", False),
+        ("json", {}, "shard", True),
+    ],
+)
+def test_a_topic_knows_a_stream_by_the_topics_that_the_stream_reads(kind, options, position, known) -> None:
+    source = PositionedSource("s", (), kind, options)
+    assert source.is_known(state({"s": {position: 3}})) is known
+    assert source.is_known(state({"s": {}}, Writer(query="q", source="s", reads=source.selection)))
+    assert not source.is_known(state({"other": {position: 3}}))
 
 
 def test_partitions_that_are_committed_beyond_the_checkpoint_are_named() -> None:
