@@ -54,7 +54,10 @@ were replaced.
 """
 ROOT_FOLDER = "meta/@root"
 ROOT_RECORD = f"{ROOT_FOLDER}/format.json"
-_ROOT_REMEDY = "`lakelog verify --repair` undoes one changed byte. Otherwise restore this file from a backup."
+_ROOT_REMEDY = (
+    "`lakelog verify --repair` restores this file if all other documents end with a digest. Otherwise restore this file"
+    " from a backup."
+)
 _OLDER_ROOT = f"If this file was restored from a root without digests, remove {ROOT_RECORD} and try again."
 
 
@@ -71,9 +74,8 @@ def begin_root(storage: Storage) -> None:
         StorageError: the storage refused or failed.
     """
     if next(storage.list("meta/"), None) is None:
-        body = json.dumps({"format": FORMAT, "first": FORMAT}, separators=(",", ":")).encode()
         try:
-            storage.put_new(ROOT_RECORD, encode_document(ROOT_RECORD, body))
+            storage.put_new(ROOT_RECORD, root_record())
         except AlreadyExistsError:
             pass  # another process put the record; all processes put the same bytes
         except AmbiguousPutError as unclear:
@@ -82,6 +84,16 @@ def begin_root(storage: Storage) -> None:
             except NotFoundError:
                 raise unclear from None
             storage.sync_names(ROOT_FOLDER)
+
+
+def root_record() -> bytes:
+    """The bytes of the root's record, which are the same in every root."""
+    return encode_document(ROOT_RECORD, json.dumps({"format": FORMAT, "first": FORMAT}, separators=(",", ":")).encode())
+
+
+def has_digest(key: str, data: bytes) -> bool:
+    """Whether a document ends with a digest. The digest is not checked."""
+    return _split(_LINES_END if key.endswith(".jsonl") else _OBJECT_END, data)[1] is not None
 
 
 def _began_with_digests(storage: Storage, key: str) -> bool:

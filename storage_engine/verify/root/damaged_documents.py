@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.storage import Storage
 from storage_engine.topic.append.staged_list import STAGED_LISTS
-from storage_engine.topic.chain.documents import ASIDE, ROOT_FOLDER, decode_document, decode_lines
+from storage_engine.topic.chain.documents import (
+    ASIDE,
+    ROOT_FOLDER,
+    ROOT_RECORD,
+    decode_document,
+    decode_lines,
+    has_digest,
+)
 
 A_DOCUMENT = "a document"
 
@@ -29,6 +37,15 @@ def damaged_documents(storage: Storage, topic: str | None = None) -> Iterator[Co
         except CorruptionError as error:
             if error.file == key:  # otherwise the error is again the one about the root's record
                 yield error
+
+
+def all_have_digests(storage: Storage) -> bool:
+    """Whether all documents of the root end with a digest, apart from the root's own record."""
+    for key in _document_keys(storage, None):
+        with suppress(NotFoundError):  # removed meanwhile
+            if key != ROOT_RECORD and not has_digest(key, storage.read(key)):
+                return False
+    return True
 
 
 def _document_keys(storage: Storage, topic: str | None) -> list[str]:

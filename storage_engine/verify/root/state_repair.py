@@ -5,6 +5,7 @@ A damaged document is restored only if its content is proved. The proof is the d
 or an undamaged document. Documents are restored in this order:
 
     document with one wrong byte   The digest proves which byte restores the document.
+    record of the root's format    The content is the same in every root whose documents all have digests.
     list of segments               The version before the first version that names the list has the same segments. The
                                    digest proves this.
     history file                   The file is derived from its versions, if all of them still exist.
@@ -51,9 +52,11 @@ from storage_engine.quantities import counted, shown_size
 from storage_engine.storage import Storage
 from storage_engine.topic.chain.documents import (
     FORMAT,
+    ROOT_RECORD,
     NewerDocumentError,
     decode_document,
     digest_of,
+    root_record,
     set_aside,
     undo_one_byte,
 )
@@ -74,7 +77,7 @@ from storage_engine.topic.chain.version_files import encode_state, retired_versi
 from storage_engine.topic.ingest_reports import is_report
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.findings import Restored
-from storage_engine.verify.root.damaged_documents import A_DOCUMENT, damaged_documents
+from storage_engine.verify.root.damaged_documents import A_DOCUMENT, all_have_digests, damaged_documents
 from storage_engine.verify.root.lost_versions import lost_versions
 from storage_engine.verify.root.proven_state import ProvenState, prove_state
 
@@ -100,6 +103,10 @@ def repair_documents(topics: Topics, topic: str | None = None) -> list[Restored]
             position = next(at for at, (one, other) in enumerate(zip(data, fitting, strict=True)) if one != other)
             _replace(storage, error.file, data, fitting)
             done.append(Restored(error.file, f"the byte at position {position}", "the digest of the document"))
+        elif error.file == ROOT_RECORD and not isinstance(error, NewerDocumentError) and all_have_digests(storage):
+            _replace(storage, error.file, data, root_record())
+            source = "the constant content of this file; all other documents have digests"
+            done.append(Restored(error.file, "the format of the root's documents", source))
         elif is_report(error.file) and not isinstance(error, NewerDocumentError):
             set_aside(storage, error.file, data)
             storage.delete(error.file)

@@ -518,6 +518,25 @@ def test_the_roots_own_record_comes_back_before_what_is_judged_by_it(storage: St
     is_whole(storage)
 
 
+@pytest.mark.parametrize("content", [b"", b'{"format":1}', b'{"format":2,"first":2,"digest":"'])
+def test_the_roots_own_record_comes_back_if_all_documents_have_digests(storage: Storage, content: bytes) -> None:
+    whole = damage(storage, ROOT_RECORD, lambda data: content)
+    without = f"meta/t/groups/{'0' * 20}.json"
+    storage.put_new(without, b'{"format":1}')
+    assert repair_documents(another(storage)) == []
+    assert storage.read(ROOT_RECORD) == content
+    storage.delete(without)
+    assert [done.file for done in repair_documents(another(storage), "t")] == [ROOT_RECORD]
+    assert storage.read(ROOT_RECORD) == whole
+    is_whole(storage)
+
+
+def test_the_record_of_a_newer_lakelog_is_left(storage: Storage) -> None:
+    damage(storage, ROOT_RECORD, lambda data: b'{"format":3}')
+    assert repair_documents(another(storage)) == []
+    assert storage.read(ROOT_RECORD) == b'{"format":3}'
+
+
 def test_a_repaired_list_stops_no_sweep(storage: Storage) -> None:
     put_list(storage, StagedBatch(BatchIdentity("q", 0, "0" * 64), ()))
     (listed,) = [file.key for file in storage.list("staging/batches/")]
