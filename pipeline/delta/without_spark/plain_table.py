@@ -1,9 +1,9 @@
 """Reads and writes a Delta table with the deltalake library, at the version from which an export was planned.
 
 Only plain tables are opened. A plain table needs version 1 of Delta's protocol for readers, and at most version 2 for
-writers. It has exactly the expected columns and partition columns, and no constraints. If files are removed, the table
-must also have no files with timestamps of type INT96, and no files whose path has letters that are not ASCII. Spark
-exports to all other tables.
+writers. It has exactly the expected columns, in any order, the expected partition columns, and no constraints. If files
+are removed, the table must also have no files with timestamps of type INT96, and no files whose path has letters that
+are not ASCII. Spark exports to all other tables.
 
 **The guard.** Spark skips a commit if an earlier commit with the same application id has the same version, or a higher
 version. The library deltalake checks less: it compares a new commit only with commits that were made after the table
@@ -153,21 +153,29 @@ def has_unencoded_paths(table: DeltaTable) -> bool:
 
 
 def has_columns(table: DeltaTable, columns: pa.Schema, partition_by: Sequence[str] | None) -> bool:
-    """Whether the table has these columns, whatever their comments are (`pipeline.delta.comments`).
+    """Whether the table has these columns, in any order and with any comments (`pipeline.delta.comments`). Spark adds the
+    column of a new field after the other columns.
 
     Args:
         partition_by: its partition columns; None: they may be any.
     """
     if partition_by is not None and table.metadata().partition_columns != list(partition_by):
         return False
-    return without_comments(table.schema()) == without_comments(Schema.from_arrow(nullable_columns(columns)))
+    return _fields(table.schema()) == _fields(Schema.from_arrow(nullable_columns(columns)))
 
 
-def without_comments(columns: Schema) -> object:
+def _fields(columns: Schema) -> dict[str, object]:
+    """The JSON of each column without its comment, by name."""
+    fields = without_comments(columns)["fields"]
+    return {each["name"]: each for each in fields}
+
+
+def without_comments(columns: Schema) -> dict[str, Any]:
     """The JSON of columns, without their comments."""
-    return json.loads(
+    found: dict[str, Any] = json.loads(
         columns.to_json(), object_hook=lambda item: {name: item[name] for name in item if name != "comment"}
     )
+    return found
 
 
 class PlainTable:
@@ -205,7 +213,7 @@ class PlainTable:
             changes_files = STALE_SINCE.name in columns.names and not knows_files
             if not fits or (changes_files and has_unencoded_paths(table)):
                 return None
-        opened = cls(path, table, columns)
+        opened = cls(path, table, pa.schema([columns.field(each.name) for each in table.schema().fields]))
         if changes_files and have_int96(open_storage(path), [(each.name, each.size) for each in opened.files]):
             return None
         return opened
@@ -288,7 +296,7 @@ class PlainTable:
         with _conflicts(self._path), deltalake_errors(self._path, "Nothing was exported."):
             properties = self._commit(stamp, guard)
             write_deltalake(
-                self._table, rows.cast(self._columns), mode="append", commit_properties=properties,
+                self._table, rows.select(self._columns.names).cast(self._columns), mode="append", commit_properties=properties,
                 writer_properties=self._writer,
             )  # fmt: skip
 

@@ -20,6 +20,7 @@ from pydantic import Field
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.delta.export_plan import Export, ExportMode
+from pipeline.delta.rows.row_columns import DIGEST
 from pipeline.delta.table_properties import TableLayout
 from pipeline.delta.without_spark import small_export
 from pipeline.delta.without_spark.row_changes import IncrementRecords, RecordPlace, TableRow
@@ -27,7 +28,7 @@ from schemas.event_model import EventModel
 from storage_engine.errors import ConflictError, StorageError
 from tests.pipeline.delta.order_log import Log, rows, run
 from tests.pipeline.delta.order_log import run_small as small
-from tests.pipeline.delta.order_models import WideOrder, schema_of
+from tests.pipeline.delta.order_models import MendedOrderWithPrice, WideOrder, schema_of
 from tests.roots.delta_tables import commit_file, is_table, table_at
 from tests.stores import root_at
 
@@ -180,6 +181,45 @@ def test_what_is_not_small(log: Log, append: Export, monkeypatch: pytest.MonkeyP
     assert small(log, append) is None  # the position is no longer known: the table has no stamp at this version
     run(log, append)
     assert [row["number"] for row in by_offset(append.table)] == [0, 1, 2, 3, 9]
+
+
+@pytest.mark.parametrize(
+    ("mode", "layout"),
+    [
+        (ExportMode.APPEND, TableLayout()),
+        (ExportMode.UPSERT, TableLayout()),
+        (ExportMode.UPSERT, TableLayout(deletion_vectors=True)),
+    ],
+)
+def test_a_new_field_needs_spark_only_once(
+    log: Log, upsert: Export, tmp_path: Path, mode: ExportMode, layout: TableLayout
+) -> None:
+    """Spark adds its column after all other columns."""
+    export = replace(upsert, mode=mode, layout=layout, digest=True)
+    for key, number in [(b"a", 1), (b"b", 2), (b"c", 3)]:
+        log.add(key, number)
+    small(log, export)
+    export = replace(export, schema=schema_of(MendedOrderWithPrice))
+    log.add(b"a", b'{"number": 4, "price": 2.5}')
+    assert small(log, export) is None
+    run(log, export)
+    log.add(b"b", b'{"number": 5, "price": 3.5}')
+    log.add(b"d", b"bad")
+    assert small(log, export) is not None
+    log.add(b"c", b'{"number": 6, "price": 4.5}')
+    log.with_spark = True
+    assert run(log, export).written == 1
+    columns = table_at(export.table).schema().to_arrow().names
+    assert columns[-1] == "price"
+    at_once = replace(
+        export, table=root_at(tmp_path / "at once"), dead_letters=root_at(tmp_path / "their dead letters"), digest=False
+    )
+    log.with_spark = False
+    assert small(log, at_once) is not None
+    without_digests = [{name: row[name] for name in row if name != DIGEST.name} for row in by_offset(export.table)]
+    assert without_digests == by_offset(at_once.table)
+    by_spark = log.spark.read.format("delta").load(export.table).toArrow().sort_by("_offset")
+    assert by_spark.to_pylist() == by_offset(export.table)
 
 
 @pytest.mark.parametrize(
