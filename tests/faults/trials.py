@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
+from unittest.mock import patch
 
 from storage_engine.clock import ManualClock
 from storage_engine.errors import LogError
@@ -33,12 +34,13 @@ from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.findings import Kind, problems
+from storage_engine.verify.root import lost_versions
 from storage_engine.verify.root.root_check import check_root
 from storage_engine.verify.root.root_repair import repair_root
 from storage_engine.verify.segment_check import Options
 from tests.faults.calls import Aim, Call, Fault, Tap
 from tests.faults.disk import Image, read_image, write_image
-from tests.faults.operations import DAY_MS, SWEEPING, Acknowledge, Operation
+from tests.faults.operations import DAY_MS, SWEEPING, Acknowledge, Operation, Pruning
 from tests.faults.system_calls import SystemCalls
 from tests.faults.verbs import CountedStorage
 from tests.faults.world import BROKER, START, Contents, ViolatedError, World, read
@@ -285,6 +287,7 @@ def sweep(world: World) -> None:
         raise ViolatedError(f"temporary files stay for good: {stray}")
 
 
+@patch.object(lost_versions, "KEPT_VERSIONS", Pruning.keep)
 def verify(world: World) -> None:
     """`lakelog verify --deep`, with --repair where it offers that; then nothing may be wrong."""
     found = check_root(world.topics, None, None, Options(deep=True), threads=1)
