@@ -160,6 +160,15 @@ def history_starts(storage: Storage, topic: str) -> Iterator[int]:
             yield int(found[1])
 
 
+def missing_starts(storage: Storage, topic: str) -> Iterator[int]:
+    """The first version of each history file that is missing between two others. Pruning writes the files in order, so
+    such a file was lost."""
+    for start, following in pairwise(list(history_starts(storage, topic))):
+        while (start := file_end(start)) < following:
+            if not is_rolled_up(storage, topic, start):  # a listing may lack a file that was put during the listing
+                yield start
+
+
 def has_other(storage: Storage, state: TopicState) -> bool:
     """Whether an undamaged history file contains another version of this number."""
     try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from storage_engine.errors import ConfigError, LogError
 from storage_engine.storage import Storage
-from storage_engine.topic.chain.history_file import history_starts, read_history_file
+from storage_engine.topic.chain.history_file import history_key, history_starts, missing_starts, read_history_file
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.state_checks import oddities
 from storage_engine.topic.chain.topic_state import RESTORED, TopicState
@@ -43,6 +43,10 @@ def check_chain(topics: Topics, name: str) -> Iterator[Finding]:
             yield from _wrong_step(before, state, place)
         yield from _odd_state(state, topics, place)
         before = state
+    for version in missing_starts(storage, name):
+        place = f"{storage.uri}/{history_key(name, version)}"
+        remedy = "restore the file from a backup; no records of the topic depend on it"
+        yield Finding(Kind.STATE, place, 0, "a history file", "none", remedy)
     for version in history_starts(storage, name):
         try:
             read_history_file(storage, name, version)

@@ -458,6 +458,18 @@ def test_a_pruned_chain_is_whole_and_damaged_history_is_found(root, monkeypatch)
     assert [each.kind for each in root.problems()] == [Kind.STATE], "versions are gone that nothing tells of"
 
 
+def test_a_history_file_that_is_missing_between_others_is_found(root, monkeypatch) -> None:
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
+    monkeypatch.setattr(lost_versions, "KEPT_VERSIONS", 2)
+    prune(root.topics.storage, root.topics.chain("t"), keep=2)
+    assert root.problems() == []
+    lost = file_in(root.storage, f"meta/t/history/{2:020d}.jsonl")
+    lost.unlink()
+    assert [(each.kind, each.file, each.expected, each.found) for each in root.problems()] == [
+        (Kind.STATE, str(lost), "a history file", "none")
+    ]
+
+
 def test_a_state_that_its_files_contradict_is_found(root) -> None:
     state = root.topics.state("t")
     segment = list(state.partitions[0].segments[-1])
