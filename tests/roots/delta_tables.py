@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from deltalake import DeltaTable
 from lakelog.delta_options import delta_options
 from storage_engine.storage import Storage
 from storage_engine.storage.storage_opening import open_storage
-from tests.stores import StoreFile, file_in
+from tests.stores import STORE, StoreFile, file_in
 
 
 def table_at(uri: str, version: int | None = None) -> DeltaTable:
@@ -27,6 +29,14 @@ def is_table(uri: str) -> bool:
 def commit_file(uri: str, version: int) -> Path | StoreFile:
     """The file of a commit of the table at a path or URI."""
     return file_in(open_storage(uri), f"_delta_log/{version:020}.json")
+
+
+def age(folder: Path | str) -> None:
+    """Let all files of a folder be 40 days old, if a client can set the times of files."""
+    if STORE == "posix":
+        for file in Path(folder).iterdir():
+            if file.is_file():
+                os.utime(file, (time.time() - 40 * 86_400,) * 2)
 
 
 def open_table(storage: Storage, key: str) -> DeltaTable:

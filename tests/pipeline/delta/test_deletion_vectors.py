@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -34,7 +33,7 @@ from storage_engine.topic.readers.consumer_files import read_consumers
 from tests.pipeline.delta.order_log import Log, run
 from tests.pipeline.delta.order_models import Order, schema_of
 from tests.pipeline.delta.proof.exported_topic import KEYS, ExportedTopic
-from tests.roots.delta_tables import table_at
+from tests.roots.delta_tables import age, table_at
 from tests.roots.duckdb_delta import rows_in_duckdb
 from tests.stores import root_at
 
@@ -170,8 +169,7 @@ def test_maintenance_keeps_a_table_with_deletion_vectors_small(
         assert operations == ["WRITE", "MERGE"]
         rows = with_deltalake(table)
         for _ in range(2):  # the second run deletes the files that the first run joined
-            for file in Path(table).glob("*.parquet"):
-                os.utime(file, (1_700_000_000, 1_700_000_000))  # no younger file that the log does not name is deleted
+            age(table)  # no younger file that the log does not name is deleted
             report = keep_tables(topic.topics, ["orders"], SmallFileRule(1, 32 << 20))
             assert (report.warnings, report.failures) == ([], [])
         assert vectors(table_at(table)) == 0

@@ -37,7 +37,7 @@ from tests.pipeline.delta.order_log import run_small as small
 from tests.pipeline.delta.order_models import schema_of
 from tests.pipeline.delta.test_small_export import EVERYTHING, Everything, by_offset, schema_text
 from tests.pipeline.delta.upkeep.dying_upkeep import KILLED, STEPS
-from tests.roots.delta_tables import commit_file, is_table, table_at
+from tests.roots.delta_tables import age, commit_file, is_table, table_at
 from tests.stores import STORE, files_below, root_at
 
 RULE = SmallFileRule(15, 32 << 20)
@@ -46,7 +46,6 @@ NO_RETENTION = {
     "delta.logRetentionDuration": "interval 0 days",
     "delta.deletedFileRetentionDuration": "interval 0 days",
 }
-DAYS_40 = 40 * 86_400
 CHANCE = random.Random()
 AGED = pytest.mark.posix("sets the times of files")
 
@@ -112,16 +111,6 @@ def names_in(folder: str) -> list[str]:
 
 def log_files(table: str) -> int:
     return len(names_in(f"{table}/_delta_log"))
-
-
-def age(folder: str) -> None:
-    """Let all files of a folder be 40 days old, if a client can set the times of files."""
-    if STORE != "posix":
-        return
-    moment = time.time() - DAYS_40
-    for file in Path(folder).iterdir():
-        if file.is_file():
-            os.utime(file, (moment, moment))
 
 
 def kept(table: str, rule: SmallFileRule = RULE) -> TableUpkeep:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,12 +31,11 @@ from storage_engine.storage.storage_opening import open_storage
 from tests.pipeline.delta.files.test_upserting import commit, made_table, order, upserted
 from tests.pipeline.delta.order_models import Order, schema_of
 from tests.pipeline.delta.upkeep.test_table_upkeep import names_in
-from tests.roots.delta_tables import commit_file, table_at
+from tests.roots.delta_tables import age, commit_file, table_at
 from tests.stores import root_at
 
 FEW = SmallFileRule(100, 32 << 20)
 ALL = SmallFileRule(1, 32 << 20)
-DAYS_40 = 40 * 86_400
 AGED = pytest.mark.posix("sets the times of files")
 
 
@@ -71,12 +68,6 @@ def kept(table: str, rule: SmallFileRule = FEW) -> TableUpkeep:
     done = keep_table(table, rule)
     assert done is not None
     return done
-
-
-def age(folder: Path, days: int = 40) -> None:
-    for file in folder.iterdir():
-        if file.is_file():
-            os.utime(file, (time.time() - days * 86_400,) * 2)
 
 
 @pytest.mark.parametrize("has_vectors", [False, True])
