@@ -32,7 +32,6 @@ from unittest.mock import patch
 import pytest
 from typing_extensions import Buffer
 
-from storage_engine.errors import NotFoundError
 from storage_engine.storage import Storage, StoredFile
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.storage.storage_opening import open_storage
@@ -140,15 +139,6 @@ class StoreFile:
 def file_in(storage: Storage, key: str) -> Path | StoreFile:
     """A file of a root: a path if the root is local."""
     return storage.root / key if storage.root is not None else StoreFile(storage, key)
-
-
-def exists(storage: Storage, key: str) -> bool:
-    """Whether there is a file with this key."""
-    try:
-        storage.read(key, 0, 1)
-    except NotFoundError:
-        return False
-    return True
 
 
 @contextmanager

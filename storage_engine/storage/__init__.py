@@ -30,7 +30,7 @@ from typing import Protocol, Self, TypeVar
 
 from typing_extensions import Buffer
 
-from storage_engine.errors import ConfigError, StorageAccessError, UnsupportedError
+from storage_engine.errors import ConfigError, NotFoundError, StorageAccessError, UnsupportedError
 
 TEMPORARY = ".tmp-"
 """The prefix of temporary names. A put may first write a file under such a name, and a crash may leave this file. No
@@ -379,6 +379,15 @@ def needed(capability: _Capability | None, storage: Storage, operation: str, rem
     if capability is None:
         raise UnsupportedError(f"root {storage.uri}", f"{operation} is not possible on this kind of storage", remedy)
     return capability
+
+
+def exists(storage: Readable, key: str) -> bool:
+    """Whether there is a file with this key. Unlike a listing, the answer is never stale."""
+    try:
+        storage.read(key, 0, 1)
+    except NotFoundError:
+        return False
+    return True
 
 
 def check_key(key: str) -> None:

@@ -20,7 +20,7 @@ from pipeline.delta.table_stamp import TableHead, stamp_document
 from pipeline.delta.vectors.vector_files import DeletionVector
 from pipeline.delta.without_spark.log_commits import commit_key
 from storage_engine.errors import ConflictError, NotFoundError
-from storage_engine.storage import Storage
+from storage_engine.storage import Storage, exists
 from storage_engine.storage.small_requests import results_of
 from storage_engine.storage.storage_opening import open_storage
 
@@ -45,7 +45,7 @@ def check_files(table: str, version: int, took_ms: int) -> None:
     if took_ms < _CHECKED_AFTER_MS:
         return
     storage = open_storage(table)
-    _check(table, version, _names(storage, version, "add"))
+    _check(storage, table, version, _names(storage, version, "add"))
 
 
 def check_last_export(table: str, head: TableHead) -> None:
@@ -63,14 +63,13 @@ def check_last_export(table: str, head: TableHead) -> None:
         stamp = stamp_document(commit.user_metadata)
         if stamp is not None and stamp.get("id") == head.current.id:
             added = _names(storage, commit.version, "add")
-            _check(table, commit.version, [name for name in added if name not in removed])
+            _check(storage, table, commit.version, [name for name in added if name not in removed])
             break
         removed.update(_names(storage, commit.version, "remove"))
 
 
-def _check(table: str, version: int, names: Sequence[str]) -> None:
-    storage = open_storage(table)
-    exist = results_of(storage, partial(_exists, storage), names)
+def _check(storage: Storage, table: str, version: int, names: Sequence[str]) -> None:
+    exist = results_of(storage, partial(exists, storage), names)
     missing = [name for name, there in zip(names, exist, strict=True) if not there]
     if missing:
         raise DeletedFilesError(
@@ -98,11 +97,3 @@ def _names(storage: Storage, version: int, kind: str) -> list[str]:
     vectors = {DeletionVector.from_action(each["deletionVector"]).file for each in found if each.get("deletionVector")}
     names += sorted(name for name in vectors if name is not None)
     return [name for name in names if "://" not in name and not name.startswith(("/", "file:"))]
-
-
-def _exists(storage: Storage, name: str) -> bool:
-    try:
-        storage.read(name, 0, 1)
-    except NotFoundError:
-        return False
-    return True

@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, CorruptionError, NotFoundError
-from storage_engine.storage import Folders, Storage
+from storage_engine.storage import Folders, Storage, exists
 
 FORMAT = 2
 """The format that is written. The number is raised if present readers could misunderstand a new kind of document."""
@@ -79,9 +79,7 @@ def begin_root(storage: Storage) -> None:
         except AlreadyExistsError:
             pass  # another process put the record; all processes put the same bytes
         except AmbiguousPutError as unclear:
-            try:
-                storage.read(ROOT_RECORD, 0, 1)
-            except NotFoundError:
+            if not exists(storage, ROOT_RECORD):
                 raise unclear from None
             storage.sync_names(ROOT_FOLDER)
 

@@ -21,7 +21,7 @@ from pydantic import Field, ValidationError
 
 from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.log.partition_state import Frozen, Int, Long
-from storage_engine.storage import Storage
+from storage_engine.storage import Storage, exists
 from storage_engine.topic.chain.documents import decode_lines, encode_lines
 from storage_engine.topic.chain.topic_state import Removal, TopicState, Writer
 
@@ -145,11 +145,7 @@ def encode_history(key: str, changes: list[VersionChange]) -> bytes:
 
 def is_rolled_up(storage: Storage, topic: str, version: int) -> bool:
     """Whether the history file that contains a version exists."""
-    try:
-        storage.read(history_key(topic, version), 0, 1)
-    except NotFoundError:
-        return False
-    return True
+    return exists(storage, history_key(topic, version))
 
 
 def history_starts(storage: Storage, topic: str) -> Iterator[int]:

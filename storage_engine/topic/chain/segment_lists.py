@@ -21,9 +21,9 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, CorruptionError, NotFoundError
+from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, CorruptionError
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment, SegmentList
-from storage_engine.storage import Storage
+from storage_engine.storage import Storage, exists
 from storage_engine.topic.chain.documents import FORMAT, decode_document, digest_of, encode_document
 from storage_engine.topic.chain.topic_state import ListedSegments, TopicState
 
@@ -84,9 +84,7 @@ class SegmentLists:
         except (AlreadyExistsError, AmbiguousPutError) as error:
             # The name is random, so only this process can have put the file. If the file exists, it is this list, and
             # the reply of an earlier put was lost.
-            try:
-                self._storage.read(key, 0, 1)
-            except NotFoundError:
+            if not exists(self._storage, key):
                 raise error from None
             self._storage.sync_names(list_folder(self._topic))
 

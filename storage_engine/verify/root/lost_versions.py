@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from storage_engine.errors import CorruptionError, NotFoundError
-from storage_engine.storage import Storage
+from storage_engine.errors import CorruptionError
+from storage_engine.storage import Storage, exists
 from storage_engine.topic.chain.history_file import file_end, file_start, history_starts, is_rolled_up
 from storage_engine.topic.chain.pruning import KEPT_VERSIONS
 from storage_engine.topic.chain.state_chain import StateChain
@@ -39,10 +39,11 @@ def lost_versions(storage: Storage, chain: StateChain, listed: Sequence[int]) ->
         pruned = min(version - 1, newest - KEPT_VERSIONS) if _may_be_pruned(chain) else 0
         while pruned > before and not is_rolled_up(storage, chain.topic, pruned + 1):
             pruned = file_start(pruned + 1) - 2
+        # A listing may lack a version that was put during the listing.
         lost = [
             each
             for each in range(before + 1, version)
-            if (not each or each > pruned) and not _exists(storage, version_key(chain.topic, each))
+            if (not each or each > pruned) and not exists(storage, version_key(chain.topic, each))
         ]
         if lost:
             yield version, lost
@@ -54,12 +55,3 @@ def _may_be_pruned(chain: StateChain) -> bool:
         return chain.at(0) is None
     except CorruptionError:
         return True
-
-
-def _exists(storage: Storage, key: str) -> bool:
-    """Whether a version exists. A listing may lack a version that was put during the listing."""
-    try:
-        storage.read(key, 0, 1)
-    except NotFoundError:
-        return False
-    return True

@@ -21,9 +21,10 @@ from pipeline.ingest.checkpoint_check import (
     why_refused,
 )
 from storage_engine.errors import CheckpointError, CorruptionError
+from storage_engine.storage import exists
 from storage_engine.topic.append.topic_writer import AcceptedCheckpoint
 from storage_engine.topic.chain.topic_state import CommittedBatch, TopicState
-from tests.stores import exists, storage_at
+from tests.stores import storage_at
 
 QUERY = str(uuid.UUID(int=7))
 SOURCE = "kafka b1:9092"

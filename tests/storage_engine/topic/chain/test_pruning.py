@@ -25,7 +25,7 @@ from storage_engine.errors import (
     TopicExistsError,
 )
 from storage_engine.log.partition_state import LeaderEpoch, Segment
-from storage_engine.storage import Storage
+from storage_engine.storage import Storage, exists
 from storage_engine.topic.append.topic_writer import BatchIdentity, TopicWriter
 from storage_engine.topic.chain import history_file
 from storage_engine.topic.chain.history_file import history_key, is_rolled_up
@@ -37,7 +37,7 @@ from storage_engine.topic.chain.version_files import encode_state, version_key
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.topic.chain.signed_documents import signed
 from tests.storage_engine.topic.wrapped_storage import BeforeEachCall, Interrupting, LostReplies, PlainStorage
-from tests.stores import clear_root, copy_root, exists, storage_at
+from tests.stores import clear_root, copy_root, storage_at
 
 CLOCK = ManualClock(1_700_000_000_000)
 KEEP = 3
