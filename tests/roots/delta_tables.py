@@ -8,6 +8,7 @@ import os
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from deltalake import DeltaTable
 
@@ -33,10 +34,18 @@ def commit_file(uri: str, version: int) -> Path | StoreFile:
 
 def age(folder: Path | str) -> None:
     """Let all files of a folder be 40 days old, if a client can set the times of files."""
+    then = time.time() - 40 * 86_400
     if STORE == "posix":
         for file in Path(folder).iterdir():
             if file.is_file():
-                os.utime(file, (time.time() - 40 * 86_400,) * 2)
+                os.utime(file, (then, then))
+    elif STORE == "hdfs":
+        from hdfs_native import Client
+
+        client = Client(str(folder))
+        for status in client.list_status(urlsplit(str(folder)).path):
+            if not status.isdir:
+                client.set_times(status.path, int(then * 1000), int(then * 1000))
 
 
 def open_table(storage: Storage, key: str) -> DeltaTable:
