@@ -206,6 +206,7 @@ def test_records_that_were_deleted_unread_are_an_error_that_names_the_way_on(
     assert [each["offset"] for each in lakelog(*COMMIT).records] == [2, 0, 1]
 
 
+@pytest.mark.posix("a reader of a store has the small segments in memory before it prints the first record")
 def test_records_that_are_deleted_while_a_group_reads_are_an_error_with_the_same_way_on(
     lakelog: Lakelog, tmp_path: Path
 ) -> None:
