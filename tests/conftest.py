@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -90,7 +91,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(others)]
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return
-    groups = {item.path: _SERVICES[each] for each in reversed(_SERVICES) for item in items if _uses(item, each)}
+    groups = {
+        item.path: "tables" if item.path.is_relative_to(_TABLES) else _SERVICES[each]
+        for each in reversed(_SERVICES)
+        for item in items
+        if _uses(item, each)
+    }
     for item in items:
         shares = isinstance(item, pytest.Function) and _shares_with_module(item)
         if shares or any(_uses(item, each) for each in _SERVICES):
@@ -106,9 +112,12 @@ def _join_group(item: pytest.Item, group: str) -> None:
     item._id = NodeId.parse(f"{item.nodeid}@{group}")
 
 
-_SERVICES = {"kafka_broker": "broker", "spark": "spark", "hdfs_cluster": "hdfs", "databases": "spark"}
+_SERVICES = {"kafka_broker": "spark", "spark": "spark", "hdfs_cluster": "hdfs", "databases": "spark"}
 """By fixture, the group of the modules that use it; a module that uses both is in the first one's group."""
 
+_TABLES = Path(__file__).parent / "pipeline" / "delta"
+"""The tests below this folder use Spark about as long as all others together. So they are a group with a session of its
+own."""
 
 BUCKET = "bucket_of_module"
 """The fixture that each test uses, whichever worker runs it."""

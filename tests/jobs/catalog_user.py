@@ -1,8 +1,9 @@
-"""A process with a Hive metastore: it runs statements of Spark SQL and exports, and prints each result as a line of JSON.
+"""A process with a Hive metastore: it runs statements of Spark SQL and exports.
 
-    python -m tests.jobs.catalog_user '{"sql": "..."}' '{"export": ["--conf", ...]}' ...
+    python -m tests.jobs.catalog_user
 
-PYSPARK_SUBMIT_ARGS names the metastore.
+Each line of standard input is a step, {"sql": "..."} or {"export": ["--conf", ...]}. For each step, the process prints a
+line with the result as JSON. PYSPARK_SUBMIT_ARGS names the metastore.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from pipeline.spark.session import spark_session
 
 def main() -> None:
     spark = spark_session("lakelog export")
-    for argument in sys.argv[1:]:
-        step: dict[str, Any] = json.loads(argument)
+    for line in sys.stdin:
+        step: dict[str, Any] = json.loads(line)
         if "sql" in step:
             found: Any = [row.asDict() for row in spark.sql(step["sql"]).collect()]
         else:
             found = run_job("export", "", export, add_export_options, step["export"], {})
-        print("STEP " + json.dumps(found, default=str))
+        print("STEP " + json.dumps(found, default=str), flush=True)
 
 
 if __name__ == "__main__":

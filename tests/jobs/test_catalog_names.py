@@ -1,4 +1,4 @@
-"""Exports with `export.catalog.table`: other Spark sessions find the table by its name in a real Hive metastore."""
+"""Exports with `export.catalog.table`: Spark finds the table by its name in a real Hive metastore."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,7 @@ class Shop:
         self.conf = folder / "conf.yaml"
         self.conf.write_text(SETTINGS)
         self.root = root_at(folder / "root")
+        self.errors = folder / "errors"
         self.topic = lakelog.open(self.root, create=True).create_topic(
             "orders", partitions=1, config={"cleanup.policy": "compact"}
         )
@@ -49,8 +53,9 @@ class Shop:
     def arguments(self, *more: str) -> list[str]:
         return ["--conf", str(self.conf), "--root", self.root, *more]
 
-    def as_spark_user(self, *steps: dict[str, Any]) -> tuple[list[Any], list[str]]:
-        """What the steps return in a new process with the metastore, and the lines on standard error."""
+    @contextmanager
+    def spark_user(self) -> Iterator[Callable[..., list[Any]]]:
+        """A function that runs steps of `catalog_user` in one process with the metastore, and returns their results."""
         settings = {
             "spark.sql.catalogImplementation": "hive",
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
@@ -60,11 +65,29 @@ class Shop:
             "spark.driver.extraJavaOptions": "-Dderby.stream.error.file=/dev/null",
         }
         submit = " ".join(f"--conf '{name}={value}'" for name, value in settings.items())
-        environment = os.environ | JAVA_OPTIONS | {"PYSPARK_SUBMIT_ARGS": f"{submit} pyspark-shell"}
-        command = [sys.executable, "-m", "tests.jobs.catalog_user", *map(json.dumps, steps)]
-        found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        results = [json.loads(line[5:]) for line in found.stdout.splitlines() if line.startswith("STEP ")]
-        return results, [line for line in found.stderr.splitlines() if not line.startswith("NOTE: Picked up")]
+        with self.errors.open("w") as stderr, subprocess.Popen(
+            [sys.executable, "-m", "tests.jobs.catalog_user"],
+            env=os.environ | JAVA_OPTIONS | {"PYSPARK_SUBMIT_ARGS": f"{submit} pyspark-shell"},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True,
+        ) as process:  # fmt: skip
+            assert process.stdin is not None
+            assert process.stdout is not None
+            steps, lines = process.stdin, process.stdout
+
+            def run(*given: dict[str, Any]) -> list[Any]:
+                steps.writelines(json.dumps(step) + "\n" for step in given)
+                steps.flush()
+                results = (line[5:] for line in lines if line.startswith("STEP "))
+                return [json.loads(result) for result in islice(results, len(given))]
+
+            yield run
+            steps.close()
+        assert process.returncode == 0
+
+    def told(self) -> list[str]:
+        """What the process has printed on standard error, without the notes of Java and the export's report."""
+        lines = self.errors.read_text().splitlines()
+        return [line for line in lines if not line.startswith(("NOTE: Picked up", "export orders: "))]
 
     def without_java(self, *more: str) -> subprocess.CompletedProcess[str]:
         """Run the export in a process that cannot start Spark."""
@@ -85,55 +108,44 @@ def run_export(*arguments: str) -> int:
 
 @pytest.mark.slow
 @pytest.mark.posix("moves the table's folder")
-def test_a_table_is_found_by_its_name_in_another_session(tmp_path: Path) -> None:
+def test_a_table_is_found_by_its_name_in_a_metastore(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.order("ann", 1)
     rows = {"sql": "SELECT id, amount FROM sales.orders ORDER BY id"}
     run: dict[str, Any] = {"export": shop.arguments()}
+    with shop.spark_user() as user:
+        # Without the schema, and with another table under the name, nothing is exported.
+        assert user(run, {"sql": "CREATE SCHEMA sales"}, {"sql": "CREATE TABLE sales.orders (a INT) USING parquet"}) == [
+            1, [], [],
+        ]  # fmt: skip
+        assert user(run, {"sql": "DROP TABLE sales.orders"}, run) == [1, [], 0]
+        first, second = shop.told()
+        assert "the table cannot be registered as sales.orders, because there is no schema spark_catalog.sales" in first
+        assert first.endswith("Create it in Spark: CREATE SCHEMA spark_catalog.sales")
+        place = f"file:{tmp_path}/warehouse/sales.db/orders"
+        assert f"the name sales.orders stands for a table of the format parquet in {place}" in second
+        (columns,) = user({"sql": "DESCRIBE TABLE sales.orders"})
+        assert {"col_name": "id", "data_type": "string", "comment": "who ordered"} in columns
+        assert shop.history() == ["CREATE TABLE", "WRITE", "CHANGE COLUMNS", "SET TBLPROPERTIES"], (
+            "the refused runs wrote nothing"
+        )
 
-    # Without the schema, and with another table under the name, nothing is exported.
-    taken = {"sql": "CREATE TABLE sales.orders (a INT) USING parquet"}
-    steps: list[dict[str, Any]] = [
-        run,
-        {"sql": "CREATE SCHEMA sales"},
-        taken,
-        run,
-        {"sql": "DROP TABLE sales.orders"},
-        run,
-    ]
-    results, told = shop.as_spark_user(*steps, {"sql": "DESCRIBE TABLE sales.orders"})
-    assert [results[step] for step in (0, 3, 5)] == [1, 1, 0]
-    first, second = (line for line in told if not line.startswith("export orders: "))
-    assert "the table cannot be registered as sales.orders, because there is no schema spark_catalog.sales" in first
-    assert first.endswith("Create it in Spark: CREATE SCHEMA spark_catalog.sales")
-    place = f"file:{tmp_path}/warehouse/sales.db/orders"
-    assert f"the name sales.orders stands for a table of the format parquet in {place}" in second
-    assert {"col_name": "id", "data_type": "string", "comment": "who ordered"} in results[-1]
-    assert shop.history() == ["CREATE TABLE", "WRITE", "CHANGE COLUMNS", "SET TBLPROPERTIES"], (
-        "the refused runs wrote nothing"
-    )
+        # The table notes its name, so the next export needs no Spark, and changes nothing in the catalog.
+        before = shop.history()
+        shop.order("ann", 7)
+        shop.order("bob", 2)
+        found = shop.without_java()
+        assert (found.returncode, found.stderr) == (0, ""), found.stderr
+        assert shop.history() == [*before, "WRITE"]
+        assert user(rows) == [EXPECTED]
+        # A name that is gone comes back with an export by Spark. A table that was moved gets its name again.
+        moved = {"sql": "ALTER TABLE sales.orders RENAME TO sales.old_orders"}
+        count = {"sql": "SELECT count(*) AS n FROM sales.old_orders"}
+        assert user(moved, {"export": shop.arguments("--rebuild")}, rows, count) == [[], 0, EXPECTED, [{"n": 2}]]
 
-    # The table notes its name, so the next export needs no Spark, and changes nothing in the catalog.
-    before = shop.history()
-    shop.order("ann", 7)
-    shop.order("bob", 2)
-    found = shop.without_java()
-    assert (found.returncode, found.stderr) == (0, ""), found.stderr
-    assert shop.history() == [*before, "WRITE"]
-    # A name that is gone comes back with an export by Spark. A table that was moved gets its name again.
-    moved = "ALTER TABLE sales.orders RENAME TO sales.old_orders"
-    results, _ = shop.as_spark_user(
-        rows,
-        {"sql": moved},
-        {"export": shop.arguments("--rebuild")},
-        rows,
-        {"sql": "SELECT count(*) AS n FROM sales.old_orders"},
-    )
-    assert (results[0], results[2:]) == (EXPECTED, [0, EXPECTED, [{"n": 2}]])
-
-    shutil.move(tmp_path / "root", tmp_path / "moved")
-    shop.root = str(tmp_path / "moved")
-    assert "Spark" in shop.without_java().stderr, "only Spark can register the table in its new folder"
+        shutil.move(tmp_path / "root", tmp_path / "moved")
+        shop.root = str(tmp_path / "moved")
+        assert "Spark" in shop.without_java().stderr, "only Spark can register the table in its new folder"
 
 
 @pytest.mark.usefixtures("spark")
