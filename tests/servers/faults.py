@@ -130,6 +130,18 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class RefuseDeletion:
+    """Answer a deletion as S3 does if it could not delete an object: with status 200 and the error code of the object."""
+
+    code: str
+
+    def __call__(self, request: Request, upstream: Upstream) -> Reply | None:
+        key = request.body.partition(b"<Key>")[2].partition(b"</Key>")[0].decode()
+        error = f"<Error><Key>{key}</Key><Code>{self.code}</Code><Message>by a faulty proxy</Message></Error>"
+        return Reply(200, [("Content-Type", "application/xml")], f"<DeleteResult>{error}</DeleteResult>".encode())
+
+
+@dataclass(frozen=True)
 class AnswerAfterwards:
     status: int
 

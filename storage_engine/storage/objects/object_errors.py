@@ -27,7 +27,13 @@ _CUT_REPLY = "response body"
 _BEYOND_END = "Wanted range starting at"
 """The part of obstore's messages that says that a store sent no bytes, because a range begins at the end of an object."""
 _STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
+_CODE = re.compile(
+    r"<Code>([A-Za-z0-9]{1,64})</Code>|DeleteObjects request failed .*\(code: ([A-Za-z0-9]{1,64})\)", re.DOTALL
+)
+"""The code in a store's error document, or in obstore's message about a deletion. S3 answers a deletion with status 200 and,
+for an object that it did not delete, with a code."""
+_NO_KEY = "NoSuchKey"
+_NO_RIGHT = "AccessDenied"
 _REDIRECT = "redirect without LOCATION"
 """The part of obstore's messages that says that S3 answered 301 or 307, because the bucket is in another region."""
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
@@ -53,9 +59,9 @@ def storage_error(place: str, error: Exception) -> StorageError:
     status = status_of(error)
     if any(code in str(error) for code in _NO_BUCKET):
         return StorageAccessError(place, "the bucket does not exist", "Create the bucket, or correct the root.")
-    if isinstance(error, FileNotFoundError):
-        return NotFoundError(place, "no such file", "Check the root and the name.")
     code, answer = error_code(str(error)), answer_of(error)
+    if isinstance(error, FileNotFoundError) or code == _NO_KEY:
+        return NotFoundError(place, "no such file", "Check the root and the name.")
     if _REDIRECT in str(error):
         return StorageError(
             place, "the store answered with a redirect, because the bucket is in another region or the endpoint is wrong",
@@ -68,12 +74,16 @@ def storage_error(place: str, error: Exception) -> StorageError:
             "Set the credentials in the environment, or in a profile (docs/STORAGE.md).",
         )
     kind = StorageUnavailableError if status is None else kind_of(status, code)
-    if isinstance(error, PermissionDeniedError | UnauthenticatedError) or kind is StorageAccessError:
+    if (
+        isinstance(error, PermissionDeniedError | UnauthenticatedError)
+        or kind is StorageAccessError
+        or code == _NO_RIGHT
+    ):
         return StorageAccessError(
             place, f"the store refused the credentials or the access ({answer})",
             "Check the credentials and their permissions: read, write, list and delete under this prefix.",
         )  # fmt: skip
-    if status is None:
+    if not answer:
         return StorageUnavailableError(
             place,
             "the store did not answer",
@@ -113,7 +123,7 @@ def kind_of(status: int, code: str) -> type[StorageError]:
 def error_code(text: str) -> str:
     """The error code in a store's answer; empty if there is none."""
     found = _CODE.search(text)
-    return found[1] if found else ""
+    return found[1] or found[2] if found else ""
 
 
 def repeated(work: Callable[[], _T]) -> _T:
@@ -140,7 +150,7 @@ def pause_or_raise(error: Exception, pauses: Iterator[float]) -> None:
 
 
 def status_of(error: Exception) -> int | None:
-    """The HTTP status in an error of obstore; None if the store did not answer."""
+    """The HTTP status in an error of obstore; None if it names none."""
     found = _STATUS.search(str(error))
     return int(found[1]) if found else None
 

@@ -46,6 +46,7 @@ from tests.servers.faults import (
     IgnoreConditions,
     IgnoreStartAfter,
     ListByFolders,
+    RefuseDeletion,
     Repeat,
     Rule,
 )
@@ -300,6 +301,20 @@ def test_listings_deletions_and_reads_continue_after_replies_that_end_early(
     proxy.add(always(CutReply(), "GET", "list-type=2"))
     with pytest.raises(StorageUnavailableError, match="the store did not answer"):
         keys(behind, "folder/")
+
+
+def test_a_deletion_that_the_store_refuses_with_a_reply_of_success(proxy: FaultyProxy, behind: Storage) -> None:
+    """Some stores answer so if another process has deleted the object meanwhile. AWS does if the right is missing."""
+    behind.put_new("name", b"")
+    proxy.add(Rule(RefuseDeletion("NoSuchKey"), "POST", "?delete", times=1))
+    behind.delete("name")
+    for code, kind, problem in (
+        ("AccessDenied", StorageAccessError, "the store refused the credentials or the access (AccessDenied)"),
+        ("Unexpected", StorageUnavailableError, "the store answered Unexpected"),
+    ):
+        proxy.add(Rule(RefuseDeletion(code), "POST", "?delete", times=1))
+        with pytest.raises(kind, match=re.escape(f"{behind.uri}/name: {problem}. ")):
+            behind.delete("name")
 
 
 def test_a_listing_begins_after_a_key_although_the_store_ignores_the_key(proxy: FaultyProxy, behind: Storage) -> None:
