@@ -145,10 +145,11 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def kafka_broker() -> Iterator[KafkaBroker]:
-    """Shared by all tests: each makes topics of its own."""
+    """Shared by all tests: each makes topics of its own. The broker deletes no records by itself: the timestamps of many
+    tests are fixed, and older than the week that its topics keep records."""
     from tests.kafka_broker import KafkaBroker  # a run without Kafka tests does not need its clients
 
-    with KafkaBroker(secure=True) as broker:
+    with KafkaBroker(secure=True, more_properties="log.initial.task.delay.ms=86400000\n") as broker:
         yield broker
 
 
