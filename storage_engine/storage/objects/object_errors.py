@@ -33,15 +33,15 @@ _CODE = re.compile(
 """The code in a store's error document, or in obstore's message about a deletion. S3 answers a deletion with status 200 and,
 for an object that it did not delete, with a code."""
 _NO_KEY = "NoSuchKey"
-_NO_RIGHT = "AccessDenied"
 _REDIRECT = "redirect without LOCATION"
 """The part of obstore's messages that says that S3 answered 301 or 307, because the bucket is in another region."""
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _CREDENTIAL_SERVICES = ("/latest/api/token", "/latest/meta-data", "metadata.google.internal", "/metadata/identity")
 """Parts of the addresses that obstore asks for credentials if it finds no credentials elsewhere."""
 _DENIED = (401, 403)
-_BAD_TOKEN = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired")
-"""Error codes of S3, with status 400, that refuse the session token."""
+_DENIED_CODES = ("AccessDenied", "ExpiredToken", "InvalidToken", "TokenRefreshRequired")
+"""Error codes of S3 that refuse the access: in the answer to a deletion, with status 200, and for a session token, with
+status 400."""
 _SLOW_BODY = "RequestTimeout"
 """The error code of S3, with status 400, if the body of a request arrived too slowly."""
 _PASSING = frozenset((408, 409, 412, 429))
@@ -73,12 +73,8 @@ def storage_error(place: str, error: Exception) -> StorageError:
             "found no credentials",
             "Set the credentials in the environment, or in a profile (docs/STORAGE.md).",
         )
-    kind = StorageUnavailableError if status is None else kind_of(status, code)
-    if (
-        isinstance(error, PermissionDeniedError | UnauthenticatedError)
-        or kind is StorageAccessError
-        or code == _NO_RIGHT
-    ):
+    kind = kind_of(status, code)
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError) or kind is StorageAccessError:
         return StorageAccessError(
             place, f"the store refused the credentials or the access ({answer})",
             "Check the credentials and their permissions: read, write, list and delete under this prefix.",
@@ -105,15 +101,16 @@ def answer_of(error: Exception) -> str:
     return " ".join(filter(None, (str(status_of(error) or ""), error_code(str(error)))))
 
 
-def kind_of(status: int, code: str) -> type[StorageError]:
+def kind_of(status: int | None, code: str) -> type[StorageError]:
     """The kind of error that an HTTP status of 400 or more means, whichever program sent the request.
 
     Args:
+        status: None if there is no such status.
         code: the error code in the store's answer; empty if there is none.
     """
-    if status in _DENIED or code in _BAD_TOKEN:
+    if status in _DENIED or code in _DENIED_CODES:
         return StorageAccessError
-    if code == _SLOW_BODY:
+    if status is None or code == _SLOW_BODY:
         return StorageUnavailableError
     if status == _NOT_IMPLEMENTED:
         return UnsupportedError
