@@ -37,6 +37,7 @@ from pathlib import Path
 from tests.memory_folder import use_memory
 from tests.pipeline.delta.trials.orders import Orders
 from tests.pipeline.delta.trials.workers import Done, Task, Worker, all_done
+from tests.roots.delta_tables import is_table
 
 RACES_OF_A_TABLE = 20
 PLAIN, PARTITIONED, WITH_VECTORS = (), ("export.partition.by=_partition",), ("export.readers=spark",)
@@ -162,7 +163,9 @@ class Races:
         return tasks
 
     def _joiners(self, orders: Orders) -> Sequence[str]:
-        """Which jobs can join files of the table."""
+        """Which jobs can join files of the table. Another program's OPTIMIZE fails if the table does not exist yet."""
+        if not is_table(orders.table):
+            return JOINERS[:2]
         if self._only_small:
             return [each for each in JOINERS if each != BY_SPARK]
         return [each for each in JOINERS if each != BY_DELTALAKE] if orders.layout == WITH_VECTORS else JOINERS
