@@ -19,6 +19,7 @@ from pipeline.delta.export_plan import (
     ExportPlan,
     ExportResult,
     PartitionOffsets,
+    PositionAheadError,
     Register,
     offset_ranges,
 )
@@ -68,22 +69,25 @@ if TYPE_CHECKING:
     from storage_engine.topic.chain.topic_state import RecordedModel, TopicState
 
 _MOST_ATTEMPTS = 5
-"""How often an export is made if each time files of its table are joined meanwhile, or records of the log are removed."""
+"""How often an export is made if each time files of its table are joined meanwhile, records of the log are removed, or
+another export commits newer records."""
 
 
 def export_topic(context: JobContext) -> JobReport:
     """Export the new records of the topic of the section `export`, or replay its dead letters, or rebuild its table. If
-    records are removed from the log while they are read, the export begins again.
+    records are removed from the log while they are read, the export begins again. It also begins again if the table has
+    records that the state of the topic did not have yet when the export read it.
 
     Raises:
         DeletedFilesError: the export was committed, but other programs had deleted its files before.
         LogChangedError: tombstones may be missing among the records of each attempt. Nothing was committed.
+        PositionAheadError: the table has records that the newest state of the topic does not have.
         LogError: nothing was committed to the table. An error after the commit, while the positions are recorded, raises
             nothing, but becomes a warning in the report.
     """
     check_options(context)
     for _ in range(_MOST_ATTEMPTS - 1):
-        with suppress(LogChangedError):
+        with suppress(LogChangedError, PositionAheadError):
             return _export_once(context)
     return _export_once(context)
 

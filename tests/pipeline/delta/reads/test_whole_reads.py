@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from jobs.export import export
 from lakelog.spark import splits
 from lakelog.spark.splits import RECORDS, RecordTask, read_topic
-from pipeline.delta.export_plan import NO_BOUNDS, Export, ExportMode, ExportResult, PartitionOffsets
+from pipeline.delta.export_plan import NO_BOUNDS, Export, ExportMode, ExportPlan, ExportResult, PartitionOffsets
 from pipeline.delta.exporting import export_increment
 from pipeline.delta.files import upserting
 from pipeline.delta.reads.whole_reads import LogChangedError, check_read
@@ -24,6 +24,7 @@ from pipeline.delta.replaying import replay
 from pipeline.delta.table_history import plan_from_history, read_head
 from pipeline.delta.without_spark import topic_records
 from pipeline.delta.without_spark.small_export import export_without_spark
+from pipeline.export import one_export
 from pipeline.export.export_request import add_export_options
 from pipeline.export.proof_run import add_proof_options, prove_exports
 from pipeline.job import run_job
@@ -200,6 +201,27 @@ def test_an_export_fails_if_tombstones_are_removed_during_each_attempt(
     assert not is_table(topic.export.table)
     assert run(topic.root, "export")["exit_status"] == 0
     assert topic.keys() == {b"a"}
+
+
+def test_records_that_another_export_commits_meanwhile_are_not_taken_for_a_restored_topic(
+    tmp_path: Path, run: RunJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = CleanedTopic(tmp_path)
+    topic.append((b"a", 1))
+    run(topic.root, "export")
+    topic.append((b"b", 2))
+
+    def after_another_export(*arguments: Any) -> ExportPlan | None:
+        monkeypatch.undo()
+        topic.append((b"c", 3))
+        assert run(topic.root, "export")["records"] == 2
+        return plan_from_history(*arguments)
+
+    monkeypatch.setattr(one_export, "plan_from_history", after_another_export)
+    report = run(topic.root, "export")
+    assert (report["exit_status"], report["records"]) == (0, 0)
+    assert topic.keys() == {b"a", b"b", b"c"}
+    assert run(topic.root, "prove")["answer"] == "equal"
 
 
 def remove_tombstones(topic: CleanedTopic) -> None:
