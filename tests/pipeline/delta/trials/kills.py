@@ -118,17 +118,19 @@ class Kills:
         orders = self._copied()
         plan, done = self._ended(orders, number)
         was_ended = plan.seen > number
+        restored = False
         problems = [] if was_ended or (done is not None and done.status == 0) else [f"export: {done}"]
         if was_ended:
             time.sleep(10 * DELETE_RETENTION_MS / 1000)
             for _ in range(2):
                 self._run(problems, "maintenance", orders.settings("maintenance.topics=orders"))
-            if self._chance.random() < 0.5:
+            restored = self._chance.random() < 0.5
+            if restored:
                 version = self._chance.randrange(1, table_at(orders.table).version())
                 self._run(problems, "RESTORE", [orders.table, str(version)])
             self._twice(orders, problems)
         self._run(problems, "export", orders.settings())
-        problems += orders.problems()
+        problems += orders.problems(restored=restored)
         report = self._run(problems, "prove", orders.settings())
         if not str(report.get("answer")).startswith("equal"):
             problems.append(f"prove: {report}")

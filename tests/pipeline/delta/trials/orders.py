@@ -41,6 +41,7 @@ class Orders:
         self._topic = lakelog.open(root, create=True).create_topic("orders", partitions=2, config=configs)
         self._rows: list[Row] = []
         self._by_key: dict[bytes, Row] = {}
+        self._undecoded: set[bytes] = set()
         self._letters: list[Row] = []
         self._ends = [0, 0]
 
@@ -74,6 +75,7 @@ class Orders:
                 self._topic.append(batch, partition=partition)
 
     def _expect(self, key: bytes, amount: Any, value: bytes | None, partition: int, offset: int) -> None:
+        self._undecoded.discard(key)
         if isinstance(amount, int):
             row = (key, key.decode(), amount, partition, offset)
             self._rows.append(row)
@@ -82,25 +84,55 @@ class Orders:
             self._by_key.pop(key, None)
         else:
             self._letters.append((partition, offset, key, value))
+            self._undecoded.add(key)
             before = self._by_key.get(key)
             if before is not None and before[-1] is None:
                 self._by_key[key] = (*before[:-1], offset)
 
-    def problems(self) -> list[str]:
-        """How the rows and the dead letters in the tables differ from what was appended; empty if they are equal."""
+    def problems(self, *, restored: bool = False) -> list[str]:
+        """How the rows and the dead letters in the tables differ from what was appended; empty if they are equal.
+
+        Args:
+            restored: the topic was compacted, and then an earlier version of the table was restored. If the newest record
+                of a key cannot be decoded, compaction has removed the earlier ones. So the key may have any earlier row,
+                marked as stale, or none.
+        """
         names = ["_key", "id", "amount", "_partition", "_offset"]
         wanted = self._rows
         if self.mode == "upsert":
             names.append("_stale_since")
             wanted = list(self._by_key.values())
         rows = [_with_offset(row) for row in _rows_of(self.table, names)]
-        found = _differences("rows", rows, wanted)
+        found = []
+        if restored and self.mode == "upsert":
+            rows, earlier = _parted(rows, self._undecoded)
+            wanted, _ = _parted(wanted, self._undecoded)
+            found = self._wrong_earlier(earlier)
+        found += _differences("rows", rows, wanted)
         letters = _rows_of(f"{self.root}/{LETTERS}", ["partition", "offset", "key", "value"])
         return found + _differences("dead letters", letters, self._letters)
+
+    def _wrong_earlier(self, rows: list[Row]) -> list[str]:
+        """The rows that are no stale row of their key, or of which the key has another one."""
+        letters = {(key, partition, offset) for partition, offset, key, _ in self._letters}
+        keys = Counter(row[0] for row in rows)
+        return [
+            f"no earlier stale row: {row}"
+            for row in rows
+            if keys[row[0]] > 1
+            or row[:-1] not in self._rows
+            or (row[0], row[3], row[-1]) not in letters
+            or row[4] > row[-1]
+        ]
 
     def files(self) -> tuple[int, int]:
         """The number of files of the table that are in its newest version, and of all files in its folder."""
         return len(table_at(self.table).file_uris()), len(files_below(open_storage(self.root), f"{TABLE}/"))
+
+
+def _parted(rows: list[Row], keys: set[bytes]) -> tuple[list[Row], list[Row]]:
+    """The rows of other keys, and the rows of these keys."""
+    return [row for row in rows if row[0] not in keys], [row for row in rows if row[0] in keys]
 
 
 def _with_offset(row: Row) -> Row:
