@@ -69,6 +69,7 @@ from storage_engine.topic_name import is_topic_name
 
 DELETED_FOLDER, FUTURE_FOLDER, STRAY_FOLDER = "-delete", "-future", "-stray"
 """Suffixes of folders that a broker set aside."""
+_SET_ASIDE = re.compile(rf"\S+-[0-9]+\.[^\s.]+(?P<suffix>{DELETED_FOLDER}|{FUTURE_FOLDER}|{STRAY_FOLDER})")
 _BESIDE_LOG = (INDEX, TIME_INDEX, SNAPSHOT)
 _PARTITION_FOLDER = re.compile(r"(?P<topic>.+)-(?P<number>0|[1-9][0-9]*)")
 
@@ -105,6 +106,13 @@ def partition_of(folder: str) -> TopicPartition | None:
     set the folder aside (-delete, -future, -stray)."""
     found = _PARTITION_FOLDER.fullmatch(folder)
     return TopicPartition(found["topic"], int(found["number"])) if found and is_topic_name(found["topic"]) else None
+
+
+def set_aside_as(folder: str) -> str | None:
+    """The suffix of a folder that a broker set aside: <topic>-<partition>.<id>-delete, -future or -stray. None if the
+    folder has another name. A broker refuses to start with any other name that has such a suffix."""
+    found = _SET_ASIDE.fullmatch(folder)
+    return found["suffix"] if found else None
 
 
 @dataclass(frozen=True)

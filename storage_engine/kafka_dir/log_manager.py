@@ -321,8 +321,8 @@ class LogManager:
             directory = self._directory_of(partition)
             log = directory.logs.pop(partition)
             log.abandon()
-            suffix = f".{secrets.token_hex(16)}{DELETED_FOLDER}"
-            name = partition.folder[: _LONGEST_NAME - len(suffix)] + suffix
+            suffix = f"-{number}.{secrets.token_hex(16)}{DELETED_FOLDER}"
+            name = topic[: _LONGEST_NAME - len(suffix)] + suffix
             directory.storage.rename(partition.folder, name)
             directory.storage.sync_names("")
             directory.deletions.append((self._clock.now_ms() + log.config.file_delete_delay_ms, name))

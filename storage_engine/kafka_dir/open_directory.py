@@ -30,9 +30,9 @@ from storage_engine.errors import ConflictError, CorruptionError, NotFoundError,
 from storage_engine.kafka_dir.log_directory import (
     DELETED_FOLDER,
     FUTURE_FOLDER,
-    STRAY_FOLDER,
     TopicPartition,
     partition_of,
+    set_aside_as,
 )
 from storage_engine.kafka_dir.partition_log import PartitionLog
 from storage_engine.kafka_dir.recovery_report import RecoveryReport
@@ -115,10 +115,10 @@ class OpenDirectory:
         if self.of_broker:
             self.high_watermarks = self._read_checkpoint(HIGH_WATERMARKS)
         for name in sorted(name for name, is_folder in names.items() if is_folder):
-            partition = partition_of(name)
-            if name.endswith(DELETED_FOLDER):
+            partition, suffix = partition_of(name), set_aside_as(name)
+            if suffix == DELETED_FOLDER:
                 self.deletions.append((deletion_ms, name))
-            elif name.endswith((FUTURE_FOLDER, STRAY_FOLDER)):
+            elif suffix is not None:
                 self.aside.append(name)
             elif partition is not None:
                 self.found.append(partition)

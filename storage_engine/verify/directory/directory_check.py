@@ -13,14 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from storage_engine.errors import CorruptionError, LogError, NotFoundError
-from storage_engine.kafka_dir.log_directory import (
-    DELETED_FOLDER,
-    FUTURE_FOLDER,
-    STRAY_FOLDER,
-    LogDirectory,
-    TopicPartition,
-    partition_of,
-)
+from storage_engine.kafka_dir.log_directory import LogDirectory, TopicPartition, partition_of, set_aside_as
 from storage_engine.log.checkpoint import (
     CLEAN_SHUTDOWN,
     FIRST_DIRTY_OFFSETS,
@@ -41,7 +34,6 @@ from storage_engine.verify.segment_check import Options
 
 CHECKPOINTS = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, FIRST_DIRTY_OFFSETS)
 _OTHER_FILES = (META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, "bootstrap.checkpoint")
-_PUT_ASIDE = (DELETED_FOLDER, FUTURE_FOLDER, STRAY_FOLDER)
 _STOPS = "a broker refuses to start with this file; --repair keeps the correct lines"
 
 
@@ -233,7 +225,7 @@ def _check_names(found: CheckedDirectory) -> None:
         if entry.is_folder:
             if partition_of(entry.name) is not None:
                 continue
-            put_aside = entry.name.endswith(_PUT_ASIDE)
+            put_aside = set_aside_as(entry.name) is not None
             found.findings.append(
                 Finding(
                     Kind.LEFT_OVER, place, 0, "folders named topic-partition", repr(entry.name),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -212,6 +213,27 @@ def test_a_deleted_partition_stays_for_a_while_under_another_name(tmp_path: Path
         clock.advance(1)
         tasks.run_due()
         assert not list(tmp_path.glob("*-delete"))
+
+
+def test_a_deleted_partition_of_a_topic_with_the_longest_name_has_a_name_that_a_broker_accepts(tmp_path: Path) -> None:
+    with manager(tmp_path) as logs:
+        logs.create("o" * 249, 7)
+        logs.delete("o" * 249, 7)
+        (name,) = (path.name for path in tmp_path.glob("o*"))
+        assert re.fullmatch("o{213}-7[.][0-9a-f]{32}-delete", name)
+    with manager(tmp_path) as logs:
+        assert not logs.partitions
+
+
+@pytest.mark.parametrize("name", ["orders-backup-delete", "orders-0-delete", "orders.a-delete", "orders-x.a-future"])
+def test_a_folder_with_the_suffix_but_not_the_name_of_a_deleted_partition_is_not_deleted(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "precious").write_text("mine")
+    with pytest.raises(StorageAccessError, match=rf"{name}: is not a partition's folder.*Move this folder away"):
+        manager(tmp_path)
+    assert (tmp_path / name / "precious").read_text() == "mine"
 
 
 def test_what_a_broker_put_aside_is_left_alone(tmp_path: Path) -> None:

@@ -281,9 +281,11 @@ def test_files_that_should_not_be_there_are_found(txn, folder) -> None:
     for name in (*left_over, *noted, "x.log"):
         (folder / name).write_bytes(b"\0\1" + bytes.fromhex("48674bc700000000") if name.endswith("snapshot") else b"")
     (txn / "txn-1.0123-delete").mkdir()
-    (txn / "something else").mkdir()
+    refused = {"something else", "backup-delete"}
+    for name in refused:
+        (txn / name).mkdir()
     found = checked(txn).all_findings()
-    assert {Path(each.file).name for each in problems(found)} == {*left_over, "x.log", "something else"}
+    assert {Path(each.file).name for each in problems(found)} == {*left_over, "x.log", *refused}
     assert {*noted, "txn-1.0123-delete"} <= {Path(each.file).name for each in found if each.is_note}
 
 
