@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from lakelog.metrics.consumer_status import consumer_status
+from lakelog.metrics.consumer_status import consumer_status, tells_age
 from lakelog.metrics.figures import ConsumerFigures, PartitionLag
 from storage_engine.errors import LogError
 from storage_engine.log.partition_state import PartitionState
@@ -79,14 +79,14 @@ class _Reading:
     def figures(self, consumer: Consumer, now_ms: int) -> ConsumerFigures:
         is_active = consumer.is_active(now_ms)
         found = ConsumerFigures(
-            name=consumer.name, kind=consumer.kind, partitions=tuple(self._lags(consumer)),
+            name=consumer.name, kind=consumer.kind, partitions=tuple(self._lags(consumer, now_ms)),
             status=consumer_status((), 0, None, now_ms), updated_ms=consumer.updated_ms,
             member=consumer.member if is_active else "", host=consumer.host if is_active else "",
         )  # fmt: skip
         status = consumer_status(consumer.samples, found.unread, found.oldest_unread_ms, now_ms)
         return replace(found, status=status)
 
-    def _lags(self, consumer: Consumer) -> Iterator[PartitionLag]:
+    def _lags(self, consumer: Consumer, now_ms: int) -> Iterator[PartitionLag]:
         for number, part in enumerate(self._state.partitions):
             position = consumer.positions.get(number)
             first = max(part.log_start_offset, position or 0)
@@ -97,7 +97,7 @@ class _Reading:
                 position=position,
                 lag=max(0, part.high_watermark - (part.log_start_offset if position is None else position)),
                 unread=0 if oldest_ms == _NO_RECORD else unread,
-                oldest_unread_ms=oldest_ms if oldest_ms is not None and oldest_ms >= 0 else None,
+                oldest_unread_ms=oldest_ms if oldest_ms is not None and tells_age(oldest_ms, now_ms) else None,
             )
 
     def _oldest_ms(self, number: int, part: PartitionState, first: int) -> int | None:

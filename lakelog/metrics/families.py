@@ -244,6 +244,11 @@ _TOPIC_GAUGES: tuple[tuple[str, str, Callable[[TopicFigures], float | None]], ..
         lambda topic: topic.due_segments,
     ),
     (
+        "lakelog_topic_due_timestamp_seconds",
+        "When the first of these segments became due.",
+        lambda topic: None if topic.due_since_ms is None else topic.due_since_ms / 1000,
+    ),
+    (
         "lakelog_topic_cleaned_timestamp_seconds",
         "When maintenance last changed the topic. If that is not known: when the oldest version that was read was written.",
         lambda topic: (topic.changes.last_cleaned_ms() or topic.changes.since_ms) / 1000,

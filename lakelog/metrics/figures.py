@@ -41,7 +41,8 @@ class PartitionLag:
     offset. 0 if the consumer has read records of a newer state.
     unread: the number of offsets that the consumer can still read: without records that were deleted, and without
         records at and after an open transaction. 0 if none of these offsets has a record.
-    oldest_unread_ms: the timestamp of the first unread record; None if there is no such record, or if it has no timestamp.
+    oldest_unread_ms: the timestamp of the first unread record; None if there is no such record, or if its timestamp does
+        not tell its age.
     """
 
     partition: int
@@ -95,6 +96,7 @@ class TopicFigures:
     damaged_consumers: the files of consumers that cannot be read, with their errors.
     waiting_segments: dropped segments whose files are not deleted yet.
     due_segments: segments that the next maintenance would drop, and dropped segments whose files it would delete.
+    due_since_ms: when the first of them became due; None if there are none.
     view_behind: the number of offsets that log/ does not show yet; None if the root has no view.
     clock_skew_ms: how far the writer's clock was ahead of the storage's clock at the newest version.
     lag_error: why the lag in seconds of some consumer is unknown; empty if nothing failed.
@@ -113,6 +115,7 @@ class TopicFigures:
     changes: RecentChanges
     waiting_segments: int
     due_segments: int
+    due_since_ms: int | None
     view_behind: int | None
     clock_skew_ms: int | None
     lag_error: str = ""

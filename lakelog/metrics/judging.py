@@ -89,14 +89,18 @@ def _topic(root: RootFigures, topic: TopicFigures, rules: TopicRules, ignored: s
     yield from _writer(root, topic, rules)
     cleaned_ms = topic.changes.last_cleaned_ms()
     age = (root.now_ms - (topic.changes.since_ms if cleaned_ms is None else cleaned_ms)) / 1000
-    if topic.due_segments:
-        waits = f"{counted(topic.due_segments, 'segment')} to delete"
+    if topic.due_since_ms is not None:
+        waiting = (root.now_ms - topic.due_since_ms) / 1000
         when = (
             f"has not changed the topic for at least {shown_duration(age)}"
             if cleaned_ms is None
             else f"last changed the topic {shown_duration(age)} ago"
         )
-        yield from _broken(_above(rules.maintenance_age_seconds, age), place, f"maintenance {when}; {waits}")
+        yield from _broken(
+            _above(rules.maintenance_age_seconds, min(age, waiting)), place,
+            f"maintenance {when}; {counted(topic.due_segments, 'segment')} to delete, the first for"
+            f" {shown_duration(waiting)}",
+        )  # fmt: skip
     for part in topic.partitions:
         yield from _broken(
             _above(rules.partition_segments, part.segments), f"{place}, partition {part.number}",
@@ -175,8 +179,9 @@ def _consumer(
         yield from _broken(_above(seconds, age), place, text)
     if is_export and consumer.unread:
         since = (root.now_ms - consumer.updated_ms) / 1000
-        text = f"the last export was {shown_duration(since)} ago; {unread}"
-        yield from _broken(_above(rules.export_age_seconds, since), place, text)
+        text = f"no position was stored for {shown_duration(since)}; {unread}"
+        waiting = since if age is None else min(since, age)
+        yield from _broken(_above(rules.export_age_seconds, waiting), place, text)
     if rules.consumer_status and consumer.status is not ConsumerStatus.OK:
         severity = PluginStatus.CRITICAL if consumer.status.is_error else PluginStatus.WARNING
         yield CheckFinding(severity, place, f"status {consumer.status}: {_MEANINGS[consumer.status]}; {unread}")

@@ -64,7 +64,8 @@ class TopicRules(Section):
     )
     export_age_seconds: _Limit = _limit(
         "export.age.seconds", 7200, 86_400,
-        "Time since an export last stored a position. Checked only if the export has unread records.",
+        "Time since an export last stored a position, or the age of its first unread record if that is shorter. Checked only"
+        " if the export has unread records.",
     )  # fmt: skip
     consumer_status: bool = Field(
         default=True,
@@ -74,7 +75,8 @@ class TopicRules(Section):
     )
     maintenance_age_seconds: _Limit = _limit(
         "maintenance.age.seconds", 10_800, 86_400,
-        "Time since maintenance last changed the topic. Checked only if the next maintenance would drop segments or delete"
+        "Time since maintenance last changed the topic, or since a segment became due if that is shorter. Checked only if the"
+        " next maintenance would drop segments or delete"
         " the files of dropped segments.",
     )  # fmt: skip
     partition_segments: _Limit = _limit("partition.segments", 1000, None, "Segments of a partition.")

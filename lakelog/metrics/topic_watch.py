@@ -19,7 +19,7 @@ from lakelog.metrics.figures import PartitionFigures, TopicFigures
 from storage_engine.config import TopicConfig
 from storage_engine.errors import CorruptionError
 from storage_engine.log.partition_state import PartitionState
-from storage_engine.log.segment_retention import decide_retention
+from storage_engine.log.segment_retention import decide_retention, due_times
 from storage_engine.storage import StoredFile
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
@@ -119,6 +119,7 @@ class TopicWatch:
         groups = group_folder(state.topic)
         listed = None if later is None else [file for key, file in later.items() if key.startswith(groups)]
         lag = self._lag.measure(state, now_ms, listed)
+        due_ms = _due(state, config, lag.known, now_ms)
         return TopicFigures(
             name=state.topic,
             version=state.version,
@@ -131,7 +132,8 @@ class TopicWatch:
             damaged_consumers=tuple(str(error) for error in lag.known.damaged),
             changes=self._changes,
             waiting_segments=len(state.dropped),
-            due_segments=_due(state, config, lag.known, now_ms),
+            due_segments=len(due_ms),
+            due_since_ms=min(due_ms, default=None),
             view_behind=_behind(state, shown),
             clock_skew_ms=self._clock_skew_ms,
             lag_error=lag.error,
@@ -176,13 +178,15 @@ def _partition(number: int, part: PartitionState, config: TopicConfig) -> Partit
     )
 
 
-def _due(state: TopicState, config: TopicConfig, consumers: Consumers, now_ms: int) -> int:
-    """The number of segments that the next maintenance would drop, and of dropped segments whose files it would delete."""
-    dropped = sum(now_ms - each.dropped_ms >= config.file_delete_delay_ms for each in state.dropped)
-    return dropped + sum(
-        len(decide_retention(part, config, now_ms, consumers.holds(number)).deletions)
-        for number, part in enumerate(state.partitions)
-    )
+def _due(state: TopicState, config: TopicConfig, consumers: Consumers, now_ms: int) -> list[int]:
+    """When segments became due: those that the next maintenance would drop, and dropped segments whose files it would
+    delete."""
+    dropped = [each.dropped_ms + config.file_delete_delay_ms for each in state.dropped]
+    due_ms = [each for each in dropped if each <= now_ms]
+    for number, part in enumerate(state.partitions):
+        plan = decide_retention(part, config, now_ms, consumers.holds(number))
+        due_ms += due_times(part, config, plan.deletions)
+    return due_ms
 
 
 def _behind(state: TopicState, shown: ShownOffsets) -> int | None:

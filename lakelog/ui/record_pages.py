@@ -12,6 +12,7 @@ the search, the page shows up to which offset it has searched, and has a link to
 from __future__ import annotations
 
 import time
+from codecs import getincrementaldecoder
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -281,7 +282,7 @@ def content(data: bytes | None, most: int) -> Child:
         return element("em", "empty")
     start = data[: 4 * most]
     try:
-        text = start.decode("utf-8", "strict" if len(start) == len(data) else "ignore")
+        text = getincrementaldecoder("utf-8")().decode(start, final=len(start) == len(data))
         note = "" if len(start) == len(data) and len(text) <= most else f" … ({shown_size(len(data))})"
         shown: Child = text[:most]
     except UnicodeDecodeError:

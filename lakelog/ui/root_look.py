@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from lakelog.metrics.consumer_status import LEAST_WINDOW_MS, ConsumerStatus, consumer_status
+from lakelog.metrics.consumer_status import LEAST_WINDOW_MS, ConsumerStatus, consumer_status, tells_age
 from storage_engine.errors import LogError
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.quantities import shown_duration
@@ -224,7 +224,7 @@ def _oldest_ms(
             continue  # the age stays unknown; reading the partition reports the error
         if oldest is None:
             empty += state.partitions[number].last_stable_offset - first
-        elif oldest >= 0:
+        elif tells_age(oldest, now_ms):
             found.append(oldest)
             if now_ms - oldest > LEAST_WINDOW_MS:
                 break

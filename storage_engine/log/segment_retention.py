@@ -179,6 +179,26 @@ def decide_retention(part: PartitionState, config: TopicConfig, now_ms: int, hol
     return RetentionPlan(tuple(deletions), start, blocked, held)
 
 
+def due_times(part: PartitionState, config: TopicConfig, deletions: Sequence[Deletion]) -> list[int]:
+    """When retention could first delete each of a partition's oldest segments. This is never before the last write to the
+    segment, even if the timestamps are old. For the rule of the start offset, it is the time of this write.
+
+    Args:
+        deletions: of the partition's oldest segments, in order.
+    """
+    bytes_up_to = list(accumulate(segment.size for segment in part.segments))
+    found = []
+    for number, (segment, rule) in enumerate((each.segment, each.rule) for each in deletions):
+        due_ms = segment.modified_ms
+        if rule is RetentionRule.TIME:
+            due_ms = max(due_ms, newest_time(segment) + config.retention_ms)
+        elif rule is RetentionRule.SIZE:
+            enough = bisect_left(bytes_up_to, bytes_up_to[number] + config.retention_bytes)
+            due_ms = part.segments[max(number, enough - 1)].modified_ms
+        found.append(due_ms)
+    return found
+
+
 def newest_time(segment: Segment) -> int:
     """Return a segment's largest timestamp; without timestamps, the time of its last change
     (LogSegment.largestTimestamp).
@@ -199,20 +219,13 @@ def _held_back(
     """Return the deletions that must wait for consumers: the first deletion that a consumer holds back, and all later
     deletions.
     """
-    bytes_up_to = list(accumulate(segment.size for segment in part.segments))
+    due_ms = due_times(part, config, deletions)
     next_starts = [*(segment.base_offset for segment in part.segments[1:]), part.high_watermark]
-    for number, (segment, rule) in enumerate((each.segment, each.rule) for each in deletions):
+    for number, deletion in enumerate(deletions):
         behind = holds.behind(next_starts[number])
-        if not behind or rule is RetentionRule.START_OFFSET:
+        if not behind or deletion.rule is RetentionRule.START_OFFSET:
             continue
-        # The first moment at which retention would delete the segment if it did not wait. This moment is never before
-        # the last write to the segment, even if the timestamps are old.
-        if rule is RetentionRule.TIME:
-            due_ms = max(segment.modified_ms, newest_time(segment) + config.retention_ms)
-        else:
-            enough = bisect_left(bytes_up_to, bytes_up_to[number] + config.retention_bytes)
-            due_ms = part.segments[max(number, enough - 1)].modified_ms
-        until_ms = due_ms + config.consumer_max_hold_ms
+        until_ms = due_ms[number] + config.consumer_max_hold_ms
         if now_ms < until_ms:
             return HeldBack(tuple(deletions[number:]), behind, until_ms)
     return None

@@ -22,7 +22,7 @@ TOPIC = TopicFigures(
     name="orders", version=41, written_ms=NOW - MINUTE, versions_kept=42, has_ingest=True, epoch=1,
     partitions=(PartitionFigures(0, 0, 100, 3, 3000, None),), consumers=(), damaged_consumers=(),
     changes=RecentChanges({ChangeKind.APPEND: NOW - MINUTE, ChangeKind.RETENTION: NOW - HOUR}, (), NOW - 9 * DAY),
-    waiting_segments=0, due_segments=0, view_behind=0, clock_skew_ms=3,
+    waiting_segments=0, due_segments=0, due_since_ms=None, view_behind=0, clock_skew_ms=3,
 )  # fmt: skip
 ROOT = RootFigures("lakelog", NOW, (TOPIC,), free_bytes=50_000_000, capacity_bytes=100_000_000, view_settled_ms=NOW)
 
@@ -77,8 +77,15 @@ CASES: dict[str, tuple[RootFigures, list[tuple[PluginStatus, str, str]]]] = {
     "lag of an export has no limit in seconds": (with_consumer(EXPORT_KIND, 5, 90 * DAY), []),
     "an old export without new records": (with_consumer(EXPORT_KIND, 0, None, updated_ms=NOW - 9 * DAY), []),
     "an old export with new records": (
-        with_consumer(EXPORT_KIND, 7, MINUTE, updated_ms=NOW - 3 * HOUR),
-        [(WARNING, EXPORT, "the last export was 3 h ago; 7 unread records")],
+        with_consumer(EXPORT_KIND, 7, 3 * HOUR, updated_ms=NOW - 3 * HOUR),
+        [(WARNING, EXPORT, "no position was stored for 3 h; 7 unread records")],
+    ),
+    "an old export with new records of unknown age": (
+        with_consumer(EXPORT_KIND, 7, None, updated_ms=NOW - 3 * HOUR),
+        [(WARNING, EXPORT, "no position was stored for 3 h; 7 unread records")],
+    ),
+    "a record arrived after a long pause": (
+        with_consumer(EXPORT_KIND, 1, MINUTE, updated_ms=NOW - 9 * DAY), [],
     ),
     "a consumer that is slow": (
         with_consumer(GROUP_KIND, 5, MINUTE, ConsumerStatus.WARN),
@@ -90,12 +97,40 @@ CASES: dict[str, tuple[RootFigures, list[tuple[PluginStatus, str, str]]]] = {
     ),
     "maintenance is late, but nothing is due": (with_topic(changes=changes({ChangeKind.RETENTION: NOW - DAY})), []),
     "maintenance is late": (
-        with_topic(due_segments=2, changes=changes({ChangeKind.RETENTION: NOW - 4 * HOUR})),
-        [(WARNING, "topic orders", "maintenance last changed the topic 4 h ago; 2 segments to delete")],
+        with_topic(
+            due_segments=2, due_since_ms=NOW - 9 * HOUR, changes=changes({ChangeKind.RETENTION: NOW - 4 * HOUR})
+        ),
+        [
+            (
+                WARNING, "topic orders",
+                "maintenance last changed the topic 4 h ago; 2 segments to delete, the first for 9 h",
+            )
+        ],
+    ),
+    "a segment became due after a long pause": (
+        with_topic(due_segments=1, due_since_ms=NOW - HOUR, changes=changes({ChangeKind.RETENTION: NOW - 9 * DAY})), [],
+    ),
+    "a segment is due for too long": (
+        with_topic(
+            due_segments=1, due_since_ms=NOW - 4 * HOUR, changes=changes({ChangeKind.RETENTION: NOW - 9 * DAY})
+        ),
+        [
+            (
+                WARNING, "topic orders",
+                "maintenance last changed the topic 9 d ago; 1 segment to delete, the first for 4 h",
+            )
+        ],
     ),
     "maintenance never ran": (
-        with_topic(due_segments=1, changes=RecentChanges({ChangeKind.APPEND: NOW}, (), NOW - 9 * DAY)),
-        [(CRITICAL, "topic orders", "maintenance has not changed the topic for at least 9 d; 1 segment to delete")],
+        with_topic(
+            due_segments=1, due_since_ms=NOW - 9 * DAY, changes=RecentChanges({ChangeKind.APPEND: NOW}, (), NOW - 9 * DAY)
+        ),
+        [
+            (
+                CRITICAL, "topic orders",
+                "maintenance has not changed the topic for at least 9 d; 1 segment to delete, the first for 9 d",
+            )
+        ],
     ),
     "segments pile up": (
         with_topic(partitions=(PartitionFigures(0, 0, 1, 3, 1, None), PartitionFigures(1, 0, 1, 1001, 1, None))),

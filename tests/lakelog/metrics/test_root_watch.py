@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from lakelog.metrics.change_kinds import ChangeKind, RecentChanges
 from lakelog.metrics.consumer_status import ConsumerStatus
 from lakelog.metrics.families import families
@@ -60,7 +62,7 @@ def test_a_topic_and_its_consumers_as_they_are(root: WatchedRoot) -> None:
         changes=RecentChanges(
             {ChangeKind.CREATE: NOW, ChangeKind.TAKE_OVER: NOW, ChangeKind.APPEND: NOW}, (NOW,), NOW, True
         ),
-        waiting_segments=0, due_segments=0, view_behind=None, clock_skew_ms=7,
+        waiting_segments=0, due_segments=0, due_since_ms=None, view_behind=None, clock_skew_ms=7,
     )  # fmt: skip
 
 
@@ -331,6 +333,20 @@ def test_a_consumer_that_has_read_a_newer_state_has_no_lag(root: WatchedRoot) ->
     assert consumer(root.look()).partitions == (PartitionLag(0, 2, 0, 0, None),)
 
 
+@pytest.mark.parametrize(("ahead_ms", "known"), [(30_000, True), (30_001, False)])
+def test_a_timestamp_in_the_future_does_not_tell_the_age_so_the_consumer_has_stopped(
+    root: WatchedRoot, ahead_ms: int, known: bool
+) -> None:
+    root.topic("t")
+    root.append("t", HOUR)
+    root.group("t", "g", {0: 1})
+    root.clock.advance(HOUR)
+    root.append("t", -ahead_ms, 0)
+    found = consumer(root.look())
+    assert found.partitions == (PartitionLag(0, 1, 2, 2, NOW + HOUR + ahead_ms if known else None),)
+    assert found.status is (ConsumerStatus.OK if known else ConsumerStatus.STOP)
+
+
 def test_the_age_is_that_of_the_first_record_that_compaction_left(root: WatchedRoot) -> None:
     root.topic("t", cleanup_policy="compact", segment_ms="1", min_cleanable_dirty_ratio="0")
     for age in (9000, 8000, 7000):
@@ -357,6 +373,7 @@ def test_what_waits_for_maintenance_and_for_settling(root: WatchedRoot) -> None:
     found = root.look()
     (topic,) = found.topics
     assert (topic.due_segments, topic.waiting_segments, topic.view_behind) == (1, 0, 2)
+    assert topic.due_since_ms == NOW  # the segment is written later than its timestamp plus retention.ms
     assert found.view_settled_ms == NOW - DAY
 
 

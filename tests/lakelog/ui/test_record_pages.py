@@ -29,6 +29,24 @@ def filled(root: PagesRoot, count: int = 120) -> None:
     root.append_rows("orders", *rows)
 
 
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (b"short", "<code class=content>short</code>"),
+        ("ä".encode() * 500, f"<code class=content>{'ä' * 100}</code> … (1.0 kB)"),
+        (b"a" + "€".encode() * 500, f"<code class=content>a{'€' * 99}</code> … (1.5 kB)"),  # the cut is in a character
+        (b"\xff" + b"a" * 9, "<code class=content>0xff616161616161616161</code> (10 B, not text)"),
+        (
+            bytes(range(128, 256)) * 10,
+            f"<code class=content>0x{bytes(range(128, 178)).hex()}</code> … (1.3 kB, not text)",
+        ),
+        ("ä".encode()[:1], "<code class=content>0xc3</code> (1 B, not text)"),
+    ],
+)
+def test_bytes_are_text_only_if_all_that_is_shown_is_text(data: bytes, shown: str) -> None:
+    assert str(record_pages.content(data, 100)).replace('"', "") == shown
+
+
 def test_a_page_shows_the_records_that_the_api_reads(root: PagesRoot) -> None:
     root.topic("orders")
     root.append_rows(
