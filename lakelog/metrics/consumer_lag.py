@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from lakelog.metrics.consumer_status import consumer_status, tells_age
+from lakelog.metrics.consumer_status import ConsumerStatus, consumer_status, tells_age
 from lakelog.metrics.figures import ConsumerFigures, PartitionLag
 from storage_engine.errors import LogError
 from storage_engine.log.partition_state import PartitionState
@@ -80,10 +80,10 @@ class _Reading:
         is_active = consumer.is_active(now_ms)
         found = ConsumerFigures(
             name=consumer.name, kind=consumer.kind, partitions=tuple(self._lags(consumer, now_ms)),
-            status=consumer_status((), 0, None, now_ms), updated_ms=consumer.updated_ms,
+            status=ConsumerStatus.OK, updated_ms=consumer.updated_ms,
             member=consumer.member if is_active else "", host=consumer.host if is_active else "",
         )  # fmt: skip
-        status = consumer_status(consumer.samples, found.unread, found.oldest_unread_ms, now_ms)
+        status = consumer_status(consumer.kind, consumer.samples, found.unread, found.oldest_unread_ms, now_ms)
         return replace(found, status=status)
 
     def _lags(self, consumer: Consumer, now_ms: int) -> Iterator[PartitionLag]:

@@ -11,17 +11,18 @@ The first rule that applies decides:
     1. Everything is read now                                                                     OK
     2. The last commit was more than ten minutes ago, and longer ago than the time between the
        first sample and the last; and the oldest unread record is more than ten minutes old,
-       or its age is not known                                                                    STOP
+       or its age is not known; and an export has at least three samples                          STOP
     3. At one of the samples, everything was read                                                 OK
     4. The position went back from one sample to the next                                         REWIND
     5. All samples have the same position                                                         STALL
     6. The lag never decreased from one sample to the next                                        WARN
     7.                                                                                            OK
 
-Three details differ from Burrow. First, Burrow has no minimum time (the ten minutes of rule 2), because Burrow takes
+Four details differ from Burrow. First, Burrow has no minimum time (the ten minutes of rule 2), because Burrow takes
 about one sample per minute. Lakelog's samples can be a second apart. Second, a rule needs to know whether the consumer
 was up to date within these ten minutes. For this, Burrow keeps recent log ends, but Lakelog uses the age of the oldest
-unread record. Third, in Lakelog, rules 4 to 6 need at least three samples, because these rules compare samples.
+unread record. Third, in Lakelog, rules 4 to 6 need at least three samples, because these rules compare samples. Fourth,
+an export runs at intervals, so its first samples do not show yet how long it pauses.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from itertools import pairwise
 
-from storage_engine.topic.readers.consumer_files import PositionSample
+from storage_engine.topic.readers.consumer_files import EXPORT_KINDS, PositionSample
 
 
 class ConsumerStatus(StrEnum):
@@ -61,11 +62,12 @@ def tells_age(timestamp_ms: int, now_ms: int) -> bool:
 
 
 def consumer_status(
-    samples: Sequence[PositionSample], lag: int, oldest_unread_ms: int | None, now_ms: int
+    kind: str, samples: Sequence[PositionSample], lag: int, oldest_unread_ms: int | None, now_ms: int
 ) -> ConsumerStatus:
     """Judge a consumer. Pure.
 
     Args:
+        kind: of the consumer.
         samples: the consumer's last commits, the oldest first.
         lag: the number of offsets that are unread now.
         oldest_unread_ms: the timestamp of the oldest unread record; None if it is not known.
@@ -74,7 +76,8 @@ def consumer_status(
         return ConsumerStatus.OK
     window_ms = max(LEAST_WINDOW_MS, samples[-1].ms - samples[0].ms)
     was_up_to_date = oldest_unread_ms is not None and now_ms - oldest_unread_ms <= LEAST_WINDOW_MS
-    if now_ms - samples[-1].ms > window_ms and not was_up_to_date:
+    shows_pauses = kind not in EXPORT_KINDS or len(samples) >= _LEAST_SAMPLES
+    if shows_pauses and now_ms - samples[-1].ms > window_ms and not was_up_to_date:
         return ConsumerStatus.STOP
     lags = [each.end - each.position for each in samples]
     if min(lags) <= 0 or len(samples) < _LEAST_SAMPLES:

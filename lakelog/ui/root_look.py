@@ -187,10 +187,10 @@ def consumer_rows(
         unread = {number: first for number, part in enumerate(state.partitions)
                   if (first := _first_unread(each, number, part)) < part.last_stable_offset}  # fmt: skip
         count = sum(state.partitions[number].last_stable_offset - first for number, first in unread.items())
-        status = consumer_status(each.samples, count, None, now_ms)
+        status = consumer_status(each.kind, each.samples, count, None, now_ms)
         if status is ConsumerStatus.STOP:
             oldest, empty = _oldest_ms(topics.storage, topics.chain(state.topic), state, unread, now_ms, probes)
-            status = consumer_status(each.samples, count - empty, oldest, now_ms)
+            status = consumer_status(each.kind, each.samples, count - empty, oldest, now_ms)
         yield ConsumerRow(each, state.topic, lag, count, status)
 
 

@@ -26,7 +26,7 @@ with optional("prometheus_client", "lakelog[metrics]", "The metrics of a job"):
     from prometheus_client.core import GaugeMetricFamily, Metric
 
 _WRITE_SECONDS = 5.0
-_SUCCESS = "lakelog_job_success_timestamp_seconds"
+_EXIT_STATUS, _SUCCESS = "lakelog_job_exit_status", "lakelog_job_success_timestamp_seconds"
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class JobMetrics:
         self._writing = threading.Lock()  # the outputs are slow, and must not hold up the work
         self._running: dict[str, Meter] = {}
         self._done: dict[str, Facts] = {}
+        self._has_ended = False
         self._status: ExitStatus | int | None = None
         self._success_ms: int | None = None
         self._started_ms = self._clock.now_ms()
@@ -86,8 +87,9 @@ class JobMetrics:
             return
         try:
             textfile = Textfile(targets.textfile, self._families)
-            earlier = textfile.value(_SUCCESS, self._labels)
-            self._success_ms = None if earlier is None else round(earlier * 1000)
+            status, success = (textfile.value(each, self._labels) for each in (_EXIT_STATUS, _SUCCESS))
+            self._status = None if status is None else int(status)
+            self._success_ms = None if success is None else round(success * 1000)
             textfile.write()
         except StorageError:
             for output in self._outputs:
@@ -113,7 +115,7 @@ class JobMetrics:
         self._ended.set()
         self._watch.join()
         with self._lock:
-            self._status = status
+            self._has_ended, self._status = True, status
             if status == ExitStatus.DONE:
                 self._success_ms = self._clock.now_ms()
         self._write_if_possible()
@@ -136,12 +138,12 @@ class JobMetrics:
             return [*self._of_the_run(), *families_of_work(self._labels, self._done | running)]
 
     def _of_the_run(self) -> Iterator[Metric]:
-        yield self._gauge("running", "1 while the job runs, 0 after its end.", int(self._status is None))
+        yield self._gauge("running", "1 while the job runs, 0 after its end.", int(not self._has_ended))
         yield self._gauge("start_timestamp_seconds", "When the run started.", self._started_ms / 1000)
         updated_ms = self._clock.now_ms()
         yield self._gauge("updated_timestamp_seconds", "When the job wrote these metrics.", updated_ms / 1000)
         if self._status is not None:
-            yield self._gauge("exit_status", "The exit status of the run.", int(self._status))
+            yield self._gauge("exit_status", "The exit status of the last run that has ended.", int(self._status))
         if self._success_ms is not None:
             text = "When a run last ended with exit status 0."
             yield self._gauge("success_timestamp_seconds", text, self._success_ms / 1000)

@@ -15,6 +15,7 @@ not a letter, a digit, `_` or `-` is replaced by `_`.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -65,7 +66,7 @@ class Textfile:
         self._families = families
 
     def value(self, metric: str, labels: Sequence[str]) -> float | None:
-        """A value that an earlier run wrote; None if the file does not have it.
+        """A number that an earlier run wrote; None if the file does not have it.
 
         Args:
             labels: the values of JOB_LABELS.
@@ -76,7 +77,8 @@ class Textfile:
         except (StorageError, ValueError):  # there is no file, or it is not a file of metrics
             return None
         wanted = dict(zip(JOB_LABELS, labels, strict=True))
-        return next((each.value for each in samples if each.name == metric and each.labels == wanted), None)
+        found = (each.value for each in samples if each.name == metric and each.labels == wanted)
+        return next(filter(math.isfinite, found), None)
 
     def write(self) -> None:
         self._directory.replace(self._name, generate_latest(CurrentMetrics(self._families)))

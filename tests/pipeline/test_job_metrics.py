@@ -178,7 +178,7 @@ def test_a_context_that_another_thread_stops_ends_no_metrics(monkeypatch: pytest
     SparkMetrics(list).write()
 
 
-def test_a_failure_keeps_the_time_of_the_last_success(tmp_path: Path) -> None:
+def test_a_run_keeps_the_status_and_the_last_success_of_the_runs_before(tmp_path: Path) -> None:
     path = tmp_path / "job.prom"
     argv = ["--root", str(tmp_path), "--metrics-textfile", str(path)]
 
@@ -188,19 +188,30 @@ def test_a_failure_keeps_the_time_of_the_last_success(tmp_path: Path) -> None:
     def breaks(_: JobContext) -> JobReport:
         raise ZeroDivisionError
 
+    def looks_alone(context: JobContext) -> JobReport:
+        assert "lakelog_job_exit_status" not in samples(path)
+        return fails(context)
+
     assert run_job("ingest", "", fails, argv=argv, environ={}) == 3
     assert "lakelog_job_success_timestamp_seconds" not in samples(path)
     assert run_job("ingest", "", lambda _: JobReport({}), argv=argv, environ={}) == 0
     success = samples(path)["lakelog_job_success_timestamp_seconds"]
     assert run_job("ingest", "", lambda _: JobReport({}, failures=["a part"]), argv=argv, environ={}) == 4
     assert samples(path)["lakelog_job_exit_status"] == 4
+
+    def looks(_: JobContext) -> JobReport:
+        found = samples(path)
+        assert (found["lakelog_job_running"], found["lakelog_job_exit_status"]) == (1, 4)
+        return JobReport({}, failures=["a part"])
+
+    assert run_job("ingest", "", looks, argv=argv, environ={}) == 4
     with pytest.raises(ZeroDivisionError):
         run_job("ingest", "", breaks, argv=argv, environ={})
     assert run_job("ingest", "", fails, argv=[*argv, "--set", "no.such=1"], environ={}) == 2
     found = samples(path)
     assert (found["lakelog_job_exit_status"], found["lakelog_job_success_timestamp_seconds"]) == (2, success)
-    # Another job does not inherit the success.
-    assert run_job("export", "", fails, argv=argv, environ={}) == 3
+    # Another job does not inherit them.
+    assert run_job("export", "", looks_alone, argv=argv, environ={}) == 3
     assert "lakelog_job_success_timestamp_seconds" not in samples(path)
 
 

@@ -1,11 +1,11 @@
-"""Each rule of Burrow, a monitor for Kafka consumers, and the three details in which Lakelog differs from Burrow."""
+"""Each rule of Burrow, a monitor for Kafka consumers, and the four details in which Lakelog differs from Burrow."""
 
 from __future__ import annotations
 
 import pytest
 
 from lakelog.metrics.consumer_status import ConsumerStatus, consumer_status
-from storage_engine.topic.readers.consumer_files import PositionSample
+from storage_engine.topic.readers.consumer_files import EXPORT_KIND, GROUP_KIND, PositionSample
 from tests.lakelog.metrics.roots import HOUR, MINUTE, NOW
 
 OK, WARN, STOP, STALL, REWIND = ConsumerStatus
@@ -59,8 +59,17 @@ CASES = {
 def test_the_first_rule_that_applies_decides(
     found: list[PositionSample], lag: int, oldest_ms: int | None, expected: ConsumerStatus
 ) -> None:
-    assert consumer_status(found, lag, oldest_ms, NOW) is expected
+    assert consumer_status(GROUP_KIND, found, lag, oldest_ms, NOW) is expected
 
 
 def test_burrow_calls_all_but_two_statuses_an_error() -> None:
     assert [each for each in ConsumerStatus if each.is_error] == [STOP, STALL, REWIND]
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1, OK), (2, OK), (3, STOP)])
+def test_an_export_has_not_stopped_before_its_samples_show_how_long_it_pauses(
+    count: int, expected: ConsumerStatus
+) -> None:
+    found = samples(*GROWING[:count], every_ms=HOUR, age_ms=9 * HOUR)
+    assert consumer_status(EXPORT_KIND, found, 40, NOW - 9 * HOUR, NOW) is expected
+    assert consumer_status(GROUP_KIND, found, 40, NOW - 9 * HOUR, NOW) is STOP

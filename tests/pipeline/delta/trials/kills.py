@@ -166,7 +166,7 @@ class Kills:
                 done = worker.result()
             except EOFError:
                 done = None
-            worker.process.join()
+                worker.process.join()
             self._proxy.clear()
         return plan, done
 
