@@ -98,8 +98,12 @@ def _other_list(value: list[Any], chance: random.Random) -> list[Any] | None:
 
 
 def change_value(history: History) -> bool:
-    """Another value in one column of a row: a little different, null instead of a value, or a value instead of null."""
+    """Another value in one column of a row: a little different, null instead of a value, or a value instead of null.
+
+    Without digests and without the older commits of Delta's log, a null can also mean that the row is older than the column.
+    """
     rows, chosen = history.rows(), provable(history)
+    null_is_shown = history.stamp.chain is not None or "clean-up of the log" not in history.steps
     if not chosen:
         return False
     row = rows[history.chance.choice(chosen)]
@@ -113,7 +117,10 @@ def change_value(history: History) -> bool:
         if row[name] is None:
             return False
     else:
-        row[name] = None if history.chance.random() < 0.3 else other_value(row[name], history.chance)
+        becomes_null = null_is_shown and history.chance.random() < 0.3
+        row[name] = None if becomes_null else other_value(row[name], history.chance)
+        if row[name] is None and not null_is_shown:
+            return False
     write_rows(history, rows)
     return True
 
@@ -235,7 +242,7 @@ def lose_letter(history: History) -> bool:
     letters = [
         each for each in letters
         if (each["partition"], each["offset"]) in there and each["reason"] == UNDECODABLE
-        and each["offset"] < history.stamp.positions[each["partition"]]
+        and each["offset"] < history.stamp.positions.get(each["partition"], 0)
     ]  # fmt: skip
     if not letters:
         return False
