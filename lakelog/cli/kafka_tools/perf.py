@@ -234,6 +234,8 @@ def _values(record_size: int | None, file: Path | None, delimiter: str) -> _Valu
         return _RandomCapitals(record_size, np.random.default_rng(0))
     if file is None:
         return lambda first, count: pa.array([b"%d" % number for number in range(first, first + count)])
+    if not delimiter:
+        raise UsageError("--payload-delimiter", "found an empty text", "Give the text between two values of the file.")
     write_line(f"Reading payloads from: {file.absolute()}")
     try:
         content = file.read_bytes()

@@ -59,6 +59,13 @@ class ClusterMetadata:
             topic.settings = dict(self._settings.get((ResourceType.TOPIC, name), {}))
         return topic
 
+    @property
+    def has_settings_of_nodes(self) -> bool:
+        """Whether settings of single nodes were changed while brokers ran."""
+        return any(
+            settings and kind == ResourceType.BROKER and name for (kind, name), settings in self._settings.items()
+        )
+
     def broker_settings(self, node_id: int | None) -> dict[str, str]:
         """The settings that were changed while brokers ran. The settings of one node have priority over those of all
         brokers.

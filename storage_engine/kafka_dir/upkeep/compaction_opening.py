@@ -33,6 +33,7 @@ from storage_engine.kafka_dir.upkeep.treatment import (
     Treatment,
     partitions_with_one_copy,
     treat_topics,
+    with_metadata,
 )
 from storage_engine.log.checkpoint import HIGH_WATERMARKS, META_PROPERTIES
 
@@ -77,9 +78,11 @@ class LogsToCompact:
         source = find_cluster_metadata([self._path])
         self.error = source.error
         of_broker = source.folder is not None or not names.isdisjoint((META_PROPERTIES, HIGH_WATERMARKS))
-        config = self._config(directory, source)
+        properties = directory.meta_properties()
+        node_id = None if properties is None else properties.node_id
+        config = self._config(source, node_id)
         ids = {each: directory.topic_id(each) for each in directory.found}
-        evidence = Evidence(ids, source.metadata, {}, self._named, tiers=REMOTE_INDEX_CACHE in names)
+        evidence = Evidence(ids, source.metadata, {}, self._named, tiers=REMOTE_INDEX_CACHE in names, node_id=node_id)
         given = self._given(treat_topics(evidence, config), source, of_broker=of_broker)
         if ids and not given and not self._named and source.folder is None:
             raise UsageError(
@@ -99,13 +102,11 @@ class LogsToCompact:
         topics = {name: {**own, "file.delete.delay.ms": "0"} for name, own in compacted.items()}
         return Choices(config, topics, left_alone=ids.keys() - opened, one_copy=one_copy)
 
-    def _config(self, directory: OpenDirectory, source: MetadataSource) -> LogManagerConfig:
+    def _config(self, source: MetadataSource, node_id: int | None) -> LogManagerConfig:
         """The defaults of the topics: Kafka's, and those that were changed while the broker ran."""
-        found = directory.meta_properties()
-        node_id = None if found is None else found.node_id
         properties = ServerProperties(str(self._path), (self._path,), None, None, tiered=False, settings={}, ignored=())
         if source.metadata is not None:
-            properties = properties.with_dynamic(source.metadata.broker_settings(node_id))
+            properties = with_metadata(properties, source.metadata, node_id)
         return properties.log_manager_config()
 
     def _given(

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from storage_engine.clock import Clock
 from storage_engine.config.kafka_dir_keys import LogManagerConfig
-from storage_engine.config.server_properties import METADATA_LOG_DIR, ServerProperties
+from storage_engine.config.server_properties import METADATA_LOG_DIR, STATIC_KEYS, ServerProperties
 from storage_engine.errors import ConfigError
 from storage_engine.kafka_dir.log_manager import Choices, LogManager
 from storage_engine.kafka_dir.open_directory import CLUSTER_METADATA, OpenDirectory, check_directory
@@ -27,6 +27,7 @@ from storage_engine.kafka_dir.upkeep.treatment import (
     Treatment,
     partitions_with_one_copy,
     treat_topics,
+    with_metadata,
 )
 from storage_engine.log.checkpoint import HIGH_WATERMARKS, LOCK, META_PROPERTIES
 from storage_engine.quantities import counted
@@ -83,13 +84,16 @@ class BrokerLogs:
         self.managed = frozenset(each.topic for each in self.treatments.values() if each.treatment is Treatment.MANAGED)
 
     def _choose(self, directories: Sequence[OpenDirectory]) -> Choices:
-        self._check_node(directories)
+        node_id = self._node_id(directories)
         metadata = self._metadata(directories)
         properties = self._properties
         if metadata is not None:
-            properties = properties.with_dynamic(metadata.broker_settings(properties.node_id))
+            properties = with_metadata(properties, metadata, node_id)
+            if static := sorted(STATIC_KEYS & metadata.broker_settings(node_id).keys()):
+                text = f"{CLUSTER_METADATA.folder} sets {', '.join(static)}; ignored, as by a broker that runs"
+                self._reporter.did(properties.file, text)
         if self._options.deletes_at_once:
-            properties = properties.with_dynamic({_DELAYS[0]: "0"})
+            properties = replace(properties, settings={**properties.settings, _DELAYS[0]: "0"})
         config = properties.log_manager_config()
         evidence = Evidence(
             topic_ids={each: directory.topic_id(each) for directory in directories for each in directory.found},
@@ -97,6 +101,7 @@ class BrokerLogs:
             given=self._options.given,
             included=self._options.included,
             tiers=properties.tiered,
+            node_id=node_id,
         )
         self.treatments = treat_topics(evidence, config)
         for treatment in self.treatments.values():
@@ -128,16 +133,21 @@ class BrokerLogs:
                     " records are deleted or compacted",
                 )
 
-    def _check_node(self, directories: Sequence[OpenDirectory]) -> None:
-        wanted = self._properties.node_id
+    def _node_id(self, directories: Sequence[OpenDirectory]) -> int | None:
+        """The node to which the directories belong; None if neither the file nor a directory names it."""
+        wanted = known = self._properties.node_id
         for directory in directories:
             found = directory.meta_properties()
-            if wanted is not None and found is not None and found.node_id != wanted:
+            if found is None or found.node_id is None:
+                continue
+            if wanted is not None and found.node_id != wanted:
                 raise ConfigError(
                     self._properties.file,
                     f"belongs to node {wanted}, but {directory.path}/{META_PROPERTIES} belongs to node {found.node_id}",
                     "Give the server.properties of the node that uses the directory.",
                 )
+            known = found.node_id
+        return known
 
     def _metadata(self, directories: Sequence[OpenDirectory]) -> ClusterMetadata | None:
         """The contents of __cluster_metadata; None if they are not known. The reason is then reported."""

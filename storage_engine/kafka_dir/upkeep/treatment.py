@@ -22,6 +22,7 @@ from enum import StrEnum
 
 from storage_engine.config import ALIASES, TOPIC_KEYS
 from storage_engine.config.kafka_dir_keys import DIRECTORY_TOPIC_KEYS, LogManagerConfig
+from storage_engine.config.server_properties import ServerProperties
 from storage_engine.errors import ConfigError
 from storage_engine.kafka_dir.log_directory import TopicPartition
 from storage_engine.kafka_dir.open_directory import CLUSTER_METADATA
@@ -66,6 +67,7 @@ class Evidence:
     given: the settings that an option gives, by topic.
     included: the internal topics that an option includes.
     tiers: whether topics may have segments in a remote storage.
+    node_id: the node to which the directories belong; None if it is not known.
     """
 
     topic_ids: Mapping[TopicPartition, str | None]
@@ -73,6 +75,7 @@ class Evidence:
     given: Mapping[str, Mapping[str, str]]
     included: Collection[str]
     tiers: bool
+    node_id: int | None
 
 
 def treat_topics(evidence: Evidence, config: LogManagerConfig) -> dict[str, TopicTreatment]:
@@ -90,9 +93,27 @@ def partitions_with_one_copy(evidence: Evidence) -> frozenset[TopicPartition]:
     found = set()
     for partition, topic_id in evidence.topic_ids.items():
         known = None if evidence.metadata is None else evidence.metadata.topic(partition.topic)
-        if known is not None and topic_id == known.topic_id and len(known.replicas.get(partition.number, ())) == 1:
+        if known is None or topic_id != known.topic_id:
+            continue
+        replicas = known.replicas.get(partition.number, ())
+        if len(replicas) == 1 and evidence.node_id in (None, *replicas):
             found.add(partition)
     return frozenset(found)
+
+
+def with_metadata(properties: ServerProperties, metadata: ClusterMetadata, node_id: int | None) -> ServerProperties:
+    """The properties, with the settings of brokers in __cluster_metadata.
+
+    Raises:
+        ConfigError: a setting is not allowed, or it is not known which settings of single nodes have an effect.
+    """
+    if node_id is None and metadata.has_settings_of_nodes:
+        raise ConfigError(
+            properties.file,
+            f"the id of the node is not known, but {CLUSTER_METADATA.folder} has settings of single nodes",
+            "Set node.id in server.properties, or restore meta.properties.",
+        )
+    return properties.with_dynamic(metadata.broker_settings(node_id), f"{CLUSTER_METADATA.folder}, settings of brokers")
 
 
 def _treated(name: str, evidence: Evidence, config: LogManagerConfig) -> TopicTreatment:

@@ -62,13 +62,24 @@ def test_known_keys_act_and_all_others_are_listed(tmp_path: Path) -> None:
     )  # fmt: skip
     config = found.log_manager_config()
     assert (config.cleaner_threads, config.topic({}).retention_ms) == (2, 5 * 3_600_000)
-    dynamic = found.with_dynamic({"log.retention.ms": "7", "min.insync.replicas": "2"}).log_manager_config()
-    assert dynamic.topic({}).retention_ms == 7
+    changed = {"log.retention.ms": "7", "min.insync.replicas": "2", "log.retention.hours": "1", "log.roll.hours": "x"}
+    dynamic = found.with_dynamic(changed, "the cluster")
+    assert dynamic.settings == {**found.settings, "log.retention.ms": "7"}
+    with pytest.raises(ConfigError, match=r"^the cluster, log\.retention\.ms: expected a whole number of ms.*'bogus'"):
+        found.with_dynamic({"log.retention.ms": "bogus"}, "the cluster")
 
 
-def test_log_dir_counts_without_log_dirs(tmp_path: Path) -> None:
-    found = read_server_properties(written(tmp_path, "log.dir = /data/with,comma\n"))
-    assert (found.log_dirs, found.metadata_log_dir, found.node_id) == ((Path("/data/with,comma"),), None, None)
+def test_log_dir_counts_without_log_dirs_and_zookeeper_may_have_given_the_id(tmp_path: Path) -> None:
+    found = read_server_properties(written(tmp_path, "log.dir = /data/1, /data/2\nbroker.id=-1\n"))
+    assert (found.log_dirs, found.metadata_log_dir, found.node_id) == ((Path("/data/1"), Path("/data/2")), None, None)
+
+
+def test_a_directory_may_not_be_named_twice_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    file = written(tmp_path, f"log.dirs={tmp_path}/data,{tmp_path}/link\n")
+    with pytest.raises(ConfigError, match=rf"line 1, log\.dirs: names {tmp_path}/data twice"):
+        read_server_properties(file)
 
 
 def test_two_escapes_can_be_the_halves_of_one_character(tmp_path: Path) -> None:
@@ -87,6 +98,10 @@ def test_two_escapes_can_be_the_halves_of_one_character(tmp_path: Path) -> None:
         ("log.dirs=/a\nlog.retention.ms=0\n", "line 2, log.retention.ms: expected a whole number of ms, at least 1"),
         ("log.dirs=/a\nlog.cleaner.enable=yes\n", "line 2, log.cleaner.enable: expected true or false"),
         ("log.dirs=/a\nnode.id=-1\n", "line 2, node.id: expected a whole number, at least 0; found '-1'"),
+        (
+            "config.providers=env\nlog.dirs=/a,${env:DIRS}\n",
+            "line 2, log.dirs: only a broker can look up a value of config.providers; found '/a,${env:DIRS}'",
+        ),
         (
             "log.dirs=/a\\u0000b\n",
             "line 1, log.dirs: found U+0000 at position 2; settings may not contain this character. Remove the character.",

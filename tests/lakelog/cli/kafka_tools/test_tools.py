@@ -175,6 +175,10 @@ def test_perf_produce_appends_the_records(orders: Lakelog, tmp_path: Path) -> No
     assert {each for each in decoded if each.isdigit()} == {b"%d" % number for number in range(25)}
     assert sum(bool(re.fullmatch(rb"[A-Z]{7}", each)) for each in decoded) == 5
     assert sum(each in {b"one", b"two"} for each in decoded) == 5
+    empty = ("--num-records", "5", "--payload-file", str(payloads), "--payload-delimiter", "")
+    ended = orders("perf", "produce", "--topic", "orders", *empty)
+    expected = "lakelog: --payload-delimiter: found an empty text. Give the text between two values of the file.\n"
+    assert (ended.status, ended.out, ended.err) == (2, "", expected)
     assert (
         "25 records sent"
         in orders("perf", "produce", "--topic", "orders", "--num-records", "25", "--record-size", "1").out

@@ -113,8 +113,32 @@ def test_settings_that_were_changed_while_the_broker_ran_have_priority_over_the_
     make_directory(tmp_path / "data", {"a": OLD}, [*known("a", {"segment.bytes": "1024"}), forever])
     Manager(tmp_path / "data", log_retention_ms=1, node_id=1).once()
     assert logs(tmp_path / "data/a-0")[0] == 0
-    Manager(tmp_path / "data", log_retention_ms=1).once()  # without its id, the file names no node with settings
+    Manager(tmp_path / "data", log_retention_ms=1).once()  # meta.properties names the node
+    assert logs(tmp_path / "data/a-0")[0] == 0
+    (tmp_path / "data/meta.properties").unlink()
+    before = files(tmp_path / "data")
+    with pytest.raises(ConfigError, match=r"the id of the node is not known, but .* has settings of single nodes"):
+        Manager(tmp_path / "data", log_retention_ms=1)
+    assert files(tmp_path / "data") == before
+    Manager(tmp_path / "data", log_retention_ms=1, node_id=2).once()
     assert logs(tmp_path / "data/a-0") == [60]
+
+
+def test_settings_that_a_broker_cannot_change_while_it_runs_have_no_effect_and_wrong_ones_are_refused(
+    tmp_path: Path,
+) -> None:
+    static = config_record(4, "", "log.retention.hours", "1")
+    make_directory(tmp_path / "data", {"a": OLD}, [*known("a", {"segment.bytes": "1024"}), static])
+    manager = Manager(tmp_path / "data", log_retention_hours=-1)
+    manager.clock.advance(10 * 3_600_000)
+    manager.once()
+    assert logs(tmp_path / "data/a-0")[0] == 0
+    said = "__cluster_metadata-0 sets log.retention.hours; ignored, as by a broker that runs"
+    assert f"{tmp_path}/server.properties: {said}" in manager.told.lines
+    wrong = config_record(4, "", "log.retention.ms", "bogus")
+    make_directory(tmp_path / "other", {"a": OLD}, [*known("a"), wrong])
+    with pytest.raises(ConfigError, match=r"^__cluster_metadata-0, settings of brokers, log\.retention\.ms: expected"):
+        Manager(tmp_path / "other")
 
 
 def test_the_file_of_another_node_is_refused(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def metadata(*values: bytes) -> ClusterMetadata:
 def treated(
     topic: str, cluster: ClusterMetadata | None, topic_id: str | None = None, **facts: object
 ) -> TopicTreatment:
-    evidence = {"given": {}, "included": (), "tiers": False, **facts}
+    evidence = {"given": {}, "included": (), "tiers": False, "node_id": None, **facts}
     ids = {TopicPartition(topic, 0): topic_id or IDS.get(topic)}
     return treat_topics(Evidence(ids, cluster, **evidence), LogManagerConfig())[topic]  # type: ignore[arg-type]
 
@@ -58,7 +58,7 @@ def test_a_topic_without_known_settings_is_only_kept(cluster: ClusterMetadata, t
 
 
 def test_a_folder_without_a_topic_id_is_only_kept() -> None:
-    evidence = Evidence({TopicPartition("a", 0): None}, metadata(*known("a")), {}, (), tiers=False)
+    evidence = Evidence({TopicPartition("a", 0): None}, metadata(*known("a")), {}, (), tiers=False, node_id=None)
     assert treat_topics(evidence, LogManagerConfig())["a"].treatment is KEPT
     assert partitions_with_one_copy(evidence) == frozenset()
 
@@ -104,4 +104,5 @@ def test_tiered_topics_are_not_opened() -> None:
 def test_a_partition_with_one_replica_has_one_copy() -> None:
     cluster = metadata(*known("a"), *known("b", replicas=(1, 2)), *known("c"))
     ids = {TopicPartition(name, 0): IDS[name] for name in "abd"} | {TopicPartition("c", 0): IDS["d"]}
-    assert partitions_with_one_copy(Evidence(ids, cluster, {}, (), tiers=False)) == {("a", 0)}
+    for node_id, expected in ((None, {("a", 0)}), (1, {("a", 0)}), (2, set())):
+        assert partitions_with_one_copy(Evidence(ids, cluster, {}, (), tiers=False, node_id=node_id)) == expected

@@ -24,6 +24,7 @@ from pipeline.delta.proof.findings import Findings
 from pipeline.delta.proof.stamp_order import compare_stamps
 from pipeline.delta.rows.row_columns import UNDECODABLE
 from pipeline.delta.table_stamp import NextLink
+from storage_engine.record.partitioner import partition_keys
 from tests.pipeline.delta.proof.tampering.histories import History
 from tests.pipeline.delta.proof.tampering.models import goods
 from tests.pipeline.delta.proof.tampering.writing import append_nothing, edit_commit, overwrite, path_of, write_rows
@@ -344,7 +345,7 @@ def skipped_records(history: History) -> bool:
     ends = {number: each.last_stable_offset for number, each in history.topic.ranges().items()}
     waiting = [number for number, end in ends.items() if before.get(number, 0) < end]
     chosen = history.chance.choice([waiting[:1], waiting])
-    history.topic.append((b"no other key", goods(history.chance)), partition=chosen[0])
+    history.topic.append((_new_key(history, chosen[0]), goods(history.chance)), partition=chosen[0])
     positions = {**before, **{each: history.topic.ranges()[each].last_stable_offset for each in chosen}}
     stamp = replace(history.next_stamp(), positions=positions)
     append_nothing(history, NextLink(history.head).add_to(stamp) if history.stamp.chain is not None else stamp)
@@ -410,12 +411,21 @@ def _shows_missing_rows(history: History) -> bool:
     return history.stamp.chain is not None or not is_upsert or "partitions" not in history.steps
 
 
+def _new_key(history: History, partition: int) -> bytes:
+    """A key without records, which belongs to the partition. A key that is appended to another partition could have had a
+    tombstone in its own partition."""
+    keys = [b"no other key %d" % number for number in range(100)]
+    partitions = partition_keys(pa.array(keys, pa.binary()), len(history.topic.ranges()), 0)
+    numbers: list[int] = partitions.tolist()
+    return keys[numbers.index(partition)]
+
+
 def _has_fitting_record(history: History, partition: int) -> bool:
     """Append a record at the table's position, so that the log shows that a higher position is wrong."""
     end = history.topic.ranges()[partition].last_stable_offset
     if history.stamp.positions.get(partition, 0) < end:
         return False
-    history.topic.append((b"no other key", goods(history.chance)), partition=partition)
+    history.topic.append((_new_key(history, partition), goods(history.chance)), partition=partition)
     return True
 
 
