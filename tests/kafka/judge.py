@@ -59,7 +59,7 @@ from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX
 from storage_engine.log.growing_segment import index_segment
 from storage_engine.record.batch import BatchTable, scan_batches
 from storage_engine.record.compression import Codec
-from storage_engine.record.header import CRC_POSITION, CRC_START, HEADER_BYTES, LOG_OVERHEAD
+from storage_engine.record.header import CRC_POSITION, CRC_START, HEADER_BYTES, LOG_OVERHEAD, MAGIC
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.clean.topic_retention import retain_topic
 from storage_engine.topic.kafka.view import settle
@@ -396,7 +396,7 @@ class _Batch(NamedTuple):
         position, size, codec = (int(column[row]) for column in (table.positions, table.sizes, table.codecs))
         data = log[position : position + size]
         contents = data
-        if codec:
+        if codec and table.magics[row] == MAGIC:  # older messages have another header
             records = decompress(Codec(codec), data[HEADER_BYTES:])
             contents = data[:8] + data[LOG_OVERHEAD:CRC_POSITION] + data[CRC_START:HEADER_BYTES] + records
         words = ", ".join(

@@ -14,7 +14,7 @@ segment up to one of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from storage_engine.log.producers.producer_snapshot import ProducerEntry, decode
 from storage_engine.log.producers.producer_state import Producers, aborted_among
 from storage_engine.log.segment_reader import Chunk
 from storage_engine.record.batch import scan_batches
-from storage_engine.record.header import TRANSACTIONAL
+from storage_engine.record.header import MAGIC, TRANSACTIONAL
 
 Snapshots = Mapping[int, tuple[ProducerEntry, ...]]
 Beginning = tuple[int, tuple[ProducerEntry, ...]]
@@ -178,17 +178,20 @@ class Derivations:
                 producers = self._derived(begin, at, last_drop)[0]
                 begun = (each.txn_first_offset for each in producers.entries() if each.txn_first_offset >= 0)
                 stable = max(log_start_offset, min(begun, default=high_watermark))
-                found |= {min(high_watermark, each) for each in (stable, self._next_batch(stable))}
+                found |= {min(high_watermark, each) for each in (stable, *self._next_batch(stable))}
         return frozenset(found)
 
-    def _next_batch(self, offset: int) -> int:
-        """The base offset of the first batch that ends at or after an offset; the offset if there is none."""
+    def _next_batch(self, offset: int) -> Sequence[int]:
+        """What may be the base offset of the first batch that ends at or after an offset. The header of a batch of
+        compressed messages of magic 0 or 1 has only the last offset."""
         for base, data in self._segments.items():
             table = scan_batches(data, str(base))
-            later = table.base_offsets[table.last_offsets >= offset]
+            later = np.flatnonzero(table.last_offsets >= offset)
             if len(later):
-                return int(later[0])
-        return offset
+                last = int(table.last_offsets[later[0]])
+                is_legacy = table.magics[later[0]] < MAGIC
+                return range(max(base, offset), last + 1) if is_legacy else (int(table.base_offsets[later[0]]),)
+        return ()
 
     def _beginnings(self, most: int = LONG_MAX) -> Iterator[Beginning]:
         """Where a derivation up to an offset may begin."""
