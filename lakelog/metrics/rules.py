@@ -168,12 +168,15 @@ def _first_mistake(document: Document, error: ValidationError) -> ConfigError:
     found = error.errors(include_url=False)[0]
     path = tuple(str(part) for part in found["loc"])
     place, key = document.place(path), path[-1]
+    if found["type"] == "extra_forbidden" and key in Rules.fields_by_key():
+        return ConfigError(place, f"{key} is no rule of a single topic", "Move it out of the section topics.")
     if found["type"] == "extra_forbidden":
         return ConfigError(place, f"unknown key {key}", f"The nearest valid key is {nearest(key, _keys_beside(path))}.")
     if found["type"] in ("model_type", "mapping_type", "dict_type", "model_attributes_type"):
         expected = "keys with values, such as {warning: 60, critical: 600}"
     elif found["type"].startswith(("float", "greater_than", "finite")):
-        expected = "a number that is not negative"
+        least = found.get("ctx", {}).get("ge", 0)
+        expected = f"a number, at least {least:g}" if least else "a number that is not negative"
     elif found["type"].startswith("bool"):
         expected = "true or false"
     else:

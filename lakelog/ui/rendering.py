@@ -146,7 +146,7 @@ def show(
     page = _ENVIRONMENT.get_template(f"{template}.html").render(
         values,
         look=look, site=site, options=site.options, now=site.now_ms(),
-        running=site.changes.running if request.state.may_see else None,  # it contains names
+        may_see=request.state.may_see, running=site.changes.running if request.state.may_see else None,
         is_logged_in=session is not None and session.is_logged_in,
         form_token_name=FORM_TOKEN, form_token=site.sessions.form_token(session) if look.has_form and session else "",
     )  # fmt: skip

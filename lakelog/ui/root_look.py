@@ -205,8 +205,9 @@ def _first_unread(consumer: Consumer, number: int, part: PartitionState) -> int:
 def _oldest_ms(
     storage: Storage, chain: StateChain, state: TopicState, unread: Mapping[int, int], now_ms: int, probes: Probes
 ) -> tuple[int | None, int]:
-    """The timestamp of an unread record that is old enough to show that a group has stopped; or else the oldest timestamp
-    that was found; None if there is none. Also the number of unread offsets that have no record, such as markers.
+    """The timestamp of an unread record that is old enough to show that a group has stopped. Or else the oldest timestamp of
+    the first unread records; None if there is none, or if too few records may be read to know it. Also the number of
+    unread offsets that have no record, such as markers.
 
     Args:
         unread: the first unread offset of each partition with unread offsets.
@@ -215,9 +216,11 @@ def _oldest_ms(
 
     found: list[int] = []
     empty = 0
-    for number, first in list(unread.items())[:PROBES_OF_A_GROUP]:
-        if not probes.take():
-            break
+    oldest_first = sorted(unread, key=lambda number: _newest_timestamp(state.partitions[number]))
+    for done, number in enumerate(oldest_first):
+        if done == PROBES_OF_A_GROUP or not probes.take():
+            return None, empty
+        first = unread[number]
         try:
             oldest = PartitionReader(storage, chain, number, state).oldest_unread(first)
         except LogError:
@@ -229,3 +232,7 @@ def _oldest_ms(
             if now_ms - oldest > LEAST_WINDOW_MS:
                 break
     return min(found, default=None), empty
+
+
+def _newest_timestamp(part: PartitionState) -> int:
+    return max((segment.largest_timestamp for segment in part.segments), default=-1)

@@ -58,7 +58,7 @@ class JobMetrics:
             StorageError: the file cannot be written, or the port cannot be opened.
         """
         self._display = display
-        self._labels = (job, conf)
+        self._labels = (job, conf.encode(errors="replace").decode())  # a file's name may have bytes that are not UTF-8
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
         self._writing = threading.Lock()  # the outputs are slow, and must not hold up the work

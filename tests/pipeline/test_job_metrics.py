@@ -215,6 +215,14 @@ def test_a_run_keeps_the_status_and_the_last_success_of_the_runs_before(tmp_path
     assert "lakelog_job_success_timestamp_seconds" not in samples(path)
 
 
+def test_a_settings_file_may_have_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
+    conf = tmp_path / "ord-\udce4.yaml"
+    conf.write_text("topics: {orders: {partitions: 1}}\n")
+    argv = ["--root", str(tmp_path), "--conf", str(conf), "--metrics-textfile", str(tmp_path / "job.prom")]
+    assert run_job("ingest", "", lambda _: JobReport({}), argv=argv, environ={}) == 0
+    assert 'lakelog_job_exit_status{conf="ord-?",name="ingest"} 0.0' in (tmp_path / "job.prom").read_text()
+
+
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -68,7 +68,11 @@ def test_a_topic_has_its_own_rules_and_the_others_of_all(tmp_path: Path) -> None
         ("ignore.consumers: a", "line 1, ignore.consumers: expected a list of names; found 'a'."),
         (
             "topics:\n  a: {disk.free.percent: {warning: 1}}",
-            "line 2, topics.a.disk.free.percent: unknown key disk.free.percent. The nearest valid key is",
+            "line 2, topics.a.disk.free.percent: disk.free.percent is no rule of a single topic. Move it out of the section",
+        ),
+        (
+            "writer.takeovers.window.seconds: 0",
+            "line 1, writer.takeovers.window.seconds: expected a number, at least 1; found '0'.",
         ),
         ("topics: [a]", "line 1, topics: expected keys with values"),
         ("versions", "line 1: expected keys with values, as in `key: value`; found text."),

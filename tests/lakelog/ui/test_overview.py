@@ -80,6 +80,14 @@ def test_a_group_has_not_stopped_if_its_unread_records_are_new(root: PagesRoot) 
     assert "Nothing asks for attention." in root.browser().get("/").words
 
 
+def test_a_group_has_stopped_if_the_last_of_many_partitions_has_an_old_unread_record(root: PagesRoot) -> None:
+    root.topic("many", 12)
+    for number in range(12):
+        root.append("many", HOUR if number == 11 else MINUTE, partition=number)
+    root.group_with("many", "billing", dict.fromkeys(range(12), 0), *((age * HOUR, 0, 0) for age in (6, 5, 4)))
+    assert "STOP, many, group billing: lag 12" in root.browser().get("/").words
+
+
 def test_a_change_is_shown_when_the_page_is_opened_again(root: PagesRoot) -> None:
     root.topic("orders")
     browser = root.browser()
