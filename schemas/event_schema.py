@@ -73,7 +73,7 @@ class EventSchema:
         """Whether the text is columns in DDL, and not the name of a model or file."""
         reference = _REFERENCE.fullmatch(self.text)
         is_other = self.is_binary or _NAME.fullmatch(self.text) is not None
-        return not is_other and (reference is None or ddl.is_type(reference["model"]))
+        return not is_other and (reference is None or _is_type(reference["model"]))
 
     @property
     def is_binary(self) -> bool:
@@ -143,6 +143,11 @@ class EventSchema:
             UnknownSchemaError: the text names no model, or a field of the model has no column type.
         """
         return _model(self.text, self.folders)
+
+
+def _is_type(word: str) -> bool:
+    """Whether the word after a colon is a type of DDL, and not a class such as Date."""
+    return ddl.is_type(word) and (word.isupper() or word.islower())
 
 
 def writer_schemas(text: str, user: str, password: str) -> WriterSchemas:

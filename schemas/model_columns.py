@@ -25,7 +25,7 @@ from decimal import Decimal
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import pyarrow as pa
-from pydantic import BaseModel
+from pydantic import BaseModel, PydanticUndefinedAnnotation
 from pydantic.fields import FieldInfo
 
 _SCALARS: dict[Any, pa.DataType] = {
@@ -94,6 +94,10 @@ def check_names(place: str, names: Sequence[str], *, outermost: bool = False) ->
 def _fields(model: type[BaseModel], place: str, outer: tuple[type[BaseModel], ...]) -> list[pa.Field]:
     if model in outer:
         raise UnsupportedFieldError(place, f"{model.__name__} contains itself, but a column cannot contain itself")
+    try:
+        model.model_rebuild()  # its fields may have types that are defined later in its module
+    except PydanticUndefinedAnnotation as error:
+        raise UnsupportedFieldError(place, f"uses {error.name}, which its module does not define") from None
     if not model.model_fields:
         raise UnsupportedFieldError(place, f"{model.__name__} has no fields")
     fields: list[pa.Field] = []

@@ -26,7 +26,7 @@ from schemas.avro.avro_schema import (
     parse,
     shared_names,
 )
-from schemas.avro.resolution import BranchNameError, check_branches
+from schemas.avro.resolution import BranchNameError, check_branches, reader_in_full, writer_in_full
 from schemas.avro.value_check import ValueCheck
 from schemas.comparing import ModelField
 from schemas.decoder import DecodedValues, Row, UndecodableError, decode_each
@@ -48,10 +48,12 @@ class _Unusable:
 
 @dataclass(frozen=True)
 class _Writer:
-    """A writer's schema, and the reader's schema to which fastavro resolves its values."""
+    """A writer's schema, and the reader's schema to which fastavro resolves its values. reader: None if nothing is
+    resolved, because both are equal."""
 
     check: ValueCheck
-    reader: Node
+    writer: Node
+    reader: Node | None
 
 
 class AvroDecoder:
@@ -129,9 +131,9 @@ class AvroDecoder:
         length = id_length(value)
         writer = self._known[value[:length]]
         assert isinstance(writer, _Writer), "a value of an unusable schema is not decoded"
-        return self._decoded(value[length:], writer.check.schema.root, writer.reader)
+        return self._decoded(value[length:], writer.writer, writer.reader)
 
-    def _decoded(self, value: bytes, writer: Node, reader: Node) -> Row:
+    def _decoded(self, value: bytes, writer: Node, reader: Node | None) -> Row:
         try:
             record = self._read(io.BytesIO(value), writer, reader, return_named_type=True)
             if isinstance(record, tuple):  # the writer's outermost type is a union
@@ -169,13 +171,15 @@ class AvroDecoder:
     def _resolved(self, text: str, references: Sequence[str]) -> _Writer:
         schema, reader = parse(text, references), self._reader
         check_finite(schema)
+        if schema.root == reader.root:
+            return _Writer(ValueCheck(schema), schema.root, None)
         try:
             check_branches(schema, reader)
         except BranchNameError:
             names = shared_names(reader)
             schema, reader = parse(text, references, names), parse(self._text, (), names)
             check_branches(schema, reader)
-        return _Writer(ValueCheck(schema), reader.root)
+        return _Writer(ValueCheck(schema), writer_in_full(schema), reader_in_full(reader))
 
 
 def _unusable(number: SchemaId, why: str) -> _Unusable:

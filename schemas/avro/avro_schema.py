@@ -26,6 +26,7 @@ Node = Any
 _PRIMITIVE_BYTES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
 
 
+_TIMES_OF_DAY = {"time-millis": range(86_400_000), "time-micros": range(86_400_000_000)}
 _NAMED = "__named_schemas"
 """The key under which a schema that fastavro has parsed has its named types."""
 _SIZES = range(2**31)
@@ -289,7 +290,9 @@ def _decoded_default(schema: AvroSchema, node: Node, default: Any, originals: Ma
         resolved = schema.resolved(branch)
         return (resolved["name"], decoded) if kind_of(resolved) in ("record", "enum", "fixed") else decoded
     if kind in ("bytes", "fixed") and isinstance(default, str):
-        return default.encode("latin-1")
+        return _with_logical_type(node, default.encode("latin-1"))
+    if kind in ("int", "long", "string"):
+        return _with_logical_type(node, default)
     if kind in ("float", "double"):
         return float(default)
     if kind == "array":
@@ -304,6 +307,19 @@ def _decoded_default(schema: AvroSchema, node: Node, default: Any, originals: Ma
             for field in node["fields"]
         }
     return default
+
+
+def _with_logical_type(node: Node, default: Any) -> Any:
+    """What fastavro makes of a value of this logical type."""
+    if not isinstance(node, dict) or "logicalType" not in node:
+        return default
+    logical = node["logicalType"]
+    read = required_package("fastavro.read", "fastavro", "avro").LOGICAL_READERS.get(f"{kind_of(node)}-{logical}")
+    if read is None:
+        return default
+    if (logical == "decimal" and not default) or default not in _TIMES_OF_DAY.get(logical, (default,)):
+        raise AvroSchemaError(f"the default {default!r} is no {logical}")
+    return read(default, node)
 
 
 _JSON_TYPES: Mapping[str, tuple[type, ...]] = {

@@ -72,6 +72,8 @@ def agrees(written: Node, wanted: Node) -> bool:
     if wanted_kind not in _PROMOTED.get(kind, (kind,)):
         return True
     logical, wanted_logical = logical_type(written), logical_type(wanted)
+    if kind == "string" and wanted_logical == "decimal":
+        return False  # a text is no number
     if not logical or logical == wanted_logical:
         return True
     return meaning(written) == meaning(wanted).removesuffix("-nanos")

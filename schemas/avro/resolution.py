@@ -1,4 +1,5 @@
-"""Checks three cases of Avro's schema resolution that fastavro leaves open.
+"""Checks the cases of Avro's schema resolution that fastavro leaves open, and gives fastavro schemas that it resolves as
+Avro prescribes.
 
 If the reader's schema has a union of several types, fastavro returns the name of a named type only if the writer's
 schema has a union, too. If not, a record could be taken for a map, an enum for a string, and a fixed for bytes. So a
@@ -13,10 +14,24 @@ and every value says its branch.
 
 fastavro makes the object of the writer's logical type, whatever the reader's logical type is. So a writer's schema is
 refused if such an object has another meaning in the reader's column, or none (`schemas.avro.logical_types`).
+
+If a writer has a field of the reader and also a field with its alias, fastavro takes the alias, and can fail. Avro
+forbids this, so such a schema is refused.
+
+fastavro takes the first branch of the reader's union to which it can promote the value, although Avro prescribes the
+branch of the same type, if there is one. So the reader's unions are sorted: integers come before float and double. For
+string and bytes, no order is right for both. A writer's schema with the second of them is refused.
+
+In unions, fastavro fails if one schema has a named type by its name and the other has its definition. So in both schemas,
+the definition replaces each name. Types do not contain themselves (`avro_schema.check_finite`), so this has an end.
+
+fastavro rounds decimals to the writer's precision, so the writer's precision is raised. The reader's column refuses
+numbers with too many digits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from schemas.avro.avro_schema import AvroSchema, AvroSchemaError, Node, kind_of
@@ -24,6 +39,8 @@ from schemas.avro.logical_types import agrees, logical_type, python_type
 
 _KINDS = {"record": ("record", "map"), "enum": ("enum", "string"), "fixed": ("fixed", "bytes")}
 """By kind of a named type, the kinds of branches whose values fastavro returns as the same Python type."""
+_NO_ROUNDING = 1_000_000
+"""More digits than a value has."""
 
 
 class BranchNameError(AvroSchemaError):
@@ -64,24 +81,78 @@ def _check(
         names = [each["name"] for each in named if _is_same_name(written, each)]
         if any(name == written["name"] != names[0] for name in names):
             raise BranchNameError(f"the union of the settings has {names[0]} before {written['name']}")
+        _check_order(written, branches)
         for each in branches:
             # fastavro's object finds the branch by its type, so the branches of other objects do not matter.
             if len(branches) == 1 or kind == "fixed" or python_type(written) == python_type(each):
                 _check(writer, written, reader, each, seen)
     elif not agrees(written, wanted):
         raise AvroSchemaError(
-            f"it has {logical_type(written)} where the schema of the settings has {logical_type(wanted) or wanted_kind}"
+            f"it has {logical_type(written) or kind} where the schema of the settings has {logical_type(wanted) or wanted_kind}"
         )
     elif kind == wanted_kind == "record" and _is_same_name(written, wanted):
         by_name = {field["name"]: field["type"] for field in written["fields"]}
         for field in wanted["fields"]:
-            for name in (field["name"], *field.get("aliases", ())):
-                if name in by_name:
-                    _check(writer, by_name[name], reader, field["type"], seen)
+            names = [name for name in (field["name"], *field.get("aliases", ())) if name in by_name]
+            if len(names) > 1:
+                raise AvroSchemaError(
+                    f"it has {' and '.join(names)}, which are one field in the schema of the settings"
+                )
+            for name in names:
+                _check(writer, by_name[name], reader, field["type"], seen)
     elif kind == wanted_kind == "array":
         _check(writer, written["items"], reader, wanted["items"], seen)
     elif kind == wanted_kind == "map":
         _check(writer, written["values"], reader, wanted["values"], seen)
+
+
+def _check_order(written: Node, branches: Sequence[Node]) -> None:
+    """Check that fastavro takes the branch of the reader's union that has the same type as the writer's string or bytes. For
+    values with a logical type, the object says the branch."""
+    plain = [kind_of(each) for each in branches if not logical_type(each)]
+    same = "" if logical_type(written) else kind_of(written)
+    for other in {"string": ("bytes",), "bytes": ("string",)}.get(same, ()):
+        if same in plain and other in plain[: plain.index(same)]:
+            raise AvroSchemaError(f"it has {same} where a union of the settings has {other} before {same}")
+
+
+def writer_in_full(schema: AvroSchema) -> Node:
+    """The writer's schema for fastavro: each named type is written out, and no decimal is rounded."""
+    return _in_full(schema, lambda node: {**node, "precision": _NO_ROUNDING} if _is_decimal(node) else node)
+
+
+def reader_in_full(schema: AvroSchema) -> Node:
+    """The reader's schema for fastavro: each named type is written out, and integers come before floats in unions."""
+    return _in_full(schema, lambda node: sorted(node, key=_is_float) if isinstance(node, list) else node)
+
+
+def _in_full(schema: AvroSchema, changed: Callable[[Node], Node]) -> Node:
+    """The schema with the definition of each named type in place of its name, and with changed parts."""
+    known: dict[str, Node] = {}
+
+    def full(node: Node) -> Node:
+        if isinstance(node, str):
+            if node not in schema.named:
+                return node
+            if node not in known:
+                known[node] = full(schema.named[node])
+            return known[node]
+        if isinstance(node, list):
+            return changed([full(each) for each in node])
+        found = {key: full(value) if key in ("type", "items", "values") else value for key, value in node.items()}
+        if kind_of(node) == "record":
+            found["fields"] = [{**field, "type": full(field["type"])} for field in node["fields"]]
+        return changed(found)
+
+    return full(schema.root)
+
+
+def _is_decimal(node: Node) -> bool:
+    return isinstance(node, dict) and node.get("logicalType") == "decimal"
+
+
+def _is_float(node: Node) -> bool:
+    return node in ("float", "double") or (isinstance(node, dict) and node["type"] in ("float", "double"))
 
 
 def _is_same_name(written: Node, wanted: Node) -> bool:

@@ -175,7 +175,7 @@ def _key_text(key: Any) -> str:
 
 def _type(field: Any, place: str, outer: tuple[str, ...]) -> tuple[pa.DataType, Convert | None]:
     if field.type == _ENUM:
-        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        names = {value.number: value.name for value in reversed(field.enum_type.values)}  # the first name counts
         return pa.string(), lambda number: names.get(number, str(number))
     message = field.message_type
     if message is None:

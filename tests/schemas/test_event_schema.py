@@ -54,6 +54,11 @@ def test_a_model_of_schemas_is_found_by_the_name_of_its_module() -> None:
     assert names() == ["basket", "flight", "order"]
 
 
+@pytest.mark.parametrize(("text", "is_ddl"), [("shop:DATE", True), ("shop:date", True), ("shop:Date", False)])
+def test_a_class_may_have_the_name_of_a_type(text: str, is_ddl: bool) -> None:
+    assert EventSchema(text).is_ddl is is_ddl
+
+
 def test_a_model_of_ones_own_is_found_in_the_folders_of_the_settings_by_other_processes_too(shop: str) -> None:
     schema = EventSchema("shop_of_one.events:Order", (shop,))
     wanted = pa.schema(

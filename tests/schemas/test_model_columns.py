@@ -64,6 +64,24 @@ def test_flight_has_the_columns_of_the_package_in_its_order() -> None:
     ]  # fmt: skip
 
 
+class Early(EventModel):
+    late: list[Late] | None = None
+
+
+class Late(EventModel):
+    n: int
+
+
+def test_a_model_may_use_a_type_that_is_defined_later() -> None:
+    late = pa.struct([pa.field("n", pa.int64(), nullable=False)])
+    expected = pa.schema([pa.field("late", pa.list_(pa.field("element", late, nullable=False)))])
+    assert arrow_schema(Early) == expected
+
+
+class Unfinished(EventModel):
+    missing: Missing | None = None  # type: ignore[name-defined] # noqa: F821
+
+
 class Looped(EventModel):
     inner: list[Looped]
 
@@ -80,6 +98,7 @@ class Looped(EventModel):
             r"Odd\.ID: differs from id only in upper and lower case",
         ),
         (create_model("Odd", __base__=EventModel), "Odd: Odd has no fields"),
+        (Unfinished, "Unfinished: uses Missing, which its module does not define"),
         (Looped, r"Looped\.inner\[\]: .*contains itself"),
     ],
 )

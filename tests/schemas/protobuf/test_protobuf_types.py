@@ -37,7 +37,8 @@ def shop() -> FileDescriptorProto:
     """A file with the enum Colour and the message Item."""
     found = file()
     colour = found.enum_type.add(name="Colour")
-    for number, name in enumerate(("NONE", "RED")):
+    colour.options.allow_alias = True
+    for name, number in (("NONE", 0), ("RED", 1), ("SCARLET", 1)):  # the first name of a number counts
         colour.value.add(name=name, number=number)
     item = found.message_type.add(name="Item")
     add_field(item, "sku", 1, "string")
