@@ -111,9 +111,9 @@ def _check_order(written: Node, branches: Sequence[Node]) -> None:
     values with a logical type, the object says the branch."""
     plain = [kind_of(each) for each in branches if not logical_type(each)]
     same = "" if logical_type(written) else kind_of(written)
-    for other in {"string": ("bytes",), "bytes": ("string",)}.get(same, ()):
-        if same in plain and other in plain[: plain.index(same)]:
-            raise AvroSchemaError(f"it has {same} where a union of the settings has {other} before {same}")
+    other = {"string": "bytes", "bytes": "string"}.get(same)
+    if other in plain and same in plain and plain.index(other) < plain.index(same):
+        raise AvroSchemaError(f"it has {same} where a union of the settings has {other} before {same}")
 
 
 def writer_in_full(schema: AvroSchema) -> Node:

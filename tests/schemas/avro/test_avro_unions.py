@@ -102,6 +102,26 @@ def test_the_default_of_a_logical_type_has_its_member(
     assert found == [{"member0": decoded, "member1": None}]
 
 
+@pytest.mark.parametrize(
+    ("kind", "default", "reason"),
+    [
+        (DECIMAL, "", "malformed: a decimal has no bytes"),
+        ({"type": "int", "logicalType": "time-millis"}, -5, "out_of_range: a time of day is outside of a day"),
+        (MILLIS, 2**62, "out_of_range: a date or time is outside of the years 1 to 9999"),
+    ],
+    ids=["decimal", "time", "timestamp"],
+)
+def test_a_wrong_default_matters_only_to_a_value_that_needs_it(
+    tmp_path: Path, kind: Schema, default: object, reason: str
+) -> None:
+    schema, without = record(("x", kind, default), ("y", "int")), record(("y", "int"))
+    value = encoded("bytes", b"\1") if kind == DECIMAL else b"\2"
+    given = with_id(1, value + b"\2"), with_id(2, b"\2")
+    first, second = values_of_x(schema, *given, writers=folder(tmp_path, schema, without))
+    assert (isinstance(first, str), second) == (False, reason)
+    assert decode(without, given[0], writers=folder(tmp_path, schema)).columns.to_pylist() == [{"y": 1}]
+
+
 def test_a_decimal_is_never_rounded_to_the_precision_of_its_writer(tmp_path: Path) -> None:
     def decimal(precision: int) -> Schema:
         return record(("x", {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": 2}))
