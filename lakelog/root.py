@@ -142,7 +142,7 @@ class Root:
 
         Raises:
             UnknownTopicError: one of the topics does not exist.
-            ConfigError: `at` is no datetime with a time zone, or a topic's settings are wrong.
+            ConfigError: `at` is no datetime with a time zone, or is before 1970; or a topic's settings are wrong.
             CorruptionError: a topic's state is damaged, or a segment that the plan had to read is damaged.
         """
         from lakelog.inspection import planning
@@ -152,6 +152,8 @@ class Root:
         if at is not None and at.tzinfo is None:
             raise ConfigError("at", "found a time without a time zone", "Add a time zone, such as timezone.utc.")
         now_ms = None if at is None else milliseconds_of(at)
+        if now_ms is not None and now_ms < 0:
+            raise ConfigError("at", f"found {at}", "Give a time from 1970 on.")
         planned, errors = planning.make_plan(self._topics, topics or None, now_ms, force=force)
         for error in errors:
             raise error

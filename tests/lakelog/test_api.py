@@ -322,6 +322,10 @@ def test_a_start_that_cannot_be_is_refused(
         (lambda log: log.transaction(timeout_seconds="5"), "timeout_seconds: expected a number of seconds, found str '5'"),
         (lambda log: log.transaction(timeout_seconds=None), "timeout_seconds: expected a number of seconds, found NoneType"),
         (lambda log: log.plan(at="2026-01-01"), "at: expected a datetime, found str '2026-01-01'. Give a datetime with"),
+        (
+            lambda log: log.plan(at=datetime(1969, 12, 31, tzinfo=UTC)),
+            "at: found 1969-12-31 00:00:00+00:00. Give a time from 1970 on.",
+        ),
         (lambda log: log.verify("t", "0"), "partition: expected a whole number, found str '0'"),
         (lambda log: log.verify(threads="1"), "threads: expected a whole number, found str '1'. Give 1 or more."),
     ],
