@@ -27,6 +27,7 @@ import pyarrow as pa
 from pydantic import BaseModel
 
 from schemas.model_columns import arrow_schema
+from schemas.writers.written_types import is_readable
 
 _INT_DIGITS = 19
 """The most digits of a 64-bit int."""
@@ -108,12 +109,12 @@ def compare(before: Mapping[str, ModelField], after: Mapping[str, ModelField]) -
                 continue
             (breaking if new.required else compatible).append(f"{path} is new{' and required' if new.required else ''}")
         elif new is None:
-            if outer in before and outer not in after:
+            if (outer in before and outer not in after) or _is_of_removed(path, before, after):
                 continue
             breaking.append(f"{path} is removed")
         elif old is not None:
             if old.type != new.type:
-                widened = is_widened(old.type, new.type)
+                widened = is_widened(old.type, new.type) or is_readable(path, old.type, new.type)
                 (compatible if widened else breaking).append(f"{path} was {old.type} and is now {new.type}")
             if old.required != new.required:
                 (breaking if new.required else compatible).append(
@@ -124,6 +125,16 @@ def compare(before: Mapping[str, ModelField], after: Mapping[str, ModelField]) -
                     f"{path} {'may now be null' if new.nullable else 'may no longer be null'}"
                 )
     return ModelChanges(tuple(compatible), tuple(breaking))
+
+
+def _is_of_removed(path: str, before: Mapping[str, ModelField], after: Mapping[str, ModelField]) -> bool:
+    """Whether this is a description of a field that is removed, which is listed itself."""
+    field = path.partition(" of ")[2].removesuffix(")") if path.startswith("(") else ""
+    while field:
+        if field in before and field not in after:
+            return True
+        field = _outer(field)
+    return False
 
 
 def is_widened(old: str, new: str) -> bool:

@@ -39,6 +39,7 @@ from schemas.avro.logical_types import logical_type, meaning, python_type
 from schemas.comparing import ModelField, columns_fields
 from schemas.decoder import UndecodableError
 from schemas.model_columns import MAX_DECIMAL_DIGITS, UnsupportedFieldError, check_names
+from schemas.writers.written_types import written_type
 
 Convert = Callable[[Any], Any]
 
@@ -84,14 +85,19 @@ def fields_of(schema: AvroSchema, columns: pa.Schema) -> dict[str, ModelField]:
 
 
 def _describe(schema: AvroSchema, node: Node, path: str, required: set[str], branches: dict[str, ModelField]) -> None:
-    """Add the paths of the required fields, and for each member of a union the type that it belongs to."""
+    """Add the paths of the required fields, and for each member of a union the type that it belongs to. Also add the type
+    with which each part is written, and the aliases of fields."""
     node = schema.resolved(node)
     kind = kind_of(node)
+    if kind not in ("union", "array", "map"):
+        branches[f"(type of {path or 'the record'})"] = ModelField(_written(node), required=False, nullable=False)
     if kind == "record":
         for field in node["fields"]:
             inner = f"{path}.{field['name']}".removeprefix(".")
             if "default" not in field:
                 required.add(inner)
+            if aliases := ", ".join(sorted(field.get("aliases", ()))):
+                branches[f"(aliases of {inner})"] = ModelField(aliases, required=False, nullable=False)
             _describe(schema, field["type"], inner, required, branches)
     elif kind == "array":
         _describe(schema, node["items"], f"{path}[]", required, branches)
@@ -108,6 +114,15 @@ def _describe(schema: AvroSchema, node: Node, path: str, required: set[str], bra
             if numbers.setdefault(tag, number) == number:
                 branches[f"(branch of {path}.member{number})"] = ModelField(tag, required=False, nullable=False)
                 _describe(schema, each, f"{path}.member{number}", required, branches)
+
+
+def _written(node: Node) -> str:
+    kind = kind_of(node)
+    found = node if isinstance(node, dict) else {}
+    return written_type(
+        f"fixed({found['size']})" if kind == "fixed" else kind, logical_type(node), found.get("name", ""),
+        found.get("aliases", ()), found.get("symbols", ()), found.get("default", "") if kind == "enum" else "",
+    )  # fmt: skip
 
 
 # --- Types --------------------------------------------------------------------------------------------------------

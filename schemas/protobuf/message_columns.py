@@ -84,6 +84,9 @@ def _describe(message: Any, outer: str, required: set[str], numbers: dict[str, M
         if field.is_required:
             required.add(path)
         numbers[f"(number of {path})"] = ModelField(f"{field.number} {_kind(field)}", required=False, nullable=False)
+        if field.type == _ENUM:
+            values = ", ".join(f"{number} {name}" for number, name in sorted(_names(field).items()))
+            numbers[f"(values of {path})"] = ModelField(values, required=False, nullable=False)
         inner, ending = field.message_type, "."
         if inner is not None and field.is_repeated:
             is_map = inner.GetOptions().map_entry
@@ -93,6 +96,11 @@ def _describe(message: Any, outer: str, required: set[str], numbers: dict[str, M
             inner, ending = (inner.fields_by_name["value"].message_type, "{}.") if is_map else (inner, "[].")
         if inner is not None and not inner.full_name.startswith(_WELL_KNOWN):
             _describe(inner, f"{path}{ending}", required, numbers)
+
+
+def _names(field: Any) -> dict[int, str]:
+    """By number, the name of an enum's value. If a number has several names, the first one counts."""
+    return {value.number: value.name for value in reversed(field.enum_type.values)}
 
 
 def _kind(field: Any) -> str:
@@ -175,7 +183,7 @@ def _key_text(key: Any) -> str:
 
 def _type(field: Any, place: str, outer: tuple[str, ...]) -> tuple[pa.DataType, Convert | None]:
     if field.type == _ENUM:
-        names = {value.number: value.name for value in reversed(field.enum_type.values)}  # the first name counts
+        names = _names(field)
         return pa.string(), lambda number: names.get(number, str(number))
     message = field.message_type
     if message is None:

@@ -154,13 +154,26 @@ def test_a_change_is_compatible_if_older_values_and_readers_of_the_table_still_w
     before = record(("a", "int"), ("legs", {"type": "map", "values": LEG}))
     more = {"type": "map", "values": record(("distance", "int"), ("stop", ["null", "string"], None), name="Leg")}
     assert changes(before, record(("a", "double"), ("legs", more), ("b", "string", "x")), writers) == (
-        ("a was int and is now float", "b is new", "legs{}.stop is new"),
+        (
+            "(type of a) was int and is now double", "(type of b) is new", "(type of legs{}.stop) is new",
+            "a was int and is now float", "b is new", "legs{}.stop is new",
+        ),
         (),
-    )
-    assert changes(before, record(("a", "long"), ("legs", {"type": "map", "values": LEG})), writers) == ((), ())
+    )  # fmt: skip
+    assert changes(before, record(("a", "long"), ("legs", {"type": "map", "values": LEG})), writers) == (
+        ("(type of a) was int and is now long",), (),
+    )  # fmt: skip
     assert changes(before, record(("a", ["int", "string"]), ("b", "string")), writers) == (
-        ("(branch of a.member0) is new", "(branch of a.member1) is new", "a.member0 is new", "a.member1 is new"),
-        ("a was int and is now object", "b is new and required", "legs is removed"),
+        (
+            "(branch of a.member0) is new",
+            "(branch of a.member1) is new",
+            "(type of a.member0) is new",
+            "(type of a.member1) is new",
+            "(type of b) is new",
+            "a.member0 is new",
+            "a.member1 is new",
+        ),
+        ("(type of a) is removed", "a was int and is now object", "b is new and required", "legs is removed"),
     )
 
 
@@ -392,9 +405,13 @@ def test_the_branches_of_a_union_keep_their_order(tmp_path: Path) -> None:
         (
             "(branch of a.member0) was shop.One and is now shop.Two",
             "(branch of a.member1) was shop.Two and is now shop.One",
+            "(type of a.member0) was record shop.One and is now record shop.Two",
+            "(type of a.member1) was record shop.Two and is now record shop.One",
         ),
     )
-    assert changes(record(("a", ["int", "string"])), record(("a", ["long", "string"])), writers) == ((), ())
+    assert changes(record(("a", ["int", "string"])), record(("a", ["long", "string"])), writers) == (
+        ("(type of a.member0) was int and is now long",), (),
+    )  # fmt: skip
 
 
 def test_types_of_one_name_in_two_namespaces_are_never_taken_for_each_other(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 
-from schemas.comparing import compare
+from schemas.comparing import ModelChanges, ModelField, compare
 from schemas.event_schema import EventSchema
 from schemas.protobuf.message_decoder import MessageDecoder
 from schemas.schema_errors import UnknownSchemaError
@@ -201,12 +202,27 @@ def test_a_change_is_compatible_if_older_values_and_readers_of_the_table_still_w
     )
     assert changes(before, message(("a", 1, "string")))[1] == (
         "(number of a) was 1 int32 and is now 1 bytes",
-        "(number of b) is removed",
-        "(number of b.count) is removed",
-        "(number of b.sku) is removed",
         "a was int and is now str",
         "b is removed",
     )
+
+
+def test_the_values_of_an_enum_keep_their_names() -> None:
+    def with_colour(*values: tuple[str, int]) -> Mapping[str, ModelField]:
+        colours = file()
+        colour = colours.enum_type.add(name="Colour")
+        for name, number in values:
+            colour.value.add(name=name, number=number)
+        colours.message_type.append(message(("a", 1, ".shop.Colour")))
+        return MessageDecoder(descriptors(colours), "shop.A", None).fields
+
+    before = with_colour(("NONE", 0), ("RED", 1))
+    assert compare(before, with_colour(("NONE", 0), ("RED", 1), ("BLUE", 2))) == ModelChanges(
+        ("(values of a) was 0 NONE, 1 RED and is now 0 NONE, 1 RED, 2 BLUE",)
+    )
+    for after in ((("NONE", 0), ("SCARLET", 1)), (("NONE", 0), ("RED", 2)), (("NONE", 0),)):
+        shown = ", ".join(f"{number} {name}" for name, number in after)
+        assert compare(before, with_colour(*after)).breaking == (f"(values of a) was 0 NONE, 1 RED and is now {shown}",)
 
 
 NUMBERS = ["int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32", "sfixed64"]
