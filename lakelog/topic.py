@@ -44,7 +44,8 @@ Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 
 earliest    the log start offset
 latest      the end
-a datetime  the first record at or after that time; the datetime must have a time zone
+a datetime  the first record at or after that time, as in Kafka: records with higher offsets follow, even if they are
+                older, and the first one may be an aborted record. The datetime must have a time zone
 a mapping   an offset for each partition; the other partitions start at their log start offsets
 """
 
