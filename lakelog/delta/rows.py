@@ -17,16 +17,21 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyarrow.dataset import Expression, ParquetReadOptions
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+    from pyarrow.dataset import Expression, ParquetReadOptions
 
-READ_OPTIONS = ParquetReadOptions(coerce_int96_timestamp_unit="us")
-"""Older tables have timestamps as INT96, which Arrow reads as nanoseconds by default. Nanoseconds end in the year
-2262."""
 DELETION_VECTORS = "deletionVectors"
 """Delta's name of the feature."""
+
+
+def read_options() -> ParquetReadOptions:
+    """How Arrow reads the files of a table. Older tables have timestamps as INT96, which Arrow reads as nanoseconds by
+    default. Nanoseconds end in the year 2262."""
+    from pyarrow.dataset import ParquetReadOptions  # imports pandas, which takes longer than a run that reads nothing
+
+    return ParquetReadOptions(coerce_int96_timestamp_unit="us")
 
 
 def has_deletion_vectors(table: DeltaTable) -> bool:
@@ -44,7 +49,7 @@ def open_rows(
         wanted: a filter; None: all rows.
     """
     if not has_deletion_vectors(table):
-        dataset = table.to_pyarrow_dataset(parquet_read_options=READ_OPTIONS)
+        dataset = table.to_pyarrow_dataset(parquet_read_options=read_options())
         return dataset.scanner(columns=None if columns is None else list(columns), filter=wanted).to_reader()
     schema = pa.schema(table.schema().to_arrow())
     names = schema.names if columns is None else list(columns)

@@ -21,8 +21,9 @@ _WITH_STATISTICS = 32
 """Delta collects the statistics of so many columns, the first ones of a table. It clusters only by these columns."""
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 """Stands for null in the name of a folder."""
-_NULL_TEXTS = pa.array(["", NULL_FOLDER])
-"""The texts that Spark or Delta's log do not distinguish from null in a partition column."""
+_NULL_TEXTS = ["", NULL_FOLDER]
+"""The texts that Spark or Delta's log do not distinguish from null in a partition column. It is no array of Arrow: making
+the first array imports pandas, which takes longer than a run that finds nothing new."""
 
 _FOLDER_BYTES = 255
 """The longest name of a folder in most file systems. The value of a partition column is in the name of a folder."""
@@ -110,4 +111,4 @@ def as_stored(array: pa.Array, name: str, export: Export) -> pa.Array:
     """The values of a column as the table stores them. In a partition column, some texts are stored as null."""
     if name not in export.layout.partitions or not pa.types.is_string(array.type):
         return array
-    return pc.if_else(pc.is_in(array, _NULL_TEXTS), pa.scalar(None, array.type), array)
+    return pc.if_else(pc.is_in(array, pa.array(_NULL_TEXTS)), pa.scalar(None, array.type), array)

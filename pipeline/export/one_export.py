@@ -40,7 +40,6 @@ from pipeline.export.export_report import (
     replay_report,
 )
 from pipeline.export.export_request import bounds_of, check_options, wanted_export
-from pipeline.export.export_to_database import export_topic_to_database
 from pipeline.job import JobContext, JobReport
 from pipeline.model_changes import TopicSchemas
 from pipeline.topic_model import changed_model, record_model
@@ -120,6 +119,8 @@ def _export_once(context: JobContext) -> JobReport:
     bounds = bounds_of(context, state)
     skipping_warnings: list[str] = []
     if wanted.jdbc is not None:
+        from pipeline.export.export_to_database import export_topic_to_database
+
         ranges, newest = offset_ranges(state), _newest(context, state)
         result = export_topic_to_database(context, state, target, ranges, register, bounds, newest, _reading_with_spark)
     else:

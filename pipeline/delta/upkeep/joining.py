@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from lakelog.delta.rows import READ_OPTIONS
+from lakelog.delta.rows import read_options
 from pipeline.delta.files.row_files import GROUP_BYTES, RowFile
 from pipeline.delta.vectors.table_files import DataFile
 from pipeline.delta.vectors.vector_files import read_vector
@@ -122,7 +122,7 @@ def _rows(storage: Storage, file: DataFile, columns: pa.Schema) -> Iterator[pa.R
     """The rows of a file that are not deleted."""
     deleted = read_vector(storage, file.vector)
     readable = pa.PythonFile(ReadableObject(storage, file.name, file.size), "r")
-    fragment = ds.ParquetFileFormat(read_options=READ_OPTIONS).make_fragment(readable)
+    fragment = ds.ParquetFileFormat(read_options=read_options()).make_fragment(readable)
     first = 0
     for batch in fragment.scanner(schema=columns, use_threads=False).to_batches():
         stays = np.ones(batch.num_rows, np.bool_)
