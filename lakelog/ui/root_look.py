@@ -206,8 +206,8 @@ def _oldest_ms(
     storage: Storage, chain: StateChain, state: TopicState, unread: Mapping[int, int], now_ms: int, probes: Probes
 ) -> tuple[int | None, int]:
     """The timestamp of an unread record that is old enough to show that a group has stopped. Or else the oldest timestamp of
-    the first unread records; None if there is none, or if too few records may be read to know it. Also the number of
-    unread offsets that have no record, such as markers.
+    the first unread records that may be read; None if there is none. The partitions with the oldest records come first, as
+    they are the most likely to show it. Also the number of unread offsets that have no record, such as markers.
 
     Args:
         unread: the first unread offset of each partition with unread offsets.
@@ -219,7 +219,7 @@ def _oldest_ms(
     oldest_first = sorted(unread, key=lambda number: _newest_timestamp(state.partitions[number]))
     for done, number in enumerate(oldest_first):
         if done == PROBES_OF_A_GROUP or not probes.take():
-            return None, empty
+            break
         first = unread[number]
         try:
             oldest = PartitionReader(storage, chain, number, state).oldest_unread(first)

@@ -88,6 +88,14 @@ def test_a_group_has_stopped_if_the_last_of_many_partitions_has_an_old_unread_re
     assert "STOP, many, group billing: lag 12" in root.browser().get("/").words
 
 
+def test_a_group_has_not_stopped_if_new_records_of_many_partitions_are_unread(root: PagesRoot) -> None:
+    root.topic("many", 12)
+    for number in range(12):
+        root.append("many", MINUTE, partition=number)
+    root.group_with("many", "billing", dict.fromkeys(range(12), 0), *((age * HOUR, 0, 0) for age in (6, 5, 4)))
+    assert "Nothing asks for attention." in root.browser().get("/").words
+
+
 def test_a_change_is_shown_when_the_page_is_opened_again(root: PagesRoot) -> None:
     root.topic("orders")
     browser = root.browser()
