@@ -168,7 +168,7 @@ def _first_mistake(document: Document, error: ValidationError) -> ConfigError:
     found = error.errors(include_url=False)[0]
     path = tuple(str(part) for part in found["loc"])
     place, key = document.place(path), path[-1]
-    if found["type"] == "extra_forbidden" and key in Rules.fields_by_key():
+    if found["type"] == "extra_forbidden" and path[0] == "topics" and key in Rules.fields_by_key():
         return ConfigError(place, f"{key} is no rule of a single topic", "Move it out of the section topics.")
     if found["type"] == "extra_forbidden":
         return ConfigError(place, f"unknown key {key}", f"The nearest valid key is {nearest(key, _keys_beside(path))}.")

@@ -53,6 +53,10 @@ def test_a_topic_has_its_own_rules_and_the_others_of_all(tmp_path: Path) -> None
             "lag.second: {warning: 1}",
             "line 1, lag.second: unknown key lag.second. The nearest valid key is lag.seconds.",
         ),
+        (
+            "versions: {lag.seconds: 1}",
+            "line 1, versions.lag.seconds: unknown key lag.seconds. The nearest valid key is",
+        ),
         ("versions: {warn: 1}", "line 1, versions.warn: unknown key warn. The nearest valid key is warning."),
         (
             "versions: 7",
