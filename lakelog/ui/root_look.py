@@ -216,7 +216,7 @@ def _oldest_ms(
 
     found: list[int] = []
     empty = 0
-    oldest_first = sorted(unread, key=lambda number: _newest_timestamp(state.partitions[number]))
+    oldest_first = sorted(unread, key=lambda number: state.partitions[number].largest_timestamp)
     for done, number in enumerate(oldest_first):
         if done == PROBES_OF_A_GROUP or not probes.take():
             break
@@ -232,7 +232,3 @@ def _oldest_ms(
             if now_ms - oldest > LEAST_WINDOW_MS:
                 break
     return min(found, default=None), empty
-
-
-def _newest_timestamp(part: PartitionState) -> int:
-    return max((segment.largest_timestamp for segment in part.segments), default=-1)

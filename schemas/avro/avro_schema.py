@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,6 +167,18 @@ def children(node: Node) -> Iterator[Node]:
         yield node["values"]
 
 
+def with_parts(node: Node, change: Callable[[Node], Node]) -> Node:
+    """A part, after its own parts were changed. Names of types stay as they are."""
+    if isinstance(node, list):
+        return [change(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    found = {key: change(value) if key in ("type", "items", "values") else value for key, value in node.items()}
+    if kind_of(node) == "record":
+        found["fields"] = [{**field, "type": change(field["type"])} for field in node["fields"]]
+    return found
+
+
 def check_finite(schema: AvroSchema) -> None:
     """Check that the bytes of a value limit how long fastavro decodes it.
 
@@ -230,13 +242,9 @@ def _with_whole_names(schema: AvroSchema, names: Collection[str]) -> AvroSchema:
     def renamed(node: Any) -> Any:
         if isinstance(node, str):
             return whole_name(node) if node in names else node
-        if isinstance(node, list):
-            return [renamed(each) for each in node]
+        found = with_parts(node, renamed)
         if not isinstance(node, dict):
-            return node
-        found = {key: renamed(value) if key in ("type", "items", "values") else value for key, value in node.items()}
-        if kind_of(node) == "record":
-            found["fields"] = [{**field, "type": renamed(field["type"])} for field in node["fields"]]
+            return found
         if (name := str(node.get("name", ""))) in names:
             found |= {"name": whole_name(name), "aliases": [*node.get("aliases", ()), _last_word(name)]}
         if _NAMED in node:

@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from schemas.avro.avro_schema import AvroSchema, AvroSchemaError, Node, kind_of
+from schemas.avro.avro_schema import AvroSchema, AvroSchemaError, Node, kind_of, with_parts
 from schemas.avro.logical_types import agrees, logical_type, python_type
 
 _KINDS = {"record": ("record", "map"), "enum": ("enum", "string"), "fixed": ("fixed", "bytes")}
@@ -55,8 +55,6 @@ def check_branches(writer: AvroSchema, reader: AvroSchema) -> None:
         BranchNameError: fastavro would take a value of one type for another type of the reader's union.
         AvroSchemaError: a value does not.
     """
-    if writer.root == reader.root:
-        return
     _check(writer, writer.root, reader, reader.root, set())
 
 
@@ -137,12 +135,7 @@ def _in_full(schema: AvroSchema, changed: Callable[[Node], Node]) -> Node:
             if node not in known:
                 known[node] = full(schema.named[node])
             return known[node]
-        if isinstance(node, list):
-            return changed([full(each) for each in node])
-        found = {key: full(value) if key in ("type", "items", "values") else value for key, value in node.items()}
-        if kind_of(node) == "record":
-            found["fields"] = [{**field, "type": full(field["type"])} for field in node["fields"]]
-        return changed(found)
+        return changed(with_parts(node, full))
 
     return full(schema.root)
 
