@@ -189,8 +189,8 @@ class Derivations:
             later = np.flatnonzero(table.last_offsets >= offset)
             if len(later):
                 last = int(table.last_offsets[later[0]])
-                is_legacy = table.magics[later[0]] < MAGIC
-                return range(max(base, offset), last + 1) if is_legacy else (int(table.base_offsets[later[0]]),)
+                is_wrapper = table.magics[later[0]] < MAGIC and table.codecs[later[0]]
+                return range(max(base, offset), last + 1) if is_wrapper else (int(table.base_offsets[later[0]]),)
         return ()
 
     def _beginnings(self, most: int = LONG_MAX) -> Iterator[Beginning]:
