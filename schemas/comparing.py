@@ -27,7 +27,7 @@ import pyarrow as pa
 from pydantic import BaseModel
 
 from schemas.model_columns import arrow_schema
-from schemas.writers.written_types import is_readable
+from schemas.writers.written_types import described_field, is_readable
 
 _INT_DIGITS = 19
 """The most digits of a 64-bit int."""
@@ -109,11 +109,11 @@ def compare(before: Mapping[str, ModelField], after: Mapping[str, ModelField]) -
                 continue
             (breaking if new.required else compatible).append(f"{path} is new{' and required' if new.required else ''}")
         elif new is None:
-            if (outer in before and outer not in after) or _is_of_removed(path, before, after):
+            if (outer in before and outer not in after) or _is_listed(described_field(path), before, after):
                 continue
             breaking.append(f"{path} is removed")
         elif old is not None:
-            if old.type != new.type:
+            if old.type != new.type and not _is_listed(described_field(path), before, after):
                 widened = is_widened(old.type, new.type) or is_readable(path, old.type, new.type)
                 (compatible if widened else breaking).append(f"{path} was {old.type} and is now {new.type}")
             if old.required != new.required:
@@ -127,11 +127,11 @@ def compare(before: Mapping[str, ModelField], after: Mapping[str, ModelField]) -
     return ModelChanges(tuple(compatible), tuple(breaking))
 
 
-def _is_of_removed(path: str, before: Mapping[str, ModelField], after: Mapping[str, ModelField]) -> bool:
-    """Whether this is a description of a field that is removed, which is listed itself."""
-    field = path.partition(" of ")[2].removesuffix(")") if path.startswith("(") else ""
+def _is_listed(field: str, before: Mapping[str, ModelField], after: Mapping[str, ModelField]) -> bool:
+    """Whether this field or one around it is listed as breaking, because it is removed or has another type of column."""
     while field:
-        if field in before and field not in after:
+        old, new = before.get(field), after.get(field)
+        if old is not None and (new is None or (old.type != new.type and not is_widened(old.type, new.type))):
             return True
         field = _outer(field)
     return False

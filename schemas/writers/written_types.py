@@ -47,10 +47,23 @@ def is_readable(path: str, old: str, new: str) -> bool:
     Args:
         path: of the description.
     """
-    described = path.partition(" of ")[0].rpartition(" ")[2].removeprefix("(")
+    described, _ = _description(path)
     if described == "type":
         return _is_readable_type(_Type.of(old), _Type.of(new))
     return described in ("aliases", "values") and set(old.split(", ")) <= set(new.split(", "))
+
+
+def described_field(path: str) -> str:
+    """The path of the field that one of these descriptions is about; empty if the path is none of them."""
+    described, field = _description(path)
+    return field if described in ("type", "aliases", "values") else ""
+
+
+def _description(path: str) -> tuple[str, str]:
+    """What is described, and the field. A description of a key begins with the prefix of the names of its columns."""
+    first, _, field = path.partition(" of ")
+    prefix, _, described = first.removeprefix("(").rpartition(" ")
+    return described, prefix + field.removesuffix(")")
 
 
 @dataclass(frozen=True)

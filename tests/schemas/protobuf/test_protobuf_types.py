@@ -202,6 +202,9 @@ def test_a_change_is_compatible_if_older_values_and_readers_of_the_table_still_w
     )
     assert changes(before, message(("a", 1, "string")))[1] == (
         "(number of a) was 1 int32 and is now 1 bytes",
+        "(number of b) is removed",
+        "(number of b.count) is removed",
+        "(number of b.sku) is removed",
         "a was int and is now str",
         "b is removed",
     )

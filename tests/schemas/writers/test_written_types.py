@@ -11,6 +11,7 @@ import pytest
 
 from schemas.avro.avro_decoder import AvroDecoder
 from schemas.comparing import compare
+from schemas.key_decoder import KeyDecoder
 from tests.schemas.avro.avro_values import Schema, decode, encoded, record, with_id
 from tests.schemas.avro.test_avro_resolution import folder
 
@@ -88,3 +89,11 @@ def test_the_record_and_the_aliases_of_a_field_are_compared_too(tmp_path: Path) 
         "(aliases of x) is removed",
         "(type of the record) was record shop.One and is now record shop.Two",
     )
+
+
+def test_the_type_of_a_key_is_listed_only_if_its_column_is_not(tmp_path: Path) -> None:
+    def fields(kind: str) -> Any:
+        return KeyDecoder(AvroDecoder(json.dumps(record(("x", kind))), folder(tmp_path, "int"))).fields
+
+    assert compare(fields("long"), fields("int")).breaking == ("(_key_ type of x) was long and is now int",)
+    assert compare(fields("long"), fields("string")).breaking == ("_key_x was int and is now str",)
