@@ -49,6 +49,9 @@ from storage_engine.storage.storage_opening import open_storage
 
 _FOLDER = "_delta_log/"
 _COMMIT = re.compile(_FOLDER + r"([0-9]{20})\.json")
+_AFTER_COMMITS = re.compile(_FOLDER + r"([0-9]{20}\.(checkpoint\..+|crc)|_last_checkpoint)")
+"""Files that writers add after a commit. If a first commit is being written, or was interrupted, the log has only other
+files: a writer's temporary file, or the empty object with which Spark marks a folder on S3."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class DeltaLog:
         """List the log of the table at a path or URI.
 
         Raises:
-            ExportRefusedError: the log has files, but no commit.
+            ExportRefusedError: the log had commits, and has none now.
         """
         self._table = table
         self._storage: Storage = open_storage(table)
@@ -110,11 +113,9 @@ class DeltaLog:
 
     def _list(self, after: str = "") -> list[int]:
         """The versions in the part of the log after a key, the newest first."""
-        files = list(self._storage.list(_FOLDER, after))
-        keys = [file.key for file in files]
+        keys = [file.key for file in self._storage.list(_FOLDER, after)]
         versions = sorted((int(found[1]) for key in keys if (found := _COMMIT.fullmatch(key))), reverse=True)
-        # On S3, Spark marks each folder with an empty object. Its name has no dot. The marks alone are no table.
-        if not versions and not after and any(file.size or "." in file.key.rpartition("/")[2] for file in files):
+        if not versions and not after and any(map(_AFTER_COMMITS.fullmatch, keys)):
             raise ExportRefusedError(
                 self._table,
                 f"has no commit in {_FOLDER}",

@@ -93,3 +93,20 @@ def test_a_commit_that_is_none_is_refused_and_named(log: Log, append: Export) ->
         commit_file(append.table, version).unlink()
     with pytest.raises(ExportRefusedError, match=r"has no commit in _delta_log/\. Restore the table"):
         run(log, append)
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        f".{0:020}.json.0a4a7cbf-4d2f-4c3c-8d73-8f2ac9d5a3a1.tmp",  # Spark
+        f"{0:020}.json#1",  # deltalake
+        "_commit_0a4a7cbf-4d2f-4c3c-8d73-8f2ac9d5a3a1.json.tmp",  # older versions of deltalake
+    ],
+)
+def test_a_first_commit_that_was_interrupted_is_no_table(log: Log, append: Export, left: str) -> None:
+    open_storage(append.table).replace(f"_delta_log/{left}", b"half a comm")
+    log.add(b"a", 1)
+    run(log, append)
+    assert in_files(append.table) == in_spark(log, append.table)
+    rows = table_at(append.table).to_pyarrow_table(columns=["number", "_key", "_partition", "_offset"]).to_pylist()
+    assert rows == [{"number": 1, "_key": b"a", "_partition": 0, "_offset": 0}]
