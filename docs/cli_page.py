@@ -74,7 +74,10 @@ Kafka's codecs.
 
 For each topic, `lakelog report` shows the offsets, times and sizes of the segments, the throughput, and warnings. The
 report also shows the number of dead letters for each reason. For each segment that retention or compaction will delete
-or rewrite next, the report shows the reason.
+or rewrite next, the report shows the reason. With `--watch`, the command writes the page again and again, and a browser
+that shows the page loads it again. If a part of the root cannot be read meanwhile, the page has a warning. If the page
+cannot be written, it keeps its earlier content and time. In both cases, a line on standard error names the error, and the
+command goes on.
 """
 
 _KAFKA_TOOLS = """\

@@ -8,6 +8,8 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+LONGEST_WAIT_SECONDS = 365 * 86_400
+"""The longest interval of a command. The system cannot wait for a time such as 1e10 seconds."""
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 

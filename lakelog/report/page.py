@@ -19,14 +19,19 @@ from lakelog.report.topic_section import show_topic
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
-def render(facts: RootFacts) -> str:
-    """The page as HTML."""
+def render(facts: RootFacts, reload_seconds: int | None = None) -> str:
+    """The page as HTML.
+
+    Args:
+        reload_seconds: a browser that shows the page loads it again after this time; None for never.
+    """
     title = f"Lakelog: {facts.uri}"
     head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        None if reload_seconds is None else element("meta", http_equiv="refresh", content=reload_seconds),
         element("title", title),
         element("style", Markup(files("lakelog.report").joinpath("page.css").read_text("utf-8"))),
     )

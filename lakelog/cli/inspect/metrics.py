@@ -14,7 +14,7 @@ import typer
 
 from lakelog.cli.options import ConfOption, RootOption, listen_address, open_topics
 from lakelog.cli.output import replaceable, write, write_error
-from lakelog.cli.stopping import stopped_by_signals
+from lakelog.cli.stopping import LONGEST_WAIT_SECONDS, stopped_by_signals
 from lakelog.terminal.text import shown_lines
 from storage_engine.errors import ExitStatus, UsageError
 
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from lakelog.metrics.figures import RootFigures
 
 _EXAMPLE = "127.0.0.1:9308"
-_YEAR_SECONDS = 365 * 86_400
-"""The longest --every. The system cannot wait for a time such as 1e10 seconds."""
 EveryOption = Annotated[
     float | None,
     typer.Option(
-        "--every", metavar="SECONDS", min=1, max=_YEAR_SECONDS, help="Write the file again and again, at this interval."
+        "--every", metavar="SECONDS", min=1, max=LONGEST_WAIT_SECONDS,
+        help="Write the file again and again, at this interval.",
     ),
-]
+]  # fmt: skip
 
 
 def metrics(

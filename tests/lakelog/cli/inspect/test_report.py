@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 import re
 import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from subprocess import PIPE, Popen
 
 import pytest
 
@@ -94,6 +99,44 @@ def test_storage_that_takes_no_more_is_reported_and_leaves_the_old_page(lakelog,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "root"]
 
 
-@pytest.mark.parametrize("arguments", [["report"], ["report", "--out", "x", "--now", "-1"]])
+def wait_until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.browser
+@pytest.mark.usefixtures("clicks")
+def test_a_watched_page_stays_current_in_an_open_browser_and_after_errors(lakelog, tmp_path, chromium) -> None:
+    out, errors = tmp_path / "report.html", tmp_path / "errors"
+    command = [sys.executable, "-m", "lakelog.cli", "report", "--out", str(out), "--watch", "1"]
+    with errors.open("wb") as stderr, Popen(command, stdout=PIPE, stderr=stderr, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline().startswith(f"wrote {out}: 1 topic, 1,500 records appended, ")
+        page = chromium.open(out.as_uri())
+        shown = "document.querySelector('#topic-clicks')?.textContent ?? ''"
+        assert "append of 1500 records" in page.ask(shown)
+        lakelog("append", "--topic", "clicks", stdin=[line(b"k", b"v")] * 4)
+        wait_until(lambda: "append of 4 records" in page.ask(shown))
+        assert page.complaints == []
+
+        storage = storage_at(tmp_path / "root")
+        storage.replace("meta/bad/00000000000000000000.json", b"no state")
+        wait_until(lambda: errors.read_text().endswith("\n"))
+        told = errors.read_text()
+        lakelog("append", "--topic", "clicks", stdin=[line(b"k", b"v")] * 7)
+        wait_until(lambda: "append of 7 records" in page.ask(shown))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert errors.read_text() == told
+    assert told.startswith("lakelog: meta/bad/00000000000000000000.json at position 0: expected a topic's state")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["report", "--out", "x", "--watch", "1", "--now", "5"], ["report"], ["report", "--out", "x", "--now", "-1"]],
+)
 def test_a_wrong_command_line_is_status_2(lakelog, arguments) -> None:
     assert lakelog(*arguments).status == 2
