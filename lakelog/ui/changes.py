@@ -6,12 +6,13 @@ Each change runs in a thread of its own (background/running_changes.py), and is 
 from __future__ import annotations
 
 import json
+from urllib.parse import unquote
 
 from lakelog.optional import optional
 from lakelog.ui.access.guard import LOGIN, form_of, session_of
 from lakelog.ui.access.sessions import same_token
 from lakelog.ui.background.running_changes import Change, Outcome
-from lakelog.ui.group_pages import find_consumer
+from lakelog.ui.group_pages import as_entered, find_consumer
 from lakelog.ui.parameters import MOST_SHOWN, BadParameterError
 from lakelog.ui.rendering import Look, address, set_cookie, show, show_error
 from lakelog.ui.site import Site
@@ -58,7 +59,8 @@ def alter_setting(site: Site, request: Request, name: str) -> Response:
 
 
 def delete_group(site: Site, request: Request) -> Response:
-    """The form on the page of a group: delete the group of one topic. The user must enter the name of the group.
+    """The form on the page of a group: delete the group of one topic. The user must enter the name of the group. The form
+    has the name with percent signs, because a page shows control characters in another form.
 
     Raises:
         ConfigError: a field is wrong, or the entered name is another one.
@@ -69,8 +71,8 @@ def delete_group(site: Site, request: Request) -> Response:
     """
     form = form_of(request)
     topic = form.required("topic", "Send the form of the page of a group.")
-    name = form.required("name", "Send the form of the page of a group.")
-    if form.text("confirmed") != name:
+    name = unquote(form.required("name", "Send the form of the page of a group."))
+    if as_entered(form.text("confirmed") or "") != as_entered(name):
         raise BadParameterError(
             "field confirmed", "is not the name of the group", "Enter the name of the group exactly."
         )

@@ -8,6 +8,7 @@ from lakelog.metrics.consumer_status import ConsumerStatus
 from lakelog.optional import optional
 from lakelog.report.layout import data_table, figure, moment, row_head
 from lakelog.report.markup import Child, Markup, element
+from lakelog.terminal.text import shown_line
 from lakelog.ui.lag_picture import draw_lag, draw_trend
 from lakelog.ui.overview_pages import page_of
 from lakelog.ui.parameters import Parameters
@@ -114,6 +115,11 @@ def _member(consumer: Consumer, now_ms: int) -> str:
     return f"{consumer.member} on {consumer.host}" if consumer.is_active(now_ms) else "nobody"
 
 
+def as_entered(name: str) -> str:
+    """The name of a group in the form in which a user can read and enter it."""
+    return " ".join(shown_line(name).split())
+
+
 def group(site: Site, request: Request) -> Response:
     """The page `/group?topic=TOPIC&name=GROUP`: one group of one topic.
 
@@ -142,7 +148,7 @@ def group(site: Site, request: Request) -> Response:
         "cleaning": "waits for this group, within limits" if consumer.holds_back else "does not wait for this group",
     }
     values = {
-        "name": name, "facts": facts,
+        "name": name, "entered_name": as_entered(name), "facts": facts,
         "picture": figure(draw_lag(name, consumer.samples), f"Lag of {name} at its last {len(consumer.samples)} commits")
         if consumer.samples else None,
         "samples": _samples_table(consumer) if consumer.samples else None,

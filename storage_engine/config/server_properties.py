@@ -103,6 +103,8 @@ def read_server_properties(file: Path) -> ServerProperties:
     found = read_properties(file)
     settings = {}
     for key, (value, place) in found.items():
+        if key in ACTING_KEYS or key in _NAMES:
+            _refuse_provided(found, key)
         if key in ACTING_KEYS:
             ACTING_KEYS[key].parse(value, place)
             settings[key] = value.strip()
@@ -146,15 +148,20 @@ def _metadata_log_dir(found: Mapping[str, Property]) -> Path | None:
 
 
 def _text(found: Mapping[str, Property], key: str) -> Property:
-    """A property that is no number. With config providers, a broker replaces a part such as ${env:NAME}."""
+    """A property that is no number."""
     value, place = found[key]
     check_text(value, place)
+    return found[key]
+
+
+def _refuse_provided(found: Mapping[str, Property], key: str) -> None:
+    """With config providers, a broker replaces a part such as ${env:NAME}."""
+    value, place = found[key]
     if _PROVIDERS in found and _PROVIDED.search(value) is not None:
         raise ConfigError(
             place, f"only a broker can look up a value of {_PROVIDERS}; found {shown(value)}",
             "Write the value itself, in a copy of the file.",
         )  # fmt: skip
-    return found[key]
 
 
 def _node_id(found: Property, *, is_broker_id: bool) -> int | None:

@@ -69,7 +69,9 @@ from storage_engine.topic_name import is_topic_name
 
 DELETED_FOLDER, FUTURE_FOLDER, STRAY_FOLDER = "-delete", "-future", "-stray"
 """Suffixes of folders that a broker set aside."""
-_SET_ASIDE = re.compile(rf"\S+-[0-9]+\.[^\s.]+(?P<suffix>{DELETED_FOLDER}|{FUTURE_FOLDER}|{STRAY_FOLDER})")
+_SET_ASIDE = re.compile(
+    rf"(?P<partition>\S+-[0-9]+)\.[^\s.]+(?P<suffix>{DELETED_FOLDER}|{FUTURE_FOLDER}|{STRAY_FOLDER})"
+)
 _BESIDE_LOG = (INDEX, TIME_INDEX, SNAPSHOT)
 _PARTITION_FOLDER = re.compile(r"(?P<topic>.+)-(?P<number>0|[1-9][0-9]*)")
 
@@ -113,6 +115,13 @@ def set_aside_as(folder: str) -> str | None:
     folder has another name. A broker refuses to start with any other name that has such a suffix."""
     found = _SET_ASIDE.fullmatch(folder)
     return found["suffix"] if found else None
+
+
+def future_partition_of(folder: str) -> TopicPartition | None:
+    """The partition of a folder that a broker fills, to move the partition to this directory
+    (<topic>-<partition>.<id>-future); None if the folder has another name."""
+    found = _SET_ASIDE.fullmatch(folder)
+    return partition_of(found["partition"]) if found and found["suffix"] == FUTURE_FOLDER else None
 
 
 @dataclass(frozen=True)

@@ -168,6 +168,8 @@ def test_configs(both: Both, tmp_path: Path) -> None:
             "segment.bytes,segment.ms",
         ),
         ("--describe", *topic),
+        ("--alter", *topic, "--delete-config", "segment.ms,min.compaction.lag.ms"),
+        ("--describe", *topic),
     ):
         expected = both.kafka("kafka-configs", *arguments)
         assert (expected.status, expected.err) == (0, "")

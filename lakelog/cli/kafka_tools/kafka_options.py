@@ -94,7 +94,8 @@ TOOLS = (
     _tool(
         "kafka-log-dirs", "log-dirs",
         "A root is shown as broker 0 with one directory. With --kafka-dir, the id of the broker is the node.id in"
-        " meta.properties.",
+        " meta.properties. A partition that a broker was moving to the directory has the offsetLag -1, because the partition's"
+        " current directory is not read.",
         LOG_DIRS,
     ),
     _tool(

@@ -1,7 +1,9 @@
 """`lakelog log-dirs`: prints the sizes of the partitions of a root, or of a Kafka log directory, as kafka-log-dirs does.
 
 A size is the number of bytes in all .log files. For a root, only committed bytes count. A root is shown as broker 0
-with one directory. The partitions are in the same order as in Kafka's tool: the order of a Java HashMap.
+with one directory. The partitions are in the same order as in Kafka's tool: the order of a Java HashMap. If a broker was
+moving a partition to a Kafka directory, the partition is shown as a future one. Its lag is -1, as in Kafka's tool if the
+current partition cannot be read: this partition is in another directory.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -20,6 +22,18 @@ from storage_engine.errors import ExitStatus, UsageError
 
 _BROKER_OF_A_ROOT = 0
 _METADATA = "__cluster_metadata"
+_UNKNOWN_LAG = -1
+
+
+class _Replica(NamedTuple):
+    """A partition in the directory.
+
+    size: in bytes.
+    is_future: whether a broker is moving the partition to the directory.
+    """
+
+    size: int
+    is_future: bool = False
 
 
 def log_dirs(
@@ -40,7 +54,7 @@ def log_dirs(
     wanted = {name for name in topic_list.split(",") if name}
     is_partial = False
     if kafka_dir is not None:
-        broker, place, sizes = _of_directory(kafka_dir)
+        broker, place, replicas = _of_directory(kafka_dir)
     else:
         topics = open_topics(root, conf)
         states, unreadable = topics.states()
@@ -48,13 +62,13 @@ def log_dirs(
             write_error(error)
         is_partial = bool(unreadable)
         broker, place = _BROKER_OF_A_ROOT, topics.storage.uri
-        sizes = {
-            (state.topic, number): sum(segment.size for segment in part.segments)
+        replicas = {
+            (state.topic, number): _Replica(sum(segment.size for segment in part.segments))
             for state in states
             for number, part in enumerate(state.partitions)
         }
     _check_brokers(broker_list, broker)
-    found = {each: size for each, size in sizes.items() if not wanted or each[0] in wanted}
+    found = {name: replica for name, replica in replicas.items() if not wanted or name[0] in wanted}
     write_line("Querying brokers for log directories information")
     write_line(f"Received log directory information from brokers {broker}")
     text = json.dumps(_document(broker, place, found), separators=(",", ":"), ensure_ascii=False)
@@ -63,10 +77,10 @@ def log_dirs(
         raise typer.Exit(ExitStatus.PARTIAL)
 
 
-def _of_directory(path: Path) -> tuple[int, str, dict[tuple[str, int], int]]:
-    """The id of the broker, the directory, and the size of each partition."""
+def _of_directory(path: Path) -> tuple[int, str, dict[tuple[str, int], _Replica]]:
+    """The id of the broker, the directory, and its partitions."""
     from storage_engine.errors import NotFoundError
-    from storage_engine.kafka_dir.log_directory import LogDirectory
+    from storage_engine.kafka_dir.log_directory import LogDirectory, future_partition_of, partition_of
     from storage_engine.log.checkpoint import META_PROPERTIES, decode_meta_properties
     from storage_engine.log.filenames import LOG
 
@@ -76,14 +90,14 @@ def _of_directory(path: Path) -> tuple[int, str, dict[tuple[str, int], int]]:
         data = directory.storage.read(META_PROPERTIES)
         found = decode_meta_properties(data, f"{directory.path}/{META_PROPERTIES}").node_id
     broker = _BROKER_OF_A_ROOT if found is None else found
-    sizes = {
-        (name.topic, name.number): sum(
-            entry.size for entry in directory.storage.entries(name.folder) if entry.name.endswith(LOG)
-        )
-        for name in directory.partitions
-        if name.topic != _METADATA
-    }
-    return broker, str(directory.path), sizes
+    replicas: dict[tuple[str, int], _Replica] = {}
+    for folder in sorted(each.name for each in directory.storage.entries("") if each.is_folder):
+        current, future = partition_of(folder), future_partition_of(folder)
+        name = current or future
+        if name is not None and name.topic != _METADATA:
+            size = sum(entry.size for entry in directory.storage.entries(folder) if entry.name.endswith(LOG))
+            replicas.setdefault(name, _Replica(size, is_future=current is None))
+    return broker, str(directory.path), replicas
 
 
 def _check_brokers(text: str, broker: int) -> None:
@@ -95,13 +109,14 @@ def _check_brokers(text: str, broker: int) -> None:
         )
 
 
-def _document(broker: int, place: str, sizes: Mapping[tuple[str, int], int]) -> dict[str, Any]:
+def _document(broker: int, place: str, replicas: Mapping[tuple[str, int], _Replica]) -> dict[str, Any]:
     """What kafka-log-dirs prints, with the fields in the order of Kafka's tool."""
     from lakelog.dump.java_text import java_partition_order
 
-    partitions = [
-        {"partition": f"{topic}-{number}", "size": sizes[topic, number], "offsetLag": 0, "isFuture": False}
-        for topic, number in java_partition_order(sizes)
-    ]
+    partitions = []
+    for topic, number in java_partition_order(replicas):
+        size, is_future = replicas[topic, number]
+        lag = _UNKNOWN_LAG if is_future else 0
+        partitions.append({"partition": f"{topic}-{number}", "size": size, "offsetLag": lag, "isFuture": is_future})
     directory = {"partitions": partitions, "error": None, "logDir": place}
     return {"brokers": [{"broker": broker, "logDirs": [directory]}], "version": 1}

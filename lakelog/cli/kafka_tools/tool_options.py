@@ -95,7 +95,7 @@ CONFIGS: Rows = (
     ("--all", "--all", "The output does not contain keys that have no effect in Lakelog."),
     ("--add-config", "--add-config", ""),
     ("--add-config-file", "--add-config-file", "Not allowed together with --add-config. Kafka has the same rule."),
-    ("--delete-config", "--delete-config", "An unknown key is an error."),
+    ("--delete-config", "--delete-config", "An unknown key is an error. A key that the topic does not set is not an error, as in Kafka's tool."),
     ("--entity-type", "--entity-type topics", "All other types are refused: only topics have settings of this kind."),
     ("--entity-name", "--entity-name", ""),
     ("--topic", "--topic", ""),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlencode
+
 import pytest
 
 from storage_engine.topic.readers.membership import join
@@ -67,6 +69,21 @@ def test_a_group_is_deleted_after_its_name_was_entered(orders: PagesRoot) -> Non
     assert (answer.status, answer.headers["location"]) == (303, "/topics/orders/groups")
     assert [row["group"] for row in browser.get("/topics/orders/groups").tables["Groups"]] == ["mail"]
     assert orders.warnings == ["topic orders: group billing was deleted on a page of this server"]
+
+
+@pytest.mark.parametrize(
+    ("name", "entered"),
+    [
+        ("a\t b \u202ecod\x1b[2J", r"a b \u202ecod\x1b[2J"), ("two\nlines", r"two\x0alines"), ("100%41 + é&", "100%41 + é&"),
+    ],
+)  # fmt: skip
+def test_a_group_with_any_name_is_deleted(orders: PagesRoot, name: str, entered: str) -> None:
+    orders.group("orders", name, {0: 2})
+    browser = orders.browser(allow_changes=True)
+    page = f"/group?{urlencode({'topic': 'orders', 'name': name})}"
+    assert (f"in this form: {entered}" in browser.get(page).words) == (name != entered)
+    assert browser.send(page, "/group/delete", confirmed=entered).status == 303
+    assert [row["group"] for row in browser.get("/topics/orders/groups").tables["Groups"]] == ["billing"]
 
 
 @pytest.mark.parametrize("entered", ["", "Billing", "mail"])

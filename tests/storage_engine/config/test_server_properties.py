@@ -103,6 +103,10 @@ def test_two_escapes_can_be_the_halves_of_one_character(tmp_path: Path) -> None:
             "line 2, log.dirs: only a broker can look up a value of config.providers; found '/a,${env:DIRS}'",
         ),
         (
+            "log.dirs=/a\nconfig.providers=env\nlog.retention.hours=${env:HOURS}\n",
+            "line 3, log.retention.hours: only a broker can look up a value of config.providers; found '${env:HOURS}'",
+        ),
+        (
             "log.dirs=/a\\u0000b\n",
             "line 1, log.dirs: found U+0000 at position 2; settings may not contain this character. Remove the character.",
         ),

@@ -134,6 +134,23 @@ def test_log_dirs_of_a_root_have_the_committed_bytes(orders: Lakelog) -> None:
     assert "the brokers 7 do not exist" in orders("log-dirs", "--describe", "--broker-list", "0,7").err
 
 
+def test_a_partition_that_a_broker_was_moving_to_the_directory_is_a_future_one(orders: Lakelog, tmp_path: Path) -> None:
+    for folder, sizes in {
+        "a-0": (70,), "a-0.7e57-future": (9,), "a-1.7e57-future": (30, 5), "a-2.7e57-delete": (1,), "a-3.7e57-stray": (1,),
+        "b-x.7e57-future": (1,),
+    }.items():  # fmt: skip
+        (tmp_path / "disk" / folder).mkdir(parents=True)
+        for number, size in enumerate(sizes):
+            (tmp_path / "disk" / folder / f"{number:020}.log").write_bytes(bytes(size))
+    (broker,) = json.loads(
+        orders("log-dirs", "--describe", "--kafka-dir", str(tmp_path / "disk")).out.splitlines()[-1]
+    )["brokers"]
+    assert sorted(broker["logDirs"][0]["partitions"], key=lambda each: each["partition"]) == [
+        {"partition": "a-0", "size": 70, "offsetLag": 0, "isFuture": False},
+        {"partition": "a-1", "size": 35, "offsetLag": -1, "isFuture": True},
+    ]
+
+
 # --- delete-records ---------------------------------------------------------------------------------------------------
 
 
