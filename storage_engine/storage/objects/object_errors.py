@@ -46,6 +46,15 @@ _SLOW_BODY = "RequestTimeout"
 """The error code of S3, with status 400, if the body of a request arrived too slowly."""
 _PASSING = frozenset((408, 409, 412, 429))
 """Statuses below 500 after which a repetition of the request may succeed."""
+_NO_ANSWERS = {
+    "InvalidCertificate": "its certificate was not accepted",
+    "dns error": "the name of its host was not found",
+    "ConnectionRefused": "the connection was refused",
+    "ConnectionReset": "the connection was interrupted",
+    "IncompleteMessage": "the connection was interrupted",
+    "TimedOut": "the time for the request was over",
+}
+"""By a part of obstore's messages, why the store did not answer."""
 _NOT_SATISFIABLE = 416
 _NOT_IMPLEMENTED = 501
 
@@ -80,11 +89,11 @@ def storage_error(place: str, error: Exception) -> StorageError:
             "Check the credentials and their permissions: read, write, list and delete under this prefix.",
         )  # fmt: skip
     if not answer:
+        reason = next((f" ({words})" for part, words in _NO_ANSWERS.items() if part in str(error)), "")
         return StorageUnavailableError(
-            place,
-            "the store did not answer",
+            place, f"the store did not answer{reason}",
             "Check the network and the endpoint of the store, then repeat the command.",
-        )
+        )  # fmt: skip
     if kind is UnsupportedError:
         return UnsupportedError(
             place, f"the store does not support the request ({answer})",

@@ -7,12 +7,16 @@ import os
 import random
 import re
 import secrets
+import socket
+import socketserver
+import ssl
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 
 import boto3
 import pytest
@@ -52,6 +56,7 @@ from tests.servers.faults import (
 )
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.http_messages import Request
+from tests.servers.local_server import CERTIFICATE
 from tests.servers.object_server import ObjectServer
 from tests.stores import environment, new_bucket
 
@@ -236,6 +241,48 @@ def test_a_store_that_is_away_is_unavailable(proxy: FaultyProxy, behind: Storage
         behind.put_new("name", b"data")
     with pytest.raises(NotFoundError):
         behind.read("name")
+
+
+@contextmanager
+def tls_server() -> Iterator[int]:
+    """A server with a certificate that no client trusts; yields its port."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE / "server.crt", CERTIFICATE / "server.key")
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_an_error_says_that_the_connection_was_interrupted(proxy: FaultyProxy, behind: Storage) -> None:
+    proxy.add(always(DropRequest(), "GET", "/name"))
+    with pytest.raises(StorageUnavailableError, match=r"the store did not answer \(the connection was interrupted\)"):
+        behind.read("name")
+
+
+def test_an_error_says_why_the_store_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    with tls_server() as secure, closing(socket.create_server(("127.0.0.1", 0))) as closed:
+        port = closed.getsockname()[1]
+        closed.close()
+        for endpoint, reason in {
+            f"http://127.0.0.1:{port}": "the connection was refused",
+            "http://store.invalid": "the name of its host was not found",
+            f"https://127.0.0.1:{secure}": "its certificate was not accepted",
+        }.items():
+            monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+            with pytest.raises(StorageUnavailableError) as raised:
+                open_storage("s3://bucket/root").read("name")
+            assert str(raised.value).startswith(
+                f"s3://bucket/root/name: the store did not answer ({reason}). Check the network"
+            )
 
 
 @pytest.mark.parametrize(
