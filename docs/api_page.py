@@ -74,6 +74,8 @@ print(offsets)
 | `headers`   | a dict, or a list of (name, bytes or text)              | the record has no headers                          |
 | `timestamp` | a time with a zone, or whole milliseconds since 1970    | the current time is used                           |
 
+The number -1 as a timestamp means that the record has no timestamp, as in Kafka.
+
 `append` also accepts Arrow tables and record batches, pandas and Polars data frames, and other objects that implement
 Arrow's C stream interface:
 

@@ -11,21 +11,24 @@ The other columns that a read returns (topic, partition, offset, timestampType) 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, SupportsIndex
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_engine.errors import InvalidRecordError
 from storage_engine.quantities import milliseconds_of
+from storage_engine.record.header import NO_TIMESTAMP
 from storage_engine.record.record_columns import HEADERS, TO_APPEND
 
 _TAKEN = ("key", "value", "headers", "timestamp")
 _LEFT_OUT = ("topic", "partition", "offset", "timestampType")
 _DICTS_AT_ONCE = 20_000
 _BYTES_AT_ONCE = 64 * 1024**2
+_BEFORE_1970 = "found a time before 1970"
 _NOTHING_APPENDED = "Nothing was appended."
 
 
@@ -141,12 +144,15 @@ def _milliseconds(value: object, place: str) -> int | None:
             return None
         case bool():
             pass
-        case int() if -(2**63) <= value < 2**63:
-            return value
-        case datetime() if value.tzinfo is not None:
-            return milliseconds_of(value)
-        case datetime():
+        case SupportsIndex():
+            if -(2**63) <= (number := operator.index(value)) < 2**63:
+                return number
+        case datetime() if value.utcoffset() is None:
             raise _refused(place, "found a timestamp without a zone", "Give the time a zone, such as timezone.utc.")
+        case datetime():
+            if (number := milliseconds_of(value)) == NO_TIMESTAMP:
+                raise _refused(place, _BEFORE_1970)
+            return number
     raise _refused(place, f"expected a time or whole milliseconds as the timestamp, found {type(value).__name__}")
 
 
@@ -216,8 +222,15 @@ def _timestamps(column: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(kind):
         if kind.tz is None:
             raise _refused("column `timestamp`", "found times without a zone", "Give the times a zone, such as UTC.")
-        milliseconds = pc.floor_temporal(column, unit="millisecond") if kind.unit in ("us", "ns") else column
-        return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+        column = column.cast(pa.timestamp(kind.unit, tz="UTC"))  # the same times; the zone need not exist
+        try:
+            times = pc.floor_temporal(column, unit="millisecond") if kind.unit in ("us", "ns") else column
+            found = times.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+        except pa.ArrowException:  # not chained, because the original message shows the time
+            raise _refused("column `timestamp`", "found a time that is too early or too late") from None
+        if pc.any(pc.equal(found, NO_TIMESTAMP)).as_py():
+            raise _refused("column `timestamp`", _BEFORE_1970)
+        return found
     if pa.types.is_signed_integer(kind) or pa.types.is_null(kind):  # milliseconds
         return column.cast(pa.int64())
     raise _refused("column `timestamp`", f"expected times or whole milliseconds, found {kind}")

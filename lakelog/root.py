@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from lakelog.opening import open_topics
 from lakelog.topic import Topic, warn
 from lakelog.transaction import Transaction
-from storage_engine.arguments import refused, whole_number
-from storage_engine.errors import ConfigError
+from storage_engine.arguments import boolean, refused, whole_number
+from storage_engine.errors import ConfigError, UnknownTopicError
 from storage_engine.quantities import milliseconds_of
 from storage_engine.topic.kafka.view import settle_committed
 from storage_engine.topic.readers.group_positions import GroupPosition
 from storage_engine.topic.topics import Topics
+from storage_engine.topic_name import check_topic_name
 
 if TYPE_CHECKING:
     from lakelog.inspection.describing import TopicDescription
@@ -63,9 +65,15 @@ class Root:
             unread: also return the number, the size in bytes and the age of the unread records, as in Topic.groups.
 
         Raises:
+            ConfigError: `unread` is no boolean.
             CorruptionError: a topic's state, the file of a group, or a part of the log is damaged.
         """
-        return [found for name in self.topics() for found in self.topic(name).groups(unread=unread)]
+        boolean("unread", unread)
+        found: list[GroupPosition] = []
+        for name in self.topics():
+            with suppress(UnknownTopicError):  # another process has deleted the topic
+                found += self.topic(name).groups(unread=unread)
+        return found
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, object] | None = None) -> Topic:
         """Create a topic.
@@ -83,13 +91,16 @@ class Root:
         count = whole_number("partitions", partitions, "Give the number of partitions.")
         if not isinstance(config, Mapping | None):
             raise refused("config", "expected a dict", config, "Give Kafka's keys and their values.")
+        for key in config or ():
+            if not isinstance(key, str):
+                raise refused("config", "expected a text as each key", key, "Give Kafka's keys and their values.")
         state = self._topics.create(name, count, config or {})
         settle_committed(self._topics, (name,), warn)
         return Topic(self._topics, state)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic. The topic's records can no longer be read. The topic's files are deleted after
-        file.delete.delay.ms.
+        """Delete a topic. No new read can begin. The topic's files are deleted after file.delete.delay.ms. Until then, a
+        read that has begun can end.
 
         Args:
             name: the name of the topic.
@@ -122,10 +133,13 @@ class Root:
 
         Raises:
             UnknownTopicError: one of the topics does not exist.
+            InvalidTopicNameError: a name is not allowed for a topic.
             CorruptionError: a topic's state is damaged.
         """
         from lakelog.inspection import describing, states
 
+        for name in topics:
+            check_topic_name(name)
         found, errors = states.readable_states(self._topics, topics or None)
         for error in errors:
             raise error
@@ -142,14 +156,19 @@ class Root:
 
         Raises:
             UnknownTopicError: one of the topics does not exist.
-            ConfigError: `at` is no datetime with a time zone, or is before 1970; or a topic's settings are wrong.
+            InvalidTopicNameError: a name is not allowed for a topic.
+            ConfigError: `at` is no datetime with a time zone, or is before 1970; another argument has a wrong type; or a
+                topic's settings are wrong.
             CorruptionError: a topic's state is damaged, or a segment that the plan had to read is damaged.
         """
         from lakelog.inspection import planning
 
+        for name in topics:
+            check_topic_name(name)
+        boolean("force", force)
         if not isinstance(at, datetime | None):
             raise refused("at", "expected a datetime", at, "Give a datetime with a time zone.")
-        if at is not None and at.tzinfo is None:
+        if at is not None and at.utcoffset() is None:
             raise ConfigError("at", "found a time without a time zone", "Add a time zone, such as timezone.utc.")
         now_ms = None if at is None else milliseconds_of(at)
         if now_ms is not None and now_ms < 0:
@@ -179,12 +198,15 @@ class Root:
 
         Raises:
             UnknownTopicError: there is no such topic or partition.
-            ConfigError: `partition` or `threads` is no whole number, or threads is below 1.
+            InvalidTopicNameError: the name is not allowed for a topic.
+            ConfigError: an argument has a wrong type, or threads is below 1.
             StorageError: the repair could not write a file.
         """
         from lakelog.inspection import verifying
         from storage_engine.verify.segment_check import Options
 
+        boolean("deep", deep)
+        boolean("repair", repair)
         if partition is not None:
             partition = whole_number("partition", partition, "Give the number of a partition.")
         if threads is not None and whole_number("threads", threads, "Give 1 or more.") < 1:
@@ -206,11 +228,11 @@ def open_root(root: str | os.PathLike[str], *, create: bool = False) -> Root:
 
     Raises:
         NoRootError: there is no root, and create is false. An empty directory counts as a root.
-        ConfigError: `root` is no string and no path.
+        ConfigError: `root` is no string and no path, or `create` is no boolean.
         UsageError: the path or the URI cannot be used as a root.
         CorruptionError: the root's stored settings are damaged.
     """
-    return Root(open_topics(root_path(root), None, warn, creates=create, makes_topics=True))
+    return Root(open_topics(root_path(root), None, warn, creates=boolean("create", create), makes_topics=True))
 
 
 def root_path(root: str | os.PathLike[str]) -> str:
@@ -219,6 +241,7 @@ def root_path(root: str | os.PathLike[str]) -> str:
     Raises:
         ConfigError: the argument is no string and no path.
     """
-    if not isinstance(root, str | os.PathLike):
-        raise refused("root", "expected a path or a URI", root, "Give the path or the URI of the root.")
-    return os.fspath(root)
+    path = os.fspath(root) if isinstance(root, os.PathLike) else root
+    if not isinstance(path, str):
+        raise refused("root", "expected a path or a URI", path, "Give the path or the URI of the root.")
+    return path

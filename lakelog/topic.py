@@ -19,7 +19,7 @@ import pyarrow as pa
 from lakelog.following import Follower, Following, Pieces, Record, check_id, in_batches, in_records
 from lakelog.given_records import record_batches
 from lakelog.rows import ROWS, ArrowRows, as_rows
-from storage_engine.arguments import refused, seconds, whole_numbers
+from storage_engine.arguments import boolean, one_of, refused, seconds, whole_numbers
 from storage_engine.errors import ConfigError, UnknownTopicError
 from storage_engine.log.isolation import Isolation
 from storage_engine.quantities import next_millisecond
@@ -228,6 +228,7 @@ class Topic:
         """
         from lakelog.tables import fresh_table
 
+        self._state()
         texts = (schema, registry), (key_schema, key_registry)
         return fresh_table(self._topics, self.name, self.id, table, *texts)
 
@@ -241,13 +242,14 @@ class Topic:
 
         Args:
             group: the name of the group. This loop is the group's only member, until another loop joins the same group.
+                Only one thread may use the loop.
             options: see FollowOptions.
 
         Raises, while the loop runs:
             FencedError: another reader has joined the group.
             OffsetOutOfRangeError: retention has deleted records that the group had not read.
             StateError: the group is an export or a stream, which `follow` cannot continue.
-            ConfigError: an option has a wrong value.
+            ConfigError: an option has a wrong value, or does not exist.
             CorruptionError: committed bytes have changed, or the file of the group is damaged.
             UnknownTopicError: the topic was deleted.
         """
@@ -267,11 +269,12 @@ class Topic:
         return self._follow(group, options, in_batches)
 
     def _follow(self, group: str, options: FollowOptions, pieces: Pieces[_Item]) -> Iterator[_Item]:
+        one_of("follow", options, FollowOptions.__annotations__.keys())
         level, start = _isolation(options.get("isolation", "read_committed")), options.get("start", "earliest")
         _check_group(group)
         holds_back = options.get("holds_back")
-        if not isinstance(holds_back, bool | None):
-            raise refused("holds_back", "expected a boolean", holds_back, "Give True or False, or leave it out.")
+        if holds_back is not None:
+            boolean("holds_back", holds_back)
         poll_seconds = options.get("poll_seconds", 0.5)
         poll_seconds = seconds("poll_seconds", poll_seconds, 0, _YEAR, "Give 0 or more, and at most a year.")
         if isinstance(start, Mapping):
@@ -279,9 +282,9 @@ class Topic:
         following = Following(
             isolation=level,
             first_offset=lambda reader, number: _first_offset(reader, start, number, reader.end_offset(level), level),
-            stop_at_end=options.get("stop_at_end", False),
+            stop_at_end=boolean("stop_at_end", options.get("stop_at_end", False)),
             poll_seconds=poll_seconds,
-            skip_deleted=options.get("skip_deleted", False),
+            skip_deleted=boolean("skip_deleted", options.get("skip_deleted", False)),
         )
         follower = Follower(self._topics, self.name, self.id, following)
         return follower.read(group, holds_back, pieces)
@@ -295,9 +298,11 @@ class Topic:
                 the call reads the unread part of the log.
 
         Raises:
+            ConfigError: `unread` is no boolean.
             CorruptionError: the file of a group, or a part of the log, is damaged.
             UnknownTopicError: the topic was deleted.
         """
+        boolean("unread", unread)
         self._state()
         chain, now_ms = self._topics.chain(self.name), self._topics.clock.now_ms()
         return group_positions(self._topics.storage, chain, now_ms, unread=unread)
@@ -351,7 +356,7 @@ class Rows(ArrowRows):
 
         Raises:
             CorruptionError: committed bytes have changed.
-            UnknownTopicError: the topic was deleted after the call of `read`.
+            UnknownTopicError: the topic was deleted after the call of `read`, and its files are deleted, too.
             ConfigError: `where` cannot be evaluated on one of the rows.
         """
         for number, offsets in self.ranges.items():
@@ -410,7 +415,7 @@ def _first_offset(reader: PartitionReader, start: Start, number: int, end: int, 
             return log_start
         case "latest":
             return end
-        case datetime() if start.tzinfo is not None:
+        case datetime() if start.utcoffset() is not None:
             found = reader.offset_at(max(0, next_millisecond(start)), isolation)  # no special time
             return end if found is None else found[0]
         case Mapping():

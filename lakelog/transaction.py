@@ -26,6 +26,7 @@ from storage_engine.errors import LogError, StorageError, TransactionError
 from storage_engine.topic.append import transaction_writer
 from storage_engine.topic.kafka.view import settle_committed
 from storage_engine.topic.topics import Topics
+from storage_engine.topic_name import check_topic_name
 
 
 class Transaction:
@@ -37,7 +38,8 @@ class Transaction:
 
     Raises, at the end of the block:
         TransactionError: another process has aborted the transaction, for example after its timeout, or an append of
-            this transaction has failed. The transaction is aborted.
+            this transaction has failed. The transaction is aborted. The exception: another process, such as a fork of
+            this one, has committed the transaction. Then the error says so.
         AmbiguousPutError: it is unknown whether the transaction is committed. Read the topics before you append again.
         StorageError: any other failure of the storage. The transaction is not committed.
     """
@@ -64,12 +66,14 @@ class Transaction:
         Raises:
             InvalidRecordError: a column or a record has the wrong type or form.
             RecordTooLargeError, InvalidTimestampError: the topic does not accept a record.
+            InvalidTopicNameError: the name is not allowed for a topic.
             ConfigError: `partition` is no whole number.
             UnknownTopicError: there is no topic of this name.
             TransactionError: the transaction is over, an earlier append has failed, or another process has aborted the
                 transaction.
             StorageError: the storage has failed.
         """
+        check_topic_name(topic)
         offsets = self._transaction.append_batches(
             topic, record_batches(records, self._topics.clock.now_ms()), partition
         )

@@ -5,7 +5,8 @@ argument, and not a TypeError from somewhere in Lakelog.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
 
 from storage_engine.errors import ConfigError
 
@@ -33,6 +34,30 @@ def whole_numbers(argument: str, values: object, remedy: str) -> list[int]:
     if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
         raise refused(argument, "expected several whole numbers", values, remedy)
     return [whole_number(argument, value, remedy) for value in values]
+
+
+def boolean(argument: str, value: object) -> bool:
+    """An argument that is True or False.
+
+    Raises:
+        ConfigError: the value is not a boolean.
+    """
+    if not isinstance(value, bool):
+        raise refused(argument, "expected a boolean", value, "Give True or False.")
+    return value
+
+
+def one_of(argument: str, given: Iterable[str], allowed: Collection[str]) -> None:
+    """Check the names of options.
+
+    Raises:
+        ConfigError: an option does not exist. The error names the option with the most similar name.
+    """
+    for name in given:
+        if name not in allowed:
+            close = get_close_matches(name, allowed, 1)
+            remedy = f"Did you mean {close[0]}?" if close else f"The options are {', '.join(allowed)}."
+            raise ConfigError(argument, f"found the unknown option {name!r:.60}", remedy)
 
 
 def seconds(argument: str, value: object, least: float, most: float, remedy: str) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakelog.dump.java_text import java_double, java_text, java_texts
+from lakelog.dump.java_text import java_double, java_texts
 from lakelog.dump.lines import DumpOptions, TopicDecoder, ValueDecoder, base64_text, json_content, text_content
 from storage_engine.record.cluster_metadata.metadata_records import (
     UndecodableMetadataError,
@@ -32,6 +32,7 @@ from storage_engine.record.coordinator.coordinator_records import (
 )
 from storage_engine.record.coordinator.coordinator_schemas import RECORD_TYPES, TRANSACTION_RECORD_TYPES, RecordTypes
 from storage_engine.record.message_fields import MalformedError, MessageBuffer, read_fields
+from storage_engine.record.record_columns import java_text
 
 _ESCAPED = re.compile(r'["\\\x00-\x1f]')
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -86,7 +87,9 @@ def control_text(kind: int, value: bytes | None) -> str | None:
 
 
 def _value_text(data: bytes | None, decoder: ValueDecoder, offset: int) -> str | None:
-    if data is None or decoder is ValueDecoder.STRING:
+    if data is None:
+        return None
+    if decoder is ValueDecoder.STRING:
         return java_text(data)
     size = _NUMBER_BYTES[decoder]
     if len(data) < size:

@@ -8,7 +8,6 @@ the two tools print different text, the dumped values themselves are different.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import TypeVar
@@ -16,9 +15,9 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from storage_engine.record.record_columns import java_text
+
 _Key = TypeVar("_Key")
-_HALF_PAIR = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
-"""Half of a surrogate pair in three bytes, or in two if the third is missing."""
 
 
 def java_bool(value: bool) -> str:
@@ -47,26 +46,12 @@ def java_double(value: float) -> str:
     return f"{minus}{shown[0]}.{shown[1:] or '0'}E{power}"
 
 
-def java_text(data: bytes | None) -> str | None:
-    """Bytes as the text that new String(bytes, UTF_8) makes of them in Java; None for None.
-
-    Bytes that are not UTF-8 become as many U+FFFD as in Python. The exception is half a surrogate pair: Java replaces
-    it with a single U+FFFD.
-    """
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return _HALF_PAIR.sub(b"\xff", data).decode(errors="replace")
-
-
 def java_texts(column: pa.Array) -> list[str | None]:
-    """The text of each value in a column of bytes, as `java_text` returns it."""
+    """The text that Java makes of each value in a column of bytes; None for null."""
     try:
         texts: list[str | None] = column.cast(pa.string()).to_pylist()
     except pa.ArrowInvalid:
-        texts = [java_text(data) for data in column.to_pylist()]
+        texts = [None if data is None else java_text(data) for data in column.to_pylist()]
     return texts
 
 

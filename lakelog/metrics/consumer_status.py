@@ -52,13 +52,6 @@ class ConsumerStatus(StrEnum):
 LEAST_WINDOW_MS = 600_000
 """The time of ten samples, one per minute, as by Burrow's default."""
 _LEAST_SAMPLES = 3
-_CLOCKS_APART_MS = 30_000
-"""How far the clocks of hosts may usually be apart."""
-
-
-def tells_age(timestamp_ms: int, now_ms: int) -> bool:
-    """Whether the timestamp of a record tells how old the record is: it is set, and not in the future."""
-    return 0 <= timestamp_ms <= now_ms + _CLOCKS_APART_MS
 
 
 def consumer_status(

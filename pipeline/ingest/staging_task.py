@@ -34,7 +34,7 @@ from schemas.event_schema import EventSchema
 from storage_engine.config import TopicConfig
 from storage_engine.log.validator import Verdict, judge_records
 from storage_engine.phases import Phases
-from storage_engine.record.record_columns import TO_APPEND
+from storage_engine.record.record_columns import TO_APPEND, is_utf8
 from storage_engine.storage import NewFile, Storage
 from storage_engine.storage.file_object import FileObject
 from storage_engine.storage.storage_opening import open_storage
@@ -316,12 +316,16 @@ def _without_position_refused(rows: pa.RecordBatch, positions: RowPositions) -> 
 
 
 def _without_keyless_headers(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows; if a header of a row is null or has a null key, the row is refused and loses its headers."""
+    """The rows; if a header of a row is null, or has a key that is null or not UTF-8, the row is refused and loses its
+    headers."""
     headers = rows["headers"]
     pairs = headers.flatten()
-    if not (pairs.null_count or pairs.field(0).null_count):
+    keys = pairs.field(0)
+    if not (pairs.null_count or keys.null_count) and is_utf8(keys):
         return rows
-    wrong = pc.or_(pc.is_null(pairs), pc.is_null(pairs.field(0)))
+    wrong = pc.or_(pc.is_null(pairs), pc.is_null(keys))
+    if not is_utf8(keys):
+        wrong = pc.or_(wrong, pa.array([not is_utf8(keys[place : place + 1]) for place in range(len(keys))]))
     keyless = np.zeros(rows.num_rows, np.bool_)
     keyless[pc.list_parent_indices(headers).filter(wrong).to_numpy()] = True
     kept = pc.if_else(pa.array(keyless), pa.scalar(None, headers.type), headers)

@@ -46,6 +46,7 @@ from storage_engine.record.record_columns import (
     RowMemory,
     binary_array,
     header_array,
+    header_names,
     new_array,
     no_headers,
 )
@@ -351,7 +352,7 @@ def _headers(
     key_bytes, value_bytes = decode_headers(
         sections, counts, positions, key_offsets, keys, value_offsets, values, valid
     )
-    names = binary_array(key_offsets, keys[:key_bytes], None, pa.string())
+    names = header_names(binary_array(key_offsets, keys[:key_bytes], None, pa.string()))
     return names, binary_array(value_offsets, values[:value_bytes], valid)
 
 

@@ -13,6 +13,7 @@ Key and value may be null. A null list of headers counts as an empty list. Heade
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -162,7 +163,8 @@ def record_buffers(records: pa.RecordBatch) -> RecordBuffers:
     """Return the buffers of a TO_APPEND table.
 
     Raises:
-        InvalidRecordError: a column is missing or has another type, or a timestamp or a header's name is null.
+        InvalidRecordError: a column is missing or has another type, a timestamp or a header's name is null, or a header's
+            name is not UTF-8.
     """
     for field in TO_APPEND:
         found = records.schema.field(field.name).type if field.name in records.schema.names else None
@@ -209,6 +211,8 @@ def _header_buffers(headers: pa.ListArray) -> tuple[Int32Array, ByteColumn, Byte
     key, value = flat.flatten()
     if key.null_count:
         raise InvalidRecordError("column `headers`", f"{key.null_count} headers have no name")
+    if not is_utf8(key):
+        raise InvalidRecordError("column `headers`", "the name of a header is not UTF-8", "Correct the name.")
     return offsets, byte_column(key), byte_column(value)
 
 
@@ -246,6 +250,38 @@ def binary_array(
     )
 
 
+def is_utf8(texts: pa.Array) -> bool:
+    """Whether all texts of a string column are UTF-8. Arrow does not check this if it gets the buffers of a column."""
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def java_text(data: bytes) -> str:
+    """Bytes as the text that new String(bytes, UTF_8) makes of them in Java, and so Kafka's consumer of a header's name.
+
+    Bytes that are not UTF-8 become as many U+FFFD as in Python. The exception is half a surrogate pair: Java replaces
+    it with a single U+FFFD.
+    """
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return _HALF_PAIR.sub(b"\xff", data).decode(errors="replace")
+
+
+def header_names(found: pa.Array) -> pa.Array:
+    """The names of headers as Kafka's consumer returns them.
+
+    Args:
+        found: a string column with the bytes of the names.
+    """
+    if is_utf8(found):
+        return found
+    return pa.array([java_text(name) for name in found.cast(pa.binary()).to_pylist()], pa.string())
+
+
 def header_array(offsets: Int32Array, keys: pa.Array, values: pa.Array) -> pa.Array:
     """Return the headers column, made from the offsets of its lists and the flat names and values."""
     struct = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS.value_type))
@@ -256,6 +292,8 @@ _NO_HEADERS = pa.StructArray.from_arrays(
     [pa.nulls(0, pa.string()), pa.nulls(0, pa.binary())],  # pa.array() would import pandas
     fields=list(HEADERS.value_type),
 )
+_HALF_PAIR = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+"""Half of a surrogate pair in three bytes, or in two if the third is missing."""
 _ZEROS = pa.py_buffer(bytes(64 * 1024))
 
 

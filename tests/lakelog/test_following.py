@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lakelog
@@ -17,6 +18,7 @@ from lakelog import errors
 from lakelog.given_records import record_batches
 from lakelog.opening import open_topics
 from storage_engine.log.filenames import data_key
+from storage_engine.record import record_columns
 from storage_engine.topic.append.transaction_writer import TransactionWriter
 from storage_engine.topic.clean.topic_compaction import compact_topic
 from storage_engine.topic.clean.topic_retention import delete_records
@@ -248,3 +250,50 @@ def test_a_topic_that_was_deleted_is_an_error(log: lakelog.Root, orders: lakelog
     log.delete_topic("orders")
     with pytest.raises(errors.UnknownTopicError, match="was deleted"):
         next(records)
+
+
+def test_the_groups_of_a_root_are_those_of_the_topics_that_are_left(
+    log: lakelog.Root, orders: lakelog.Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values(orders)
+    gone = log.create_topic("gone")
+    values(gone, "h")
+    listed = log.topics()
+    log.delete_topic("gone")
+    monkeypatch.setattr(lakelog.Root, "topics", lambda _: listed)  # "gone" is deleted after it was listed
+    assert log.groups() == orders.groups()
+
+
+def test_the_age_of_a_record_from_the_future_is_not_known(log: lakelog.Root) -> None:
+    topic = log.create_topic("t", config={"message.timestamp.after.max.ms": 2**63 - 1})
+    now_ms = time.time_ns() // 1_000_000
+    topic.append([{"value": "a", "timestamp": now_ms + 3_600_000}])
+    for _ in topic.follow("g"):
+        break
+    assert [(each.records, each.seconds) for each in topic.groups(unread=True)] == [(1, None)]
+    values(topic)
+    assert [(each.records, each.seconds) for each in topic.groups(unread=True)] == [(0, 0.0)]
+
+
+def test_names_of_headers_that_are_not_utf_8_are_refused_and_read_as_kafkas_consumer_reads_them(
+    log: lakelog.Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log.create_topic("t")
+    raw = [b"a\xff", b"ok", b"\xed\xa0\x80"]
+    names = pa.StringArray.from_buffers(3, *pa.array(raw, pa.binary()).buffers()[1:])
+    pairs = pa.StructArray.from_arrays([names, pa.array([b"1", None, b"3"])], ["key", "value"])
+    table = pa.table({"value": ["x", "y"], "headers": pa.ListArray.from_arrays(pa.array([0, 2, 3], pa.int32()), pairs)})
+    with pytest.raises(errors.InvalidRecordError, match=r"column `headers`: the name of a header is not UTF-8"):
+        topic.append(table)
+    assert topic.read().to_arrow().num_rows == 0
+
+    with monkeypatch.context() as other_producer:
+        other_producer.setattr(record_columns, "is_utf8", lambda _: True)
+        topic.append(table)
+    expected = [(("a\ufffd", b"1"), ("ok", None)), (("\ufffd", b"3"),)]
+    assert [record.headers for record in topic.follow("g", stop_at_end=True)] == expected
+    rows = topic.read()
+    for found in (rows.to_arrow().to_pylist(), rows.to_polars().to_dicts(), rows.to_pandas().to_dict("records")):
+        assert [tuple((each["key"], each["value"]) for each in row["headers"]) for row in found] == expected
+    topic.append(rows)
+    assert [record.headers for record in topic.follow("g", stop_at_end=True)] == expected

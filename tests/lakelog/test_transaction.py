@@ -15,6 +15,7 @@ import lakelog
 from lakelog import cli, errors
 from lakelog.opening import open_topics
 from storage_engine.topic.append.transaction_writer import abort_transaction, finish_transactions, open_transactions
+from storage_engine.topic.chain.transaction_files import decide
 from storage_engine.topic.topics import Topics
 from tests.in_process import run_in_process
 from tests.stores import root_at
@@ -104,6 +105,33 @@ def test_a_transaction_that_another_process_aborted_is_an_error_at_the_end_of_th
         (found,) = open_transactions(engine(log))
         abort_transaction(engine(log), found.producer_id)
     assert read(log) == []
+
+
+def test_a_block_that_fails_after_another_process_has_committed_says_that_the_records_are_visible(
+    log: lakelog.Root,
+) -> None:
+    with (
+        pytest.raises(errors.TransactionError, match="is committed: by another process") as raised,
+        log.transaction() as t,
+    ):  # noqa: PT012 - the end of the block raises
+        t.append("orders", [{"value": "a"}])
+        topics = engine(log)
+        (found,) = open_transactions(topics)
+        assert decide(topics.storage, topics.clock, found.producer_id, committed=True)
+        raise ValueError("the block fails")
+    assert "Do not append the records again." in str(raised.value)
+    assert isinstance(raised.value.__context__, ValueError)
+    assert read(log) == [("orders", 0, 0, b"a")]
+
+
+def test_a_topic_that_is_deleted_meanwhile_needs_no_marker(log: lakelog.Root, recwarn: pytest.WarningsRecorder) -> None:
+    with log.transaction() as t:
+        t.append("orders", [{"value": "a"}])
+        t.append("payments", [{"value": "b"}])
+        log.delete_topic("orders")
+    assert [str(each.message) for each in recwarn] == []
+    assert [row["value"] for row in log.topic("payments").read().to_arrow().to_pylist()] == [b"b"]
+    assert finish_transactions(engine(log)) == 0
 
 
 def test_a_killed_transaction_shows_nothing_and_ends_after_its_timeout(log: lakelog.Root) -> None:

@@ -322,10 +322,6 @@ def header_lists(headers: pa.Array) -> Iterator[list[tuple[str, bytes | None]]]:
         yield from ([] for _ in range(len(headers)))
         return
     names, values = flat.flatten()
-    # Read names as bytes first: another producer may have written names that are not UTF-8. Arrow does not check names,
-    # and Python refuses a name that is not UTF-8.
-    pairs = zip(
-        (name.decode(errors="replace") for name in names.cast(pa.binary()).to_pylist()), values.to_pylist(), strict=True
-    )
+    pairs = zip(names.to_pylist(), values.to_pylist(), strict=True)
     for length in headers.value_lengths().to_pylist():
         yield [next(pairs) for _ in range(length)]

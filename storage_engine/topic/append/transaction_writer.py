@@ -35,7 +35,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from storage_engine.errors import ConflictError, LogError, TransactionError
+from storage_engine.errors import ConflictError, LogError, TransactionError, UnknownTopicError
 from storage_engine.record.control import ControlType, TransactionMarker
 from storage_engine.record.encoding import encode_end
 from storage_engine.topic.append.appending import Append, Encoding, TopicProducer
@@ -158,7 +158,8 @@ class TransactionWriter:
             The errors of topics whose markers could not be appended, as in commit.
 
         Raises:
-            TransactionError: the transaction is committed, although commit raised a StorageError.
+            TransactionError: the transaction is committed: commit raised a StorageError nevertheless, or another process
+                has committed it.
             StorageError: the storage refused or failed. The transaction is aborted after its timeout.
         """
         if self._over:
@@ -166,7 +167,8 @@ class TransactionWriter:
         storage, clock = self._topics.storage, self._topics.clock
         if self.producer_id is not None and decide(storage, clock, self.producer_id, committed=False):
             self._end(committed=True)
-            raise self._refused("is committed, although the storage reported an error for the commit")
+            problem = "is committed: by another process, or although the storage reported an error for the commit"
+            raise TransactionError(self._place, problem, "Do not append the records again.")
         return self._end(committed=False)
 
     def __enter__(self) -> Self:
@@ -175,6 +177,8 @@ class TransactionWriter:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.abort()
+        except TransactionError:
+            raise  # the first error would say that nothing is committed
         except LogError:
             # The first error is the more useful one. The transaction is aborted after its timeout.
             if error is None:
@@ -202,6 +206,8 @@ class TransactionWriter:
         for chain, producer in self._producers.values():
             try:
                 _end_on(self._topics, chain, decision, producer.writer)
+            except UnknownTopicError:
+                pass  # the topic was deleted, and needs no marker
             except LogError as error:
                 problems.append(error)
         # A failed append may still become visible later. So the abort is recorded, and other processes follow this
@@ -220,7 +226,11 @@ class TransactionWriter:
             raise self._refused("has a failed append, so it can only be aborted")
 
     def _refused(self, problem: str) -> TransactionError:
-        return TransactionError(f"transaction of producer {self.producer_id}", problem, "Begin a new transaction.")
+        return TransactionError(self._place, problem, "Begin a new transaction.")
+
+    @property
+    def _place(self) -> str:
+        return f"transaction of producer {self.producer_id}"
 
 
 @dataclass(frozen=True)
@@ -280,6 +290,9 @@ def finish_transactions(topics: Topics, names: Iterable[str] | None = None) -> i
         try:
             if names is not None or topics.find(name) is not None:
                 ended += _end_on(topics, topics.chain(name), decision)
+        except UnknownTopicError as error:
+            if names is not None:  # otherwise another process has deleted the topic meanwhile
+                problems.append(error)
         except LogError as error:
             problems.append(error)
     if problems:

@@ -57,7 +57,10 @@ def check_current(plan: Plan, topics: Topics) -> None:
         UnknownTopicError: a topic no longer exists.
     """
     for planned in plan.topics:
-        _check(planned, topics, topics.state(planned.topic), planned.work, frozenset(Action))
+        try:
+            _check(planned, topics, topics.state(planned.topic), planned.work, frozenset(Action))
+        except StalePlanError as error:
+            raise StalePlanError(error.place, error.problem, "Nothing was changed. Make a new plan.") from None
 
 
 def retain_as_planned(chain: StateChain, broker: BrokerConfig, plan: TopicPlan) -> RetentionResult:

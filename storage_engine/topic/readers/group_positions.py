@@ -16,6 +16,14 @@ from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.readers.consumer_files import Consumer, read_consumers
 from storage_engine.topic.readers.reader import PartitionReader
 
+_CLOCKS_APART_MS = 30_000
+"""How far the clocks of two hosts may be apart."""
+
+
+def tells_age(timestamp_ms: int, now_ms: int) -> bool:
+    """Whether the timestamp of a record tells how old the record is: it is set, and not in the future."""
+    return 0 <= timestamp_ms <= now_ms + _CLOCKS_APART_MS
+
 
 @dataclass(frozen=True)
 class GroupPosition:
@@ -92,7 +100,10 @@ def _positions(
         records = size = seconds = None
         if unread:
             records, size, oldest_ms = reader.unread(position or 0)
-            seconds = max(0.0, (now_ms - oldest_ms) / 1000) if oldest_ms is not None else None if records else 0.0
+            if oldest_ms is not None and tells_age(oldest_ms, now_ms):
+                seconds = max(0.0, (now_ms - oldest_ms) / 1000)
+            else:
+                seconds = None if records else 0.0
         yield GroupPosition(
             group=consumer.name, kind=consumer.kind, topic=topic, partition=number, current_offset=position,
             log_end_offset=end, lag=None if position is None else end - position, records=records, bytes=size,
