@@ -184,14 +184,15 @@ def test_each_refused_row_has_its_file_whatever_the_reason(lines: Lines) -> None
         ({"k": "early", "t": now_ms + 2 * day_ms}, "bad_timestamp"),
         ({"k": "header", "h": "h" * 20_000}, "too_large"),
         ({"k": "value", "v": "v" * 20_000}, "too_large"),
+        ({"k": "binary", "v": "w", "h": "raw"}, "expression_failed"),
         ({"k": "keyless", "v": "v", "h": "none"}, "expression_failed"),
     ]
     text = [json.dumps(row, separators=(",", ":")) for row, _ in rows] + ["{"]
 
     lines.ingest(
         "json", "".join(f"{line}\n" for line in text), "ingest.value=coalesce(v, k)", "ingest.partition=p",
-        "ingest.timestamp=t", "ingest.headers=if(h is null, array(), array(named_struct('key', nullif(h, 'none'),"
-        " 'value', binary(k))))",
+        "ingest.timestamp=t", "ingest.headers=if(h is null, array(), array(named_struct('key', if(h = 'raw',"
+        " string(X'FF'), nullif(h, 'none')), 'value', binary(k))))",
     )  # fmt: skip
 
     of_expressions = [(row.get("v", row["k"]), reason) for row, reason in rows[1:-1]]
