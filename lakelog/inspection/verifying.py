@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.errors import UnknownTopicError
-from storage_engine.kafka_dir.log_directory import LogDirectory, TopicPartition, refuse_view
+from storage_engine.kafka_dir.log_directory import LogDirectory, TopicPartition, refuse_root
 from storage_engine.log.checkpoint import LOCK
 from storage_engine.topic.topics import Topics
 from storage_engine.verify.directory.directory_check import check_directory, check_together
@@ -96,7 +96,7 @@ def verify_directories(paths: Sequence[Path], scope: Scope, options: Options) ->
     topic, partition = scope.topic, scope.partition
     directories = [LogDirectory(path) for path in paths]
     for directory in directories if scope.repair else ():
-        refuse_view(directory.path)
+        refuse_root(directory.path)
     names = [_chosen(directory, topic, partition) for directory in directories]
     if (topic is not None or partition is not None) and not any(names):
         wanted = "-".join(str(each) for each in (topic, partition) if each is not None)

@@ -44,6 +44,11 @@ def judge(root: RootFigures, rules: Rules) -> list[CheckFinding]:
     found += (CheckFinding(PluginStatus.CRITICAL, f"topic {name}", text) for name, text in root.unreadable.items())
     if root.reports_error:
         found.append(CheckFinding(PluginStatus.WARNING, "reports of ingests", root.reports_error))
+    known = {topic.name for topic in root.topics} | root.unreadable.keys()
+    for name in sorted(rules.topics.keys() - known):
+        found.append(
+            CheckFinding(PluginStatus.WARNING, f"topic {name}", "the rules name this topic, but it does not exist")
+        )
     for topic in root.topics:
         found += _topic(root, topic, rules.of_topic(topic.name), set(rules.ignore_consumers))
     return sorted(found, key=lambda each: -each.status)

@@ -157,11 +157,32 @@ def read_rules(file: Path | None) -> Rules:
     try:
         document = read_document(file, "--rules", may_be_empty=True)
         try:
-            return Rules.model_validate(document.values)
+            rules = Rules.model_validate(document.values)
         except ValidationError as error:
             raise _first_mistake(document, error) from None
+        _check_order(document, (), rules)
+        for topic, own in rules.topics.items():
+            _check_order(document, ("topics", topic), own)
+        return rules
     except ConfigError as error:
         raise UsageError(error.place, error.problem, error.remedy) from None
+
+
+def _check_order(document: Document, path: tuple[str, ...], rules: TopicRules) -> None:
+    """Refuse limits of which the warning comes after the critical one, and so never."""
+    for name, field in type(rules).model_fields.items():
+        limit, key = getattr(rules, name), field.alias or name
+        if name not in rules.model_fields_set or not isinstance(limit, Limit):
+            continue
+        if limit.warning is None or limit.critical is None:
+            continue
+        is_least = key.startswith("disk.free.")
+        if limit.warning < limit.critical if is_least else limit.warning > limit.critical:
+            raise ConfigError(
+                document.place((*path, key)),
+                f"the warning {limit.warning:g} comes after the critical limit {limit.critical:g}",
+                f"Give a warning of at {'least' if is_least else 'most'} {limit.critical:g}.",
+            )
 
 
 def _first_mistake(document: Document, error: ValidationError) -> ConfigError:

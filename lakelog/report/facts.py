@@ -331,9 +331,9 @@ def _of_exports(name: str, dead_letters: Sequence[DeadLetters], stale_rows: Sequ
             ReportWarning(
                 WarningKind.NOT_EXPORTED,
                 name,
-                f"{counted(open_letters, 'record')} could not be decoded and became dead letters of the export. Correct the"
-                " model, then run `export --replay`. The replay also marks a dead letter as superseded if a newer record has"
-                " replaced or deleted the row.",
+                f"{counted(open_letters, 'record')} did not become rows, but dead letters of the export. If the model is"
+                " wrong, correct it, and run `export --replay`. The replay also marks a dead letter as superseded if a newer"
+                " record has replaced or deleted the row.",
             )
         )  # fmt: skip
     return found

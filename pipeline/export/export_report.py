@@ -144,8 +144,8 @@ def chain_warnings(export: Export, head: TableHead | None, version: int | None) 
 def _letters_warning(export: Export, result: ExportResult, *, to_database: bool = False) -> str:
     counted_by = "its column reason says why" if to_database else "`lakelog report` counts them by reason"
     return (
-        f"{counted(result.dead_letters, 'record')} could not be decoded and became dead letters in"
-        f" {export.dead_letters}; {counted_by}"
+        f"{counted(result.dead_letters, 'record')} did not become rows, but dead letters in {export.dead_letters};"
+        f" {counted_by}"
     )
 
 

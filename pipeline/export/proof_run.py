@@ -113,7 +113,7 @@ def _report(results: list[_Result]) -> JobReport:
     reasons = sum((each.findings.unprovable for each in proofs), Counter[str]())
     answers = [each.answer for each in proofs]
     summary: dict[str, Value] = {
-        "answer": max(answers, key=_weight, default=None),
+        "answer": _answer(answers, len(results)),
         "tables": len(results),
         "records": sum(each.records for each in proofs),
         "table rows": sum(each.rows for each in proofs),
@@ -139,6 +139,13 @@ def _report(results: list[_Result]) -> JobReport:
         closing=[line for each in results for line in _closing(each)],
         is_wrong="different" in answers,
     )
+
+
+def _answer(answers: list[str], tables: int) -> str:
+    """The answer for all tables. Not every table need have one."""
+    if len(answers) < tables and "different" not in answers:
+        return "failed"
+    return max(answers, key=_weight)
 
 
 def _weight(answer: str) -> int:

@@ -88,14 +88,19 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.number}"
 
 
-def refuse_view(directory: Path) -> None:
-    """Raise an error if a directory is the view of a root: a .log in the view is a second name of the root's own file.
-    Call this before a plain Kafka directory is changed in place, or its files are moved.
+def refuse_root(directory: Path) -> None:
+    """Raise an error if a directory is a root, or the view of a root: a .log in the view is a second name of the root's
+    own file. Call this before a plain Kafka directory is changed in place, or its files are moved.
 
     Raises:
-        UsageError: the directory is a view.
+        UsageError: the directory is a root or a view.
     """
     real = directory.resolve()
+    if (real / "meta").is_dir():
+        raise UsageError(
+            str(directory), "is a root of Lakelog, and not a log directory of Kafka",
+            f"Use --root {real} instead, or a copy that `lakelog topics export` makes.",
+        )  # fmt: skip
     if real.name == "log" and (real.parent / "meta").is_dir():
         raise UsageError(
             str(directory), "is the view (log/) of a root: its .log files are the root's own files",

@@ -2,7 +2,7 @@
 
     1. An interrupted swap is undone or finished, and files that were marked as deleted are removed
        (kafka_dir.segment_swap).
-    2. Indexes without a .log are removed.
+    2. Indexes without a .log are removed. If such an index belongs to a gap between two segments, the report has the gap.
     3. A segment is trusted if two conditions are met. First, its indexes are plausible (kafka_dir.trusted_segments).
        Second, the segment is below the recovery point, or the last stop was orderly. All other segments are read, and
        their indexes are rebuilt.
@@ -34,7 +34,7 @@ from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.kafka_dir.damage import DamagedParts
 from storage_engine.kafka_dir.log_files import LogFiles
 from storage_engine.kafka_dir.producers_at import KnownProducers, Replayed, replay_around_damage
-from storage_engine.kafka_dir.recovery_report import CutReason, RecoveryReport
+from storage_engine.kafka_dir.recovery_report import CutReason, LostSegment, RecoveryReport
 from storage_engine.kafka_dir.segment_swap import settle_swaps
 from storage_engine.kafka_dir.trusted_segments import FoundSegment, TrustedSegments
 from storage_engine.log.checkpoint import (
@@ -178,6 +178,7 @@ class _Loading:
             # As in Kafka, a producer that has expired does not return by the recovery of its batches.
             entries = active_producers(producers.entries(), options.now_ms, options.producer_expiration_ms)
             producers = Producers(entries)
+        self._note_lost_segments(start)
         self._known.remove_stray_snapshots(end)
         kept_epochs = cut_start(cut_end(self._epochs, end), start)
         if kept_epochs != epochs:
@@ -195,6 +196,18 @@ class _Loading:
             replicated_producers=self._known.at(options.high_watermark) if options.high_watermark < end else None,
             report=files.report,
         )
+
+    def _note_lost_segments(self, start: int) -> None:
+        """Report each segment between two others of which only an index was left. An interrupted replacement by compaction
+        can leave such an index, too, so nothing is reported of a compacted topic."""
+        files = self._files
+        if self._config.compact:
+            return
+        for base in sorted(files.stray_bases):
+            number = bisect_right(files.bases, base)
+            if 0 < number < len(files.bases) and start <= base:
+                file = f"{files.folder}/{offset_name(base)}{LOG}"
+                files.report.lost.append(LostSegment(file, base, files.bases[number]))
 
     def _load_segments(self, *, read_all: bool) -> Producers:
         """Trust or recover each segment. Returns the producers at the log's end."""

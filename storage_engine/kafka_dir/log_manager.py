@@ -45,7 +45,7 @@ from storage_engine.errors import (
 from storage_engine.kafka_dir.log_directory import (
     DELETED_FOLDER,
     TopicPartition,
-    refuse_view,
+    refuse_root,
 )
 from storage_engine.kafka_dir.open_directory import OpenDirectory, check_directory, refuse_duplicate_logs
 from storage_engine.kafka_dir.partition_log import PartitionLog
@@ -136,7 +136,7 @@ class LogManager:
 
     def _open_directory(self, storage: Directory) -> None:
         if storage.root is not None:
-            refuse_view(storage.root)
+            refuse_root(storage.root)
         held = ExitStack()
         try:
             if self._choose is None:

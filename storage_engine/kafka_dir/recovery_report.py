@@ -52,6 +52,27 @@ class Cut:
         return CorruptionError(f"{directory}/{self.file}", self.position, expected, found, remedy)
 
 
+@dataclass(frozen=True)
+class LostSegment:
+    """A segment in the middle of a log, of which only an index was left.
+
+    file: the .log that is missing.
+    base_offset, end_offset: the offsets that are missing.
+    """
+
+    file: str
+    base_offset: int
+    end_offset: int
+
+    def error_in(self, directory: str) -> CorruptionError:
+        """The loss as an error. directory: the path of the log directory."""
+        return CorruptionError(
+            f"{directory}/{self.file}", 0, "a segment, because it had an index", "no such file",
+            f"The offsets {self.base_offset} to {self.end_offset - 1} are missing. Restore the file from a backup or a"
+            " replica.",
+        )  # fmt: skip
+
+
 @dataclass
 class RecoveryReport:
     """What loading found and did.
@@ -61,6 +82,7 @@ class RecoveryReport:
     rebuilt: names of files that were derived from the .log files.
     removed: names of files that had no meaning any more.
     cuts: the bytes that were cut out.
+    lost: segments that are missing.
     """
 
     place: str
@@ -68,11 +90,12 @@ class RecoveryReport:
     rebuilt: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
+    lost: list[LostSegment] = field(default_factory=list)
 
     @property
-    def losses(self) -> list[Cut]:
-        """The cuts that a crash does not explain."""
-        return [cut for cut in self.cuts if cut.fate is not CutReason.TORN_TAIL]
+    def losses(self) -> list[Cut | LostSegment]:
+        """The cuts that a crash does not explain, and the missing segments."""
+        return [*(cut for cut in self.cuts if cut.fate is not CutReason.TORN_TAIL), *self.lost]
 
     @property
     def exit_status(self) -> ExitStatus:

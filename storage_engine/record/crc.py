@@ -68,5 +68,5 @@ def first_changed_batch(
     kind = "an entry with CRC-32" if legacy[batch] else "a batch with CRC-32C"
     return CorruptionError(
         file, file_position + int(table.positions[batch]), f"{kind} {table.crcs[batch]:08x}",
-        f"bytes with {computed[batch]:08x}",
+        f"bytes with {computed[batch]:08x}", "Restore this file from a backup or a replica.",
     )  # fmt: skip

@@ -121,7 +121,7 @@ def test_an_append_from_its_first_run_to_one_with_nothing_new(
     assert (status, result["rows appended"], result["dead letters"]) == (0, 0, 2)
     assert result["dead letters by reason"] == {"no value": 1, "undecodable": 1}
     assert told == (
-        f"export: warning: 2 records could not be decoded and became dead letters in {storage.uri}/tables/dead_letters/export/t;"
+        f"export: warning: 2 records did not become rows, but dead letters in {storage.uri}/tables/dead_letters/export/t;"
         " `lakelog report` counts them by reason\n"
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, tzinfo
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,12 @@ class NoOffset(tzinfo):
     """A zone that does not know its offset."""
 
     def utcoffset(self, when: datetime | None) -> None:
+        return None
+
+    def dst(self, when: datetime | None) -> None:
+        return None
+
+    def tzname(self, when: datetime | None) -> None:
         return None
 
 
@@ -57,8 +63,8 @@ def log(tmp_path: Path) -> lakelog.Root:
         (lambda log: log.verify(deep="yes"), "deep: expected a boolean, found str 'yes'"),
         (lambda log: log.verify(repair=1), "repair: expected a boolean, found int 1"),
         (lambda log: log.create_topic("x", 1, {5: 1}), "config: expected a text as each key, found int 5"),
-        (lambda log: lakelog.open(log.uri, create="no"), "create: expected a boolean, found str 'no'"),
-        (lambda log: lakelog.open(BytesPath()), "root: expected a path or a URI, found bytes b'/root'"),
+        (lambda log: lakelog.open(log.uri, create=cast("bool", "no")), "create: expected a boolean, found str 'no'"),
+        (lambda log: lakelog.open(cast("str", BytesPath())), "root: expected a path or a URI, found bytes b'/root'"),
     ],
 )  # fmt: skip
 def test_an_argument_is_named_and_nothing_is_changed(log: lakelog.Root, call: Call, told: str) -> None:

@@ -110,10 +110,8 @@ def test_a_transaction_that_another_process_aborted_is_an_error_at_the_end_of_th
 def test_a_block_that_fails_after_another_process_has_committed_says_that_the_records_are_visible(
     log: lakelog.Root,
 ) -> None:
-    with (
-        pytest.raises(errors.TransactionError, match="is committed: by another process") as raised,
-        log.transaction() as t,
-    ):  # noqa: PT012 - the end of the block raises
+    told = "is committed: by another process"
+    with pytest.raises(errors.TransactionError, match=told) as raised, log.transaction() as t:  # noqa: PT012 - the end of the block raises
         t.append("orders", [{"value": "a"}])
         topics = engine(log)
         (found,) = open_transactions(topics)

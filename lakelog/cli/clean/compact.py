@@ -121,8 +121,11 @@ def _compact_directory(
                 write_error(UsageError(f"{path}: {name}", f"not compacted: {reason}"))
             else:
                 write_line(f"{path}: {name}: not compacted: {reason}")
-        for error in [cut.error_in(str(path)) for report in logs.reports for cut in report.cuts]:
-            write_error(error)
+        for report in logs.reports:
+            for cut in report.cuts:
+                write_error(cut.error_in(str(path)))
+            for lost in report.lost:
+                write_error(lost.error_in(str(path)))
         outcomes = logs.compact(force=force)
         for partition, outcome in outcomes.items():
             if isinstance(outcome, LogError):

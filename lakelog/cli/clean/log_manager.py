@@ -138,7 +138,8 @@ def _manage(
         included=include, truncates=truncates, deletes_at_once=once,
     )  # fmt: skip
     if properties.ignored:
-        lines.did(properties.file, f"ignored, because no broker runs: {', '.join(properties.ignored)}")
+        ignored = ", ".join(properties.ignored)
+        lines.did(properties.file, f"ignored, because these keys have no effect on logs, or are misspelt: {ignored}")
     with stopped_by_signals() as stop:
         with BrokerLogs(properties, options, SystemClock(), lines) as opened:
             _say_loaded(opened, lines, options.given)
@@ -187,10 +188,10 @@ def _say_loaded(opened: BrokerLogs, lines: _Lines, given: Mapping[str, Mapping[s
             parts += [f"removed {', '.join(report.removed)}"] if report.removed else []
             lines.did(f"{directory.path}/{partition.folder}", "; ".join(parts))
             for cut in report.cuts:
-                if cut in report.losses:
-                    lines.error(cut.error_in(directory.path))
-                else:
+                if cut not in report.losses:
                     lines.did(directory.path, str(cut))
+            for loss in report.losses:
+                lines.error(loss.error_in(directory.path))
 
 
 def _say_closed(directories: tuple[OpenDirectory, ...], lines: _Lines) -> None:

@@ -5,7 +5,8 @@ clicks:
   cleanup.policy: [compact, delete]
   retention.ms: 86400000
 
-A file without keys has settings for no topic.
+A file without keys has settings for no topic. A topic without a value is an error: its settings may be comments, and
+Kafka's defaults could delete its records.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ def read_topic_configs(file: Path) -> dict[str, dict[str, str]]:
     for topic in document.values:
         if not is_topic_name(topic):
             raise ConfigError(document.place((topic,)), f"expected the name of a topic; found {shown(topic)}")
+        if document.values[topic] is None:
+            raise ConfigError(
+                document.place((topic,)), "found no settings",
+                "Give the settings of the topic, or remove the topic. With {}, Kafka's defaults apply: retention deletes"
+                " records after seven days.",
+            )  # fmt: skip
         configs[topic] = {}
         for key, value in document.section((topic,)).items():
             place = document.place((topic, key))

@@ -71,8 +71,8 @@ class PartitionFilter:
         ]
         if not found:
             raise UnknownTopicError(
-                "lakelog offsets", "no partition matches the options",
-                "`lakelog topics list` prints all names. The whole name must match the regular expression.",
+                "lakelog offsets", "there is no such partition",
+                "Name topics and partitions that exist. A regular expression must match the whole name of a topic.",
             )  # fmt: skip
         return sorted(found, key=lambda each: f"{each[0]}-{each[1]}")
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 
 from storage_engine.errors import CorruptionError, LogError
-from storage_engine.kafka_dir.log_directory import FoundPartition, LogDirectory, partition_of, refuse_view
+from storage_engine.kafka_dir.log_directory import FoundPartition, LogDirectory, partition_of, refuse_root
 from storage_engine.log.checkpoint import LEADER_EPOCHS, LOCK, PARTITION_METADATA
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, is_offset_name
 from storage_engine.progress import NO_PROGRESS, Progress
@@ -79,7 +79,7 @@ def import_topic(
         StorageError: the directory or the root refused, or a broker runs on the directory. Nothing was imported.
     """
     if move:
-        refuse_view(directory.path)
+        refuse_root(directory.path)
     with _hold_off_brokers(directory):
         state = topics.find(name)
         found = _all_partitions(directory, name, len(state.partitions) if state else 0)

@@ -154,7 +154,7 @@ def _check_segment(
         )
     for damage in checked.damages:
         expected, _, found = damage.problem.removeprefix("expected ").partition(", found ")
-        meaning = f"{damage.size} committed bytes have changed: {RESTORE}"
+        meaning = f"some of these {damage.size} committed bytes have changed: {RESTORE}"
         checked.findings.append(Finding(Kind.CORRUPT, place, damage.position, expected, found, meaning))
     if file.size > segment.size:
         checked.findings.append(

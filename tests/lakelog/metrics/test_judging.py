@@ -225,6 +225,9 @@ def test_ignored_consumers_and_topics_with_their_own_rules() -> None:
     assert judge(slow, Rules.model_validate({"ignore.consumers": ["billing"]})) == []
     own = {"topics": {"orders": {"lag.seconds": None, "consumer.status": "false"}}}
     assert judge(slow, Rules.model_validate(own)) == []
+    (found,) = judge(slow, Rules.model_validate({"topics": own["topics"] | {"ordres": {}}}))
+    text = "the rules name this topic, but it does not exist"
+    assert found == CheckFinding(PluginStatus.WARNING, "topic ordres", text)
 
 
 def test_the_whole_output_of_a_plugin() -> None:

@@ -78,6 +78,18 @@ def test_a_topic_has_its_own_rules_and_the_others_of_all(tmp_path: Path) -> None
             "writer.takeovers.window.seconds: 0",
             "line 1, writer.takeovers.window.seconds: expected a number, at least 1; found '0'.",
         ),
+        (
+            "lag.seconds: {warning: 60, critical: 6}",
+            "line 1, lag.seconds: the warning 60 comes after the critical limit 6. Give a warning of at most 6.",
+        ),
+        (
+            "disk.free.percent: {warning: 5, critical: 10}",
+            "line 1, disk.free.percent: the warning 5 comes after the critical limit 10. Give a warning of at least 10.",
+        ),
+        (
+            "topics:\n  a: {versions: {warning: 2, critical: 1}}",
+            "line 2, topics.a.versions: the warning 2 comes after the critical limit 1.",
+        ),
         ("topics: [a]", "line 1, topics: expected keys with values"),
         ("versions", "line 1: expected keys with values, as in `key: value`; found text."),
         ("a: b: c", "line 1: is not YAML"),

@@ -206,8 +206,9 @@ def test_stale_rows_and_records_that_were_not_exported_ask_for_attention(root: R
     put_positions(root.topics.storage, state, "another reader", "group", {0: 10}, NOW, holds_back=True)
     facts = collect(root)
     not_exported = (
-        "3 records could not be decoded and became dead letters of the export. Correct the model, then run `export --replay`. The"
-        " replay also marks a dead letter as superseded if a newer record has replaced or deleted the row."
+        "3 records did not become rows, but dead letters of the export. If the model is wrong, correct it, and"
+        " run `export --replay`. The replay also marks a dead letter as superseded if a newer record has replaced or deleted"
+        " the row."
     )
     assert facts.topics[0].stale_rows == (StaleRows("tables/t", 2),)
     assert [(each.finding, each.place, each.text) for each in facts.warnings] == [

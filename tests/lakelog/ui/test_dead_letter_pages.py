@@ -68,7 +68,7 @@ def test_the_page_of_a_topic_lists_dead_letters_and_says_how_to_replay_them(with
     ]  # fmt: skip
     command = f"./spark-submit.sh export --conf SETTINGS.yaml --root {with_letters.folder} --replay"
     assert command in page.words
-    assert "3 records could not be decoded" in page.words
+    assert "3 records did not become rows" in page.words
     assert "/topics/orders/records?partition=0&offset=12000" in page.links
     assert "secret" not in page.text
 

@@ -197,9 +197,7 @@ def test_each_run_prints_its_warnings(place: Place, run: Callable[..., Any], mon
 
     def undecodable(text: str) -> str:
         letters = place.root / "tables/dead_letters/export/visits"
-        return (
-            f"{text} could not be decoded and became dead letters in {letters}; `lakelog report` counts them by reason"
-        )
+        return f"{text} did not become rows, but dead letters in {letters}; `lakelog report` counts them by reason"
 
     one = undecodable("1 record")
     warnings = [line.partition("warning: ")[2] for line in told if "warning: " in line]

@@ -498,7 +498,7 @@ def test_with_the_option_a_log_ends_at_its_damage_as_in_kafka(tmp_path: Path) ->
     path.write_bytes(data)
     log = PartitionLog.open(storage, FOLDER, CONFIG, ManualClock(NOW_MS), truncates=True)
     assert (log.log_end_offset, len(log.state().segments)) == (5, 2)
-    (cut,) = log.report.losses
+    (cut,) = log.report.cuts
     assert (cut.position, cut.size, cut.fate) == (batch, 3 * batch, CutReason.TRUNCATED)
     assert (tmp_path / cut.kept_as).read_bytes() == data[batch:]
     assert [row.value for part in log.read(0, 5) for row in to_rows(part)] == [b"%064d" % number for number in range(5)]

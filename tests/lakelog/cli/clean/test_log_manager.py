@@ -67,7 +67,7 @@ def test_each_action_is_a_line(lakelog, tmp_path) -> None:
     ended = lakelog("log-manager", "--config", file, "--once")
     assert (ended.status, ended.err) == (0, "")
     assert untimed(ended.out) == [
-        f"{file}: ignored, because no broker runs: listeners, process.roles",
+        f"{file}: ignored, because these keys have no effect on logs, or are misspelt: listeners, process.roles",
         f"{data}/__cluster_metadata-0: read up to offset 7",
         f"{file}: topic __cluster_metadata: not opened: KRaft alone opens it",
         f"{file}: topic a: retained and compacted: settings from __cluster_metadata",
@@ -195,6 +195,48 @@ def test_wrong_settings_of_topics_are_refused_with_their_line(lakelog, tmp_path,
     ended = lakelog("log-manager", "--config", file, "--once", "--topic-config", topic_config(tmp_path, text))
     assert (ended.status, ended.out) == (1, "")
     assert problem in ended.err
+
+
+def test_a_segment_that_is_missing_is_named(lakelog, tmp_path) -> None:
+    data = tmp_path / "data"
+    make_directory(data, {"a": OLD, "b": OLD})
+    before = records(data)
+    for topic in ("a", "b"):
+        (data / f"{topic}-0/{14:020}.log").unlink()
+    config = topic_config(
+        tmp_path, "a: {retention.ms: -1}\nb: {cleanup.policy: compact, min.cleanable.dirty.ratio: 1}\n"
+    )
+    command = ("log-manager", "--config", properties(tmp_path, data), "--once", "--topic-config", config)
+    ended = lakelog(*command)
+    assert ended.status == 4
+    assert ended.err == (
+        f"lakelog: {data}/a-0/{14:020}.log at position 0: expected a segment, because it had an index, found no such file. The offsets"
+        " 14 to 20 are missing. Restore the file from a backup or a replica.\n"
+    )
+    assert records(data) == before[:14] + before[21:]
+
+
+def test_a_topic_without_a_value_has_no_settings(lakelog, tmp_path) -> None:
+    data = tmp_path / "data"
+    make_directory(data, {"a": OLD})
+    before = contents(data)
+    given = topic_config(tmp_path, "a:\n  # retention.ms: -1\n")
+    ended = lakelog("log-manager", "--config", properties(tmp_path, data), "--once", "--topic-config", given)
+    assert (ended.status, ended.out) == (1, "")
+    assert (
+        "topics.yaml, line 1, a: found no settings. Give the settings of the topic, or remove the topic." in ended.err
+    )
+    assert contents(data) == before
+
+
+def test_a_root_is_no_log_directory(lakelog, tmp_path) -> None:
+    lakelog("topics", "create", "t")
+    root = tmp_path / "root"
+    names = sorted(path.name for path in root.iterdir())
+    ended = lakelog("log-manager", "--config", properties(tmp_path, root), "--once")
+    assert ended.status == 2
+    assert f"{root}: is a root of Lakelog, and not a log directory of Kafka. Use --root {root} instead" in ended.err
+    assert sorted(path.name for path in root.iterdir()) == names
 
 
 def test_mistakes_are_named(lakelog, tmp_path) -> None:
