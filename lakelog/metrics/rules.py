@@ -75,9 +75,8 @@ class TopicRules(Section):
     )
     maintenance_age_seconds: _Limit = _limit(
         "maintenance.age.seconds", 10_800, 86_400,
-        "Time since maintenance last changed the topic, or since a segment became due if that is shorter. Checked only if the"
-        " next maintenance would drop segments or delete"
-        " the files of dropped segments.",
+        "The shorter of two times: since maintenance last changed the topic, and since the first segment became due. Checked"
+        " only if the next maintenance would drop segments or delete the files of dropped segments.",
     )  # fmt: skip
     partition_segments: _Limit = _limit("partition.segments", 1000, None, "Segments of a partition.")
     waiting_segments: _Limit = _limit(

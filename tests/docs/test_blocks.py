@@ -52,7 +52,7 @@ NOT_RUN = {
     ],
     "an error message, which needs its fault": [
         "ingest orders: batch 41: waiting", "ingest router: staging/", "lakelog: data/mf5f", "lakelog: /data/log:",
-        "ingest orders: topic orders: query", "export: /mnt/shared", "ingest: orders.yaml, line 3",
+        "ingest: topic orders: query", "export: /mnt/shared", "ingest: orders.yaml, line 3",
         "ingest: ingest of orders from json",
     ],
     "bytes, which test_format_page.py compares": ["00 00 00 00 00 00 00 00   base offset"],

@@ -76,7 +76,7 @@ GET_OFFSETS: Rows = (
     ),
     (
         "--exclude-internal-topics", "--exclude-internal-topics",
-        ("Only a log directory (--kafka-dir) has internal topics. One internal topic is __cluster_metadata, which a"
+        ("Usually only a log directory (--kafka-dir) has internal topics. One internal topic is __cluster_metadata, which a"
          " broker never lists."),
     ),
     ("--command-config", "", _NO_CLIENT),

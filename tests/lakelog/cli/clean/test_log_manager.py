@@ -210,8 +210,8 @@ def test_a_segment_that_is_missing_is_named(lakelog, tmp_path) -> None:
     ended = lakelog(*command)
     assert ended.status == 4
     assert ended.err == (
-        f"lakelog: {data}/a-0/{14:020}.log at position 0: expected a segment, because it had an index, found no such file. The offsets"
-        " 14 to 20 are missing. Restore the file from a backup or a replica.\n"
+        f"lakelog: {data}/a-0/{14:020}.log at position 0: expected a segment, because it had an index, found no such file. The"
+        " offsets 14 to 20 are missing. Restore the file from a backup or a replica.\n"
     )
     assert records(data) == before[:14] + before[21:]
 
