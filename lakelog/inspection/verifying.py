@@ -14,6 +14,7 @@ from storage_engine.errors import UnknownTopicError
 from storage_engine.kafka_dir.log_directory import LogDirectory, TopicPartition, refuse_root
 from storage_engine.log.checkpoint import LOCK
 from storage_engine.topic.topics import Topics
+from storage_engine.topic_name import check_topic_name
 from storage_engine.verify.directory.directory_check import check_directory, check_together
 from storage_engine.verify.directory.directory_repair import repair_directory
 from storage_engine.verify.findings import Finding, Restored, problems
@@ -74,9 +75,12 @@ def verify_root(topics: Topics, scope: Scope, options: Options) -> Verification:
 
     Raises:
         UnknownTopicError: there is no such topic or partition.
+        InvalidTopicNameError: the name is not allowed for a topic.
         StorageError: the repair could not write.
     """
     topic, partition, threads = scope.topic, scope.partition, scope.at_once
+    if topic is not None:
+        check_topic_name(topic)
     last = checked = check_root(topics, topic, partition, options, threads)
     restored: Sequence[Restored] = ()
     if scope.repair and problems(checked.findings):

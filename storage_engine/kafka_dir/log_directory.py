@@ -89,23 +89,19 @@ class TopicPartition(NamedTuple):
 
 
 def refuse_root(directory: Path) -> None:
-    """Raise an error if a directory is a root, or the view of a root: a .log in the view is a second name of the root's
-    own file. Call this before a plain Kafka directory is changed in place, or its files are moved.
+    """Raise an error if a directory is a root or its view: a .log in the view is a second name of the root's own file.
+    Call this before a plain Kafka directory is changed in place, or its files are moved.
 
     Raises:
         UsageError: the directory is a root or a view.
     """
     real = directory.resolve()
+    remedy = "Use --root {} instead, or a copy that `lakelog topics export` makes."
     if (real / "meta").is_dir():
-        raise UsageError(
-            str(directory), "is a root of Lakelog, and not a log directory of Kafka",
-            f"Use --root {real} instead, or a copy that `lakelog topics export` makes.",
-        )  # fmt: skip
+        raise UsageError(str(directory), "is a root of Lakelog, and not a log directory of Kafka", remedy.format(real))
     if real.name == "log" and (real.parent / "meta").is_dir():
-        raise UsageError(
-            str(directory), "is the view (log/) of a root: its .log files are the root's own files",
-            f"Use --root {real.parent} instead, or a copy that `lakelog topics export` makes.",
-        )  # fmt: skip
+        problem = "is the view (log/) of a root: its .log files are the root's own files"
+        raise UsageError(str(directory), problem, remedy.format(real.parent))
 
 
 def partition_of(folder: str) -> TopicPartition | None:

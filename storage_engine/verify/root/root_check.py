@@ -23,7 +23,6 @@ from storage_engine.topic.chain.topic_state import DroppedFile, TopicState
 from storage_engine.topic.chain.transaction_files import damaged_records
 from storage_engine.topic.ingest_reports import DELETE_REPORT, INGEST_REPORTS, list_reports
 from storage_engine.topic.topics import Topics, is_root, may_become_root
-from storage_engine.topic_name import check_topic_name
 from storage_engine.verify.findings import Finding, Kind, of_error, placed, problems
 from storage_engine.verify.root.chain_check import check_chain
 from storage_engine.verify.root.damaged_documents import damaged_documents
@@ -60,10 +59,7 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
 
     Raises:
         UnknownTopicError: there is no such topic or partition.
-        InvalidTopicNameError: the name is not allowed for a topic.
     """
-    if topic is not None:
-        check_topic_name(topic)
     found = CheckedRoot()
     names = [topic] if topic is not None else list(topics.names(with_deleted=True))
     for name in names:
