@@ -228,7 +228,7 @@ class Topic:
         """
         from lakelog.tables import fresh_table
 
-        self._state()
+        check_id(self._topics.chain(self.name).newest(), self.id)
         texts = (schema, registry), (key_schema, key_registry)
         return fresh_table(self._topics, self.name, self.id, table, *texts)
 

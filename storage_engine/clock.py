@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+_CLOCKS_APART_MS = 30_000
+"""How far the clocks of two hosts may be apart."""
+
 
 class Clock(Protocol):
     """Returns milliseconds since the epoch. Only decisions about age use a clock; no safety rule depends on a clock."""
@@ -31,3 +34,8 @@ class ManualClock:
     def advance(self, ms: int) -> None:
         """Move the clock forward."""
         self._now_ms += ms
+
+
+def tells_age(timestamp_ms: int, now_ms: int) -> bool:
+    """Whether the timestamp of a record tells how old the record is: it is set, and not in the future."""
+    return 0 <= timestamp_ms <= now_ms + _CLOCKS_APART_MS

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from lakelog.metrics.consumer_status import ConsumerStatus, consumer_status
 from lakelog.metrics.figures import ConsumerFigures, PartitionLag
+from storage_engine.clock import tells_age
 from storage_engine.errors import LogError
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.storage import Storage, StoredFile
@@ -19,7 +20,6 @@ from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.chain.transaction_files import newest_decided, open_producers
 from storage_engine.topic.readers.consumer_files import Consumer, Consumers, KeptConsumers
-from storage_engine.topic.readers.group_positions import tells_age
 from storage_engine.topic.readers.reader import PartitionReader
 
 _NO_RECORD = -2

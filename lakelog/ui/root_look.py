@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from lakelog.metrics.consumer_status import LEAST_WINDOW_MS, ConsumerStatus, consumer_status
+from storage_engine.clock import tells_age
 from storage_engine.errors import LogError
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.quantities import shown_duration
@@ -20,7 +21,6 @@ from storage_engine.storage import Storage
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.readers.consumer_files import Consumer, Consumers
-from storage_engine.topic.readers.group_positions import tells_age
 from storage_engine.topic.topics import Topics
 
 MOST_PROBES = 64

@@ -116,3 +116,10 @@ def test_whole_numbers_of_other_libraries_and_unknown_zones_are_taken(log: lakel
         pa.schema([("value", pa.string()), ("timestamp", pa.int64())])
     )  # fmt: skip
     assert rows.to_pylist() == [{"value": "a", "timestamp": 5_000}, {"value": "b", "timestamp": 6_000}]
+
+
+def test_a_deleted_topic_has_no_table(log: lakelog.Root) -> None:
+    topic = log.topic("t")
+    log.delete_topic("t")
+    with pytest.raises(errors.UnknownTopicError, match="was deleted"):
+        topic.table()

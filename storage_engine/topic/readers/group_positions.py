@@ -10,19 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from storage_engine.clock import tells_age
 from storage_engine.storage import Storage
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.readers.consumer_files import Consumer, read_consumers
 from storage_engine.topic.readers.reader import PartitionReader
-
-_CLOCKS_APART_MS = 30_000
-"""How far the clocks of two hosts may be apart."""
-
-
-def tells_age(timestamp_ms: int, now_ms: int) -> bool:
-    """Whether the timestamp of a record tells how old the record is: it is set, and not in the future."""
-    return 0 <= timestamp_ms <= now_ms + _CLOCKS_APART_MS
 
 
 @dataclass(frozen=True)
