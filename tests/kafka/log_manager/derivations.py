@@ -116,6 +116,7 @@ class Derivations:
 
     def __init__(self, found: Found, folder: Path, log_start_offset: int, now_ms: int, expiration_ms: int) -> None:
         self.found = found
+        self._written = tuple(snapshots_in(folder))
         self._folder = folder
         self._segments: dict[int, npt.NDArray[np.uint8]] = {}
         self.end = 0
@@ -166,14 +167,17 @@ class Derivations:
         return frozenset(found)
 
     def stable_offsets(self, log_start_offset: int, high_watermark: int) -> frozenset[int]:
-        """The last stable offset in each derivation. A transaction in a snapshot above the high watermark is open.
+        """The last stable offset in each derivation. A transaction in a snapshot above the high watermark is open. After a
+        recovery, Kafka loads the snapshot that the recovery has written, too: it does not have a transaction whose marker is
+        between the high watermark and this snapshot.
 
         If there is no batch at this offset, Kafka gives the base offset of the next batch (LogSegment.read). If a log has
         no snapshot after an orderly stop, Kafka reads no batches, and knows no transaction.
         """
         found = {high_watermark}
-        for begin in self._beginnings():
-            at = max(high_watermark, begin[0])
+        ends = (high_watermark, *(offset for offset in self._written if offset > high_watermark))
+        derived = ((begin, max(end, begin[0])) for begin in self._beginnings() for end in ends)
+        for begin, at in derived:
             for last_drop in self._last_drops(begin):
                 producers = self._derived(begin, at, last_drop)[0]
                 begun = (each.txn_first_offset for each in producers.entries() if each.txn_first_offset >= 0)
