@@ -205,9 +205,15 @@ class _Loading:
             return
         for base in sorted(files.stray_bases):
             number = bisect_right(files.bases, base)
-            if 0 < number < len(files.bases) and start <= base:
+            if 0 < number < len(files.bases) and start <= base and not self._reaches(number - 1, base):
                 file = f"{files.folder}/{offset_name(base)}{LOG}"
                 files.report.lost.append(LostSegment(file, base, files.bases[number]))
+
+    def _reaches(self, number: int, offset: int) -> bool:
+        """Whether a segment has a batch that ends at or after an offset."""
+        files, base = self._files, self._files.bases[number]
+        log = DamagedLog(files.storage, files.key(base), base, files.size(base), files.following(number))
+        return any((chunk.table.last_offsets >= offset).any() for chunk in log.chunks())
 
     def _load_segments(self, *, read_all: bool) -> Producers:
         """Trust or recover each segment. Returns the producers at the log's end."""

@@ -23,6 +23,7 @@ from lakelog.cli.output import try_line, write_error
 from lakelog.cli.stopping import stopped_by_signals
 from lakelog.terminal.log_lines import LogFormat, LogLevel, LogLines
 from storage_engine.errors import ExitStatus, LogError, UsageError
+from storage_engine.kafka_dir.recovery_report import CutReason
 
 if TYPE_CHECKING:
     from storage_engine.kafka_dir.open_directory import OpenDirectory
@@ -188,7 +189,7 @@ def _say_loaded(opened: BrokerLogs, lines: _Lines, given: Mapping[str, Mapping[s
             parts += [f"removed {', '.join(report.removed)}"] if report.removed else []
             lines.did(f"{directory.path}/{partition.folder}", "; ".join(parts))
             for cut in report.cuts:
-                if cut not in report.losses:
+                if cut.fate is CutReason.TORN_TAIL:
                     lines.did(directory.path, str(cut))
             for loss in report.losses:
                 lines.error(loss.error_in(directory.path))

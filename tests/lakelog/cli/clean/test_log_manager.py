@@ -216,6 +216,19 @@ def test_a_segment_that_is_missing_is_named(lakelog, tmp_path) -> None:
     assert records(data) == before[:14] + before[21:]
 
 
+def test_an_index_inside_another_segment_is_not_a_missing_segment(lakelog, tmp_path) -> None:
+    data = tmp_path / "data"
+    make_directory(data, {"a": OLD})
+    before = records(data)
+    stray = data / f"a-0/{17:020}.index"
+    stray.write_bytes(b"")
+    given = topic_config(tmp_path, "a: {retention.ms: -1}\n")
+    ended = lakelog("log-manager", "--config", properties(tmp_path, data), "--once", "--topic-config", given)
+    assert (ended.status, ended.err) == (0, "")
+    assert not stray.exists()
+    assert records(data) == before
+
+
 def test_a_topic_without_a_value_has_no_settings(lakelog, tmp_path) -> None:
     data = tmp_path / "data"
     make_directory(data, {"a": OLD})
