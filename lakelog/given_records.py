@@ -11,14 +11,14 @@ The other columns that a read returns (topic, partition, offset, timestampType) 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, SupportsIndex
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_engine.arguments import as_integer
 from storage_engine.errors import InvalidRecordError
 from storage_engine.quantities import milliseconds_of
 from storage_engine.record.header import NO_TIMESTAMP
@@ -142,17 +142,15 @@ def _milliseconds(value: object, place: str) -> int | None:
     match value:
         case None:
             return None
-        case bool():
-            pass
-        case SupportsIndex():
-            if -(2**63) <= (number := operator.index(value)) < 2**63:
-                return number
         case datetime() if value.utcoffset() is None:
             raise _refused(place, "found a timestamp without a zone", "Give the time a zone, such as timezone.utc.")
         case datetime():
             if (number := milliseconds_of(value)) == NO_TIMESTAMP:
                 raise _refused(place, _BEFORE_1970)
             return number
+    whole = as_integer(value)
+    if whole is not None and -(2**63) <= whole < 2**63:
+        return whole
     raise _refused(place, f"expected a time or whole milliseconds as the timestamp, found {type(value).__name__}")
 
 

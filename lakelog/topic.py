@@ -19,7 +19,7 @@ import pyarrow as pa
 from lakelog.following import Follower, Following, Pieces, Record, check_id, in_batches, in_records
 from lakelog.given_records import record_batches
 from lakelog.rows import ROWS, ArrowRows, as_rows
-from storage_engine.arguments import boolean, one_of, refused, seconds, whole_numbers
+from storage_engine.arguments import boolean, known_options, refused, seconds, whole_numbers
 from storage_engine.errors import ConfigError, UnknownTopicError
 from storage_engine.log.isolation import Isolation
 from storage_engine.quantities import next_millisecond
@@ -269,7 +269,7 @@ class Topic:
         return self._follow(group, options, in_batches)
 
     def _follow(self, group: str, options: FollowOptions, pieces: Pieces[_Item]) -> Iterator[_Item]:
-        one_of("follow", options, FollowOptions.__annotations__.keys())
+        known_options("follow", options, FollowOptions.__annotations__.keys())
         level, start = _isolation(options.get("isolation", "read_committed")), options.get("start", "earliest")
         _check_group(group)
         holds_back = options.get("holds_back")

@@ -21,12 +21,18 @@ def whole_number(argument: str, value: object, remedy: str) -> int:
     Raises:
         ConfigError: the value is no whole number.
     """
+    number = as_integer(value)
+    if number is None:
+        raise refused(argument, "expected a whole number", value, remedy)
+    return number
+
+
+def as_integer(value: object) -> int | None:
+    """A value as int; None if it is no integer. Integers of other libraries count, and booleans do not."""
     try:
-        if not isinstance(value, bool):
-            return operator.index(value)  # type: ignore[arg-type]
+        return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        pass
-    raise refused(argument, "expected a whole number", value, remedy)
+        return None
 
 
 def whole_numbers(argument: str, values: object, remedy: str) -> list[int]:
@@ -47,7 +53,7 @@ def boolean(argument: str, value: object) -> bool:
     return value
 
 
-def one_of(argument: str, given: Iterable[str], allowed: Collection[str]) -> None:
+def known_options(argument: str, given: Iterable[str], allowed: Collection[str]) -> None:
     """Check the names of options.
 
     Raises:

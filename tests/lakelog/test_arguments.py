@@ -102,6 +102,9 @@ def test_a_time_that_is_no_timestamp_is_refused(log: lakelog.Root, times: pa.Arr
         log.topic("t").append(pa.table({"value": ["x"], "timestamp": times}))
     assert str(raised.value).startswith(f"column `timestamp`: {told}")
     assert "-9223" not in str(raised.value)
+    for given in (np.array([5]), np.bool_(True), np.datetime64(5, "ms"), 2**63):
+        with pytest.raises(errors.InvalidRecordError, match="record 0: expected a time or whole milliseconds"):
+            log.topic("t").append([{"value": "x", "timestamp": given}])
     for moment in (NOWHERE, datetime.fromisoformat("1969-12-31T23:59:59.999Z")):
         with pytest.raises(errors.InvalidRecordError, match="record 0: found a time"):
             log.topic("t").append([{"value": "x", "timestamp": moment}])
