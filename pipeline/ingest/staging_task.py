@@ -321,10 +321,11 @@ def _without_keyless_headers(rows: pa.RecordBatch) -> pa.RecordBatch:
     headers = rows["headers"]
     pairs = headers.flatten()
     keys = pairs.field(0)
-    if not (pairs.null_count or keys.null_count) and is_utf8(keys):
+    are_utf8 = is_utf8(keys)
+    if are_utf8 and not (pairs.null_count or keys.null_count):
         return rows
     wrong = pc.or_(pc.is_null(pairs), pc.is_null(keys))
-    if not is_utf8(keys):
+    if not are_utf8:
         wrong = pc.or_(wrong, pa.array([not is_utf8(keys[place : place + 1]) for place in range(len(keys))]))
     keyless = np.zeros(rows.num_rows, np.bool_)
     keyless[pc.list_parent_indices(headers).filter(wrong).to_numpy()] = True

@@ -82,11 +82,11 @@ def _write(topics: Topics, names: Sequence[str], now_ms: int | None, page: Path,
     return facts
 
 
-def _write_again(write: Callable[[], RootFacts], seconds: float, told: Sequence[str]) -> None:
+def _write_again(write: Callable[[], RootFacts], seconds: float, printed: Sequence[str]) -> None:
     """Write the page at each interval until a signal arrives. After an error, the next interval tries again.
 
     Args:
-        told: the errors that were already printed.
+        printed: the errors that the last page had.
     """
     with stopped_by_signals() as stop:
         while not stop(seconds):
@@ -95,6 +95,6 @@ def _write_again(write: Callable[[], RootFacts], seconds: float, told: Sequence[
             except LogError as error:
                 errors = [str(error)]
             for text in errors:
-                if text not in told:
+                if text not in printed:
                     write_error(text)
-            told = errors
+            printed = errors

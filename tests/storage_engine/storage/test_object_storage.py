@@ -279,9 +279,9 @@ def test_an_error_says_why_the_store_cannot_be_reached(monkeypatch: pytest.Monke
         }.items():
             monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
             with pytest.raises(StorageUnavailableError) as raised:
-                open_storage("s3://bucket/root").read("name")
+                open_storage("s3://bucket/logs").read("name")
             assert str(raised.value).startswith(
-                f"s3://bucket/root/name: the store did not answer ({reason}). Check the network"
+                f"s3://bucket/logs/name: the store did not answer ({reason}). Check the network"
             )
 
 
