@@ -17,7 +17,6 @@ from storage_engine.quantities import milliseconds_of
 from storage_engine.topic.kafka.view import settle_committed
 from storage_engine.topic.readers.group_positions import GroupPosition
 from storage_engine.topic.topics import Topics
-from storage_engine.topic_name import check_topic_name
 
 if TYPE_CHECKING:
     from lakelog.inspection.describing import TopicDescription
@@ -138,8 +137,6 @@ class Root:
         """
         from lakelog.inspection import describing, states
 
-        for name in topics:
-            check_topic_name(name)
         found, errors = states.readable_states(self._topics, topics or None)
         for error in errors:
             raise error
@@ -163,8 +160,6 @@ class Root:
         """
         from lakelog.inspection import planning
 
-        for name in topics:
-            check_topic_name(name)
         boolean("force", force)
         if not isinstance(at, datetime | None):
             raise refused("at", "expected a datetime", at, "Give a datetime with a time zone.")

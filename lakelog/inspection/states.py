@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from storage_engine.errors import LogError, TopicError
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.topics import Topics
+from storage_engine.topic_name import check_topic_name
 
 
 def readable_states(topics: Topics, named: Iterable[str] | None) -> tuple[list[TopicState], list[LogError]]:
@@ -22,7 +23,7 @@ def readable_states(topics: Topics, named: Iterable[str] | None) -> tuple[list[T
         states, unreadable = topics.states()
         return states, list(unreadable.values())
     found, errors = [], []
-    for name in dict.fromkeys(named):
+    for name in dict.fromkeys(map(check_topic_name, named)):
         try:
             found.append(topics.state(name))
         except TopicError:
