@@ -269,9 +269,12 @@ def test_an_error_says_why_the_store_cannot_be_reached(monkeypatch: pytest.Monke
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
-    with tls_server() as secure, closing(socket.create_server(("127.0.0.1", 0))) as closed:
-        port = closed.getsockname()[1]
-        closed.close()
+    with (
+        tls_server() as secure,
+        closing(socket.socket()) as unheard,
+    ):  # bound and not listening, so no server gets the port
+        unheard.bind(("127.0.0.1", 0))
+        port = unheard.getsockname()[1]
         for endpoint, reason in {
             f"http://127.0.0.1:{port}": "the connection was refused",
             "http://store.invalid": "the name of its host was not found",
