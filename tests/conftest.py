@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 from scripts.install_chromium import chromium as chromium_of_npm
+from storage_engine.storage.storage_options import VARIABLE
 from tests.java_options import JAVA_OPTIONS
 from tests.lakelog.report.chromium import Chromium, find_chromium
 from tests.memory_folder import use_memory
@@ -235,3 +236,13 @@ def server_of_roots() -> Iterator[ObjectServer | None]:
 def bucket_of_module(server_of_roots: ObjectServer | None) -> Iterator[None]:
     with bucket_of_its_own(server_of_roots):
         yield
+
+
+@pytest.fixture(autouse=True)
+def storage_options_stay(bucket_of_module: None) -> Iterator[None]:
+    """Fail the test that leaves its storage options in the environment. Otherwise another test of this worker would open
+    the wrong store."""
+    before = os.environ.get(VARIABLE)
+    yield
+    if os.environ.get(VARIABLE) != before:
+        pytest.fail(f"the test leaves {VARIABLE} changed", pytrace=False)

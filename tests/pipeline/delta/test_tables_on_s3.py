@@ -126,13 +126,13 @@ def test_an_export_without_spark_continues_after_a_lost_reply_and_writes_each_re
 def test_settings_open_a_root_whose_options_no_message_contains(
     s3: ObjectServer, s3_bucket: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv(VARIABLE, "{}")
     root = f"s3://{s3_bucket}/root"
     options = [text for name, value in s3.config.items() for text in ("--set", f"storage.options.{name}={value}")]
     status, refused = run_export(root, capfd, *options)
     assert (status, refused["error"].split(":")[0]) == (1, "topic t")
     assert s3.options["aws_secret_access_key"] not in str(refused)
-    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv(VARIABLE, "{}")
     status, unknown = run_export(root, capfd, *options, "--set", "storage.options.aws_secret=hidden")
     assert status != 0
     assert "hidden" not in str(unknown)

@@ -36,7 +36,7 @@ from storage_engine.errors import (
 from storage_engine.storage import Storage
 from storage_engine.storage.objects import object_storage
 from storage_engine.storage.storage_opening import open_storage
-from storage_engine.storage.storage_options import storage_options
+from storage_engine.storage.storage_options import VARIABLE, storage_options
 from tests.servers.azurite import account_token
 from tests.servers.faults import (
     Answer,
@@ -266,6 +266,7 @@ def test_an_error_says_that_the_connection_was_interrupted(proxy: FaultyProxy, b
 
 
 def test_an_error_says_why_the_store_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "{}")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
