@@ -58,16 +58,27 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 from storage_engine.errors import ExitStatus, LogError
 
+_INTERRUPTED = 128 + signal.SIGINT
+"""The status that a shell reports for a process that Ctrl-C ended."""
+
 
 def main() -> NoReturn:
-    """Run one command and end the process with its ExitStatus."""
-    _share_compiled_kernels()
+    """Run one command and end the process with its ExitStatus, or with 130 after Ctrl-C."""
+    try:
+        _share_compiled_kernels()
+        _run()
+    except KeyboardInterrupt:  # typer handles Ctrl-C only after the modules are loaded
+        sys.exit(_INTERRUPTED)
+
+
+def _run() -> NoReturn:
     from lakelog.cli.app import command
     from lakelog.cli.output import OutputClosed
 

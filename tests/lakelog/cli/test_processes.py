@@ -106,3 +106,22 @@ def test_a_full_disk_behind_standard_output_is_an_error(lakelog, tmp_path, envir
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert errors == b"lakelog: standard input or output: No space left on device.\n"
+
+
+def test_ctrl_c_while_modules_are_loaded_ends_the_command_quietly() -> None:
+    """typer handles Ctrl-C, but only after it has been loaded itself."""
+    program = """
+import os, signal, sys
+import lakelog.cli
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Finder())
+lakelog.cli.main()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
