@@ -18,6 +18,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +36,7 @@ from pipeline.settings import Settings, load_settings
 from pipeline.spark.termination import TERMINATION, Terminated
 from storage_engine.clock import Clock
 from storage_engine.errors import ExitStatus, LogError
+from storage_engine.progress import Meter
 from storage_engine.quantities import shown_duration, shown_number
 from storage_engine.storage import Storage
 from storage_engine.storage.storage_opening import open_storage
@@ -91,6 +93,10 @@ class JobContext:
     def lines(self) -> LogLines:
         """Prints the job's lines on standard error."""
         return replace(_lines(self.name, self.arguments), name=self.part)
+
+    def work(self, kind: str, topic: str) -> AbstractContextManager[Meter]:
+        """Show the progress of work on a topic, such as an export. The work has the name of the export, or of the topic."""
+        return self.display.work(f"{kind} {self.part or topic}")
 
     @property
     def storage(self) -> Storage:

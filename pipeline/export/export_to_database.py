@@ -76,7 +76,7 @@ def _fill_without_spark(
 ) -> Filled:
     from pipeline.delta.without_spark.topic_records import batch_reader
 
-    with context.display.work(f"export {state.topic}") as shown:
+    with context.work("export", state.topic) as shown:
         read = batch_reader(context.storage, context.topics.chain(state.topic), state, shown)
         return fill(target, staging, read(*plan.to_read, plan.required))
 

@@ -254,7 +254,7 @@ def _without_spark(
     from pipeline.delta.without_spark.topic_records import batch_reader
 
     wanted = context.settings.required_export()
-    with context.display.work(f"export {state.topic}") as shown:
+    with context.work("export", state.topic) as shown:
         return export_without_spark(
             target,
             plan,
@@ -309,7 +309,7 @@ def _reading_with_spark(context: JobContext, state: TopicState, work: str) -> It
     require_file_system(spark, context.storage.uri)
     with (
         spark_failures(f"{work} of topic {state.topic}"),
-        context.display.work(f"{work} {state.topic}") as shown,
+        context.work(work, state.topic) as shown,
         progress_of_tasks(spark, shown) as progress,
     ):
         yield lambda first, end, known, then=RECORDS: read_topic(

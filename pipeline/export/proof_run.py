@@ -97,7 +97,7 @@ def _prove(context: JobContext, version: int | None, since: int | None) -> Proof
     state = newest_decided(context.storage, chain)
     export = wanted_export(context, state)
 
-    with context.display.work(f"prove {topic}") as shown:
+    with context.work("prove", topic) as shown:
         return prove_table(
             export,
             table,

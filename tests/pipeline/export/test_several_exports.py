@@ -124,9 +124,12 @@ def run(place: Place, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[
 
 
 def test_each_export_makes_the_table_that_it_makes_alone(place: Place, run: Callable[..., Any], tmp_path: Path) -> None:
-    status, result, told = run("--set", "exports.history.max.dead.letter.share=1")
+    progress = tmp_path / "progress.jsonl"
+    status, result, told = run("--set", "exports.history.max.dead.letter.share=1", "--progress-json", str(progress))
     assert status == 0
     assert place.tables() == TABLES
+    works = [json.loads(line)["work"] for line in progress.read_text().splitlines()]
+    assert list(dict.fromkeys(works)) == ["export newest", "export history", "export visits"]
     del result["seconds"]
     counts = {"runs": 1, "rows deleted": 0}
     assert result == {
