@@ -6,7 +6,7 @@ change of a command.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -44,6 +44,8 @@ lakelog groups describe --all-groups --root R            # how far each group ha
 lakelog state history --topic clicks --root R            # each change of the topic: time, process and content
 lakelog broker describe --root R                         # the defaults of all topics, as stored in the root
 lakelog doctor --root R                                  # tests whether this storage is suitable
+lakelog prove --topic clicks --schema click --root R     # compares an exported table with its topic
+lakelog schema check clicks --schema click --root R      # would an ingest or an export accept this schema?
 
 lakelog topics export D --root R                         # copies topics for a Kafka broker
 lakelog topics import D --root R                         # imports the records that the broker has appended
@@ -59,8 +61,9 @@ Almost every command has the options `--root` and `--conf`. The tables below do 
 """
 
 _RULES = """\
-The exit status of a command is 0 (done), 1 (an error), 2 (wrong usage) or 4 (done, but some parts failed). `verify`
-ends with 4 if it has found a problem, and with 1 if it could not read a file. `doctor` ends with 1 if it has found a
+The exit status of a command is 0 (done), 1 (an error), 2 (wrong usage) or 4 (done, but some parts failed). `prove` also
+ends with 1 if a table is different, and `schema check` if a change breaks older records or their readers. `verify` ends
+with 4 if it has found a problem, and with 1 if it could not read a file. `doctor` ends with 1 if it has found a
 problem. `check` has the statuses of monitoring plugins: 0 (OK), 1 (WARNING), 2 (CRITICAL) and 3 (UNKNOWN, also after
 wrong usage). Every error is one line with the place, the value that was found, and the remedy.
 
@@ -168,12 +171,16 @@ def _row(parameter: Any) -> tuple[str, ...]:
     return name, _kind(parameter), _default(parameter), help_text
 
 
-def _section(path: tuple[str, ...], command: Any) -> Iterator[str]:
+def _section(path: tuple[str, ...], command: Any, shared: Collection[tuple[str, ...]]) -> Iterator[str]:
+    """
+    Args:
+        shared: the rows of the options that are described once for all commands.
+    """
     yield f"### {' '.join(path)}\n"
     for paragraph in (command.help or "").split("\n\n"):
         yield " ".join(paragraph.split()) + "\n"
     yield f"Usage: `{_usage(path, command)}`\n"
-    rows = [_row(each) for each in command.params if each.opts[0] not in _SHARED]
+    rows = [_row(each) for each in command.params if _row(each) not in shared]
     if rows:
         yield table(_COLUMNS, rows)
 
@@ -197,8 +204,9 @@ def render() -> str:
     """The text of docs/CLI.md."""
     main: Any = typer.main.get_command(app)
     found = list(_commands(main, ("lakelog",)))
-    shared = {each.opts[0]: each for _, command in found for each in command.params}
-    parts = [_OPENING, table(_COLUMNS, (_row(shared[name]) for name in _SHARED)), _RULES]
+    _, first = found[0]
+    shared = [_row(each) for each in first.params if each.opts[0] in _SHARED]
+    parts = [_OPENING, table(_COLUMNS, shared), _RULES]
     parts += _tools()
     for length, title in ((2, "## Records, cleaning and inspection\n"), (3, "")):
         parts += [title] if title else []
@@ -209,5 +217,5 @@ def render() -> str:
             if length == 3 and path[1] != group:
                 group = path[1]
                 parts.append(f"## `lakelog {group}`\n\n{main.commands[group].help}\n")
-            parts += _section(path, command)
+            parts += _section(path, command, shared)
     return "\n".join(parts)

@@ -33,3 +33,26 @@ def optional(package: str, requirement: str, purpose: str) -> Iterator[None]:
             raise
         problem = f"{purpose} requires the package {package}, which is not installed"
         raise MissingPackageError(package, problem, f"Run: pip install '{requirement}'.") from error
+
+
+@contextmanager
+def of_checkout(purpose: str) -> Iterator[None]:
+    """Turn the ImportError of a package that only a checkout has, or of deltalake, into an error that says how to get it.
+
+    Args:
+        purpose: the use of the package, as the start of a sentence.
+
+    Raises:
+        MissingPackageError: the package is missing.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name not in ("pipeline", "schemas", "deltalake"):
+            raise
+        remedy = (
+            "Run: pip install 'lakelog[delta]'." if name == "deltalake" else "Add a checkout of Lakelog to PYTHONPATH."
+        )
+        problem = f"{purpose} requires the package {name}, which is not installed"
+        raise MissingPackageError(name, problem, remedy) from error

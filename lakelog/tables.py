@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from lakelog.opening import open_topics
-from lakelog.optional import MissingPackageError
+from lakelog.optional import of_checkout
 from lakelog.root import root_path
 from lakelog.rows import ArrowRows
 from lakelog.topic import warn
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from pipeline.delta.fresh.snapshot import FreshRequest
 
 
+_PURPOSE = "reading a table together with the log"
 SchemaTexts = tuple[str | None, str | None]
 """The texts of a schema and of its registry, as in the settings."""
 
@@ -109,7 +109,7 @@ def table(
         LogError: a task of Spark failed, or the schema registry does not answer or refuses access.
     """
     topics = open_topics(root_path(root), None, warn)
-    with _of_checkout():
+    with of_checkout(_PURPOSE):
         from pipeline.delta.fresh.fresh_frame import fresh_frame
 
         request = _request(
@@ -134,7 +134,7 @@ def fresh_table(
         values: the arguments `schema` and `registry` of Topic.table.
         keys: the arguments `key_schema` and `key_registry` of Topic.table.
     """
-    with _of_checkout():
+    with of_checkout(_PURPOSE):
         from pipeline.delta.fresh.fresh_rows import fresh_rows
 
         return FreshTable(fresh_rows(_request(topics, topic, topic_id, table, values, keys)))
@@ -161,19 +161,3 @@ def _request(
     if "://" not in path and not Path(path).is_absolute():
         path = f"{topics.storage.uri}/{path}"
     return FreshRequest(topics.storage, topics.chain(topic), topic, topic_id, path, *values, *keys)
-
-
-@contextmanager
-def _of_checkout() -> Iterator[None]:
-    """Explain the ImportError of a module that only a checkout has."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        name = (error.name or "").partition(".")[0]
-        if name not in ("pipeline", "schemas", "deltalake"):
-            raise
-        remedy = (
-            "Run: pip install 'lakelog[delta]'." if name == "deltalake" else "Add a checkout of Lakelog to PYTHONPATH."
-        )
-        problem = f"reading a table together with the log requires the package {name}, which is not installed"
-        raise MissingPackageError(name, problem, remedy) from error

@@ -12,15 +12,14 @@ to read. If the model did not change, the run adds no version to the topic's sta
 
 from __future__ import annotations
 
-from pipeline.model_changes import NO_SCHEMAS, TopicSchemas, breaking_changes
+from pipeline.model_changes import NO_SCHEMAS, TopicSchemas, breaking_changes, recordable_model
 from pipeline.settings import Settings
-from schemas.comparing import fingerprint
 from schemas.event_schema import EventSchema, writer_schemas
 from schemas.key_decoder import is_of_key
 from schemas.schema_errors import UnknownSchemaError
 from schemas.writers.writer_schemas import WriterSchemas
 from storage_engine.errors import ConfigError, ConflictError, StateError
-from storage_engine.topic.chain.topic_state import RecordedField, RecordedModel, TopicState
+from storage_engine.topic.chain.topic_state import RecordedModel, TopicState
 from storage_engine.topic.topics import Topics
 
 
@@ -159,15 +158,7 @@ def changed_model(
     named = schemas.values or schemas.keys
     if named is None and not any(map(is_of_key, before.fields if before is not None else ())):
         return None
-    fields = schemas.fields()
-    wanted = RecordedModel(
-        name=named.decoder.name if named is not None else "none",
-        fingerprint=fingerprint(fields),
-        fields={
-            path: RecordedField(type=each.type, required=each.required, nullable=each.nullable)
-            for path, each in fields.items()
-        },
-    )
+    wanted = recordable_model(schemas)
     if before is not None and before.fingerprint == wanted.fingerprint:
         return None
     if not accepted and (breaking := breaking_changes(before, schemas)):

@@ -63,8 +63,6 @@ ABOVE = {
     "lakelog.cli.clean": "lakelog.terminal lakelog.inspection lakelog.cli.output lakelog.cli.stopping lakelog.cli.options",
     "lakelog.cli.inspect": "lakelog.terminal lakelog.doctor lakelog.dump lakelog.report lakelog.metrics lakelog.inspection"
     " lakelog.ui lakelog.cli.output lakelog.cli.stopping lakelog.cli.options",
-    "lakelog.cli": "lakelog.cli.output lakelog.cli.topics lakelog.cli.kafka_tools lakelog.cli.records lakelog.cli.clean"
-    " lakelog.cli.inspect",
     "pipeline.settings": "",
     "pipeline.spark": "lakelog.garbage_collection lakelog.spark",
     "pipeline.job_metrics": "lakelog.terminal lakelog.optional lakelog.metrics pipeline.spark",
@@ -83,6 +81,10 @@ ABOVE = {
     "pipeline.export": "lakelog.dead_letter_tables lakelog.delta_options lakelog.optional lakelog.spark"
     " pipeline.settings pipeline.spark pipeline.job pipeline.model_changes pipeline.topic_model"
     " pipeline.stop_request pipeline.delta pipeline.jdbc",
+    "lakelog.cli.tables": "lakelog.optional lakelog.terminal lakelog.cli.output lakelog.cli.options pipeline.settings"
+    " pipeline.job pipeline.model_changes pipeline.topic_model pipeline.export",
+    "lakelog.cli": "lakelog.cli.output lakelog.cli.topics lakelog.cli.kafka_tools lakelog.cli.records lakelog.cli.clean"
+    " lakelog.cli.inspect lakelog.cli.tables",
     "pipeline.ingest": "schemas lakelog.dead_letter_tables lakelog.spark pipeline.settings pipeline.spark"
     " pipeline.model_changes pipeline.topic_model pipeline.stop_request pipeline.delta",
     "pipeline.clean": "lakelog.inspection lakelog.spark lakelog.cli.clean pipeline.settings pipeline.spark pipeline.job",

@@ -49,6 +49,11 @@
     ui.py               serve pages about a root to a browser
     check.py            compare the figures of a root with limits, as a monitoring plugin
 
+    tables/
+    prove.py            prove that an exported table equals its topic
+    schema.py           show, compare and accept the schema of a topic
+    table_options.py    the options that name schemas
+
 Results go to standard output. An error goes to standard error as one line. The exit status is a value of ExitStatus. A
 command imports its modules only when it runs. For example, `lakelog topics list` does not wait until numba has loaded
 the compiled functions.

@@ -15,6 +15,7 @@ from lakelog.cli.inspect import check, doctor, dump, metrics, report, ui, verify
 from lakelog.cli.kafka_tools import configs, log_dirs, perf
 from lakelog.cli.kafka_tools.kafka_options import accepting
 from lakelog.cli.records import append, delete_records, offsets, read, transactions
+from lakelog.cli.tables import prove, schema
 from lakelog.cli.topics import broker, consumers, groups, state, topics
 
 app = typer.Typer(
@@ -33,6 +34,7 @@ app.add_typer(state.app, name="state")
 app.add_typer(consumers.app, name="consumers")
 app.add_typer(groups.app, name="groups")
 app.add_typer(perf.app, name="perf")
+app.add_typer(schema.app, name="schema")
 app.command("append")(append.append)
 app.command("read")(read.read)
 app.command("offsets", cls=accepting("offsets"))(offsets.offsets)
@@ -47,6 +49,7 @@ app.command("log-manager")(log_manager.log_manager)
 app.command("merge")(merge.merge)
 app.command("metrics")(metrics.metrics)
 app.command("plan")(plan.plan)
+app.command("prove")(prove.prove)
 app.command("report")(report.report)
 app.command("ui")(ui.ui)
 app.command("verify")(verify.verify)

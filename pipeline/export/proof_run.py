@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
-from pipeline.delta.export_plan import offset_ranges
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from lakelog.dead_letter_tables import export_dead_letters_key
+from lakelog.delta_options import delta_options
+from pipeline.delta.export_plan import Export, offset_ranges
+from pipeline.delta.fresh.snapshot import existing_export, exported_head, require_compatible, require_schemas
 from pipeline.delta.proof.exported_table import open_exported_table
 from pipeline.delta.proof.proving import Proof, prove_table
+from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.topic_records import batch_reader
 from pipeline.export.export_request import wanted_export
 from pipeline.export.several_exports import chosen_exports
 from pipeline.job import JobContext, JobReport, Value
+from pipeline.topic_model import topic_schemas
 from storage_engine.errors import ConfigError, LogError, UsageError
 from storage_engine.quantities import counted
+from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.chain.transaction_files import newest_decided
+
+SCHEMA_OPTIONS = "--schema", "--key-schema"
+"""The options that name the schemas of the values and of the keys of a topic."""
 
 
 def add_proof_options(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +76,7 @@ def prove_exports(context: JobContext) -> JobReport:
     for each in exports:
         table = each.context.settings.required_export().shown_table
         try:
-            results.append(_Result(each.name, table, _prove(each.context, version, since)))
+            results.append(_Result(each.name, table, _prove_export(each.context, version, since)))
         except LogError as error:
             if len(exports) == 1:
                 raise
@@ -83,29 +97,69 @@ def _version(context: JobContext, option: str, exports: int) -> int | None:
     return version
 
 
-def _prove(context: JobContext, version: int | None, since: int | None) -> Proof:
+def _prove_export(context: JobContext, version: int | None, since: int | None) -> Proof:
     wanted = context.settings.required_export()
     if wanted.jdbc is not None:
         raise ConfigError(
             context.settings.place_of("export.jdbc"), "found a table of a database", "prove compares Delta tables only."
         )
-    topic = wanted.topic
-    state = context.topics.state(topic)
-    table = open_exported_table(wanted_export(context, state), version)
+    return _prove(context, wanted.topic, partial(wanted_export, context), version, since)
+
+
+def _prove(
+    context: JobContext, topic: str, export: Callable[[TopicState], Export], version: int | None, since: int | None
+) -> Proof:
+    """
+    Args:
+        export: the export that made the table, for a state of the topic.
+    """
+    table = open_exported_table(export(context.topics.state(topic)), version)
     # The state is read after the table, so the log has each record that the table has.
     chain = context.topics.chain(topic)
     state = newest_decided(context.storage, chain)
-    export = wanted_export(context, state)
-
     with context.work("prove", topic) as shown:
         return prove_table(
-            export,
+            export(state),
             table,
             offset_ranges(state),
             batch_reader(context.storage, chain, state, shown),
             lambda: offset_ranges(context.topics.state(topic)),
             since,
         )
+
+
+def prove_table_of(context: JobContext, topic: str, table: str, version: int | None, since: int | None) -> JobReport:
+    """Prove a table of a topic. The table itself tells how it was exported, so the settings need only name the topic's
+    schemas.
+
+    Args:
+        table: path or URI; a relative path begins at the root.
+        version: the version of the table; None: the newest.
+        since: as in prove_table.
+
+    Raises:
+        ConfigError: the topic's schemas are missing, or are not those of the export.
+        LogError: the proof could not be made.
+    """
+    path = table if "://" in table or table.startswith("/") else f"{context.storage.uri}/{table}"
+    state = context.topics.state(topic)
+    exported = exported_head(path, version)
+    with deltalake_errors(path, "Nothing was changed.", "cannot be read"):
+        there = DeltaTable(path, version=exported.head.version, storage_options=delta_options(path))
+        columns = pa.schema(there.schema().to_arrow()).names
+        partition_by = there.metadata().partition_columns
+    schemas = topic_schemas(context.settings, topic)
+    require_schemas(
+        state, path, columns, SCHEMA_OPTIONS,
+        has_values=schemas.values is not None, has_keys=schemas.keys is not None,
+    )  # fmt: skip
+    require_compatible(state, schemas, SCHEMA_OPTIONS)
+
+    def export(state: TopicState) -> Export:
+        found = existing_export(state, path, exported.stamp, columns, partition_by, schemas)
+        return replace(found, dead_letters=f"{context.storage.uri}/{export_dead_letters_key(topic)}")
+
+    return _report([_Result(topic, table, _prove(context, topic, export, version, since))])
 
 
 def _report(results: list[_Result]) -> JobReport:

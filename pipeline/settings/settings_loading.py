@@ -50,6 +50,7 @@ def load_settings(
     environ: Mapping[str, str] | None = None,
     kept_by: Callable[[Settings], Mapping[str, str] | None] = lambda _: None,
     *,
+    options: Mapping[KeyPath, tuple[object, str]] = {},
     makes_topics: bool = False,
 ) -> Settings:
     """Read the settings, apply the overrides, and check the result.
@@ -60,6 +61,7 @@ def load_settings(
         root: the value of --root.
         environ: the environment variables.
         kept_by: returns the broker settings that the root of the settings stores, or None if it stores none.
+        options: by path, a value that another option of the command line gives, and the name of this option.
         makes_topics: the run may create topics. If the root then has no broker settings, it stores those of the file.
 
     Raises:
@@ -72,6 +74,8 @@ def load_settings(
         for key, value in document.section(("broker",)).items():
             file.put(("broker", key), value, document.place(("broker", key)))
         apply_environment(document, environ or {})
+        for path, (value, option) in options.items():
+            document.put(path, value, option)
         described = set(document.section(("topics",)))
         apply_arguments(document, overrides)
         if root is not None:

@@ -79,7 +79,7 @@ class FreshRequest:
 
 @dataclass(frozen=True)
 class ExportedHead:
-    """The newest version of a table, and the stamp of its rows."""
+    """A version of a table, and the stamp of its rows."""
 
     head: TableHead
     stamp: Stamp
@@ -115,8 +115,11 @@ class Snapshot:
         )
 
 
-def exported_head(table: str) -> ExportedHead:
-    """The newest version of the table at a path or URI.
+def exported_head(table: str, version: int | None = None) -> ExportedHead:
+    """A version of the table at a path or URI, with the stamp of its rows.
+
+    Args:
+        version: None: the newest. If the table's log no longer has this version, it is an error.
 
     Raises:
         ExportRefusedError: there is no table, or the position of its rows is not known.
@@ -125,7 +128,14 @@ def exported_head(table: str) -> ExportedHead:
     log = DeltaLog(table)
     if log.newest is None:
         raise ExportRefusedError(table, "there is no table", "Check the path, or run the export first.")
-    head = find_head(log.commits(), lambda: log.versions[-1], lambda _: True)
+    if version is not None and version not in log.versions:
+        raise ExportRefusedError(
+            table,
+            f"has no commit of version {version} in its log",
+            f"Choose a version from {log.versions[-1]} to {log.newest}.",
+        )
+    commits = (commit for commit in log.commits() if version is None or commit.version <= version)
+    head = find_head(commits, lambda: log.versions[-1], lambda _: True)
     if head.current is None:
         raise ExportRefusedError(
             table,
@@ -156,19 +166,8 @@ def snapshot_of(
     state = _newest(request)
     if state.deleted or state.topic_id != request.topic_id:
         raise UnknownTopicError(f"topic {request.topic}", "was deleted", "`lakelog topics list` shows the topics.")
-    schemas = _schemas(request, state, columns)
-    export = Export(
-        topic=state.topic,
-        topic_id=state.topic_id,
-        mode=ExportMode(exported.stamp.mode),
-        schema=schemas.values,
-        table=request.table,
-        dead_letters="",
-        asked_by="the table",
-        headers=HEADERS_COLUMN in columns,
-        digest=DIGEST.name in columns and exported.stamp.chain is not None,
-        key_schema=schemas.keys,
-        layout=TableLayout(partition_by=tuple(partition_by)),
+    export = existing_export(
+        state, request.table, exported.stamp, columns, partition_by, _schemas(request, state, columns)
     )
     plan = decide_export(export, exported.head, exported.stamp.positions, offset_ranges(state))
     if plan.gaps:
@@ -182,28 +181,49 @@ def snapshot_of(
     return Snapshot(export, exported.head, plan, state)
 
 
+def existing_export(
+    state: TopicState,
+    table: str,
+    stamp: Stamp,
+    columns: Sequence[str],
+    partition_by: Sequence[str],
+    schemas: TopicSchemas,
+) -> Export:
+    """The export that made a table, as far as the table tells it.
+
+    Args:
+        table: path or URI.
+        stamp: of the table's rows.
+        columns: the columns of the table.
+        partition_by: the columns by which the table is partitioned.
+        schemas: the schemas with which the rows are decoded.
+    """
+    return Export(
+        topic=state.topic,
+        topic_id=state.topic_id,
+        mode=ExportMode(stamp.mode),
+        schema=schemas.values,
+        table=table,
+        dead_letters="",
+        asked_by="the table",
+        headers=HEADERS_COLUMN in columns,
+        digest=DIGEST.name in columns and stamp.chain is not None,
+        key_schema=schemas.keys,
+        layout=TableLayout(partition_by=tuple(partition_by)),
+    )
+
+
 def _newest(request: FreshRequest) -> TopicState:
     return newest_decided(request.storage, request.chain)
 
 
 def _schemas(request: FreshRequest, state: TopicState, columns: Sequence[str]) -> TopicSchemas:
     """The schemas that the request names, after a check that an export with them would be accepted."""
-    if missing := [name for name in COORDINATES.names if name not in columns]:
-        raise TableSchemaError(
-            request.table, f"is not an exported table: it has no column {', '.join(missing)}", "Check the path."
-        )
-    if request.schema is None and (RAW_VALUE not in columns or columns_without_schema(state.model, columns)):
-        raise ConfigError(
-            "schema",
-            f"the export decodes the rows of {request.table} with a schema, but the argument schema names none",
-            f"Give the text of the setting topics.{request.topic}.schema.",
-        )
-    if request.key_schema is None and state.model is not None and any(map(is_of_key, state.model.fields)):
-        raise ConfigError(
-            "key_schema",
-            f"the keys of topic {request.topic} have a schema, but the argument key_schema names none",
-            f"Give the text of the setting topics.{request.topic}.key.schema.",
-        )
+    arguments = "schema", "key_schema"
+    require_schemas(
+        state, request.table, columns, arguments,
+        has_values=request.schema is not None, has_keys=request.key_schema is not None,
+    )  # fmt: skip
     values, keys = (
         None if text is None else _loaded(argument, text, registry, of_key=argument == "key_schema")
         for argument, text, registry in (
@@ -211,14 +231,63 @@ def _schemas(request: FreshRequest, state: TopicState, columns: Sequence[str]) -
         )
     )  # fmt: skip
     schemas = TopicSchemas(values, keys)
-    if schemas != NO_SCHEMAS and (breaking := breaking_changes(state.model, schemas)):
-        argument = "key_schema" if all(map(is_of_key, breaking)) else "schema"
+    require_compatible(state, schemas, arguments)
+    return schemas
+
+
+def require_schemas(
+    state: TopicState,
+    table: str,
+    columns: Sequence[str],
+    arguments: tuple[str, str],
+    *,
+    has_values: bool,
+    has_keys: bool,
+) -> None:
+    """Check that a schema is named if the rows of a table are decoded with one.
+
+    Args:
+        columns: the columns of the table.
+        arguments: the names of the arguments for the schemas of values and of keys.
+        has_values, has_keys: whether these arguments name a schema.
+
+    Raises:
+        TableSchemaError: no export has written the table.
+        ConfigError: a schema is missing.
+    """
+    if missing := [name for name in COORDINATES.names if name not in columns]:
+        raise TableSchemaError(
+            table, f"is not an exported table: it has no column {', '.join(missing)}", "Check the path."
+        )
+    if not has_values and (RAW_VALUE not in columns or columns_without_schema(state.model, columns)):
         raise ConfigError(
-            argument,
-            f"is not compatible with the model that is recorded in topic {request.topic}: {'; '.join(breaking)}",
+            arguments[0],
+            f"the export decodes the rows of {table} with a schema, but the argument {arguments[0]} names none",
+            f"Give the text of the setting topics.{state.topic}.schema.",
+        )
+    if not has_keys and state.model is not None and any(map(is_of_key, state.model.fields)):
+        raise ConfigError(
+            arguments[1],
+            f"the keys of topic {state.topic} have a schema, but the argument {arguments[1]} names none",
+            f"Give the text of the setting topics.{state.topic}.key.schema.",
+        )
+
+
+def require_compatible(state: TopicState, schemas: TopicSchemas, arguments: tuple[str, str]) -> None:
+    """Check that an export with these schemas would be accepted.
+
+    Args:
+        arguments: as in `require_schemas`.
+
+    Raises:
+        ConfigError: a schema is not compatible with the recorded model.
+    """
+    if schemas != NO_SCHEMAS and (breaking := breaking_changes(state.model, schemas)):
+        raise ConfigError(
+            arguments[1] if all(map(is_of_key, breaking)) else arguments[0],
+            f"is not compatible with the model that is recorded in topic {state.topic}: {'; '.join(breaking)}",
             "Give the text of the setting with which the topic is exported.",
         )
-    return schemas
 
 
 def _loaded(argument: str, text: str, registry: str | None, *, of_key: bool = False) -> EventSchema:
