@@ -1,0 +1,84 @@
+"""A continuous export whose schema gets a new field while the job runs: the field appears in the table, without a
+restart.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from deltalake import DeltaTable
+
+import lakelog
+from jobs.export import export
+from pipeline.export import several_exports
+from pipeline.export.export_request import add_export_options
+from pipeline.job import run_job
+from pipeline.stop_request import StopRequest
+
+ID = {"name": "id", "type": "string"}
+MORE = {"name": "more", "type": ["null", "string"], "default": None}
+
+
+def order(*fields: Mapping[str, object]) -> dict[str, object]:
+    return {"type": "record", "name": "Order", "fields": list(fields)}
+
+
+def written(number: int, schema: dict[str, object], value: dict[str, Any]) -> bytes:
+    """A value in Confluent's wire format."""
+    data = io.BytesIO()
+    fastavro.schemaless_writer(data, schema, value)
+    return b"\0" + number.to_bytes(4, "big") + data.getvalue()
+
+
+@pytest.mark.posix("names a local table")
+def test_a_field_that_is_added_to_the_schema_appears_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    registry, reader = tmp_path / "registry", tmp_path / "order.avsc"
+    registry.mkdir()
+    topic = lakelog.open(tmp_path / "root", create=True).create_topic("orders", config={"cleanup.policy": "compact"})
+
+    def append(number: int, schema: dict[str, object], value: dict[str, Any]) -> None:
+        (registry / f"{number}.avsc").write_text(json.dumps(schema))
+        topic.append([{"key": value["id"].encode(), "value": written(number, schema, value)}])
+
+    def new_field() -> None:
+        changed = tmp_path / "changed"
+        changed.write_text(json.dumps(order(ID, MORE)))
+        changed.replace(reader)
+        append(2, order(ID, MORE), {"id": "b", "more": "x"})
+
+    steps = [new_field, lambda: append(2, order(ID, MORE), {"id": "a", "more": "y"})]
+
+    def next_step(stop: StopRequest, seconds: float) -> None:
+        time.sleep(seconds)
+        if steps:
+            steps.pop(0)()
+        else:
+            stop.asked = True
+
+    monkeypatch.setattr(StopRequest, "wait", next_step)
+    monkeypatch.setattr(several_exports, "_SHORTEST_SECONDS", 0.0)
+    reader.write_text(json.dumps(order(ID)))
+    for name in ("a", "c"):
+        append(1, order(ID), {"id": name})
+    conf = tmp_path / "export.yaml"
+    conf.write_text(
+        f"root: {tmp_path / 'root'}\ntopics: {{orders: {{schema: {reader}, schema.registry: {registry}}}}}\n"
+        "export: {topic: orders, table: tables/orders, trigger: 1 millisecond}\n"
+    )
+    argv = ["--conf", str(conf), "--json"]
+    assert run_job("export", "", export, add_export_options, argv, {}) == 0
+    (row,) = json.loads(capfd.readouterr().out)["rows"]
+    assert (row["runs"], row["records"], row["dead letters"]) == (3, 4, 0)
+    rows = DeltaTable(tmp_path / "root/tables/orders").to_pyarrow_table().select(["id", "more"]).to_pylist()
+    assert sorted(rows, key=lambda each: each["id"]) == [
+        {"id": "a", "more": "y"}, {"id": "b", "more": "x"}, {"id": "c", "more": None},
+    ]  # fmt: skip
