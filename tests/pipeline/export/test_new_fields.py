@@ -4,14 +4,10 @@ restart.
 
 from __future__ import annotations
 
-import io
 import json
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import fastavro
 import pytest
 from deltalake import DeltaTable
 
@@ -21,20 +17,10 @@ from pipeline.export import several_exports
 from pipeline.export.export_request import add_export_options
 from pipeline.job import run_job
 from pipeline.stop_request import StopRequest
+from tests.schemas.avro.avro_values import Schema, encoded, record, with_id
 
-ID = {"name": "id", "type": "string"}
-MORE = {"name": "more", "type": ["null", "string"], "default": None}
-
-
-def order(*fields: Mapping[str, object]) -> dict[str, object]:
-    return {"type": "record", "name": "Order", "fields": list(fields)}
-
-
-def written(number: int, schema: dict[str, object], value: dict[str, Any]) -> bytes:
-    """A value in Confluent's wire format."""
-    data = io.BytesIO()
-    fastavro.schemaless_writer(data, schema, value)
-    return b"\0" + number.to_bytes(4, "big") + data.getvalue()
+OLD = record(("id", "string"))
+NEW = record(("id", "string"), ("more", ["null", "string"], None))
 
 
 @pytest.mark.posix("names a local table")
@@ -45,17 +31,17 @@ def test_a_field_that_is_added_to_the_schema_appears_without_a_restart(
     registry.mkdir()
     topic = lakelog.open(tmp_path / "root", create=True).create_topic("orders", config={"cleanup.policy": "compact"})
 
-    def append(number: int, schema: dict[str, object], value: dict[str, Any]) -> None:
+    def append(number: int, schema: Schema, value: dict[str, str]) -> None:
         (registry / f"{number}.avsc").write_text(json.dumps(schema))
-        topic.append([{"key": value["id"].encode(), "value": written(number, schema, value)}])
+        topic.append([{"key": value["id"].encode(), "value": with_id(number, encoded(schema, value))}])
 
     def new_field() -> None:
         changed = tmp_path / "changed"
-        changed.write_text(json.dumps(order(ID, MORE)))
+        changed.write_text(json.dumps(NEW))
         changed.replace(reader)
-        append(2, order(ID, MORE), {"id": "b", "more": "x"})
+        append(2, NEW, {"id": "b", "more": "x"})
 
-    steps = [new_field, lambda: append(2, order(ID, MORE), {"id": "a", "more": "y"})]
+    steps = [new_field, lambda: append(2, NEW, {"id": "a", "more": "y"})]
 
     def next_step(stop: StopRequest, seconds: float) -> None:
         time.sleep(seconds)
@@ -66,9 +52,9 @@ def test_a_field_that_is_added_to_the_schema_appears_without_a_restart(
 
     monkeypatch.setattr(StopRequest, "wait", next_step)
     monkeypatch.setattr(several_exports, "_SHORTEST_SECONDS", 0.0)
-    reader.write_text(json.dumps(order(ID)))
+    reader.write_text(json.dumps(OLD))
     for name in ("a", "c"):
-        append(1, order(ID), {"id": name})
+        append(1, OLD, {"id": name})
     conf = tmp_path / "export.yaml"
     conf.write_text(
         f"root: {tmp_path / 'root'}\ntopics: {{orders: {{schema: {reader}, schema.registry: {registry}}}}}\n"
