@@ -44,8 +44,6 @@ lakelog groups describe --all-groups --root R            # how far each group ha
 lakelog state history --topic clicks --root R            # each change of the topic: time, process and content
 lakelog broker describe --root R                         # the defaults of all topics, as stored in the root
 lakelog doctor --root R                                  # tests whether this storage is suitable
-lakelog prove --topic clicks --schema click --root R     # compares an exported table with its topic
-lakelog schema check clicks --schema click --root R      # would an ingest or an export accept this schema?
 
 lakelog topics export D --root R                         # copies topics for a Kafka broker
 lakelog topics import D --root R                         # imports the records that the broker has appended
@@ -66,6 +64,9 @@ ends with 1 if a table is different, and `schema check` if a change breaks older
 with 4 if it has found a problem, and with 1 if it could not read a file. `doctor` ends with 1 if it has found a
 problem. `check` has the statuses of monitoring plugins: 0 (OK), 1 (WARNING), 2 (CRITICAL) and 3 (UNKNOWN, also after
 wrong usage). Every error is one line with the place, the value that was found, and the remedy.
+
+`lakelog prove` compares an exported table with its topic ([ANALYSTS.md](ANALYSTS.md#whether-it-is-right)). `lakelog schema
+check` says whether an ingest or an export would accept a schema ([SCHEMAS.md](SCHEMAS.md#when-a-schema-changes)).
 
 `append` accepts the lines that `read` prints. Without `--isolation read_uncommitted`, `read` prints only committed
 records. A transaction makes appends to several topics visible at the same moment: use `append --transactional`, or

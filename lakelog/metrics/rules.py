@@ -134,7 +134,7 @@ class Rules(TopicRules):
     )
     topics: Mapping[str, TopicRules] = Field(
         default={},
-        description="Rules of single topics, by the topic's name. For the named topic, these rules replace the rules above.",
+        description="Rules of single topics, by the topic's name. For the named topic, each of these rules replaces the rule above with the same key.",
     )
 
     def of_topic(self, name: str) -> TopicRules:

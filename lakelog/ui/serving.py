@@ -60,8 +60,7 @@ def serve(
         while thread.is_alive() and not server.started:
             time.sleep(_POLL_SECONDS)
         if server.started:
-            host = f"[{options.host}]" if ":" in options.host else options.host
-            ready(f"{'http' if options.tls is None else 'https'}://{host}:{options.port}/")
+            ready(f"{'http' if options.tls is None else 'https'}://{options.shown_host}:{options.port}/")
             importing.start()
             stop(None)
     finally:

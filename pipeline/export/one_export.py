@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.delta.comments.column_comments import write_comments
@@ -131,7 +132,9 @@ def _export_once(context: JobContext) -> JobReport:
         if newly_accepted is not None:
             record_model(context.topics, state, newly_accepted)
         warnings = gap_warnings(result.plan)
-        warnings += skipping_warnings + (_describe(context, target) if wanted.jdbc is None else [])
+        warnings += skipping_warnings
+        if wanted.jdbc is None:
+            result = replace(result, table_version=_describe(context, target, warnings) or result.table_version)
         return export_report(target, wanted.shown_table, result, warnings)
     compacted = any(part.first_dirty_offset for part in state.partitions)
     warnings = export_warnings(result, target, compacted, to_database=wanted.jdbc is not None)
@@ -146,7 +149,8 @@ def _export_once(context: JobContext) -> JobReport:
             f"the export is done, but its positions or the fields of its model could not be recorded: {error}"
         )
     if wanted.jdbc is None:
-        warnings += skipping_warnings + _describe(context, target)
+        warnings += skipping_warnings
+        result = replace(result, table_version=_describe(context, target, warnings) or result.table_version)
     return export_report(target, wanted.shown_table, result, warnings)
 
 
@@ -199,16 +203,17 @@ def _fit_skipping(target: Export, warnings: list[str]) -> bool:
     return False
 
 
-def _describe(context: JobContext, target: Export) -> list[str]:
+def _describe(context: JobContext, target: Export, warnings: list[str]) -> int | None:
     """Write the descriptions of the model into the Delta table, and register the table in its catalog. An error of the
-    comments becomes a warning, because the rows are exported."""
-    warnings = []
+    comments is added to `warnings`, because the rows are exported. Returns the version with the comments; None if they
+    needed no new version."""
+    version = None
     try:
-        write_comments(target)
+        version = write_comments(target)
     except LogError as error:
         warnings.append(f"the comments of the columns are not those of the model: {error}")
     register_name(context, target.table)
-    return warnings
+    return version
 
 
 def _to_delta(
@@ -375,7 +380,8 @@ def _rebuild(
         warnings.append(
             f"the rebuild is done, but its positions or the fields of its model could not be recorded: {error}"
         )
-    warnings += _describe(context, target)
+    described = _describe(context, target, warnings) or result.exported.table_version
+    result = replace(result, exported=replace(result.exported, table_version=described))
     return rebuild_report(target, wanted.table, result, warnings)
 
 

@@ -190,6 +190,14 @@ def _check_new_topics(settings: Settings, described: set[str]) -> None:
             )
 
 
+def _only_variable(document: Document, section: KeyPath) -> str:
+    """The environment variable without which the settings would not have a section; empty if there is no such variable."""
+    prefix = f"{'.'.join(section)}."
+    places = [place for path, place in document.places() if path.startswith(prefix)]
+    are_variables = all(place.startswith("environment variable ") for place in places)
+    return places[0] if places and are_variables else ""
+
+
 def _first_mistake(document: Document, error: ValidationError) -> ConfigError:
     """The mistake to report: an unknown key first, because it is usually a misspelling of a key that is missing."""
     mistakes = [found for found in error.errors() if found["type"] != "default_factory_not_called"]
@@ -214,6 +222,11 @@ def _first_mistake(document: Document, error: ValidationError) -> ConfigError:
         return ConfigError(
             place, problem, "Set root in the settings file, set LAKELOG_ROOT in the environment, or use --root."
         )
+    if found["type"] == "missing" and (named := _only_variable(document, path[:-1])):
+        return ConfigError(
+            named, f"needs the key {'.'.join(path)}, which is missing",
+            "Set the variable only for jobs whose settings have this key.",
+        )  # fmt: skip
     if found["type"] == "missing":
         return ConfigError(place, f"the key {'.'.join(path)} is missing", (field and field.description) or "")
     expected = noun(field) if field else "text"

@@ -74,7 +74,7 @@ class _Lines:
 def log_manager(
     config: Annotated[
         Path,
-        typer.Option("--config", metavar="FILE", help="The broker's own server.properties, without any changes."),
+        typer.Option("--config", metavar="FILE", help="The broker's own server.properties, usually without any changes."),
     ],
     once: Annotated[
         bool, typer.Option("--once", help="Do each task once, and then end. Default: run until SIGTERM.")

@@ -142,7 +142,8 @@ def check_host(headers: Headers, options: UiOptions) -> None:
     if len(found) != 1 or name.lower() not in options.allowed_hosts:
         raise ConfigError(
             "header Host", f"found {_shown(found)}",
-            "Open the address that the server has printed. To use another name, start the server with --host-name NAME.",
+            "Open the address that the server has printed. To use the name or address in your browser's address bar, start"
+            " the server with --host-name and this name or address.",
         )  # fmt: skip
 
 

@@ -52,10 +52,20 @@ class UiOptions:
     stop_seconds: int = DEFAULT_STOP_SECONDS
 
     @property
+    def shown_host(self) -> str:
+        """The host in the address that the server prints. No request may name the address of all networks."""
+        if not _is_any_address(self.host):
+            return self._bound
+        return self.host_names[0] if self.host_names else "[::1]" if ":" in self.host else "127.0.0.1"
+
+    @property
+    def _bound(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    @property
     def allowed_hosts(self) -> frozenset[str]:
         """The hosts that a request may name, in lower case and without a port."""
-        bound = f"[{self.host}]" if ":" in self.host else self.host
-        own = set() if _is_any_address(self.host) else {bound.lower()}
+        own = set() if _is_any_address(self.host) else {self._bound.lower()}
         return _LOOPBACK_NAMES | own | {name.lower() for name in self.host_names}
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_a_field_that_is_added_to_the_schema_appears_without_a_restart(
         changed.replace(reader)
         append(2, NEW, {"id": "b", "more": "x"})
 
-    steps = [new_field, lambda: append(2, NEW, {"id": "a", "more": "y"})]
+    steps: list[Callable[[], None]] = [new_field, lambda: append(2, NEW, {"id": "a", "more": "y"})]
 
     def next_step(stop: StopRequest, seconds: float) -> None:
         time.sleep(seconds)
