@@ -41,6 +41,7 @@ from pipeline.delta.export_plan import (
     PartitionOffsets,
     decide_export,
 )
+from pipeline.delta.rows.field_paths import Field, fields_in_json
 from pipeline.delta.table_stamp import Stamp, TableHead, known_positions, stamp_document
 from pipeline.delta.without_spark.log_commits import commit_key
 from storage_engine.errors import ConflictError, NotFoundError
@@ -64,7 +65,7 @@ class Commit:
     table_id: Delta's id of the table, if the commit contains it.
     adds_files: whether the commit adds files with rows.
     changes_rows: whether the commit adds or removes rows. A commit that only joins files changes no rows.
-    columns: the names of the table's columns from this commit on, if the commit sets them.
+    columns: the columns of the table from this commit on, and the fields inside them, if the commit sets them.
     """
 
     version: int
@@ -75,7 +76,7 @@ class Commit:
     table_id: str | None = None
     adds_files: bool = False
     changes_rows: bool = False
-    columns: frozenset[str] | None = None
+    columns: frozenset[Field] | None = None
 
 
 class DeltaLog:
@@ -171,7 +172,7 @@ def _parsed(version: int, content: bytes) -> Commit:
         metadata = action.get("metaData", {})
         table_id = metadata.get("id", table_id)
         if "schemaString" in metadata:
-            columns = frozenset(each["name"] for each in json.loads(metadata["schemaString"])["fields"])
+            columns = fields_in_json(metadata["schemaString"])
     return Commit(
         version,
         info.get("operation") or "",

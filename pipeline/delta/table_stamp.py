@@ -21,7 +21,8 @@ have format 3, so an older release cannot break the chain. All other stamps stil
 
 The commit of a rebuild also has `"lakelog_rebuild": true` beside `lakelog`. Other programs, and older releases, ignore
 this field. A proof needs it: a rebuild writes all columns of all rows, but a commit that widens a column does not. For a
-proof, a commit of new rows also has `"lakelog_without": ["_headers"]` if the table has columns that the rows do not have.
+proof, a commit of new rows also has `"lakelog_without": ["_headers", ["delivery", "city"]]` if the table has columns, or
+fields inside columns, that the rows do not have.
 
 This module needs no Spark. `pipeline.delta.table_history` finds the stamps in the table's history.
 """
@@ -36,6 +37,7 @@ from dataclasses import fields as dataclass_fields
 from typing import Any
 
 from pipeline.delta.chain.stamp_chain import Chain, PartitionCounts, RowChangeSums, RowSums, next_chain, seal_of
+from pipeline.delta.rows.field_paths import Field
 from storage_engine.errors import StateError
 
 STAMP_FORMAT = 2
@@ -109,16 +111,18 @@ class Stamp:
         open_stamp = replace(self, chain=chain, format=CHAIN_FORMAT)
         return replace(open_stamp, chain=replace(chain, seal=seal_of(open_stamp.document())))
 
-    def to_json(self, *, of_rebuild: bool = False, without: Collection[str] = ()) -> str:
+    def to_json(self, *, of_rebuild: bool = False, without: Collection[Field] = ()) -> str:
         """The user metadata of the commit.
 
         Args:
             of_rebuild: the commit makes all rows again from the log.
-            without: columns of the table that are null in all rows of the commit.
+            without: columns of the table, and fields inside columns, that are null in all rows of the commit.
         """
+        columns = [each for each in without if isinstance(each, str)]
+        inner = [each for each in without if not isinstance(each, str)]
         beside = {
             **({_REBUILD_KEY: True} if of_rebuild else {}),
-            **({_WITHOUT_KEY: sorted(without)} if without else {}),
+            **({_WITHOUT_KEY: [*sorted(columns), *sorted(inner)]} if without else {}),
         }
         return json.dumps({_KEY: self.document(), **beside})
 
@@ -176,11 +180,12 @@ def is_of_rebuild(user_metadata: str | None) -> bool:
     return _parsed(user_metadata).get(_REBUILD_KEY) is True
 
 
-def columns_left_out(user_metadata: str | None) -> list[str]:
-    """The columns of the table that are null in all rows of a commit, according to its user metadata. Older releases do
-    not say it."""
+def columns_left_out(user_metadata: str | None) -> list[Field]:
+    """The columns of the table, and the fields inside columns, that are null in all rows of a commit, according to its user
+    metadata. Older releases do not say it, or name only columns."""
     found = _parsed(user_metadata).get(_WITHOUT_KEY)
-    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+    named = found if isinstance(found, list) else []
+    return [each if isinstance(each, str) else tuple(map(str, each)) for each in named if isinstance(each, str | list)]
 
 
 def _parsed(user_metadata: str | None) -> dict[str, Any]:

@@ -15,13 +15,15 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakelog.spark.types import quoted
+from lakelog.spark.types import quoted, spark_struct
 from pipeline.delta.chain.spark_sums import sums_of, sums_of_upsert
 from pipeline.delta.dead_letters import append_dead_letters
 from pipeline.delta.export_plan import Export
 from pipeline.delta.files.appending import write_source
 from pipeline.delta.files.table_commits import commit_files, is_plain
 from pipeline.delta.rows.export_rows import first_undecodable, place
+from pipeline.delta.rows.field_paths import Field
+from pipeline.delta.rows.fitted_columns import absent_fields, fitted
 from pipeline.delta.rows.newer_sql import is_newer, of_place
 from pipeline.delta.rows.row_columns import row_columns, table_columns
 from pipeline.delta.rows.upserted_rows import BECOMES_STALE, DECIDES, STALE_AFTER, WINS, upsert_source
@@ -98,7 +100,7 @@ def _append_and_reopen(spark: SparkSession, export: Export, letters: DataFrame, 
     ).whenNotMatchedInsertAll().execute()
 
 
-def _committing(spark: SparkSession, stamp: Stamp, guard: int, without: Collection[str] = ()) -> SparkSession:
+def _committing(spark: SparkSession, stamp: Stamp, guard: int, without: Collection[Field] = ()) -> SparkSession:
     """A session for one MERGE, which reads the guard and the metadata only from the settings of its session. Threads share
     a session, so each MERGE has its own. without: as in Stamp.to_json."""
     session = spark.newSession()
@@ -133,7 +135,7 @@ def append_rows(
     """
     names = table_columns(export).names
     rows = rows.where("_reason IS NULL").select(*map(quoted, names))
-    without = set(spark.read.format("delta").load(export.table).columns).difference(names)
+    without = absent_fields(spark.read.format("delta").load(export.table).schema, rows.schema)
     if link is not None:
         went = {}
         if replaced is not None:
@@ -209,10 +211,13 @@ def merge_rows(
         came, went = sums_of_upsert(spark, export.table, link.head.version, source, began)
         stamp = link.add_to(stamp, came, went, stale.by_partition)
     names = row_columns(export).names
-    # A column that is no longer in the model becomes null.
-    there = spark.read.format("delta").load(export.table).columns
-    values = {quoted(name): f"s.{quoted(name)}" if name in names else "NULL" for name in there}
-    without = set(there).difference(table_columns(export).names)
+    # A column or a field that is no longer in the model becomes null.
+    there = spark.read.format("delta").load(export.table).schema
+    values = {quoted(name): f"s.{quoted(name)}" if name in names else "NULL" for name in there.names}
+    without = absent_fields(there, spark_struct(table_columns(export)))
+    source = source.withColumns(
+        {name: fitted(F.col(quoted(name)), source.schema[name].dataType, there[name].dataType) for name in names}
+    )
     table = DeltaTable.forPath(_committing(spark, stamp, stamp.version, without), export.table)
     merge = (
         table.alias("t")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
@@ -142,5 +142,8 @@ def _text(error: BaseException) -> str:
     if isinstance(error, Py4JJavaError):
         return f"{error.java_exception.getMessage()}\n{error}"
     if isinstance(error, PySparkException):
-        return f"{error.getMessage() or ''}\n{error}".strip()
+        message = ""
+        with suppress(Py4JError):  # Spark looks up the message by a name, and does not know the names of Delta
+            message = error.getMessage() or ""
+        return f"{message}\n{error}".strip()
     return str(error)

@@ -10,12 +10,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.delta.proof.findings import ADDED_COLUMN, DEFAULT_VALUE, Findings
-from pipeline.delta.proof.row_differences import differing_rows
+from pipeline.delta.proof.row_differences import OlderRows, differing_rows
+from pipeline.delta.rows.field_paths import Field, path_of
 
 Numbers = npt.NDArray[np.int64]
-AddedColumns = Mapping[str, Mapping[int, int]]
-"""By column that was added after the first export, and by partition, the offset below which a row may be older than the
-column. Such a row has null in the column."""
+AddedColumns = Mapping[Field, Mapping[int, int]]
+"""By column, or field inside a column, that was added after the first export, and by partition, the offset below which a
+row may be older than it. Such a row has null there."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,14 @@ class LaterColumns:
     """The columns that a row may not have got from its record.
 
     added: the columns that the table got after the first export, or that a later export left out.
+    not_compared: the fields inside columns that only the model has.
     with_default: the columns that Delta fills in a row if the writer gives no value. The model may have got such a column
         after the row was written.
     """
 
     added: AddedColumns
     with_default: frozenset[str] = frozenset()
+    not_compared: frozenset[Field] = frozenset()
 
 
 class Places:
@@ -82,12 +85,9 @@ def compare_columns(
     for name in rows.column_names:
         if name not in chosen.column_names:
             continue
-        differs = differing_rows(chosen[name], chosen_rows[name])
-        if name in later.added and differs.any():
-            limits = np.array([later.added[name].get(int(each), 0) for each in places.partitions], np.int64)
-            excused = differs & (places.offsets < limits) & np.array(chosen_rows[name].is_null().to_numpy(), np.bool_)
-            is_older |= excused
-            differs &= ~excused
+        older = _older_rows(name, places, later)
+        differs = differing_rows(chosen[name], chosen_rows[name], older, name)
+        is_older |= older.excused
         if name in later.with_default:
             may_be_default |= differs
             continue
@@ -100,6 +100,17 @@ def compare_columns(
     findings.unprovable[ADDED_COLUMN] += int((is_older & ~any_wrong).sum())
     findings.unprovable[DEFAULT_VALUE] += int((may_be_default & ~is_older & ~any_wrong).sum())
     findings.equal += int((~may_be_default & ~is_older & ~any_wrong).sum())
+
+
+def _older_rows(column: str, places: Places, later: LaterColumns) -> OlderRows:
+    """The rows that may be older than a column, or than a field inside it."""
+    limits = {path_of(each): found for each, found in later.added.items() if path_of(each)[0] == column}
+    by_field = {}
+    for path, offsets in limits.items():
+        numbers, at = np.unique(places.partitions, return_inverse=True)
+        by_field[path] = places.offsets < np.array([offsets.get(int(each), 0) for each in numbers], np.int64)[at]
+    not_compared = frozenset(path_of(each) for each in later.not_compared)
+    return OlderRows(by_field, not_compared, np.zeros(len(places), np.bool_))
 
 
 def doubled(*keys: Numbers) -> Numbers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from pipeline.delta.chain.stamp_chain import Chain
 from pipeline.delta.export_plan import Export, ExportRefusedError, TableSchemaError
 from pipeline.delta.proof.compared_rows import AddedColumns, LaterColumns
 from pipeline.delta.proof.slices import Slice
+from pipeline.delta.rows.field_paths import Field, FieldPath, fields_in_arrow, path_of
 from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, nullable_columns, table_columns
 from pipeline.delta.table_history import Commit, DeltaLog, find_head, replaces_all_rows, stamp_in
 from pipeline.delta.table_stamp import (
@@ -43,7 +44,8 @@ class ExportedTable:
     columns: the columns that the table and the model have in common, with the types of the model, each nullable as in the
         table.
     all_columns: the names of all columns.
-    others: columns of the table that the model does not have. No export writes them any more.
+    others: columns of the table that the model does not have, and fields inside its columns. No export writes them any more.
+    inner_absent: fields inside columns that only the model has.
     commits: the commits of the table's log up to this version, the newest first.
     added: which columns were added after the first export.
     open_letters: by partition, the offsets of the dead letters that are still open, sorted.
@@ -54,7 +56,8 @@ class ExportedTable:
     table: DeltaTable
     columns: pa.Schema
     all_columns: Sequence[str]
-    others: Sequence[str]
+    others: Sequence[Field]
+    inner_absent: frozenset[Field]
     commits: Sequence[Commit]
     added: AddedColumns
     open_letters: Mapping[int, npt.NDArray[np.int64]]
@@ -99,7 +102,7 @@ class ExportedTable:
     @property
     def later_columns(self) -> LaterColumns:
         """The columns that a row may not have got from its record."""
-        return LaterColumns(self.added, self.with_default)
+        return LaterColumns(self.added, self.with_default, self.inner_absent)
 
     def _with(self, key: str) -> frozenset[str]:
         return frozenset(each.name for each in self.table.schema().fields if key in (each.metadata or {}))
@@ -187,7 +190,8 @@ def open_exported_table(export: Export, version: int | None) -> ExportedTable:
         )
     with deltalake_errors(export.table, _REMEDY, _FAILED):
         table = DeltaTable(export.table, version=wanted, storage_options=delta_options(export.table))
-        there = pa.schema(table.schema().to_arrow()).names
+        types = pa.schema(table.schema().to_arrow())
+    there = types.names
     columns = [each for each in table_columns(export) if each.name in there and each.name != DIGEST.name]
     columns = nullable_columns(pa.schema(columns))
     missing = [name for name in COORDINATES.names if name not in there]
@@ -197,25 +201,33 @@ def open_exported_table(export: Export, version: int | None) -> ExportedTable:
             f"is not an exported table: it has no column {', '.join(missing)}",
             "Check the setting that names the table.",
         )
-    others = [name for name in there if name not in (*columns.names, DIGEST.name)]
-    return ExportedTable(
-        export.table, head, table, columns, there, others, commits, added_columns(commits), _open_letters(export, head)
-    )
+    others: list[Field] = [name for name in there if name not in (*columns.names, DIGEST.name)]
+    in_table, in_model = fields_in_arrow(types), fields_in_arrow(columns)
+    others += sorted(_inner(in_table - in_model, columns.names))
+    absent = frozenset(_inner(in_model - in_table, columns.names))
+    added, letters = added_columns(commits), _open_letters(export, head)
+    return ExportedTable(export.table, head, table, columns, there, others, absent, commits, added, letters)
+
+
+def _inner(fields: Collection[Field], columns: Collection[str]) -> list[FieldPath]:
+    """The fields inside these columns, without the fields inside fields that are listed themselves."""
+    paths = [each for each in map(path_of, fields) if len(each) > 1 and each[0] in columns]
+    return [path for path in paths if not any(path[:length] in paths for length in range(2, len(path)))]
 
 
 def added_columns(commits: Iterable[Commit]) -> AddedColumns:
-    """The columns that were added after the first export, and the rows that may be older. Columns that later exports left
-    out count as added after these exports.
+    """The columns, and the fields inside columns, that were added after the first export, and the rows that may be older.
+    Those that later exports left out count as added after these exports.
 
     Args:
         commits: the commits of the table, the newest first. The oldest may be missing.
     """
     oldest_first = list(commits)[::-1]
     stamps = [stamp_in(commit) for commit in oldest_first]
-    known: frozenset[str] = frozenset()
+    known: frozenset[Field] = frozenset()
     is_whole = bool(oldest_first) and oldest_first[0].version == 0
     written: Mapping[int, int] | None = {} if is_whole else None
-    added: dict[str, Mapping[int, int]] = {}
+    added: dict[Field, Mapping[int, int]] = {}
     last_restore = max((at for at, each in enumerate(oldest_first) if each.operation == "RESTORE"), default=-1)
     for number, (commit, stamp) in enumerate(zip(oldest_first, stamps, strict=True)):
         # RESTORE may bring back the rows before a rebuild.

@@ -34,6 +34,7 @@ from pipeline.delta.proof.findings import Findings, PartitionEvidence
 from pipeline.delta.proof.slices import Slice, slices_of
 from pipeline.delta.proof.stamp_order import compare_stamps
 from pipeline.delta.proof.upserted_rows import compare_upserted
+from pipeline.delta.rows.field_paths import shown_field
 from pipeline.delta.rows.row_columns import DIGEST, table_columns
 from pipeline.delta.rows.row_decoding import decode_batches, decoded_columns
 from pipeline.delta.without_spark.topic_records import ReadBatches
@@ -109,7 +110,7 @@ def prove_table(
     absent = [name for name in table_columns(export).names if name not in table.columns.names]
     proof = Proof(
         table.head.version,
-        not_compared=(*absent, *table.others),
+        not_compared=tuple(map(shown_field, (*absent, *sorted(table.inner_absent, key=shown_field), *table.others))),
         has_digests=DIGEST.name in table.all_columns,
         foreign=table.head.foreign,
         was_restored=table.head.newest != table.head.current,
