@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakelog.cli.clean.cleaning_commands import print_compaction, print_merging
+from lakelog.cli.clean.cleaning_commands import print_compaction, print_merging, print_retention
 from lakelog.cli.clean.plan_files import make_plan, read_plan, save_plan
 from lakelog.cli.clean.plan_tables import show_plan
 from lakelog.cli.options import (
@@ -26,13 +26,11 @@ from lakelog.cli.options import (
     open_topics,
     settle_view,
 )
-from lakelog.cli.output import write, write_error, write_line
+from lakelog.cli.output import write, write_error
 from lakelog.terminal.progress_display import display_on_stderr
 from storage_engine.errors import ExitStatus, LogError, UsageError
-from storage_engine.quantities import counted, shown_size
 
 if TYPE_CHECKING:
-    from storage_engine.topic.clean.topic_retention import RetentionResult
     from storage_engine.topic.topics import Topics
 
 
@@ -113,7 +111,7 @@ def _apply(topics: Topics, file: Path) -> bool:
             before = chain.newest()
             try:
                 if any(step.action is Action.DELETE for part in each.partitions for step in part.steps):
-                    _print_retention(retain_as_planned(chain, topics.broker, each))
+                    print_retention(retain_as_planned(chain, topics.broker, each))
                 cleaning = cleaning_tasks_of(each, topics, chain.newest())
                 compacted = compact_partitions(topics.storage, chain, cleaning, progress)
                 failed |= print_compaction(each.topic, compacted) | bool(compacted.changed_meanwhile)
@@ -126,14 +124,3 @@ def _apply(topics: Topics, file: Path) -> bool:
             if chain.newest().version > before.version:
                 settle_view(topics, each.topic)
     return failed
-
-
-def _print_retention(done: RetentionResult) -> None:
-    for number, each in enumerate(done.plans):
-        if each.deletions:
-            write_line(
-                f"topic {done.state.topic}, partition {number}: {counted(len(each.deletions), 'segment')} deleted,"
-                f" {shown_size(each.bytes)}; the partition now begins at offset {each.log_start_offset}"
-            )
-    for warning in done.warnings:
-        write_error(warning)
