@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakelog.cli.clean.cleaning_commands import clean_each, compaction_line, only_plan, print_compaction
-from lakelog.cli.clean.directory_results import print_damage, print_left
+from lakelog.cli.directory_results import print_damage, print_left
 from lakelog.cli.options import (
     ConfigOption,
     ConfOption,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from lakelog.cli.clean.cleaning_commands import print_retention
-from lakelog.cli.clean.directory_results import print_damage, print_left, refuse_options_of_roots
+from lakelog.cli.directory_results import print_damage, print_left, refuse_options_of_roots
 from lakelog.cli.options import (
     ConfigOption,
     ConfOption,

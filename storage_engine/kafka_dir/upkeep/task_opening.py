@@ -86,6 +86,7 @@ RETENTION: Final = CleaningTask("retain", "retained", (*_LIMITS, _POLICY))
 class DirectoryEvidence:
     """What is known about the topics of one directory without its server.properties.
 
+    path: the directory.
     source: the contents of __cluster_metadata.
     of_broker: whether a broker has used the directory.
     properties, config: the defaults of the topics: Kafka's, and those that were changed while the broker ran.
@@ -95,11 +96,16 @@ class DirectoryEvidence:
 
     def __init__(self, directory: OpenDirectory, path: Path, named: Sequence[str]) -> None:
         """
+        Args:
+            directory: the directory, after its survey.
+            named: the topics that the user names; an internal topic must be named.
+
         Raises:
             ConfigError: as treatment.with_metadata.
             CorruptionError: meta.properties is damaged.
         """
         names = {entry.name for entry in directory.storage.entries("")}
+        self.path = path
         self.source: MetadataSource = find_cluster_metadata([path])
         self.of_broker = self.source.folder is not None or not names.isdisjoint((META_PROPERTIES, HIGH_WATERMARKS))
         found = directory.meta_properties()
@@ -138,7 +144,7 @@ class TopicChoice:
         self,
         task: CleaningTask,
         directory: OpenDirectory,
-        path: Path,
+        known: DirectoryEvidence,
         named: Sequence[str],
         settings: Mapping[str, str],
     ) -> None:
@@ -147,16 +153,12 @@ class TopicChoice:
             directory: the directory, after its survey.
             named: the topics that the user names; if there are none, all topics whose settings are known are chosen.
             settings: the settings that the user gives.
-
-        Raises:
-            ConfigError, CorruptionError: as DirectoryEvidence.
         """
         self._task = task
         self._directory = directory
-        self._path = path
+        self._known = known
         self._named = named
         self._settings = settings
-        self._known = DirectoryEvidence(directory, path, named)
         self._left: dict[str, str] = {}
 
     def check_settings(self) -> None:
@@ -168,7 +170,7 @@ class TopicChoice:
         key = self._task.decided_by(self._settings)
         if key is not None and self._known.of_broker and not self._named:
             raise UsageError(
-                f"--config {key}", f"is given without --topic, and {self._path} is the directory of a broker",
+                f"--config {key}", f"is given without --topic, and {self._known.path} is the directory of a broker",
                 f"Name the topics to {self._task.verb} with --topic.",
             )  # fmt: skip
 
@@ -181,7 +183,7 @@ class TopicChoice:
         is_known = self._known.source.folder is not None or self._given(self._treatments({}))
         if self._known.evidence.topic_ids and not self._named and not is_known:
             raise UsageError(
-                str(self._path), f"has no {CLUSTER_METADATA.folder}, so the settings of its topics are not known",
+                str(self._known.path), f"has no {CLUSTER_METADATA.folder}, so the settings of its topics are not known",
                 f"Name the topics to {self._task.verb} with --topic.",
             )  # fmt: skip
 
@@ -292,7 +294,8 @@ class LogsOfTask:
 
     def _choose(self, directories: Sequence[OpenDirectory]) -> Choices:
         (directory,) = directories
-        topics = TopicChoice(self._task, directory, *self._arguments)
+        path, named, settings = self._arguments
+        topics = TopicChoice(self._task, directory, DirectoryEvidence(directory, path, named), named, settings)
         topics.check_topics()
         topics.check_settings()
         self.choice = topics.choose()
