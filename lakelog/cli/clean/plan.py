@@ -5,6 +5,9 @@ Nothing is changed. Segments are read only if an older release of Lakelog wrote 
 the first timestamps of segments. The plan is printed as a table or as a JSON document. --save writes the document to a
 file. --apply executes exactly the saved plan, without Spark. If the log has changed since the plan was saved, --apply
 refuses the whole plan (storage_engine.topic.clean.applying_plans).
+
+With --kafka-dir, the plan is that of `lakelog recover`, `retain` and `compact` for a plain Kafka log directory
+(plan_directory.py). Such a plan cannot be saved.
 """
 
 from __future__ import annotations
@@ -18,11 +21,15 @@ import typer
 from lakelog.cli.clean.cleaning_commands import print_compaction, print_merging, print_retention
 from lakelog.cli.clean.plan_files import make_plan, read_plan, save_plan
 from lakelog.cli.clean.plan_tables import show_plan
+from lakelog.cli.directory_results import refuse_options_of_roots
 from lakelog.cli.options import (
+    ConfigOption,
     ConfOption,
+    KafkaDirOption,
     NowOption,
     RootOption,
     TopicsOption,
+    given_overrides,
     open_topics,
     settle_view,
 )
@@ -62,10 +69,29 @@ def plan(
             help="Carry out a saved plan. If the log has changed since the plan was saved, refuse the whole plan.",
         ),
     ] = None,
+    kafka_dir: KafkaDirOption = None,
+    config: ConfigOption = None,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Print what would be deleted, compacted and merged, and why. Only --apply changes anything."""
+    """Print what would be deleted, compacted and merged, and why. Only --apply changes anything.
+
+    With --kafka-dir, print what `lakelog recover`, `retain` and `compact` would do to a plain Kafka log directory, each
+    of them alone: which logs would be recovered, which segments deleted, and which logs compacted. The command also prints
+    which topics are left alone, and why. --topic, --config, --now and --force have the meaning that they have for these
+    commands. Nothing is changed or locked, so the directory can be read-only. If a broker runs on the directory, the
+    plan says so, and can be out of date. The exit status is 4 if a log could not be planned, for example because it is
+    damaged.
+    """
+    if kafka_dir is not None:
+        refuse_options_of_roots(root, conf=conf, save=save, apply=apply)
+        if _plan_directory(kafka_dir, topic, given_overrides(config or ()), now, form, force=force):
+            raise typer.Exit(ExitStatus.PARTIAL)
+        return
+    if config:
+        raise UsageError(
+            "--config", "is given without --kafka-dir", "Use `lakelog topics alter` to change a topic's settings."
+        )
     if apply is not None:
         if topic or now is not None or force or save is not None:
             raise UsageError(
@@ -88,6 +114,20 @@ def plan(
         show_plan(planned)
     if failed:
         raise typer.Exit(ExitStatus.PARTIAL)
+
+
+def _plan_directory(
+    path: Path, named: list[str] | None, overrides: dict[str, str], now: int | None, form: PlanFormat, *, force: bool
+) -> bool:
+    """Returns whether something could not be planned."""
+    from lakelog.cli.clean.plan_directory import print_directory_plan, show_directory_plan
+    from storage_engine.clock import SystemClock
+    from storage_engine.kafka_dir.upkeep.directory_plan import plan_directory
+
+    now_ms = SystemClock().now_ms() if now is None else now
+    planned = plan_directory(path, named or [], overrides, now_ms, force=force)
+    (print_directory_plan if form is PlanFormat.JSON else show_directory_plan)(planned)
+    return bool(planned.failures)
 
 
 def _apply(topics: Topics, file: Path) -> bool:
