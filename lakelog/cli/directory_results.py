@@ -33,6 +33,18 @@ def refuse_options_of_roots(root: str | None, **given: object) -> None:
             )  # fmt: skip
 
 
+def refuse_config_of_roots(config: list[str] | None) -> None:
+    """Refuse --config in a command that was not given --kafka-dir.
+
+    Raises:
+        UsageError: --config has a value.
+    """
+    if config:
+        raise UsageError(
+            "--config", "is given without --kafka-dir", "Use `lakelog topics alter` to change a topic's settings."
+        )
+
+
 def print_left(path: Path, named: list[str] | None, choice: TaskChoice, done: str) -> bool:
     """Print which topics are left alone, and why. If the user named topics, these are errors.
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakelog.cli.clean.cleaning_commands import clean_each, compaction_line, only_plan, print_compaction
-from lakelog.cli.directory_results import print_damage, print_left
+from lakelog.cli.directory_results import print_damage, print_left, refuse_config_of_roots
 from lakelog.cli.options import (
     ConfigOption,
     ConfOption,
@@ -71,13 +71,11 @@ def compact(
         raise UsageError("--dry-run", "is given with --kafka-dir", "Plans exist only for the topics of a root.")
     if kafka_dir is not None:
         failed = _compact_directory(kafka_dir, topic, given_overrides(config or ()), now, force=force)
-    elif config:
-        raise UsageError(
-            "--config", "is given without --kafka-dir", "Use `lakelog topics alter` to change a topic's settings."
-        )
     elif dry_run:
+        refuse_config_of_roots(config)
         failed = _plan_root(open_topics(root, conf), topic, now, force=force)
     else:
+        refuse_config_of_roots(config)
         failed = _compact_root(open_topics(root, conf), topic, now, force=force)
     if failed:
         raise typer.Exit(ExitStatus.PARTIAL)

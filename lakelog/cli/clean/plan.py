@@ -21,7 +21,7 @@ import typer
 from lakelog.cli.clean.cleaning_commands import print_compaction, print_merging, print_retention
 from lakelog.cli.clean.plan_files import make_plan, read_plan, save_plan
 from lakelog.cli.clean.plan_tables import show_plan
-from lakelog.cli.directory_results import refuse_options_of_roots
+from lakelog.cli.directory_results import refuse_config_of_roots, refuse_options_of_roots
 from lakelog.cli.options import (
     ConfigOption,
     ConfOption,
@@ -48,27 +48,35 @@ class PlanFormat(StrEnum):
     JSON = "json"
 
 
+_ForceOption = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Plan to compact every partition that can be compacted, even if its compaction is not due."
+    ),
+]
+_ApplyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--apply",
+        metavar="FILE",
+        help="Carry out a saved plan. If the log has changed since the plan was saved, refuse the whole plan.",
+    ),
+]
+
+
 def plan(
     topic: TopicsOption = None,
     now: NowOption = None,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Plan to compact every partition that can be compacted, even if its compaction is not due."
-        ),
-    ] = False,
+    force: _ForceOption = False,
     form: Annotated[
-        PlanFormat, typer.Option("--format", help="table: for people. json: the same document that --save writes.")
+        PlanFormat,
+        typer.Option(
+            "--format",
+            help="table: for people. json: a document; without --kafka-dir, the same one that --save writes.",
+        ),
     ] = PlanFormat.TABLE,
     save: Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Also save the plan to a file.")] = None,
-    apply: Annotated[
-        Path | None,
-        typer.Option(
-            "--apply",
-            metavar="FILE",
-            help="Carry out a saved plan. If the log has changed since the plan was saved, refuse the whole plan.",
-        ),
-    ] = None,
+    apply: _ApplyOption = None,
     kafka_dir: KafkaDirOption = None,
     config: ConfigOption = None,
     root: RootOption = None,
@@ -85,35 +93,37 @@ def plan(
     """
     if kafka_dir is not None:
         refuse_options_of_roots(root, conf=conf, save=save, apply=apply)
-        if _plan_directory(kafka_dir, topic, given_overrides(config or ()), now, form, force=force):
-            raise typer.Exit(ExitStatus.PARTIAL)
-        return
-    if config:
-        raise UsageError(
-            "--config", "is given without --kafka-dir", "Use `lakelog topics alter` to change a topic's settings."
-        )
-    if apply is not None:
+        failed = _plan_directory(kafka_dir, topic, given_overrides(config or ()), now, form, force=force)
+    elif apply is not None:
+        refuse_config_of_roots(config)
         if topic or now is not None or force or save is not None:
             raise UsageError(
                 "--apply",
                 "is given with --topic, --now, --force or --save",
                 "Remove these options: the saved plan already contains all decisions.",
             )
-        if _apply(open_topics(root, conf), apply):
-            raise typer.Exit(ExitStatus.PARTIAL)
-        return
-    topics = open_topics(root, conf)
+        failed = _apply(open_topics(root, conf), apply)
+    else:
+        refuse_config_of_roots(config)
+        failed = _plan_root(open_topics(root, conf), topic, now, form, save, force=force)
+    if failed:
+        raise typer.Exit(ExitStatus.PARTIAL)
+
+
+def _plan_root(
+    topics: Topics, named: list[str] | None, now: int | None, form: PlanFormat, save: Path | None, *, force: bool
+) -> bool:
+    """Returns whether the plan of a topic could not be made."""
     from storage_engine.topic.clean.cleaning_plan import ALL_WORK, encode_plan
 
-    planned, failed = make_plan(topics, topic, now, ALL_WORK, force=force)
+    planned, failed = make_plan(topics, named, now, ALL_WORK, force=force)
     if save is not None:
         save_plan(save, planned)
     if form is PlanFormat.JSON:
         write(encode_plan(planned))
     else:
         show_plan(planned)
-    if failed:
-        raise typer.Exit(ExitStatus.PARTIAL)
+    return failed
 
 
 def _plan_directory(

@@ -39,7 +39,7 @@ def recover(
 
     Use the command if a broker cannot start because a log is damaged. The command locks the directories, and loads all
     logs as `lakelog log-manager` does. In a directory that was not closed cleanly, each log is read and checked from
-    its recovery point on, and damaged bytes are cut out and saved beside the log as <base>.<position>.corrupt. All
+    its recovery point on, and damaged bytes are cut out and saved beside the log, in a file that ends with .corrupt. All
     other records stay. Then the command writes everything to the disk, and writes the checkpoints and
     .kafka_cleanshutdown. No record is deleted by retention or compaction.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from lakelog.cli.clean.cleaning_commands import print_retention
-from lakelog.cli.directory_results import print_damage, print_left, refuse_options_of_roots
+from lakelog.cli.directory_results import print_damage, print_left, refuse_config_of_roots, refuse_options_of_roots
 from lakelog.cli.options import (
     ConfigOption,
     ConfOption,
@@ -29,7 +29,7 @@ from lakelog.cli.options import (
 )
 from lakelog.cli.output import write_error, write_line
 from lakelog.terminal.progress_display import display_on_stderr
-from storage_engine.errors import ExitStatus, LogError, UsageError
+from storage_engine.errors import ExitStatus, LogError
 from storage_engine.quantities import counted
 
 if TYPE_CHECKING:
@@ -61,11 +61,8 @@ def retain(
     if kafka_dir is not None:
         refuse_options_of_roots(root, conf=conf)
         failed = _retain_directory(kafka_dir, topic, given_overrides(config or ()), now)
-    elif config:
-        raise UsageError(
-            "--config", "is given without --kafka-dir", "Use `lakelog topics alter` to change a topic's settings."
-        )
     else:
+        refuse_config_of_roots(config)
         failed = _retain_root(open_topics(root, conf), topic, now)
     if failed:
         raise typer.Exit(ExitStatus.PARTIAL)

@@ -12,10 +12,12 @@ With --kafka-dir, the lines are appended to a plain Kafka log directory (append_
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lakelog.cli.directory_results import refuse_config_of_roots, refuse_options_of_roots
 from lakelog.cli.options import (
     ConfigOption,
     ConfOption,
@@ -33,28 +35,32 @@ if TYPE_CHECKING:
     from storage_engine.topic.topics import Topics
 
 
+_PartitionOption = Annotated[
+    int | None,
+    typer.Option(
+        "--partition",
+        metavar="N",
+        min=0,
+        help="All records go to this partition. Default: the key determines the partition.",
+    ),
+]
+_TransactionalOption = Annotated[
+    bool,
+    typer.Option(
+        "--transactional",
+        help="Append to several topics in one transaction; each line names its topic. The transaction may be"
+        " aborted after 15 minutes.",
+    ),
+]
+
+
 def append(
     topic: Annotated[
         str | None,
         typer.Option("--topic", metavar="TOPIC", help="Name of the topic. Not allowed together with --transactional."),
     ] = None,
-    partition: Annotated[
-        int | None,
-        typer.Option(
-            "--partition",
-            metavar="N",
-            min=0,
-            help="All records go to this partition. Default: the key determines the partition.",
-        ),
-    ] = None,
-    transactional: Annotated[
-        bool,
-        typer.Option(
-            "--transactional",
-            help="Append to several topics in one transaction; each line names its topic. The transaction may be"
-            " aborted after 15 minutes.",
-        ),
-    ] = False,
+    partition: _PartitionOption = None,
+    transactional: _TransactionalOption = False,
     kafka_dir: KafkaDirOption = None,
     config: ConfigOption = None,
     root: RootOption = None,
@@ -75,22 +81,10 @@ def append(
     If records were lost by damage, the exit status is 4.
     """
     if kafka_dir is not None:
-        from lakelog.cli.directory_results import refuse_options_of_roots
-
         refuse_options_of_roots(root, conf=conf, transactional=transactional)
-        if topic is None:
-            raise UsageError(
-                "--topic", "no topic is given", "Give --topic: with --kafka-dir, all lines have one topic."
-            )
-        from lakelog.cli.records.append_to_directory import append_to_directory
-
-        if append_to_directory(kafka_dir, topic, partition, given_overrides(config or ())):
-            raise typer.Exit(ExitStatus.PARTIAL)
+        _append_to_directory(kafka_dir, topic, partition, config or [])
         return
-    if config:
-        raise UsageError(
-            "--config", "is given without --kafka-dir", "Use `lakelog topics alter` to change a topic's settings."
-        )
+    refuse_config_of_roots(config)
     if topic is None and not transactional:
         raise UsageError(
             "--topic", "no topic is given", "Give --topic, or give --transactional if each line names its topic."
@@ -130,6 +124,15 @@ def _append_to(topics: Topics, topic: str, partition: int | None) -> None:
     for number, given in offsets.items():
         write_line(f"partition {number}: {len(given)} records, offsets {given.start} to {given.stop - 1}")
     write_line(f"appended {committed.records} records to topic {topic}")
+
+
+def _append_to_directory(path: Path, topic: str | None, partition: int | None, config: list[str]) -> None:
+    if topic is None:
+        raise UsageError("--topic", "no topic is given", "Give --topic: with --kafka-dir, all lines have one topic.")
+    from lakelog.cli.records.append_to_directory import append_to_directory
+
+    if append_to_directory(path, topic, partition, given_overrides(config)):
+        raise typer.Exit(ExitStatus.PARTIAL)
 
 
 def _append_transaction(topics: Topics) -> None:

@@ -18,7 +18,7 @@ from tests.in_process import Ended
 from tests.lakelog.cli.clean.test_compact import INTERNAL
 from tests.lakelog.cli.conftest import line
 from tests.storage_engine.kafka_dir.upkeep.brokers_directory import NOW_MS, known, make_directory, rows
-from tests.storage_engine.verify.directories import contents
+from tests.storage_engine.verify.directories import contents, copied
 
 SMALL = {"segment.bytes": "1024"}
 COMPACT = {**SMALL, "cleanup.policy": "compact"}
@@ -127,6 +127,29 @@ def test_compact_replaces_the_segments_of_the_plan(lakelog, tmp_path: Path) -> N
         compacted = re.findall(r"/(\w-0): compacted up to offset (\d+)", ended.out)
         assert compacted == [(name, str(planned[name]["first_uncleanable_offset"])) for name in sorted(due)]
         assert due == ({"c-0", "d-0"} if not force else {"e-0"})
+
+
+@pytest.mark.parametrize("name", ["txn", "idem", "compact.before", "compact_delete.before2", "delrec"])
+@pytest.mark.parametrize("watermark", [100, 10_000])
+def test_the_plan_of_a_real_brokers_log_is_what_compact_does(
+    lakelog, tmp_path: Path, name: str, watermark: int
+) -> None:
+    """The logs have transactions, deleted records and earlier compactions. The high watermark can be inside the log."""
+    data = copied(name, tmp_path)
+    topic = name.partition(".")[0]
+    (data / "replication-offset-checkpoint").write_text(f"0\n1\n{topic} 0 {watermark}\n")
+    (data / ".kafka_cleanshutdown").touch()
+    options = ("--topic", topic, "--config", "cleanup.policy=compact", "--force")
+    (planned,) = plan_json(lakelog, data, *options)["compact"]
+    before = logs(data)
+    ended = lakelog("compact", "--kafka-dir", str(data), "--now", str(NOW_MS), *options)
+    assert (ended.status, ended.err) == (0, "")
+    compacted = re.findall(r"compacted up to offset (\d+), .* in (\d+) segments? to", ended.out)
+    expected = [(str(planned["first_uncleanable_offset"]), str(len(planned["segments"])))] if planned["due"] else []
+    assert compacted == expected
+    bases = {(f"{topic}-0", each["base_offset"]) for each in planned["segments"]}
+    after = logs(data)
+    assert {each for each in before if after.get(each) != before[each]} <= bases
 
 
 def test_what_is_left_alone_is_named_as_by_the_commands(lakelog, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def crashed(directory: Path) -> Path:
 
 
 def records(lakelog, directory: Path) -> list[dict[str, object]]:
-    ended = lakelog("read", "--kafka-dir", str(directory), "--isolation", "read_uncommitted")
+    ended: Ended = lakelog("read", "--kafka-dir", str(directory), "--isolation", "read_uncommitted")
     assert (ended.status, ended.err) == (0, "")
     return ended.records
 
@@ -47,7 +47,8 @@ def middle_batch(directory: Path, folder: str) -> tuple[Path, int, int, range]:
 
 
 def recover(lakelog, *directories: Path, more: tuple[str, ...] = ()) -> Ended:
-    return lakelog("recover", *[word for each in directories for word in ("--kafka-dir", str(each))], *more)
+    ended: Ended = lakelog("recover", *[word for each in directories for word in ("--kafka-dir", str(each))], *more)
+    return ended
 
 
 def test_a_damaged_batch_costs_only_itself(lakelog, tmp_path: Path) -> None:

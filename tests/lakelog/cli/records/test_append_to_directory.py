@@ -53,7 +53,7 @@ def append(lakelog, data: Path, *arguments: str, lines: Sequence[str] = LINES) -
 
 
 def read(lakelog, data: Path, *arguments: str) -> list[dict[str, object]]:
-    ended = lakelog("read", "--kafka-dir", str(data), "--topic", "a", *arguments)
+    ended: Ended = lakelog("read", "--kafka-dir", str(data), "--topic", "a", *arguments)
     assert (ended.status, ended.err) == (0, "")
     return ended.records
 
