@@ -87,9 +87,10 @@ def test_the_lines_are_those_of_the_log_manager(lakelog, tmp_path: Path) -> None
     """Only the lines about loading and closing are printed, and nothing is retained or compacted."""
     first, second = tmp_path / "first", tmp_path / "second"
     settings = {"cleanup.policy": "compact,delete", "retention.ms": "1", "segment.bytes": "1024"}
-    make_directory(first, {"a": rows(60, keys=3, age_ms=9_000), "b": rows(3)}, known("a", settings))
+    make_directory(first, {"a": rows(60, keys=3, age_ms=9_000), "b": rows(3)}, known("a", settings, (1, 2)))
     make_directory(second, {"c": rows(5)})
     (second / "meta.properties").write_bytes((first / "meta.properties").read_bytes())
+    (first / "replication-offset-checkpoint").unlink()
     first_records = records(lakelog, first)
     crashed(first)
     with max((first / "a-0").glob("*.log")).open("ab") as log:
@@ -142,6 +143,22 @@ def test_metadata_and_tiered_topics_are_left_alone(lakelog, tmp_path: Path) -> N
         assert {name: after[name] for name in after if name.startswith(folder)} == {
             name: before[name] for name in before if name.startswith(folder)
         }
+
+
+def test_a_topic_that_may_be_tiered_is_left_alone(lakelog, tmp_path: Path) -> None:
+    """A broker has stored indexes of remote segments in the directory, and nothing is known about the topic."""
+    data = tmp_path / "data"
+    make_directory(data, {"a": rows(20), "__consumer_offsets": rows(20)})
+    (data / "remote-log-index-cache").mkdir()
+    crashed(data)
+    before = contents(data)
+    ended = recover(lakelog, data)
+    assert (ended.status, ended.err) == (0, "")
+    assert f"{data}: topic a: not opened: remote storage is enabled, and its settings are not known" in ended.out
+    assert f"{data}/__consumer_offsets-0: loaded, offsets 0 to 20" in ended.out
+    after = contents(data)
+    assert all(after[name] == before[name] for name in before if name.startswith("a-0/"))
+    assert not (data / ".kafka_cleanshutdown").exists()
 
 
 def test_a_second_recovery_finds_nothing_to_do(lakelog, tmp_path: Path) -> None:
