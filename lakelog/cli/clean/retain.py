@@ -1,9 +1,10 @@
 """`lakelog retain`: applies retention now, as the retention job does, but without Spark.
 
-In a root, one version of each topic drops the segments that retention no longer keeps. The files are deleted later, as
-after the job. With --kafka-dir, the command locks a plain Kafka directory, and opens only the logs that it retains.
-After a crash, the command first recovers these logs. Their files are deleted at once.
-storage_engine.kafka_dir.upkeep.task_opening decides which topics are retained.
+In a root, one version of each topic drops the segments that retention no longer keeps. As after the job, the files of a
+dropped segment are deleted by the first run that begins more than file.delete.delay.ms after the drop. With --kafka-
+dir, the command locks a plain Kafka directory, and opens only the logs that it retains. After a crash, the command
+first recovers these logs. Their files are deleted at once. storage_engine.kafka_dir.upkeep.task_opening decides which
+topics are retained.
 """
 
 from __future__ import annotations
@@ -47,12 +48,14 @@ def retain(
 ) -> None:
     """Apply retention to topics now, as the retention job does, but without Spark.
 
-    Retention deletes the oldest segments of a partition by retention.ms, retention.bytes and the log start offset.
+    Retention deletes the oldest segments of a partition by retention.ms, retention.bytes and the log start offset. The
+    first run that begins more than file.delete.delay.ms later deletes the files of these segments.
 
-    With --kafka-dir, a topic is retained if its settings are in the folder __cluster_metadata-0 of the directory. The
-    settings of --config have priority over those in __cluster_metadata. Otherwise, name the topic with --topic, and give
-    its retention.ms, retention.bytes or cleanup.policy with --config. The command does not know server.properties. So if
-    neither __cluster_metadata nor --config has a topic's retention.ms or retention.bytes, there is no such limit.
+    With --kafka-dir, the files are deleted at once. A topic is retained if its settings are in the folder
+    __cluster_metadata-0 of the directory. The settings of --config have priority over those in __cluster_metadata.
+    Otherwise, name the topic with --topic, and give its retention.ms, retention.bytes or cleanup.policy with
+    --config. The command does not know server.properties. So if neither __cluster_metadata nor --config has a topic's
+    retention.ms or retention.bytes, there is no such limit.
 
     Internal topics must be named, and __cluster_metadata is never retained. The command prints which topics it leaves
     alone, and why. If one of them was named, the exit status is 4. In a broker's directory, records at and above the high
@@ -71,22 +74,26 @@ def retain(
 def _retain_root(topics: Topics, named: list[str] | None, now: int | None) -> bool:
     """Returns whether a topic could not be retained."""
     from storage_engine.topic.clean.topic_retention import retain_topic
+    from storage_engine.topic.dropped_files import delete_dropped
 
     states, failed = readable_states(topics, named)
     idle = 0
     with display_on_stderr().work("retain"):
         for state in states:
+            chain = topics.chain(state.topic)
             try:
-                done = retain_topic(topics.chain(state.topic), topics.broker, now_ms=now)
+                done = retain_topic(chain, topics.broker, now_ms=now)
+                gone = delete_dropped(topics.storage, chain, topics.config(done.state), topics.clock.now_ms())
             except LogError as error:
                 write_error(error)
                 failed = True
                 continue
             print_retention(done)
-            if done.changed:
+            if gone:
+                write_line(f"topic {state.topic}: deleted the files of {counted(len(gone), 'dropped segment')}")
+            if done.state.version > state.version:  # also if only expired producers were removed
                 settle_view(topics, state.topic)
-            else:
-                idle += 1
+            idle += not (done.changed or gone)
     if idle == len(states):
         write_line(f"retain: there is nothing to delete in {counted(len(states), 'topic')}")
     return failed

@@ -13,6 +13,7 @@ from tests.lakelog.cli.clean.test_compact import INTERNAL, changed
 from tests.lakelog.cli.conftest import line
 from tests.storage_engine.kafka_dir.upkeep.brokers_directory import NOW_MS, config_record, known, make_directory, rows
 from tests.storage_engine.verify.directories import contents
+from tests.stores import storage_at
 
 LIMIT = ("--config", "retention.ms=1000")
 ALL = "".join(f"{topic} 0 60\n" for topic in ("a", "b", "c", "d", *INTERNAL))
@@ -55,6 +56,24 @@ def test_a_topic_of_a_root_is_retained(lakelog) -> None:
     again = lakelog("retain", "--now", str(NOW_MS))
     assert (again.status, again.out) == (0, "retain: there is nothing to delete in 2 topics\n")
     assert lakelog("verify").status == 0
+
+
+def test_the_files_of_dropped_segments_are_deleted_after_the_delay(lakelog, tmp_path: Path) -> None:
+    lakelog("topics", "create", "t", "--partitions", "1", "--config", "retention.ms=50000")
+    for age in (82_000, 0):
+        lakelog("append", "--topic", "t", stdin=[line(b"k", b"v", timestamp=NOW_MS - age)])
+    storage = storage_at(tmp_path / "root")
+
+    def logs() -> int:
+        return sum(file.key.endswith(".log") for file in storage.list("data/"))
+
+    lakelog("retain", "--now", str(NOW_MS))
+    assert logs() == 2
+    lakelog("topics", "alter", "t", "--config", "file.delete.delay.ms=0")
+    ended = lakelog("retain", "--now", str(NOW_MS))
+    assert (ended.status, ended.err, ended.out) == (0, "", "topic t: deleted the files of 1 dropped segment\n")
+    assert logs() == 1
+    assert [each["offset"] for each in lakelog("read", "--topic", "t").records] == [1]
 
 
 def test_an_unknown_topic_of_a_root_is_an_error(lakelog) -> None:
