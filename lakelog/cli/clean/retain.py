@@ -1,10 +1,10 @@
 """`lakelog retain`: applies retention now, as the retention job does, but without Spark.
 
 In a root, one version of each topic drops the segments that retention no longer keeps. As after the job, the files of a
-dropped segment are deleted by the first run that begins more than file.delete.delay.ms after the drop. With --kafka-
-dir, the command locks a plain Kafka directory, and opens only the logs that it retains. After a crash, the command
-first recovers these logs. Their files are deleted at once. storage_engine.kafka_dir.upkeep.task_opening decides which
-topics are retained.
+dropped segment are deleted by the first run that begins more than file.delete.delay.ms after the drop. With
+--kafka-dir, the command locks a plain Kafka directory, and opens only the logs that it retains. After a crash, the
+command first recovers these logs. The files of deleted segments are deleted at once.
+storage_engine.kafka_dir.upkeep.task_opening decides which topics are retained.
 """
 
 from __future__ import annotations
