@@ -47,7 +47,11 @@ lakelog doctor --root R                                  # tests whether this st
 
 lakelog topics export D --root R                         # copies topics for a Kafka broker
 lakelog topics import D --root R                         # imports the records that the broker has appended
-lakelog read --kafka-dir D --topic clicks                # a broker's log directory; offsets, verify and compact also take it
+lakelog read --kafka-dir D --topic clicks                # a broker's log directory; offsets and verify also take it
+lakelog plan --kafka-dir D                               # what the next three commands would do to the directory, and why
+lakelog recover --kafka-dir D                            # repairs the logs after a crash, so that a broker can start
+lakelog retain --kafka-dir D --topic clicks --config retention.ms=86400000
+lakelog compact --kafka-dir D --topic clicks
 lakelog dump --print-data-log D/clicks-0/*.log           # prints a file as Kafka's dump tool does
 lakelog configs --describe --topic clicks --root R       # options of Kafka's tools: see the tables below
 lakelog perf produce --topic clicks --num-records 1000 --record-size 100 --root R
@@ -71,6 +75,10 @@ check` says whether an ingest or an export would accept a schema ([SCHEMAS.md](S
 `append` accepts the lines that `read` prints. Without `--isolation read_uncommitted`, `read` prints only committed
 records. A transaction makes appends to several topics visible at the same moment: use `append --transactional`, or
 `log.transaction()` in Python ([API.md](API.md#transactions)).
+
+With `--kafka-dir`, `append`, `retain` and `compact` change a plain Kafka log directory, and `plan` prints what would be
+changed. `recover` repairs such a directory after a crash. [LOG_MANAGER.md](LOG_MANAGER.md#single-tasks) describes which
+topics these commands change.
 
 The commands can read, check and import topics that Kafka brokers of any version wrote. The topics of brokers may
 contain record batches, older messages (magic 0 and 1), transactions, and batches that are compressed with any of

@@ -57,10 +57,13 @@ ABOVE = {
     "lakelog.cli.output": "lakelog.terminal",
     "lakelog.cli.stopping": "",
     "lakelog.cli.options": "lakelog.opening lakelog.inspection lakelog.cli.output",
+    "lakelog.cli.directory_results": "lakelog.cli.output",
     "lakelog.cli.topics": "lakelog.terminal lakelog.inspection lakelog.cli.output lakelog.cli.options",
     "lakelog.cli.kafka_tools": "lakelog.dump lakelog.inspection lakelog.given_records lakelog.cli.output lakelog.cli.options",
-    "lakelog.cli.records": "lakelog.terminal lakelog.cli.output lakelog.cli.options lakelog.cli.kafka_tools",
-    "lakelog.cli.clean": "lakelog.terminal lakelog.inspection lakelog.cli.output lakelog.cli.stopping lakelog.cli.options",
+    "lakelog.cli.records": "lakelog.terminal lakelog.cli.output lakelog.cli.options lakelog.cli.directory_results"
+    " lakelog.cli.kafka_tools",
+    "lakelog.cli.clean": "lakelog.terminal lakelog.inspection lakelog.cli.output lakelog.cli.stopping lakelog.cli.options"
+    " lakelog.cli.directory_results",
     "lakelog.cli.inspect": "lakelog.terminal lakelog.doctor lakelog.dump lakelog.report lakelog.metrics lakelog.inspection"
     " lakelog.ui lakelog.cli.output lakelog.cli.stopping lakelog.cli.options",
     "pipeline.settings": "",

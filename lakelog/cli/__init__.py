@@ -2,6 +2,7 @@
 
     app.py              combines all commands into one tool
     options.py          the options of every command: --root, --conf
+    directory_results.py the lines that the commands with --kafka-dir share
     output.py           standard output, which the reading process may close at any time
     stopping.py         lets a signal end a command that otherwise runs forever
 
@@ -15,6 +16,8 @@
 
     records/
     append.py           append JSON lines from standard input, as one commit
+    append_to_directory.py append JSON lines to a plain Kafka log directory
+    input_lines.py      read the lines of standard input, some megabytes at a time
     read.py             print the records of a topic
     offsets.py          print each partition's offset for a time
     delete_records.py   delete the records of a partition that are below an offset
@@ -35,9 +38,13 @@
     plan.py             print what retention, compaction and merging would do; execute a saved plan
     plan_files.py       makes plans for the topics of a command; saves plans and reads saved plans
     plan_tables.py      shows a plan as tables for people
+    plan_directory.py   show what recover, retain and compact would do to a plain Kafka log directory
     compact.py          compact topics, as the compaction job does
+    retain.py           apply retention, as the retention job does
     merge.py            merge small segments into larger ones, as the maintenance job does
     log_manager.py      do a broker's background work on its log directories
+    recover.py          recover a broker's log directories
+    directory_lines.py  the lines of the two commands above
 
     inspect/
     verify.py           check every invariant of a log directory or a root

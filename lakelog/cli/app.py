@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from lakelog.cli.clean import compact, log_manager, merge, plan
+from lakelog.cli.clean import compact, log_manager, merge, plan, recover, retain
 from lakelog.cli.inspect import check, doctor, dump, metrics, report, ui, verify
 from lakelog.cli.kafka_tools import configs, log_dirs, perf
 from lakelog.cli.kafka_tools.kafka_options import accepting
@@ -50,7 +50,9 @@ app.command("merge")(merge.merge)
 app.command("metrics")(metrics.metrics)
 app.command("plan")(plan.plan)
 app.command("prove")(prove.prove)
+app.command("recover")(recover.recover)
 app.command("report")(report.report)
+app.command("retain")(retain.retain)
 app.command("ui")(ui.ui)
 app.command("verify")(verify.verify)
 

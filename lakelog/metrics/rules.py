@@ -134,7 +134,8 @@ class Rules(TopicRules):
     )
     topics: Mapping[str, TopicRules] = Field(
         default={},
-        description="Rules of single topics, by the topic's name. For the named topic, each of these rules replaces the rule above with the same key.",
+        description="Rules of single topics, by the topic's name. For the named topic, each of these rules replaces the rule"
+        " above with the same key.",
     )
 
     def of_topic(self, name: str) -> TopicRules:

@@ -41,7 +41,7 @@ from pipeline.delta.export_plan import (
     PartitionOffsets,
     decide_export,
 )
-from pipeline.delta.rows.field_paths import Field, fields_in_json
+from pipeline.delta.rows.field_paths import FieldPath, fields_in_json
 from pipeline.delta.table_stamp import Stamp, TableHead, known_positions, stamp_document
 from pipeline.delta.without_spark.log_commits import commit_key
 from storage_engine.errors import ConflictError, NotFoundError
@@ -65,7 +65,8 @@ class Commit:
     table_id: Delta's id of the table, if the commit contains it.
     adds_files: whether the commit adds files with rows.
     changes_rows: whether the commit adds or removes rows. A commit that only joins files changes no rows.
-    columns: the columns of the table from this commit on, and the fields inside them, if the commit sets them.
+    columns: the names of the table's columns from this commit on, if the commit sets them.
+    inner_fields: the fields inside these columns.
     """
 
     version: int
@@ -76,7 +77,8 @@ class Commit:
     table_id: str | None = None
     adds_files: bool = False
     changes_rows: bool = False
-    columns: frozenset[Field] | None = None
+    columns: frozenset[str] | None = None
+    inner_fields: frozenset[FieldPath] = field(default=frozenset(), compare=False)
 
 
 class DeltaLog:
@@ -163,7 +165,7 @@ def _parsed(version: int, content: bytes) -> Commit:
     info: dict[str, Any] = {}
     table_id = None
     adds_files = changes_rows = False
-    columns = None
+    columns, inner_fields = None, frozenset[FieldPath]()
     for line in content.splitlines():
         action = json.loads(line)
         adds_files = adds_files or "add" in action
@@ -172,7 +174,9 @@ def _parsed(version: int, content: bytes) -> Commit:
         metadata = action.get("metaData", {})
         table_id = metadata.get("id", table_id)
         if "schemaString" in metadata:
-            columns = fields_in_json(metadata["schemaString"])
+            found = fields_in_json(metadata["schemaString"])
+            columns = frozenset(each for each in found if isinstance(each, str))
+            inner_fields = frozenset(each for each in found if not isinstance(each, str))
     return Commit(
         version,
         info.get("operation") or "",
@@ -183,6 +187,7 @@ def _parsed(version: int, content: bytes) -> Commit:
         adds_files,
         changes_rows,
         columns,
+        inner_fields,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import struct
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,8 @@ from storage_engine.errors import LockedError
 from storage_engine.storage.posix_files import open_regular
 
 _EXCLUSIVE = -1
+_FLOCK = struct.Struct("hhqqi4x")
+"""The struct flock of Linux: l_type, l_whence, l_start, l_len, l_pid."""
 _locks: dict[Path, tuple[int, int]] = {}  # descriptor, number of holders (_EXCLUSIVE: one exclusive holder)
 _locks_guard = threading.Lock()
 
@@ -48,6 +51,29 @@ def acquire(path: Path, *, exclusive: bool) -> None:
                     raise
                 # The file system has no locks, so other programs cannot check for a lock either.
         _locks[path] = descriptor, _EXCLUSIVE if exclusive else holders + 1
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a file is locked exclusively, by another program or by this process. The lock is neither taken nor changed,
+    and a missing file is not created. False if the file cannot be opened, or if the file system has no locks.
+    """
+    with _locks_guard:
+        if path in _locks:
+            return _locks[path][1] == _EXCLUSIVE
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            return False
+        try:
+            if os.uname().sysname == "Linux":
+                answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+                return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # ends with the descriptor
+        except OSError as error:
+            return error.errno in (errno.EAGAIN, errno.EACCES)
+        finally:
+            os.close(descriptor)
+    return False
 
 
 def _locked(path: Path, *, exclusive: bool) -> LockedError:

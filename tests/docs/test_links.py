@@ -1,15 +1,16 @@
 """Tests the links of the pages: every linked file and heading exists, and every named module exists. Also tests that
-the list of decisions is complete.
+the list of decisions is complete, and that the figures in README are those of the linked results.
 """
 
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import PROJECT
+from tests.docs.pages import PROJECT, text_of
 
 DECISIONS = PROJECT / "docs" / "decisions"
 PACKAGES = ("jobs", "lakelog", "pipeline", "schemas", "storage_engine")
@@ -55,3 +56,26 @@ def test_every_decision_is_listed_with_its_title() -> None:
     page = (DECISIONS / "README.md").read_text("utf-8")
     listed = re.findall(r"^- \[(\d{4})\]\(([^)]+)\): (.+)$", page, re.MULTILINE)
     assert sorted((name, f"# {number} {title}") for number, name, title in listed) == sorted(titles.items())
+
+
+_RESULTS = re.compile(r"\(bench/results/(\w+)\.md\)")
+_FIGURE = re.compile(r"(?<![\w.,])\d+(?:\.\d+)?(?= ?(?:s|ms|MiB|MB/s|GB/s|M records/s)\b)")
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+_SCALES = [Decimal(10) ** power for power in (-9, -6, -3, 0, 3, 6)]
+"""A page may have another unit, for example records/s instead of M records/s."""
+
+_ROWS = [row for row in text_of("README.md").splitlines() if row.startswith("|") and _RESULTS.search(row)]
+
+
+@pytest.mark.parametrize("row", _ROWS, ids=[_RESULTS.findall(row)[0] for row in _ROWS])
+def test_each_figure_is_on_the_linked_page(row: str) -> None:
+    (page,) = _RESULTS.findall(row)
+    _, _, ours, theirs, *_ = row.split("|")
+    figures = _FIGURE.findall(f"{ours}; {theirs}")
+    assert figures
+    there = [
+        Decimal(each.replace(",", "")) for each in _NUMBER.findall((PROJECT / f"bench/results/{page}.md").read_text())
+    ]
+    for figure in map(Decimal, figures):
+        digits = Decimal(1).scaleb(figure.as_tuple().exponent)  # type: ignore[arg-type]
+        assert any((each * scale).quantize(digits) == figure for each in there for scale in _SCALES), figure

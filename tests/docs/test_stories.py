@@ -110,7 +110,7 @@ def test_the_commands_of_lakelog_run_one_after_another(tmp_path: Path, monkeypat
     machine = Machine(tmp_path)
     readmes = [block for block in blocks("README.md", "sh") if "orders.yaml" not in block.text]
     found = [*readmes, *blocks(CLI, "sh")]
-    assert [len(list(commands(block))) for block in found] == [2, 20]
+    assert [len(list(commands(block))) for block in found] == [2, 24]
     for block in found:
         run_all(machine, block)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from storage_engine.topic.clean.cleaning_plan import Work
     from storage_engine.topic.clean.topic_compaction import CompactionResult
     from storage_engine.topic.clean.topic_merging import MergeResult
+    from storage_engine.topic.clean.topic_retention import RetentionResult
     from storage_engine.topic.topics import Topics
 
     Done = TypeVar("Done", CompactionResult, MergeResult)
@@ -102,6 +103,18 @@ def print_merging(topic: str, done: MergeResult) -> bool:
             f" offset {each.replaced[0].base_offset}, into one segment of {shown_size(each.bytes_after)}"
         )
     return _print_not_done(topic, done)
+
+
+def print_retention(done: RetentionResult) -> None:
+    """Print what retention has deleted from a topic's partitions, and its warnings."""
+    for number, each in enumerate(done.plans):
+        if each.deletions:
+            write_line(
+                f"topic {done.state.topic}, partition {number}: {counted(len(each.deletions), 'segment')} deleted,"
+                f" {shown_size(each.bytes)}; the partition now begins at offset {each.log_start_offset}"
+            )
+    for warning in done.warnings:
+        write_error(warning)
 
 
 def _print_not_done(topic: str, done: CompactionResult | MergeResult) -> bool:

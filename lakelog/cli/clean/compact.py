@@ -5,8 +5,7 @@ Each partition whose compaction is due (min.cleanable.dirty.ratio, max.compactio
 printed, and the other partitions are still compacted.
 
 With --kafka-dir, the command locks a plain Kafka directory, and opens only the logs that it compacts. After a crash,
-the command first recovers these logs. storage_engine.kafka_dir.upkeep.compaction_opening decides which topics are
-compacted.
+the command first recovers these logs. storage_engine.kafka_dir.upkeep.task_opening decides which topics are compacted.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakelog.cli.clean.cleaning_commands import clean_each, compaction_line, only_plan, print_compaction
+from lakelog.cli.directory_results import print_damage, print_left, refuse_config_of_roots
 from lakelog.cli.options import (
     ConfigOption,
     ConfOption,
@@ -71,13 +71,11 @@ def compact(
         raise UsageError("--dry-run", "is given with --kafka-dir", "Plans exist only for the topics of a root.")
     if kafka_dir is not None:
         failed = _compact_directory(kafka_dir, topic, given_overrides(config or ()), now, force=force)
-    elif config:
-        raise UsageError(
-            "--config", "is given without --kafka-dir", "Use `lakelog topics alter` to change a topic's settings."
-        )
     elif dry_run:
+        refuse_config_of_roots(config)
         failed = _plan_root(open_topics(root, conf), topic, now, force=force)
     else:
+        refuse_config_of_roots(config)
         failed = _compact_root(open_topics(root, conf), topic, now, force=force)
     if failed:
         raise typer.Exit(ExitStatus.PARTIAL)
@@ -109,23 +107,12 @@ def _compact_directory(
 ) -> bool:
     """Returns whether a partition could not be compacted or was damaged, or a named topic was left alone."""
     from storage_engine.clock import ManualClock, SystemClock
-    from storage_engine.kafka_dir.upkeep.compaction_opening import LogsToCompact
+    from storage_engine.kafka_dir.upkeep.task_opening import COMPACTION, LogsOfTask
 
     clock = SystemClock() if now is None else ManualClock(now)
-    with LogsToCompact(path, named or [], overrides, clock) as opened:
+    with LogsOfTask(COMPACTION, path, named or [], overrides, clock) as opened:
         logs = opened.logs
-        if opened.error is not None:
-            write_error(opened.error)
-        for name, reason in opened.left.items():
-            if named:
-                write_error(UsageError(f"{path}: {name}", f"not compacted: {reason}"))
-            else:
-                write_line(f"{path}: {name}: not compacted: {reason}")
-        for report in logs.reports:
-            for cut in report.cuts:
-                write_error(cut.error_in(str(path)))
-            for lost in report.lost:
-                write_error(lost.error_in(str(path)))
+        failed = print_left(path, named, opened.choice, COMPACTION.done) | print_damage(path, logs)
         outcomes = logs.compact(force=force)
         for partition, outcome in outcomes.items():
             if isinstance(outcome, LogError):
@@ -135,6 +122,4 @@ def _compact_directory(
             logs.log(*partition).delete_due_files()
         if not outcomes:
             write_line(f"compact: there is nothing to compact in {path}")
-        recovered = logs.exit_status
-    failed = opened.error is not None or (named and opened.left) or recovered is not ExitStatus.DONE
-    return bool(failed) or any(isinstance(each, LogError) for each in outcomes.values())
+    return failed or any(isinstance(each, LogError) for each in outcomes.values())

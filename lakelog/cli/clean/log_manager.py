@@ -10,71 +10,28 @@ docs/LOG_MANAGER.md describes what is done to each topic.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lakelog.cli.clean.directory_lines import DirectoryLines, say_closed, say_loaded
 from lakelog.cli.clean.topic_config_file import read_topic_configs
-from lakelog.cli.output import try_line, write_error
 from lakelog.cli.stopping import stopped_by_signals
-from lakelog.terminal.log_lines import LogFormat, LogLevel, LogLines
+from lakelog.terminal.log_lines import LogFormat
 from storage_engine.errors import ExitStatus, LogError, UsageError
-from storage_engine.kafka_dir.recovery_report import CutReason
 
 if TYPE_CHECKING:
-    from storage_engine.kafka_dir.open_directory import OpenDirectory
     from storage_engine.kafka_dir.upkeep.opening import BrokerLogs
-
-
-class _Lines:
-    """Prints each report as a line. Errors as text begin with `lakelog`, as those of every command."""
-
-    def __init__(self, form: LogFormat) -> None:
-        self._guard = threading.Lock()
-        self._log = LogLines("log-manager", form)
-        self.failures = 0
-        self._lost_lines = False
-
-    def did(self, place: str, what: str) -> None:
-        """Print what was done."""
-        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        line = f"{now} {place}: {what}"
-        if self._log.form is LogFormat.JSON:
-            line = self._log.record(LogLevel.INFO, f"{place}: {what}")
-        with self._guard:
-            problem = try_line(line)
-            if problem is not None and not self._lost_lines:
-                self._lost_lines = True
-                self._warn(f"standard output cannot be written ({problem}); the work continues without these lines")
-
-    def _warn(self, message: str) -> None:
-        if self._log.form is LogFormat.JSON:
-            self._log.warning(message)
-        else:
-            write_error(message)
-
-    def failed(self, error: LogError) -> None:
-        """Print what could not be done."""
-        with self._guard:
-            self.failures += 1
-            self.error(error)
-
-    def error(self, error: LogError) -> None:
-        """Print an error."""
-        if self._log.form is LogFormat.JSON:
-            self._log.error(str(error))
-        else:
-            write_error(error)
 
 
 def log_manager(
     config: Annotated[
         Path,
-        typer.Option("--config", metavar="FILE", help="The broker's own server.properties, usually without any changes."),
+        typer.Option(
+            "--config", metavar="FILE", help="The broker's own server.properties, usually without any changes."
+        ),
     ],
     once: Annotated[
         bool, typer.Option("--once", help="Do each task once, and then end. Default: run until SIGTERM.")
@@ -110,7 +67,7 @@ def log_manager(
 ) -> None:
     """Do the work of a broker's log manager and log cleaner on the broker's log directories: recovery, flushes,
     retention, compaction."""
-    lines = _Lines(log_format)
+    lines = DirectoryLines("log-manager", log_format)
     try:
         is_done = _manage(config, topic_config, include or (), lines, once=once, truncates=truncate_at_damage)
     except LogError as error:
@@ -121,7 +78,13 @@ def log_manager(
 
 
 def _manage(
-    config: Path, topic_config: Path | None, include: Sequence[str], lines: _Lines, *, once: bool, truncates: bool
+    config: Path,
+    topic_config: Path | None,
+    include: Sequence[str],
+    lines: DirectoryLines,
+    *,
+    once: bool,
+    truncates: bool,
 ) -> bool:
     """Do the work. Returns whether all of it was done."""
     from storage_engine.clock import SystemClock
@@ -143,17 +106,19 @@ def _manage(
         lines.did(properties.file, f"ignored, because these keys have no effect on logs, or are misspelt: {ignored}")
     with stopped_by_signals() as stop:
         with BrokerLogs(properties, options, SystemClock(), lines) as opened:
-            _say_loaded(opened, lines, options.given)
+            for topic in sorted(options.given.keys() - opened.treatments.keys()):
+                lines.did(f"topic {topic}", "has settings in --topic-config, but no partition in these directories")
+            say_loaded(opened.logs.open_directories, lines)
             statuses = {_run(opened, lines, stop, once=once)}
             if statuses == {False}:
                 lines.did(properties.file, "stopped by a signal before all tasks were done")
             closing = opened.logs.open_directories
             statuses |= {lines.failures == 0, opened.logs.exit_status is ExitStatus.DONE}
-        _say_closed(closing, lines)
+        say_closed(closing, lines)
     return statuses == {True}
 
 
-def _run(opened: BrokerLogs, lines: _Lines, stop: Callable[[float], bool], *, once: bool) -> bool:
+def _run(opened: BrokerLogs, lines: DirectoryLines, stop: Callable[[float], bool], *, once: bool) -> bool:
     """Run the tasks. Returns whether the run came to its end."""
     from storage_engine.clock import SystemClock
     from storage_engine.kafka_dir.upkeep.cleaning import Cleaning
@@ -169,36 +134,3 @@ def _run(opened: BrokerLogs, lines: _Lines, stop: Callable[[float], bool], *, on
         return run_once(stop, tasks, cleaning, cleans=threads > 0)
     run_until(stop, tasks, cleaning, clock, threads=threads, backoff_ms=config.cleaner_backoff_ms)
     return True
-
-
-def _say_loaded(opened: BrokerLogs, lines: _Lines, given: Mapping[str, Mapping[str, str]]) -> None:
-    from storage_engine.quantities import counted
-
-    for topic in sorted(given.keys() - opened.treatments.keys()):
-        lines.did(f"topic {topic}", "has settings in --topic-config, but no partition in these directories")
-    for directory in opened.logs.open_directories:
-        state = "closed cleanly" if directory.clean else "not closed cleanly"
-        lines.did(directory.path, f"opened, was {state}, has {counted(len(directory.logs), 'open log')}")
-        for name in directory.aside:
-            lines.did(f"{directory.path}/{name}", "not opened: a broker has set this folder aside")
-        for partition, log in sorted(directory.logs.items()):
-            report = log.report
-            parts = [f"loaded, offsets {log.log_start_offset} to {log.log_end_offset}"]
-            parts += [f"read {counted(len(report.recovered), 'segment')} completely"] if report.recovered else []
-            parts += [f"rebuilt {', '.join(report.rebuilt)}"] if report.rebuilt else []
-            parts += [f"removed {', '.join(report.removed)}"] if report.removed else []
-            lines.did(f"{directory.path}/{partition.folder}", "; ".join(parts))
-            for cut in report.cuts:
-                if cut.fate is CutReason.TORN_TAIL:
-                    lines.did(directory.path, str(cut))
-            for loss in report.losses:
-                lines.error(loss.error_in(directory.path))
-
-
-def _say_closed(directories: tuple[OpenDirectory, ...], lines: _Lines) -> None:
-    for directory in directories:
-        reason = "wrote .kafka_cleanshutdown" if directory.vouches else (
-            "did not write .kafka_cleanshutdown, because some logs were not opened after the crash; the broker will recover"
-            " these logs"
-        )  # fmt: skip
-        lines.did(directory.path, f"closed, {reason}")

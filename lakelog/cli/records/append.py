@@ -5,31 +5,53 @@ With --transactional each line names its topic, and read_committed readers see a
 
 Lines are read, checked, encoded and staged some megabytes at a time, so memory does not limit the number of lines.
 Staged records are invisible before the commit: after a bad line, or a kill at any moment, the topic is unchanged.
+
+With --kafka-dir, the lines are appended to a plain Kafka log directory (append_to_directory.py).
 """
 
 from __future__ import annotations
 
-import errno
-import itertools
-import os
-import stat
-import sys
 from collections import Counter
-from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakelog.cli.options import ConfOption, RootOption, open_topics, settle_view
+from lakelog.cli.directory_results import refuse_config_of_roots, refuse_options_of_roots
+from lakelog.cli.options import (
+    ConfigOption,
+    ConfOption,
+    KafkaDirOption,
+    RootOption,
+    given_overrides,
+    open_topics,
+    settle_view,
+)
 from lakelog.cli.output import write_line, write_missing_markers
 from lakelog.terminal.progress_display import display_on_stderr
-from storage_engine.errors import InvalidRecordError, UsageError
+from storage_engine.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
     from storage_engine.topic.topics import Topics
 
-_CHUNK_BYTES = 8 * 1024**2
-"""How many bytes of the input are read at a time. The last line of each piece is read to its end."""
+
+_PartitionOption = Annotated[
+    int | None,
+    typer.Option(
+        "--partition",
+        metavar="N",
+        min=0,
+        help="All records go to this partition. Default: the key determines the partition.",
+    ),
+]
+_TransactionalOption = Annotated[
+    bool,
+    typer.Option(
+        "--transactional",
+        help="Append to several topics in one transaction; each line names its topic. The transaction may be"
+        " aborted after 15 minutes.",
+    ),
+]
 
 
 def append(
@@ -37,23 +59,10 @@ def append(
         str | None,
         typer.Option("--topic", metavar="TOPIC", help="Name of the topic. Not allowed together with --transactional."),
     ] = None,
-    partition: Annotated[
-        int | None,
-        typer.Option(
-            "--partition",
-            metavar="N",
-            min=0,
-            help="All records go to this partition. Default: the key determines the partition.",
-        ),
-    ] = None,
-    transactional: Annotated[
-        bool,
-        typer.Option(
-            "--transactional",
-            help="Append to several topics in one transaction; each line names its topic. The transaction may be"
-            " aborted after 15 minutes.",
-        ),
-    ] = False,
+    partition: _PartitionOption = None,
+    transactional: _TransactionalOption = False,
+    kafka_dir: KafkaDirOption = None,
+    config: ConfigOption = None,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
@@ -64,7 +73,18 @@ def append(
     lines that `lakelog read` printed: the fields topic, partition, offset, timestampType and leaderEpoch are ignored.
     --partition gives the partition of all records. Without --partition, the key of a record determines its partition,
     as in Kafka. Records without a key all go to one partition.
+
+    With --kafka-dir, the records are appended to existing partitions of a plain Kafka log directory, in which no broker
+    runs. All lines are read and checked before the first record is appended. The topic's settings are those in the folder
+    __cluster_metadata-0 of the directory, and those of --config on top; else Kafka's defaults. After a crash, the
+    partitions are recovered first. A partition that may have replicas on other nodes, and an internal topic, are refused.
+    If records were lost by damage, the exit status is 4.
     """
+    if kafka_dir is not None:
+        refuse_options_of_roots(root, conf=conf, transactional=transactional)
+        _append_to_directory(kafka_dir, topic, partition, config or [])
+        return
+    refuse_config_of_roots(config)
     if topic is None and not transactional:
         raise UsageError(
             "--topic", "no topic is given", "Give --topic, or give --transactional if each line names its topic."
@@ -81,6 +101,7 @@ def append(
 
 def _append_to(topics: Topics, topic: str, partition: int | None) -> None:
     state = topics.state(topic)
+    from lakelog.cli.records.input_lines import input_bytes, line_chunks
     from lakelog.cli.records.json_lines import longest_line, parse_lines, place_of
     from storage_engine.topic.append.appending import Append
 
@@ -90,8 +111,8 @@ def _append_to(topics: Topics, topic: str, partition: int | None) -> None:
         display_on_stderr().work(f"append to {topic}") as progress,
         Append(topics.storage, topics.chain(topic), config, topics.clock, partition, state=state) as batch,
     ):
-        progress.expect(size=_input_bytes())
-        for lines in _chunks(longest_line(config)):
+        progress.expect(size=input_bytes())
+        for lines in line_chunks(longest_line(config)):
             parsed = parse_lines(lines, first_number, topics.clock.now_ms())
             numbers = parsed.line_numbers
             batch.stage(parsed.records, lambda row, numbers=numbers: place_of(numbers[row]))  # type: ignore[misc]
@@ -105,9 +126,19 @@ def _append_to(topics: Topics, topic: str, partition: int | None) -> None:
     write_line(f"appended {committed.records} records to topic {topic}")
 
 
+def _append_to_directory(path: Path, topic: str | None, partition: int | None, config: list[str]) -> None:
+    if topic is None:
+        raise UsageError("--topic", "no topic is given", "Give --topic: with --kafka-dir, all lines have one topic.")
+    from lakelog.cli.records.append_to_directory import append_to_directory
+
+    if append_to_directory(path, topic, partition, given_overrides(config)):
+        raise typer.Exit(ExitStatus.PARTIAL)
+
+
 def _append_transaction(topics: Topics) -> None:
     import pyarrow as pa
 
+    from lakelog.cli.records.input_lines import input_bytes, line_chunks
     from lakelog.cli.records.json_lines import longest_line, parse_lines, place_of
     from storage_engine.topic.append.transaction_writer import TransactionWriter
 
@@ -117,8 +148,8 @@ def _append_transaction(topics: Topics) -> None:
     counts: Counter[str] = Counter()
     try:
         with display_on_stderr().work("append in a transaction") as progress, TransactionWriter(topics) as transaction:
-            progress.expect(size=_input_bytes())
-            for lines in _chunks(longest):
+            progress.expect(size=input_bytes())
+            for lines in line_chunks(longest):
                 parsed = parse_lines(lines, first_number, topics.clock.now_ms(), each_names_topic=True)
                 for topic in dict.fromkeys(parsed.topics):
                     rows = [row for row, named in enumerate(parsed.topics) if named == topic]
@@ -133,44 +164,3 @@ def _append_transaction(topics: Topics) -> None:
         settle_view(topics, *counts)
     for topic in counts:
         write_line(f"appended {counts[topic]} records to topic {topic}")
-
-
-def _chunks(longest: int) -> Iterator[list[bytes]]:
-    """The lines of standard input, some megabytes at a time.
-
-    Raises:
-        InvalidRecordError: a line has more than `longest` bytes.
-        OSError: there is no standard input.
-    """
-    from lakelog.cli.records.json_lines import place_of
-
-    if sys.__stdin__ is None:  # the process was started with standard input closed
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-    lines: list[bytes] = []
-    size = 0
-    for number in itertools.count(1):
-        line = sys.stdin.buffer.readline(longest + 1)
-        if len(line) > longest:
-            raise InvalidRecordError(
-                place_of(number), f"is longer than {longest} bytes, the longest line for a record of this topic",
-                "Nothing was appended. Put each record on its own line, or raise max.message.bytes.",
-            )  # fmt: skip
-        if line:
-            lines.append(line)
-            size += len(line)
-        if lines and (not line or size >= _CHUNK_BYTES):
-            yield lines
-            lines, size = [], 0
-        if not line:
-            return
-
-
-def _input_bytes() -> int | None:
-    """How many bytes of standard input are not read yet, if standard input is a regular file; else None."""
-    if sys.__stdin__ is None:
-        return None
-    try:
-        status = os.fstat(sys.stdin.fileno())
-    except OSError:  # standard input has no file descriptor
-        return None
-    return max(0, status.st_size - sys.stdin.buffer.tell()) if stat.S_ISREG(status.st_mode) else None

@@ -236,10 +236,11 @@ def added_columns(commits: Iterable[Commit]) -> AddedColumns:
         if commit.columns is not None:
             if written is None:  # the log does not say what was written before
                 written = next((each.positions for each in stamps[number:] if each is not None), {})
-            for name in commit.columns - known:
+            there = commit.columns | commit.inner_fields
+            for name in there - known:
                 if any(written.values()):
                     added[name] = written
-            known = commit.columns
+            known = there
         if stamp is not None:
             before = written or {}
             written = {each: max(offset, before.get(each, 0)) for each, offset in stamp.positions.items()}

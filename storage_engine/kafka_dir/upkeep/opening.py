@@ -3,10 +3,14 @@
 All directories are locked first. Then the metadata is read, upkeep.treatment decides what may be done with each
 topic, and the logs are loaded. If __cluster_metadata has a directory of its own, this directory is also locked, so
 that no controller runs there.
+
+Without a server.properties, `properties_of` gives the properties for some directories. With Options.recovers_only, the
+caller only loads and closes the logs.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -17,7 +21,12 @@ from storage_engine.config.kafka_dir_keys import LogManagerConfig
 from storage_engine.config.server_properties import METADATA_LOG_DIR, STATIC_KEYS, ServerProperties
 from storage_engine.errors import ConfigError
 from storage_engine.kafka_dir.log_manager import Choices, LogManager
-from storage_engine.kafka_dir.open_directory import CLUSTER_METADATA, OpenDirectory, check_directory
+from storage_engine.kafka_dir.open_directory import (
+    CLUSTER_METADATA,
+    REMOTE_INDEX_CACHE,
+    OpenDirectory,
+    check_directory,
+)
 from storage_engine.kafka_dir.upkeep.cluster_metadata import ClusterMetadata
 from storage_engine.kafka_dir.upkeep.metadata_log import find_cluster_metadata
 from storage_engine.kafka_dir.upkeep.reporting import Reporter
@@ -44,12 +53,30 @@ class Options:
     included: the internal topics that are treated like all others.
     truncates: whether a damaged log ends at the damage, as in Kafka.
     deletes_at_once: whether files are deleted without the delay of file.delete.delay.ms.
+    recovers_only: whether the caller only loads and closes the logs. Then only the topics that are not opened are
+        reported.
     """
 
     given: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     included: Collection[str] = ()
     truncates: bool = False
     deletes_at_once: bool = False
+    recovers_only: bool = False
+
+
+def properties_of(directories: Sequence[Path]) -> ServerProperties:
+    """The properties for log directories without a server.properties: Kafka's defaults. Topics may have segments in a
+    remote storage if a directory has the folder in which a broker stores the indexes of these segments.
+    """
+    return ServerProperties(
+        file=", ".join(map(str, directories)),
+        log_dirs=tuple(directories),
+        metadata_log_dir=None,
+        node_id=None,
+        tiered=any(os.path.exists(each / REMOTE_INDEX_CACHE) for each in directories),  # noqa: PTH110 - never raises
+        settings={},
+        ignored=(),
+    )
 
 
 class BrokerLogs:
@@ -105,9 +132,11 @@ class BrokerLogs:
         )
         self.treatments = treat_topics(evidence, config)
         for treatment in self.treatments.values():
-            self._reporter.did(properties.file, str(treatment))
+            if treatment.treatment is Treatment.LEFT_ALONE or not self._options.recovers_only:
+                self._reporter.did(properties.file, str(treatment))
         choices = self._choices(config, evidence)
-        self._report_unknown_watermarks(directories, choices)
+        if not self._options.recovers_only:
+            self._report_unknown_watermarks(directories, choices)
         return choices
 
     def _choices(self, config: LogManagerConfig, evidence: Evidence) -> Choices:

@@ -49,7 +49,7 @@ maintenance: {{tables.small.files: 1}}
 """
 PRUNED = 1005
 """So many versions that the oldest of them are pruned."""
-EXPORTED, IMPORTED, PRODUCER, PROPERTIES = "{exported}", "{imported}", "{producer}", "{properties}"
+EXPORTED, IMPORTED, KAFKA, PRODUCER, PROPERTIES = "{exported}", "{imported}", "{kafka}", "{producer}", "{properties}"
 """Words of commands: a new directory, a Kafka log directory, the producer of a transaction, and the settings of a broker."""
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "lakelog read": ("lakelog", "read", "--topic", "t"),
@@ -103,6 +103,8 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "lakelog schema accept": ("lakelog", "schema", "accept", "t", "--schema", "id BIGINT, more STRING"),
     "lakelog prove": ("lakelog", "prove", "--topic", "t", "--schema", "id BIGINT"),
     "lakelog merge": ("lakelog", "merge", "--topic", "t"),
+    "lakelog retain": ("lakelog", "retain", "--topic", "old"),
+    "lakelog recover": ("lakelog", "recover", "--kafka-dir", KAFKA),
     "lakelog log-manager": ("lakelog", "log-manager", "--once", "--config", PROPERTIES),
     "lakelog groups describe": ("lakelog", "groups", "describe", "--all-groups"),
     "lakelog groups delete": ("lakelog", "groups", "delete", "--group", "g"),
@@ -202,7 +204,7 @@ def ran(process: Restricted, template: Path, folder: Path, name: str, rights: Ma
     settings = () if words[0] == "lakelog" else ("--conf", str(folder / "settings.yaml"))
     allow(root, rights)
     try:
-        of_root = () if name == "lakelog log-manager" else ("--root", str(root))
+        of_root = () if name in {"lakelog log-manager", "lakelog recover"} else ("--root", str(root))
         return process.run(*words, *settings, *of_root, stdin=line(b"k", VALUE, topic="t"))
     finally:
         allow_everything(root)
@@ -218,6 +220,10 @@ def prepared(name: str, root: Path, folder: Path) -> list[str]:
         shutil.rmtree(folder / "imported", ignore_errors=True)
         shutil.copytree(GOLDEN / "codec_none/data", folder / "imported")
         words[words.index(IMPORTED)] = str(folder / "imported")
+    if KAFKA in words:
+        shutil.rmtree(folder / "kafka", ignore_errors=True)
+        shutil.copytree(GOLDEN / "codec_none/data", folder / "kafka")
+        words[words.index(KAFKA)] = str(folder / "kafka")
     if PROPERTIES in words:
         shutil.rmtree(folder / "kafka", ignore_errors=True)
         shutil.copytree(GOLDEN / "codec_none/data", folder / "kafka")

@@ -31,7 +31,8 @@ REMEDY = "Check the path. The first `lakelog topics create`, or the first ingest
 LOOKS = [
     ("topics", "list"), ("topics", "describe", "t"), ("topics", "alter", "t", "--partitions", "2"), ("topics", "delete", "t"),
     ("topics", "settle"), ("topics", "export", "out"), ("append", "--topic", "t"), ("read", "--topic", "t"),
-    ("offsets", "--topic", "t"), ("compact",), ("compact", "--force"), ("merge",), ("plan",), ("report", "--out", "r.html"),
+    ("offsets", "--topic", "t"), ("compact",), ("compact", "--force"), ("merge",), ("plan",),
+    ("retain",), ("report", "--out", "r.html"),
     ("metrics",), ("ui",),
     ("state", "history", "--topic", "t"), ("state", "prune"), ("state", "sweep"), ("consumers", "list"),
     ("consumers", "forget", "c", "--topic", "t"), ("transactions", "list"), ("transactions", "finish"),

@@ -31,7 +31,11 @@ from tests.storage_engine.record_tables import Row, to_table
 
 __all__ = ["stored_root"]
 
-LOCAL = {"dump": "reads local files", "log-manager": "manages local directories of Kafka"}
+LOCAL = {
+    "dump": "reads local files",
+    "log-manager": "manages local directories of Kafka",
+    "recover": "repairs local directories of Kafka",
+}
 """The commands that have no option --root."""
 KEYS = ["a", "b", "a", "c", "a", "b"]
 
@@ -130,6 +134,7 @@ def clean(run: Commands) -> None:
     run("compact --topic orders --force")
     assert read(run, "orders") == [(0, 1), (0, 3), (0, 4), (0, 5)]
     assert "merge:" in run("merge --topic orders")
+    assert run("retain --topic orders") == "retain: there is nothing to delete in 1 topic\n"
     run("delete-records --topic orders --partition 0 --offset 4")
     assert read(run, "orders") == [(0, 4), (0, 5)]
     assert "created with 2 partitions" in run("state history --topic orders")

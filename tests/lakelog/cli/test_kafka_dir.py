@@ -60,6 +60,9 @@ def test_mistakes_are_named(lakelog, tmp_path) -> None:
     "arguments",
     [
         ("compact", "--force", "--config", "segment.bytes=1024", "--kafka-dir"),
+        ("retain", "--topic", "t", "--config", "retention.ms=1", "--kafka-dir"),
+        ("append", "--topic", "t", "--kafka-dir"),
+        ("recover", "--kafka-dir"),
         ("verify", "--repair", "--kafka-dir"),
         ("topics", "import", "--move"),
     ],
