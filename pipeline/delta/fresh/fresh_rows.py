@@ -167,7 +167,8 @@ def _upserted(table: PlainTable, decoded: pa.Table, rebuilt: Mapping[int, int]) 
 
 
 def _view_columns(export: Export, table: DeltaTable) -> pa.Schema:
-    """The columns that the next export gives the table: those of the table, and then the new ones of the model.
+    """The columns that the next export gives the table: those of the table, and then the new ones of the model. The same
+    applies to the fields inside columns.
 
     Raises:
         TableSchemaError: a column of the model has another type in the table.
@@ -178,18 +179,42 @@ def _view_columns(export: Export, table: DeltaTable) -> pa.Schema:
             export.table, f"has no column {STALE_SINCE.name}", "Run the export, which adds the column."
         )
     wanted = nullable_columns(table_columns(export))
-    columns = [wanted.field(each.name) if each.name in wanted.names else each for each in there]
-    columns += [each for each in wanted if each.name not in there.names]
+    columns = []
     for each in there:
-        if each.name in wanted.names and _type(each) != _type(wanted.field(each.name)):
+        kind = _merged(each.type, wanted.field(each.name).type) if each.name in wanted.names else each.type
+        if kind is None:
             raise TableSchemaError(
                 export.table,
                 f"column {each.name} has another type than the same field in the schema",
                 "Run the export first; the export widens the column if that is possible. Or read with"
                 " lakelog.table(spark, ...).",
             )
-    return pa.schema(columns)
+        columns.append(pa.field(each.name, kind))
+    return pa.schema(columns + [each for each in wanted if each.name not in there.names])
 
 
-def _type(column: pa.Field) -> object:
-    return without_comments(Schema.from_arrow(pa.schema([column.with_nullable(True)])))
+def _merged(there: pa.DataType, wanted: pa.DataType) -> pa.DataType | None:
+    """The type of a table's column after the next export; None if the model has another type.
+
+    Args:
+        there: the type in the table.
+        wanted: the type in the model, nullable in all parts.
+    """
+    if pa.types.is_struct(there) and pa.types.is_struct(wanted):
+        new = {field.name: field for field in wanted}
+        kinds = [(each.name, _merged(each.type, new.pop(each.name).type) if each.name in new else each.type)
+                 for each in there]  # fmt: skip
+        if any(kind is None for _, kind in kinds):
+            return None
+        return pa.struct([*(pa.field(name, kind) for name, kind in kinds), *new.values()])
+    if pa.types.is_list(there) and pa.types.is_list(wanted):
+        kind = _merged(there.value_type, wanted.value_type)
+        return None if kind is None else pa.list_(wanted.value_field.with_type(kind))
+    if pa.types.is_map(there) and pa.types.is_map(wanted):
+        key, kind = _merged(there.key_type, wanted.key_type), _merged(there.item_type, wanted.item_type)
+        return None if key is None or kind is None else pa.map_(key, kind)
+    return wanted if _delta_type(there) == _delta_type(wanted) else None
+
+
+def _delta_type(kind: pa.DataType) -> object:
+    return without_comments(Schema.from_arrow(pa.schema([pa.field("column", kind)])))

@@ -89,16 +89,21 @@ def test_fields_inside_columns_come_and_go(
     status, done = exports.run("export", "--accept-schema")
     assert (status, done["records"]) == (0, 1)
     assert exports.rows() == [row(1, None), row(2, "b"), row(3, None)]
+    exports.append(5, w="not in the schema now")
+    fresh = pa.Table.from_batches(exports.topic.table(schema=schema(NARROW))).select(["id", "st", "items", "deep"])
+    wanted = [row(1, None), row(2, "b"), row(3, None), row(5, None)]
+    assert sorted(fresh.to_pylist(), key=lambda each: each["id"]) == wanted
     left = "t: 3 columns not compared, because the table or the model does not have it: "
     status, answer, reasons, (warning,) = exports.proof()
     assert (status, answer, reasons) == (0, "equal", {})
     assert warning == left + "deep.inner.element.w, items.element.w, st.w"
 
+    exports.run("export")
     exports.fields = WIDE
     exports.append(4, w="d")
     assert exports.run("export")[0] == 0
-    assert exports.rows() == [row(1, None), row(2, "b"), row(3, None), row(4, "d")]
-    older = dict.fromkeys(OLDER, 2)
+    assert exports.rows() == [row(1, None), row(2, "b"), row(3, None), row(4, "d"), row(5, None)]
+    older = dict.fromkeys(OLDER, 3)
     assert exports.proof() == (0, "equal as far as the log can tell", older, [])
 
     for changed in ({"x": 7}, {"w": "changed"}):
@@ -112,3 +117,21 @@ def test_fields_inside_columns_come_and_go(
             (each["partition"], each["offset"], each["problem"]) for each in found["rows"]
         }
         DeltaTable(exports.root / "tables/t").restore(before)
+
+
+@pytest.mark.posix("reads a local table")
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_fresh_view_has_the_fields_inside_columns_that_the_next_export_gives_the_table(
+    tmp_path: Path, mode: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    exports = Exports(tmp_path, mode, lambda: capfd.readouterr().out)
+    exports.append(1, w="unknown to the first schema")
+    assert exports.run("export")[0] == 0
+    exports.append(2, w="b")
+    for fields in ("w:STRING,x:BIGINT", WIDE):  # also in another order than in the table
+        fresh = pa.Table.from_batches(exports.topic.table(schema=schema(fields))).select(["id", "st", "items", "deep"])
+        assert sorted(fresh.to_pylist(), key=lambda each: each["id"]) == [row(1, None), row(2, "b")]
+        assert fresh.schema.field("st").type.names == ["x", "w"]
+    wrong = schema("x:STRING,w:STRING")
+    with pytest.raises(lakelog.errors.LogError, match="not compatible with the model"):
+        exports.topic.table(schema=wrong)
