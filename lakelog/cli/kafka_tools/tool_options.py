@@ -116,7 +116,8 @@ DELETE_RECORDS: Rows = (
     (
         "--offset-json-file", "--offset-json-file",
         ("The text after `error:` differs from the text of Kafka's tool. The output lists the partitions in the order"
-        " of the file."),
+        " of the file. Kafka refuses topics whose cleanup.policy does not contain delete; Lakelog deletes their records, too,"
+        " so check the topics in the file."),
     ),
     *_HELP,
 )  # fmt: skip
