@@ -205,7 +205,7 @@ class LogManager:
             failed: dict[str, LogError] = {}
             for directory, partition, load in loads:
                 try:
-                    directory.logs[partition] = load.result()
+                    directory.add(partition, load.result())
                 except LogError as error:
                     failed.setdefault(directory.path, error)
         for directory in list(self._directories):

@@ -35,7 +35,7 @@ from storage_engine.kafka_dir.log_directory import (
     set_aside_as,
 )
 from storage_engine.kafka_dir.partition_log import PartitionLog
-from storage_engine.kafka_dir.recovery_report import RecoveryReport
+from storage_engine.kafka_dir.recovery_report import RecoveryReport, lost_end
 from storage_engine.log.checkpoint import (
     CLEAN_SHUTDOWN,
     FIRST_DIRTY_OFFSETS,
@@ -142,6 +142,14 @@ class OpenDirectory:
         if self.clean:
             self.storage.delete(CLEAN_SHUTDOWN)
             self.storage.sync_names("")
+
+    def add(self, partition: TopicPartition, log: PartitionLog) -> None:
+        """Add a log that was loaded. If a checkpoint proves records above the log's end, the report of the log gets this
+        loss."""
+        self.logs[partition] = log
+        lost = lost_end(partition, log.log_end_offset, self.recovery_points, self.high_watermarks)
+        if lost is not None:
+            log.report.lost.append(lost)
 
     def _broker_epoch(self) -> int:
         """The epoch in .kafka_cleanshutdown. Older brokers leave the file empty; only its existence matters then."""
