@@ -34,6 +34,8 @@ from storage_engine.kafka_dir.log_directory import (
     partition_of,
     set_aside_as,
 )
+from storage_engine.kafka_dir.log_files import LogFiles
+from storage_engine.kafka_dir.log_loading import settle_topic_id
 from storage_engine.kafka_dir.partition_log import PartitionLog
 from storage_engine.kafka_dir.recovery_report import RecoveryReport, lost_end
 from storage_engine.log.checkpoint import (
@@ -96,6 +98,11 @@ class OpenDirectory:
         """The path of the directory."""
         return self.storage.uri
 
+    @property
+    def to_open(self) -> list[TopicPartition]:
+        """The found partitions that are not left alone."""
+        return [each for each in self.found if each not in self.left_alone]
+
     def survey(self, names: Mapping[str, bool], deletion_ms: int) -> None:
         """Read the contents of the directory, and change nothing.
 
@@ -134,11 +141,15 @@ class OpenDirectory:
 
     def begin(self) -> None:
         """The loading of the logs begins. From now on, the directory counts as not closed cleanly, so that a crash
-        during loading is recognised as a crash.
+        during loading is recognised as a crash. The folders are checked first, so an error has changed nothing.
 
         Raises:
+            CorruptionError: a folder has a file because of which its log cannot be loaded.
             StorageError: the storage refused.
         """
+        for partition in self.to_open:
+            LogFiles(self.storage, partition.folder, self.storage.entries(partition.folder), now_ms=0)
+            settle_topic_id(self.storage, partition.folder, None)
         if self.clean:
             self.storage.delete(CLEAN_SHUTDOWN)
             self.storage.sync_names("")

@@ -327,6 +327,32 @@ def test_a_log_without_losses_is_not_named(lakelog, tmp_path) -> None:
     assert (ended.status, ended.err) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("partition.metadata", "found 0 other lines. Copy the file from another partition of the topic.\n"),
+        ("copy.log", "expected a name of 20 digits"),
+    ],
+)
+def test_a_start_that_a_file_in_a_folder_prevents_changes_nothing(lakelog, tmp_path, name: str, problem: str) -> None:
+    data = broken_copy(tmp_path)
+    shutil.copytree(GOLDEN / "ooo/data/ooo-0", data / "ooo-0")
+    (data / "multi-1" / name).write_bytes(b"")
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+    ended = lakelog("log-manager", "--config", properties(tmp_path, data), "--once")
+    assert (ended.status, ended.out.count("loaded, offsets")) == (1, 0)
+    assert f"{data}/multi-1/{name} at position 0" in ended.err
+    assert problem in ended.err
+    (data / ".lock").unlink()
+    assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
+
+    shutil.copytree(GOLDEN / "ooo/data", tmp_path / "other")
+    shutil.rmtree(data / "ooo-0")
+    ended = lakelog("log-manager", "--config", properties(tmp_path, data, tmp_path / "other"), "--once")
+    assert ended.status == 4
+    assert (tmp_path / "other/.kafka_cleanshutdown").exists()
+
+
 def test_a_topic_without_a_value_has_no_settings(lakelog, tmp_path) -> None:
     data = tmp_path / "data"
     make_directory(data, {"a": OLD})
