@@ -15,6 +15,7 @@
     ├── OffsetOutOfRangeError     below the log start offset or above the high watermark
     ├── InterruptedWorkError      work was stopped because the program is exiting
     ├── CorruptionError           committed bytes that are damaged
+    ├── LostRecordsError          a log directory without records that its other files prove
     ├── StateError                the state of the topic does not allow the change
     │   ├── FencedError             a writer with a newer epoch took over the topic (exit status 3)
     │   ├── WriterRefusedError      another query writes this topic, and --take-over was not given
@@ -159,6 +160,10 @@ class CorruptionError(LogError):
 
 class BatchTooLargeError(CorruptionError):
     """A batch is larger than batch.max.uncompressed.bytes after decompression. The batch itself may be undamaged."""
+
+
+class LostRecordsError(LogError):
+    """A plain Kafka log directory lacks records, although its checkpoints or indexes prove that it had them."""
 
 
 class StateError(LogError):

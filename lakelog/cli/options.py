@@ -181,6 +181,7 @@ def _readers_of_directory(
     path: Path, topic: str | None, partition: int | None
 ) -> Mapping[tuple[str, int], LogReader | PartitionReader]:
     from storage_engine.kafka_dir.log_directory import LogDirectory
+    from storage_engine.kafka_dir.recovery_report import lost_in
 
     directory = LogDirectory(path)
     names = directory.partitions if topic is None else directory.partitions_of(topic)
@@ -195,6 +196,8 @@ def _readers_of_directory(
                     f"{path / name.folder}: the last {found.torn} bytes of the newest .log are not a complete batch"
                     " and are ignored"
                 )
+            for loss in lost_in(directory, [found]):
+                write_error(loss)
             readers[name.topic, name.number] = directory.reader(found)
     return readers
 

@@ -25,7 +25,7 @@ Scope = Literal["topic", "broker", "producer"]
 Value = bool | int | float | str | frozenset[str]
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
-_DECIMAL_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_DECIMAL_NUMBER = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)([fFdD]?)")
 _BOOLEANS: Final = {"true": True, "false": False}
 _NO_CHARACTER = re.compile(r"[\0\ud800-\udfff]")
 """NUL, which no path can have, and surrogates, which UTF-8 cannot encode. Python uses surrogates for undecodable
@@ -170,9 +170,10 @@ class ConfigKey:
             return None
         number: int | float
         if self.kind == "double":
-            if not _DECIMAL_NUMBER.fullmatch(text):
+            decimal = _DECIMAL_NUMBER.fullmatch(text)
+            if decimal is None or (decimal[2] and self.scope == "producer"):  # Java's suffixes are for Kafka's keys
                 return None
-            number = float(text)
+            number = float(decimal[1])
         else:
             if not _WHOLE_NUMBER.fullmatch(text) or len(text) > 20:
                 return None

@@ -35,8 +35,8 @@ class LogConfig(TopicConfig):
         " log.flush.scheduler.interval.ms sets how often the log manager checks this.",
         cost=_AT_NEXT_TURN,
     )  # fmt: skip
-    preallocate: str = declared_field(
-        "preallocate", "topic", "choice", "false", choices=("false", "true"),
+    preallocate: bool = declared_field(
+        "preallocate", "topic", "boolean", False,
         doc="Whether a new .log file is created with the size of a full segment. The file is truncated to its contents"
         " when it is closed.",
         cost="Takes effect at the next segment roll.",
@@ -103,8 +103,8 @@ class LogManagerConfig:
         "log.cleaner.backoff.ms", "broker", "long", 15_000, unit="ms", minimum=0,
         doc="How long a thread waits if no partition must be compacted.", cost="Takes effect at the next start.",
     )  # fmt: skip
-    preallocate: str = declared_field(
-        "log.preallocate", "broker", "choice", "false", choices=("false", "true"), sets="preallocate",
+    preallocate: bool = declared_field(
+        "log.preallocate", "broker", "boolean", False, sets="preallocate",
         doc="Default of preallocate for all topics.", cost="The cost of preallocate.",
     )  # fmt: skip
     recovery_threads: int = declared_field(

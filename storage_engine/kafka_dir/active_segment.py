@@ -61,7 +61,7 @@ class ActiveSegment:
                 for suffix in (LOG, INDEX, TIME_INDEX)
             )
             self._preallocate_indexes(config)
-            self._preallocated = config.preallocate == "true"
+            self._preallocated = config.preallocate
             if self._preallocated:
                 self._log.truncate(max(config.segment_bytes, growing.size))
             opened.pop_all()

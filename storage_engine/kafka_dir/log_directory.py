@@ -289,7 +289,7 @@ class _Inspection:
             return None
         # A segment needs no .txnindex if no producer is known at its start, and none at its end.
         known = [self._snapshot(base) if number else () for number, base in enumerate(bases)]
-        for segment, before, after in zip(segments, known, [*known[1:], producers], strict=True):
+        for segment, before, after in zip(segments, known, [*known, producers][1:], strict=True):
             if (before or after or before is None or after is None) and not self._has(
                 segment.base_offset, TRANSACTION_INDEX
             ):

@@ -3,6 +3,7 @@
     1. An interrupted swap is undone or finished, and files that were marked as deleted are removed
        (kafka_dir.segment_swap).
     2. Indexes without a .log are removed. If such an index belongs to a gap between two segments, the report has the gap.
+       The report also has each empty .log before the newest whose indexes have entries (kafka_dir.recovery_report).
     3. A segment is trusted if two conditions are met. First, its indexes are plausible (kafka_dir.trusted_segments).
        Second, the segment is below the recovery point, or the last stop was orderly. All other segments are read, and
        their indexes are rebuilt.
@@ -34,7 +35,7 @@ from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.kafka_dir.damage import DamagedParts
 from storage_engine.kafka_dir.log_files import LogFiles
 from storage_engine.kafka_dir.producers_at import KnownProducers, Replayed, replay_around_damage
-from storage_engine.kafka_dir.recovery_report import CutReason, LostSegment, RecoveryReport
+from storage_engine.kafka_dir.recovery_report import CutReason, LostSegment, RecoveryReport, emptied_segments
 from storage_engine.kafka_dir.segment_swap import settle_swaps
 from storage_engine.kafka_dir.trusted_segments import FoundSegment, TrustedSegments
 from storage_engine.log.checkpoint import (
@@ -162,6 +163,7 @@ class _Loading:
         files, options = self._files, self._options
         epochs = self._checkpointed_epochs()
         self._epochs = epochs or ()
+        emptied = list(emptied_segments(files.storage, files.folder, files.entries))
         producers = self._load_segments(read_all=epochs is None)
         end = self._newest.growing.end_offset if self._newest else options.log_start_offset
         start = max(options.log_start_offset, files.bases[0] if files.bases else 0)
@@ -179,6 +181,7 @@ class _Loading:
             entries = active_producers(producers.entries(), options.now_ms, options.producer_expiration_ms)
             producers = Producers(entries)
         self._note_lost_segments(start)
+        files.report.lost += [each for each in emptied if each.end_offset > start]
         self._known.remove_stray_snapshots(end)
         kept_epochs = cut_start(cut_end(self._epochs, end), start)
         if kept_epochs != epochs:

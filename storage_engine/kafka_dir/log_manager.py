@@ -42,20 +42,11 @@ from storage_engine.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from storage_engine.kafka_dir.log_directory import (
-    DELETED_FOLDER,
-    TopicPartition,
-    refuse_root,
-)
+from storage_engine.kafka_dir.log_directory import DELETED_FOLDER, TopicPartition, refuse_root
 from storage_engine.kafka_dir.open_directory import OpenDirectory, check_directory, refuse_duplicate_logs
 from storage_engine.kafka_dir.partition_log import PartitionLog
 from storage_engine.kafka_dir.recovery_report import RecoveryReport
-from storage_engine.log.checkpoint import (
-    LOCK,
-    META_PROPERTIES,
-    MetaProperties,
-    encode_meta_properties,
-)
+from storage_engine.log.checkpoint import LOCK, META_PROPERTIES, MetaProperties, encode_meta_properties
 from storage_engine.storage import Directory
 from storage_engine.storage.storage_opening import open_directory
 from storage_engine.topic_id import new_topic_id
@@ -189,8 +180,12 @@ class LogManager:
     def _load(self) -> None:
         """Load the partitions of all directories, with num.recovery.threads.per.data.dir threads for each directory."""
         for directory in list(self._directories):
-            with self.taking_offline(directory):
+            directory.left_alone = set(self._choices.left_alone).intersection(directory.found)
+            try:
                 directory.begin()
+            except LogError as error:
+                self._take_offline(directory, error)
+        self._check_any_left()
         threads = self._config.recovery_threads
         with ExitStack() as pools:
             loads: list[tuple[OpenDirectory, TopicPartition, Future[PartitionLog]]] = []
@@ -199,13 +194,11 @@ class LogManager:
                     due_ms = self._clock.now_ms() + self.topic_config("").file_delete_delay_ms
                     directory.deletions = [(due_ms, name) for _, name in directory.deletions]
                 pool = pools.enter_context(ThreadPoolExecutor(threads, "load"))
-                directory.left_alone = set(self._choices.left_alone).intersection(directory.found)
-                opened = [each for each in directory.found if each not in directory.left_alone]
-                loads += [(directory, each, pool.submit(self._open_log, directory, each)) for each in opened]
+                loads += [(directory, each, pool.submit(self._open_log, directory, each)) for each in directory.to_open]
             failed: dict[str, LogError] = {}
             for directory, partition, load in loads:
                 try:
-                    directory.logs[partition] = load.result()
+                    directory.add(partition, load.result())
                 except LogError as error:
                     failed.setdefault(directory.path, error)
         for directory in list(self._directories):

@@ -34,8 +34,10 @@ from storage_engine.kafka_dir.log_directory import (
     partition_of,
     set_aside_as,
 )
+from storage_engine.kafka_dir.log_files import LogFiles
+from storage_engine.kafka_dir.log_loading import settle_topic_id
 from storage_engine.kafka_dir.partition_log import PartitionLog
-from storage_engine.kafka_dir.recovery_report import RecoveryReport
+from storage_engine.kafka_dir.recovery_report import RecoveryReport, lost_end
 from storage_engine.log.checkpoint import (
     CLEAN_SHUTDOWN,
     FIRST_DIRTY_OFFSETS,
@@ -96,6 +98,11 @@ class OpenDirectory:
         """The path of the directory."""
         return self.storage.uri
 
+    @property
+    def to_open(self) -> list[TopicPartition]:
+        """The found partitions that are not left alone."""
+        return [each for each in self.found if each not in self.left_alone]
+
     def survey(self, names: Mapping[str, bool], deletion_ms: int) -> None:
         """Read the contents of the directory, and change nothing.
 
@@ -134,14 +141,26 @@ class OpenDirectory:
 
     def begin(self) -> None:
         """The loading of the logs begins. From now on, the directory counts as not closed cleanly, so that a crash
-        during loading is recognised as a crash.
+        during loading is recognised as a crash. The folders are checked first, so an error has changed nothing.
 
         Raises:
+            CorruptionError: a folder has a file because of which its log cannot be loaded.
             StorageError: the storage refused.
         """
+        for partition in self.to_open:
+            LogFiles(self.storage, partition.folder, self.storage.entries(partition.folder), now_ms=0)
+            settle_topic_id(self.storage, partition.folder, None)
         if self.clean:
             self.storage.delete(CLEAN_SHUTDOWN)
             self.storage.sync_names("")
+
+    def add(self, partition: TopicPartition, log: PartitionLog) -> None:
+        """Add a log that was loaded. If a checkpoint proves records above the log's end, the report of the log gets this
+        loss."""
+        self.logs[partition] = log
+        lost = lost_end(partition, log.log_end_offset, self.recovery_points, self.high_watermarks)
+        if lost is not None:
+            log.report.lost.append(lost)
 
     def _broker_epoch(self) -> int:
         """The epoch in .kafka_cleanshutdown. Older brokers leave the file empty; only its existence matters then."""

@@ -1,14 +1,39 @@
-"""Defines the report that is made when the log of one partition is loaded. For each cut in a .log, the report gives the
-number of bytes, the reason, and the file that now contains these bytes. The report also lists the files that were
-rebuilt or removed. The report consists of plain values.
+"""Defines the report that is made when the log of one partition is loaded, and finds lost records.
+
+For each cut in a .log, the report gives the number of bytes, the reason, and the file that now contains these bytes. The
+report also lists the files that were rebuilt or removed, and the records that are missing. The report consists of plain
+values.
+
+Some files of a log directory prove that a log once had records:
+
+    recovery-point-offset-checkpoint     the log was durable below this offset
+    replication-offset-checkpoint        the records below the high watermark were replicated, and consumers could read them
+    .index, .timeindex                   an entry stands for a batch in the .log
+
+A broker lowers both checkpoints after it has truncated a log, and retention deletes the newest segment only after the next
+segment exists. So in an undamaged directory, no checkpoint is above the end of its log. A checkpoint that is below the
+end is normal. A crash can lose records below the high watermark: with acks=1, a record is acknowledged before it is
+synced. The functions read files and change nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from storage_engine.errors import CorruptionError, ExitStatus
+from storage_engine.errors import CorruptionError, ExitStatus, LogError, LostRecordsError, NotFoundError
+from storage_engine.log.checkpoint import HIGH_WATERMARKS, RECOVERY_POINTS, decode_offsets
+from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, is_offset_name, offset_name
+from storage_engine.storage import Directory, FolderEntry
+
+if TYPE_CHECKING:
+    from storage_engine.kafka_dir.log_directory import FoundPartition, LogDirectory
+
+Offsets = Mapping[tuple[str, int], int]
+"""The contents of a checkpoint."""
 
 
 class CutReason(StrEnum):
@@ -64,13 +89,58 @@ class LostSegment:
     base_offset: int
     end_offset: int
 
-    def error_in(self, directory: str) -> CorruptionError:
+    def error_in(self, directory: str) -> LogError:
         """The loss as an error. directory: the path of the log directory."""
         return CorruptionError(
             f"{directory}/{self.file}", 0, "a segment, because it had an index", "no such file",
             f"The offsets {self.base_offset} to {self.end_offset - 1} are missing. Restore the file from a backup or a"
             " replica.",
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class EmptiedSegment:
+    """A segment in the middle of a log, whose .log is empty although its indexes have entries. The fields are those of
+    LostSegment."""
+
+    file: str
+    base_offset: int
+    end_offset: int
+
+    def error_in(self, directory: str) -> LogError:
+        """The loss as an error. directory: the path of the log directory."""
+        return LostRecordsError(
+            f"{directory}/{self.file}",
+            f"is empty, but its indexes have entries: the records from offset {self.base_offset} to"
+            f" {self.end_offset - 1} are lost",
+            "Restore the file from a backup or a replica.",
+        )
+
+
+@dataclass(frozen=True)
+class LostEnd:
+    """The end of a log that is missing, although a checkpoint proves that it existed.
+
+    folder: the folder of the partition.
+    checkpoint: the name of the file with the larger offset.
+    proven_offset: the offset in this file.
+    end_offset: the end of the log.
+    """
+
+    folder: str
+    checkpoint: str
+    proven_offset: int
+    end_offset: int
+
+    def error_in(self, directory: str) -> LogError:
+        """The loss as an error. directory: the path of the log directory."""
+        noun = "recovery point" if self.checkpoint == RECOVERY_POINTS else "high watermark"
+        return LostRecordsError(
+            f"{directory}/{self.folder}",
+            f"the {noun} is {self.proven_offset} ({self.checkpoint}), but the log ends at offset {self.end_offset}: the"
+            f" records from {self.end_offset} on are lost",
+            "Restore the log from a backup or a replica.",
+        )
 
 
 @dataclass
@@ -82,7 +152,7 @@ class RecoveryReport:
     rebuilt: names of files that were derived from the .log files.
     removed: names of files that had no meaning any more.
     cuts: the bytes that were cut out.
-    lost: segments that are missing.
+    lost: records that are missing, although an index or a checkpoint proves them.
     """
 
     place: str
@@ -90,14 +160,70 @@ class RecoveryReport:
     rebuilt: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
-    lost: list[LostSegment] = field(default_factory=list)
+    lost: list[LostSegment | EmptiedSegment | LostEnd] = field(default_factory=list)
 
     @property
-    def losses(self) -> list[Cut | LostSegment]:
-        """The cuts that a crash does not explain, and the missing segments."""
+    def losses(self) -> list[Cut | LostSegment | EmptiedSegment | LostEnd]:
+        """The cuts that a crash does not explain, and the missing records."""
         return [*(cut for cut in self.cuts if cut.fate is not CutReason.TORN_TAIL), *self.lost]
 
     @property
     def exit_status(self) -> ExitStatus:
         """PARTIAL if the log has lost intact bytes, or bytes that were durable once."""
         return ExitStatus.PARTIAL if self.losses else ExitStatus.DONE
+
+
+def lost_end(
+    partition: tuple[str, int], end_offset: int, recovery_points: Offsets, high_watermarks: Offsets
+) -> LostEnd | None:
+    """The records that are missing at the end of a log; None if no checkpoint is above the end."""
+    proven = [
+        (recovery_points.get(partition, 0), RECOVERY_POINTS),
+        (high_watermarks.get(partition, 0), HIGH_WATERMARKS),
+    ]
+    offset, checkpoint = max(proven, key=lambda each: each[0])
+    folder = f"{partition[0]}-{partition[1]}"
+    return LostEnd(folder, checkpoint, offset, end_offset) if offset > end_offset else None
+
+
+def emptied_segments(storage: Directory, folder: str, entries: Mapping[str, FolderEntry]) -> Iterator[EmptiedSegment]:
+    """The segments whose .log is empty although an index has an entry. Compaction also leaves empty segments, but their
+    indexes are empty, too. The newest segment does not count: its indexes can be preallocated, and a crash can keep
+    entries for batches that were not synced.
+    """
+    stems = (name.removesuffix(LOG) for name in entries if name.endswith(LOG))
+    for base, following in pairwise(sorted(int(stem) for stem in stems if is_offset_name(stem))):
+        name = offset_name(base)
+        if entries[name + LOG].size == 0:
+            indexes = [storage.read(f"{folder}/{name}{each}") for each in (INDEX, TIME_INDEX) if name + each in entries]
+            if any(index.strip(b"\0") for index in indexes):
+                yield EmptiedSegment(f"{folder}/{name}{LOG}", base, following)
+
+
+def lost_in(directory: LogDirectory, found: Sequence[FoundPartition]) -> Iterator[LogError]:
+    """An error for each loss of records in these partitions of a log directory.
+
+    Raises:
+        CorruptionError: a checkpoint is malformed.
+        StorageError: a file cannot be read.
+    """
+    storage, path = directory.storage, str(directory.path)
+    recovery_points, high_watermarks = (_offsets(directory, file) for file in (RECOVERY_POINTS, HIGH_WATERMARKS))
+    for each in found:
+        folder, start = each.name.folder, each.state.log_start_offset
+        entries = {entry.name: entry for entry in storage.entries(folder)}
+        yield from (
+            emptied.error_in(path)
+            for emptied in emptied_segments(storage, folder, entries)
+            if emptied.end_offset > start
+        )
+        end = lost_end(each.name, each.state.high_watermark, recovery_points, high_watermarks)
+        if end is not None:
+            yield end.error_in(path)
+
+
+def _offsets(directory: LogDirectory, file: str) -> Offsets:
+    try:
+        return decode_offsets(directory.storage.read(file), f"{directory.path}/{file}")
+    except NotFoundError:
+        return {}

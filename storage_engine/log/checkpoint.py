@@ -139,7 +139,10 @@ def decode_partition_metadata(data: bytes, file: str) -> str:
     """
     fields = dict(line.partition(": ")[::2] for line in data.decode("ascii", "replace").splitlines())
     if fields.get("version") != "0" or not fields.get("topic_id"):
-        raise CorruptionError(file, 0, "version 0 and a topic_id", f"{len(fields)} other lines", _REMEDY)
+        raise CorruptionError(
+            file, 0, "version 0 and a topic_id", f"{len(fields)} other lines",
+            "Copy the file from another partition of the topic.",
+        )  # fmt: skip
     return fields["topic_id"]
 
 

@@ -7,7 +7,8 @@ contain the same batches up to the topic's end; otherwise the import is refused.
 import appends the later batches (topic.kafka.continued_topic).
 
 Only the .log files of the directory are needed: indexes are derived from them, and every CRC is checked. A crash can
-leave an incomplete batch at the end of a log. This batch is not imported. By default, files are copied. With `move`,
+leave an incomplete batch at the end of a log. This batch is not imported. A log that lacks records below its recovery
+point or high watermark is refused. By default, files are copied. With `move`,
 files are linked, and the directory's files are deleted after the commit.
 
 An imported topic becomes visible when one version of its state is committed. A crash before this commit leaves files
@@ -22,6 +23,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 
 from storage_engine.errors import CorruptionError, LogError
 from storage_engine.kafka_dir.log_directory import FoundPartition, LogDirectory, partition_of, refuse_root
+from storage_engine.kafka_dir.recovery_report import lost_in
 from storage_engine.log.checkpoint import LEADER_EPOCHS, LOCK, PARTITION_METADATA
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, is_offset_name
 from storage_engine.progress import NO_PROGRESS, Progress
@@ -71,6 +73,7 @@ def import_topic(
     Raises:
         UnknownTopicError: the directory does not have this topic.
         CorruptionError: a partition is missing, or a log is damaged before its end.
+        LostRecordsError: a checkpoint or an index proves records that a log does not have.
         TopicExistsError: the topic exists, and the log does not continue it.
         ConfigError: overrides were given for an existing topic, or an override is invalid.
         UnsupportedError: files cannot be moved into this root.
@@ -83,6 +86,7 @@ def import_topic(
     with _hold_off_brokers(directory):
         state = topics.find(name)
         found = _all_partitions(directory, name, len(state.partitions) if state else 0)
+        _refuse_losses(directory, found, state)
         progress.expect(size=sum(each.state.size for each in found))
         importer = SegmentImporter(topics, directory, move, progress)
         try:
@@ -142,6 +146,19 @@ def _all_partitions(directory: LogDirectory, name: str, least: int) -> tuple[Fou
             )  # fmt: skip
     with remedy(directory):
         return tuple(directory.inspect(there[number]) for number in range(len(there)))
+
+
+def _refuse_losses(directory: LogDirectory, found: Sequence[FoundPartition], state: TopicState | None) -> None:
+    """Raise the first loss of records in these partitions. A log that ends before the root's topic does not continue the
+    topic; continued_topic refuses such a log with a better error.
+
+    Raises:
+        LostRecordsError: a checkpoint or an index proves records that a log does not have.
+    """
+    known = () if state is None else state.partitions
+    if all(each.state.high_watermark >= part.high_watermark for each, part in zip(found, known, strict=False)):
+        for loss in lost_in(directory, found):
+            raise loss
 
 
 def _remove(directory: LogDirectory, found: Sequence[FoundPartition]) -> None:

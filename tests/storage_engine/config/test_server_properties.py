@@ -69,6 +69,17 @@ def test_known_keys_act_and_all_others_are_listed(tmp_path: Path) -> None:
         found.with_dynamic({"log.retention.ms": "bogus"}, "the cluster")
 
 
+@pytest.mark.parametrize("word", ["true", "True", "TRUE"])
+@pytest.mark.parametrize("ratio", ["0.25", "0.25f", "25e-2D", ".25d"])
+def test_booleans_and_doubles_are_parsed_as_in_kafka(tmp_path: Path, word: str, ratio: str) -> None:
+    file = written(tmp_path, f"log.dirs=/data\nlog.preallocate={word}\nlog.cleaner.min.cleanable.ratio={ratio}\n")
+    config = read_server_properties(file).log_manager_config()
+    assert (config.topic({}).preallocate, config.topic({}).min_cleanable_dirty_ratio) == (True, 0.25)
+    own = config.topic({"preallocate": word.replace("rue", "RUE"), "min.cleanable.dirty.ratio": ratio})
+    assert (own.preallocate, own.min_cleanable_dirty_ratio) == (True, 0.25)
+    assert not config.topic({"preallocate": "False"}).preallocate
+
+
 def test_log_dir_counts_without_log_dirs_and_zookeeper_may_have_given_the_id(tmp_path: Path) -> None:
     found = read_server_properties(written(tmp_path, "log.dir = /data/1, /data/2\nbroker.id=-1\n"))
     assert (found.log_dirs, found.metadata_log_dir, found.node_id) == ((Path("/data/1"), Path("/data/2")), None, None)

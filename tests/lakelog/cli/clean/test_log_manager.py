@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -227,6 +227,130 @@ def test_an_index_inside_another_segment_is_not_a_missing_segment(lakelog, tmp_p
     assert (ended.status, ended.err) == (0, "")
     assert not stray.exists()
     assert records(data) == before
+
+
+def broken_copy(tmp_path: Path, *, crashed: bool = False) -> Path:
+    """A directory of a broker with three partitions of 300 records. Each has three segments; those of multi-0 begin at
+    the offsets 0, 127 and 254."""
+    data = tmp_path / "data"
+    shutil.copytree(GOLDEN / "multi/data", data)
+    if crashed:
+        (data / ".kafka_cleanshutdown").unlink()
+    return data
+
+
+def remove_newest_segment(folder: Path) -> None:
+    for file in folder.glob(f"{254:020}.*"):
+        file.unlink()
+
+
+def remove_newest_log(folder: Path) -> None:
+    (folder / f"{254:020}.log").unlink()
+
+
+def empty_newest_log(folder: Path) -> None:
+    (folder / f"{254:020}.log").write_bytes(b"")
+
+
+def remove_all_logs(folder: Path) -> None:
+    for file in folder.glob("*.log"):
+        file.unlink()
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+@pytest.mark.parametrize(
+    ("damage", "end"),
+    [(remove_newest_segment, 254), (remove_newest_log, 254), (empty_newest_log, 254), (remove_all_logs, 0)],
+)
+def test_a_log_that_ends_below_a_checkpoint_is_named(
+    lakelog, tmp_path, damage: Callable[[Path], None], end: int, crashed: bool
+) -> None:
+    data = broken_copy(tmp_path, crashed=crashed)
+    damage(data / "multi-0")
+    command = ("log-manager", "--config", properties(tmp_path, data), "--once")
+    ended = lakelog(*command)
+    assert ended.status == 4
+    assert ended.err == (
+        f"lakelog: {data}/multi-0: the recovery point is 300 (recovery-point-offset-checkpoint), but the log ends at offset"
+        f" {end}: the records from {end} on are lost. Restore the log from a backup or a replica.\n"
+    )
+    assert json.loads((data / ".kafka_cleanshutdown").read_text())["brokerEpoch"] == -1
+    again = lakelog(*command)  # the high watermark stays as the broker wrote it
+    assert again.status == 4
+    assert f"the high watermark is 300 (replication-offset-checkpoint), but the log ends at offset {end}" in again.err
+
+
+def test_after_a_crash_lost_records_below_the_high_watermark_are_named(lakelog, tmp_path) -> None:
+    data = broken_copy(tmp_path, crashed=True)
+    remove_newest_segment(data / "multi-0")
+    checkpoint = data / "recovery-point-offset-checkpoint"
+    checkpoint.write_text(checkpoint.read_text().replace("multi 0 300\n", "multi 0 127\n"))
+    ended = lakelog("log-manager", "--config", properties(tmp_path, data), "--once")
+    assert ended.status == 4
+    assert (
+        "multi-0: the high watermark is 300 (replication-offset-checkpoint), but the log ends at offset 254"
+        in ended.err
+    )
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_an_empty_log_whose_indexes_have_entries_is_named(lakelog, tmp_path, policy: str) -> None:
+    data = broken_copy(tmp_path)
+    emptied = data / f"multi-0/{127:020}.log"
+    emptied.write_bytes(b"")
+    given = topic_config(tmp_path, f"multi: {{cleanup.policy: {policy}, retention.ms: -1}}\n")
+    command = ("log-manager", "--config", properties(tmp_path, data), "--once", "--topic-config", given)
+    ended = lakelog(*command)
+    assert ended.status == 4
+    assert ended.err.splitlines()[0] == (
+        f"lakelog: {emptied}: is empty, but its indexes have entries: the records from offset 127 to 253 are lost. Restore"
+        " the file from a backup or a replica."
+    )
+    assert json.loads((data / ".kafka_cleanshutdown").read_text())["brokerEpoch"] == -1
+
+
+def test_a_log_without_losses_is_not_named(lakelog, tmp_path) -> None:
+    data = broken_copy(tmp_path)
+    # The records of multi-0 were deleted up to the end, so its only segment begins at the log start offset. The indexes
+    # of multi-1 belong to a segment that compaction has emptied. The checkpoints have no line for multi-2.
+    for file in (data / "multi-0").glob("0000*"):
+        file.unlink()
+    (data / f"multi-0/{300:020}.log").write_bytes(b"")
+    (data / "log-start-offset-checkpoint").write_text("0\n1\nmulti 0 300\n")
+    for suffix in (".log", ".index", ".timeindex"):
+        (data / f"multi-1/{134:020}{suffix}").write_bytes(b"")
+    remove_newest_segment(data / "multi-2")
+    (data / f"multi-2/{260:020}.log").unlink()
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        (data / name).write_text("0\n2\nmulti 0 300\nmulti 1 300\n")
+    ended = lakelog("log-manager", "--config", properties(tmp_path, data), "--once")
+    assert (ended.status, ended.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("partition.metadata", "found 0 other lines. Copy the file from another partition of the topic.\n"),
+        ("copy.log", "expected a name of 20 digits"),
+    ],
+)
+def test_a_start_that_a_file_in_a_folder_prevents_changes_nothing(lakelog, tmp_path, name: str, problem: str) -> None:
+    data = broken_copy(tmp_path)
+    shutil.copytree(GOLDEN / "ooo/data/ooo-0", data / "ooo-0")
+    (data / "multi-1" / name).write_bytes(b"")
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+    ended = lakelog("log-manager", "--config", properties(tmp_path, data), "--once")
+    assert (ended.status, ended.out.count("loaded, offsets")) == (1, 0)
+    assert f"{data}/multi-1/{name} at position 0" in ended.err
+    assert problem in ended.err
+    (data / ".lock").unlink()
+    assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
+
+    shutil.copytree(GOLDEN / "ooo/data", tmp_path / "other")
+    shutil.rmtree(data / "ooo-0")
+    ended = lakelog("log-manager", "--config", properties(tmp_path, data, tmp_path / "other"), "--once")
+    assert ended.status == 4
+    assert (tmp_path / "other/.kafka_cleanshutdown").exists()
 
 
 def test_a_topic_without_a_value_has_no_settings(lakelog, tmp_path) -> None:

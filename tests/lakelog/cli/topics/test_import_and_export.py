@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,45 @@ def test_what_is_left_out_is_named(lakelog, tmp_path: Path) -> None:
     assert len(notes) == 2
     assert "__transaction_state-0: not imported" in notes[0]
     assert "ooo-0: the last 4 bytes" in notes[1]
+
+
+def without_the_end(folder: Path) -> str:
+    for file in folder.glob(f"{254:020}.*"):
+        file.unlink()
+    return (
+        f"{folder}: the recovery point is 300 (recovery-point-offset-checkpoint), but the log ends at offset 254: the records"
+        " from 254 on are lost"
+    )
+
+
+def without_the_middle(folder: Path) -> str:
+    emptied = folder / f"{127:020}.log"
+    emptied.write_bytes(b"")
+    return f"{emptied}: is empty, but its indexes have entries: the records from offset 127 to 253 are lost"
+
+
+def without_logs(folder: Path) -> str:
+    for file in folder.glob("0*"):
+        file.unlink()
+    return f"{folder}: the recovery point is 300 (recovery-point-offset-checkpoint), but the log ends at offset 0"
+
+
+@pytest.mark.parametrize("damage", [without_the_end, without_the_middle, without_logs])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_that_has_lost_records_is_not_imported_but_can_be_read(
+    lakelog, tmp_path: Path, damage: Callable[[Path], str], clean: bool
+) -> None:
+    source = tmp_path / "kafka"
+    shutil.copytree(GOLDEN / "multi" / "data", source)
+    if not clean:
+        (source / ".kafka_cleanshutdown").unlink()
+    problem = damage(source / "multi-0")
+    imported = lakelog("topics", "import", str(source))
+    assert (imported.status, imported.out) == (1, "")
+    assert problem in imported.err
+    read = lakelog("read", "--kafka-dir", str(source), "--topic", "multi")
+    assert read.status == 0
+    assert problem in read.err
 
 
 def test_the_groups_of_a_broker_come_along_and_are_given_back(lakelog, tmp_path: Path) -> None:
