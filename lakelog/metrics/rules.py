@@ -160,20 +160,23 @@ def read_rules(file: Path | None) -> Rules:
             rules = Rules.model_validate(document.values)
         except ValidationError as error:
             raise _first_mistake(document, error) from None
-        _check_order(document, (), rules)
+        _check_limits(document, (), rules)
         for topic, own in rules.topics.items():
-            _check_order(document, ("topics", topic), own)
+            _check_limits(document, ("topics", topic), own)
         return rules
     except ConfigError as error:
         raise UsageError(error.place, error.problem, error.remedy) from None
 
 
-def _check_order(document: Document, path: tuple[str, ...], rules: TopicRules) -> None:
-    """Refuse limits of which the warning comes after the critical one, and so never."""
+def _check_limits(document: Document, path: tuple[str, ...], rules: TopicRules) -> None:
+    """Refuse percentages above 100, and limits of which the warning comes after the critical one, and so never."""
     for name, field in type(rules).model_fields.items():
         limit, key = getattr(rules, name), field.alias or name
         if name not in rules.model_fields_set or not isinstance(limit, Limit):
             continue
+        for level in (limit.warning, limit.critical):
+            if key.endswith(".percent") and level is not None and level > 100:
+                raise ConfigError(document.place((*path, key)), f"expected a percentage, at most 100; found {level:g}")
         if limit.warning is None or limit.critical is None:
             continue
         is_least = key.startswith("disk.free.")

@@ -44,6 +44,7 @@ class DamagedParts:
         damages: Sequence[Damage],
         kept: Sequence[tuple[int, int]],
         fate: CutReason = CutReason.QUARANTINED,
+        rest: str = "",
     ) -> None:
         """Save the damaged bytes of a segment beside the log, and cut them out of the segment.
 
@@ -51,6 +52,7 @@ class DamagedParts:
             damages: the damaged parts, in the order of their positions.
             kept: start and end of each intact part.
             fate: the reason for the cuts, unless settle_tail finds that a cut is a torn tail.
+            rest: as in Cut.
         """
         files = self._files
         base, key = files.bases[number], files.key(files.bases[number])
@@ -58,7 +60,7 @@ class DamagedParts:
             if damage.end == files.size(base) and fate is not CutReason.TRUNCATED:
                 self._tail_cuts.append(_TailCut(number, len(files.report.cuts)))
             kept_as = self._keep(base, damage)
-            cut = Cut(key, damage.position, damage.size, damage.problem, kept_as, fate)
+            cut = Cut(key, damage.position, damage.size, damage.problem, kept_as, fate, rest)
             files.report.cuts.append(cut)
         end = sum(stop - start for start, stop in kept)
         if not kept or kept[-1][1] == end:

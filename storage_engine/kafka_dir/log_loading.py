@@ -300,7 +300,9 @@ class _Loading:
         damages = sorted(damages + log.damages)
         if self._truncated:
             damages = [Damage(damages[0].position, files.size(base) - damages[0].position, damages[0].problem)]
-            self._damaged.cut_out(number, damages, kept, CutReason.TRUNCATED)
+            self._damaged.cut_out(
+                number, damages, kept, CutReason.TRUNCATED, self._truncated_rest(number, growing.end_offset)
+            )
         elif damages:
             self._damaged.cut_out(number, damages, kept)
         aborted = self._with_indexed(base, aborted_among(ended), markers)
@@ -311,6 +313,20 @@ class _Loading:
         self._segments[base] = growing.segment(offset_name(base), files.modified_ms(base), aborted)
         files.report.recovered.append(base)
         return producers, FoundSegment(growing, aborted)
+
+    def _truncated_rest(self, number: int, end_offset: int) -> str:
+        """What a truncation of a segment at this offset also deletes: the later segments, and the offsets of all intact
+        batches after the damage."""
+        files = self._files
+        last = end_offset - 1
+        for later, base in enumerate(files.bases[number:], number):
+            log = DamagedLog(files.storage, files.key(base), base, files.size(base), files.following(later))
+            for chunk in log.chunks():
+                last = max([last, *chunk.table.last_offsets.tolist()])
+        gone = f": the offsets {end_offset} to {last} are gone" if last >= end_offset else ""
+        deleted = ", ".join(f"{offset_name(base)}{LOG}" for base in files.bases[number + 1 :])
+        segments = f" These later segments were deleted: {deleted}." if deleted else ""
+        return f"The log now ends at offset {end_offset}{gone}.{segments}"
 
     def _parts(
         self, log: DamagedLog, number: int, producers: Producers, *, truncates: bool

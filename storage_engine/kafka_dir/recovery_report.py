@@ -57,6 +57,7 @@ class Cut:
     problem: what was expected and what was found at the position.
     kept_as: the file that now contains the bytes; empty if all bytes were zero.
     fate: the reason.
+    rest: what else the log has lost by this cut, as sentences.
     """
 
     file: str
@@ -65,6 +66,7 @@ class Cut:
     problem: str
     kept_as: str
     fate: CutReason
+    rest: str = ""
 
     def __str__(self) -> str:
         kept = f"saved as {self.kept_as}" if self.kept_as else "all zero"
@@ -74,6 +76,7 @@ class Cut:
         """The cut as an error. directory: the path of the log directory."""
         expected, _, found = self.problem.removeprefix("expected ").partition(", found ")
         remedy = f"The {self.size} bytes were cut out and saved as {self.kept_as}." if self.kept_as else ""
+        remedy = " ".join(part for part in (remedy, self.rest) if part)
         return CorruptionError(f"{directory}/{self.file}", self.position, expected, found, remedy)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container
 
 from storage_engine.cleaner.cleaner import CleanedPartition
 from storage_engine.clock import Clock, SystemClock
-from storage_engine.errors import InterruptedWorkError, LogError, StorageError, StorageFullError
+from storage_engine.errors import CorruptionError, InterruptedWorkError, LogError, StorageError, StorageFullError
 from storage_engine.kafka_dir.log_directory import TopicPartition
 from storage_engine.kafka_dir.log_manager import LogManager
 from storage_engine.kafka_dir.open_directory import OpenDirectory
@@ -101,7 +101,7 @@ class Cleaning:
                         except StorageError:
                             raise
                         except LogError as error:
-                            self._give_up(partition, error)
+                            self._give_up(directory, partition, error)
         found = filthiest(plans)
         if found is None:
             return None
@@ -127,7 +127,7 @@ class Cleaning:
             except StorageError:
                 raise
             except LogError as error:
-                self._give_up(partition, error)
+                self._give_up(directory, partition, error)
         self._tasks.report_offline()
         if cleaned is not None:
             self._reporter.did(place, _line(cleaned))
@@ -145,8 +145,11 @@ class Cleaning:
             return True
         return partition in self._uncleanable
 
-    def _give_up(self, partition: TopicPartition, error: LogError) -> None:
+    def _give_up(self, directory: OpenDirectory, partition: TopicPartition, error: LogError) -> None:
         self._uncleanable.add(partition)
+        if isinstance(error, CorruptionError) and error.file.startswith(f"{partition.folder}/"):
+            file = f"{directory.path}/{error.file}"
+            error = type(error)(file, error.position, error.expected, error.found, error.remedy)
         self._reporter.failed(error)
 
     def _retain_compacted(self) -> None:

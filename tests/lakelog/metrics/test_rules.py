@@ -87,6 +87,10 @@ def test_a_topic_has_its_own_rules_and_the_others_of_all(tmp_path: Path) -> None
             "line 1, disk.free.percent: the warning 5 comes after the critical limit 10. Give a warning of at least 10.",
         ),
         (
+            "disk.free.percent: {warning: 150}",
+            "line 1, disk.free.percent: expected a percentage, at most 100; found 150.",
+        ),
+        (
             "topics:\n  a: {versions: {warning: 2, critical: 1}}",
             "line 2, topics.a.versions: the warning 2 comes after the critical limit 1.",
         ),

@@ -410,6 +410,11 @@ def test_damage_costs_only_itself_unless_kafkas_way_is_asked_for(lakelog, tmp_pa
     ended = lakelog("log-manager", "--config", properties(tmp_path, data), "--once", *options)
     assert ended.status == 4
     assert f"a-0/{14:020d}.log at position 0" in ended.err
+    deleted = ", ".join(f"{base:020d}.log" for base in range(21, 60, 7))
+    rest = (
+        f"The log now ends at offset 14: the offsets 14 to 59 are gone. These later segments were deleted: {deleted}."
+    )
+    assert (rest in ended.err) == truncates
     left = [number for number in range(60) if number != 14] if not truncates else range(14)
     assert records(data) == [(b"k%d" % number, b"%064d" % number) for number in left]
 

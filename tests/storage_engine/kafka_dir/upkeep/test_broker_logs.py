@@ -358,6 +358,7 @@ def test_a_log_that_cannot_be_compacted_is_reported_once_and_the_others_are_comp
     manager = Manager(data)
     manager.once()
     assert [type(error) for error in manager.told.errors] == [CorruptionError]
+    assert manager.told.errors[0].place.startswith(f"{data}/a-0/00000000000000000007.log at position ")
     assert size(data / "a-0") == before
     assert size(data / "b-0") < before / 3
 
