@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -291,3 +292,18 @@ def test_snapshots_stay_what_they_were_at_the_roll(lakelog, tmp_path: Path) -> N
     after = {path.name: path.read_bytes() for path in shown.glob("*.snapshot")}
     assert after == {name: before[name] for name in after}
     assert len(after) == len(before)
+
+
+def test_records_that_a_log_has_lost_are_named(lakelog, tmp_path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(GOLDEN / "compact.before/data", data)
+    newest = max((data / "compact-0").glob("*.log"))
+    newest.unlink()
+    ended = lakelog("compact", "--kafka-dir", str(data), "--topic", "compact")
+    assert ended.status == 4
+    assert (
+        f"{data}/compact-0: the recovery point is 4000 (recovery-point-offset-checkpoint), but the log ends"
+        in ended.err
+    )
+    assert f"the records from {int(newest.stem)} on are lost" in ended.err
+    assert json.loads((data / ".kafka_cleanshutdown").read_text())["brokerEpoch"] == -1
