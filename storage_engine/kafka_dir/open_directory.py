@@ -155,10 +155,10 @@ class OpenDirectory:
             self.storage.sync_names("")
 
     def add(self, partition: TopicPartition, log: PartitionLog) -> None:
-        """Add a log that was loaded. If a checkpoint proves records above the log's end, the report of the log gets this
+        """Add a log that was loaded. If the recovery point is above the log's end, the report of the log gets this
         loss."""
         self.logs[partition] = log
-        lost = lost_end(partition, log.log_end_offset, self.recovery_points, self.high_watermarks)
+        lost = lost_end(partition, log.log_end_offset, self.recovery_points)
         if lost is not None:
             log.report.lost.append(lost)
 

@@ -7,13 +7,12 @@ values.
 Some files of a log directory prove that a log once had records:
 
     recovery-point-offset-checkpoint     the log was durable below this offset
-    replication-offset-checkpoint        the records below the high watermark were replicated, and consumers could read them
     .index, .timeindex                   an entry stands for a batch in the .log
 
-A broker lowers both checkpoints after it has truncated a log, and retention deletes the newest segment only after the next
-segment exists. So in an undamaged directory, no checkpoint is above the end of its log. A checkpoint that is below the
-end is normal. A crash can lose records below the high watermark: with acks=1, a record is acknowledged before it is
-synced. The functions read files and change nothing.
+A broker lowers the recovery point after it has truncated a log, and retention deletes the newest segment only after the
+next segment exists. So in an undamaged directory, no recovery point is above the end of its log. A recovery point below
+the end is normal. The high watermark proves nothing: it can be above the end after a crash. The functions read files and
+change nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from storage_engine.errors import CorruptionError, ExitStatus, LogError, LostRecordsError, NotFoundError
-from storage_engine.log.checkpoint import HIGH_WATERMARKS, RECOVERY_POINTS, decode_offsets
+from storage_engine.log.checkpoint import RECOVERY_POINTS, decode_offsets
 from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, is_offset_name, offset_name
 from storage_engine.storage import Directory, FolderEntry
 
@@ -122,25 +121,22 @@ class EmptiedSegment:
 
 @dataclass(frozen=True)
 class LostEnd:
-    """The end of a log that is missing, although a checkpoint proves that it existed.
+    """The end of a log that is missing, although the recovery point proves that it existed.
 
     folder: the folder of the partition.
-    checkpoint: the name of the file with the larger offset.
-    proven_offset: the offset in this file.
+    proven_offset: the recovery point.
     end_offset: the end of the log.
     """
 
     folder: str
-    checkpoint: str
     proven_offset: int
     end_offset: int
 
     def error_in(self, directory: str) -> LogError:
         """The loss as an error. directory: the path of the log directory."""
-        noun = "recovery point" if self.checkpoint == RECOVERY_POINTS else "high watermark"
         return LostRecordsError(
             f"{directory}/{self.folder}",
-            f"the {noun} is {self.proven_offset} ({self.checkpoint}), but the log ends at offset {self.end_offset}: the"
+            f"the recovery point is {self.proven_offset} ({RECOVERY_POINTS}), but the log ends at offset {self.end_offset}: the"
             f" records from {self.end_offset} on are lost",
             "Restore the log from a backup or a replica.",
         )
@@ -176,17 +172,10 @@ class RecoveryReport:
         return ExitStatus.PARTIAL if self.losses else ExitStatus.DONE
 
 
-def lost_end(
-    partition: tuple[str, int], end_offset: int, recovery_points: Offsets, high_watermarks: Offsets
-) -> LostEnd | None:
-    """The records that are missing at the end of a log; None if no checkpoint is above the end."""
-    proven = [
-        (recovery_points.get(partition, 0), RECOVERY_POINTS),
-        (high_watermarks.get(partition, 0), HIGH_WATERMARKS),
-    ]
-    offset, checkpoint = max(proven, key=lambda each: each[0])
-    folder = f"{partition[0]}-{partition[1]}"
-    return LostEnd(folder, checkpoint, offset, end_offset) if offset > end_offset else None
+def lost_end(partition: tuple[str, int], end_offset: int, recovery_points: Offsets) -> LostEnd | None:
+    """The records that are missing at the end of a log; None if the recovery point is not above the end."""
+    offset = recovery_points.get(partition, 0)
+    return LostEnd(f"{partition[0]}-{partition[1]}", offset, end_offset) if offset > end_offset else None
 
 
 def emptied_segments(storage: Directory, folder: str, entries: Mapping[str, FolderEntry]) -> Iterator[EmptiedSegment]:
@@ -211,7 +200,7 @@ def lost_in(directory: LogDirectory, found: Sequence[FoundPartition]) -> Iterato
         StorageError: a file cannot be read.
     """
     storage, path = directory.storage, str(directory.path)
-    recovery_points, high_watermarks = (_offsets(directory, file) for file in (RECOVERY_POINTS, HIGH_WATERMARKS))
+    recovery_points = _offsets(directory, RECOVERY_POINTS)
     for each in found:
         folder, start = each.name.folder, each.state.log_start_offset
         entries = {entry.name: entry for entry in storage.entries(folder)}
@@ -220,7 +209,7 @@ def lost_in(directory: LogDirectory, found: Sequence[FoundPartition]) -> Iterato
             for emptied in emptied_segments(storage, folder, entries)
             if emptied.end_offset > start
         )
-        end = lost_end(each.name, each.state.high_watermark, recovery_points, high_watermarks)
+        end = lost_end(each.name, each.state.high_watermark, recovery_points)
         if end is not None:
             yield end.error_in(path)
 

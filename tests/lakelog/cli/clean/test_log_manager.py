@@ -275,22 +275,6 @@ def test_a_log_that_ends_below_a_checkpoint_is_named(
         f" {end}: the records from {end} on are lost. Restore the log from a backup or a replica.\n"
     )
     assert json.loads((data / ".kafka_cleanshutdown").read_text())["brokerEpoch"] == -1
-    again = lakelog(*command)  # the high watermark stays as the broker wrote it
-    assert again.status == 4
-    assert f"the high watermark is 300 (replication-offset-checkpoint), but the log ends at offset {end}" in again.err
-
-
-def test_after_a_crash_lost_records_below_the_high_watermark_are_named(lakelog, tmp_path) -> None:
-    data = broken_copy(tmp_path, crashed=True)
-    remove_newest_segment(data / "multi-0")
-    checkpoint = data / "recovery-point-offset-checkpoint"
-    checkpoint.write_text(checkpoint.read_text().replace("multi 0 300\n", "multi 0 127\n"))
-    ended = lakelog("log-manager", "--config", properties(tmp_path, data), "--once")
-    assert ended.status == 4
-    assert (
-        "multi-0: the high watermark is 300 (replication-offset-checkpoint), but the log ends at offset 254"
-        in ended.err
-    )
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
