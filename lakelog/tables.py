@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -148,7 +147,7 @@ def _request(
     values: SchemaTexts,
     keys: SchemaTexts,
 ) -> FreshRequest:
-    from pipeline.delta.fresh.snapshot import FreshRequest
+    from pipeline.delta.fresh.snapshot import FreshRequest, table_uri
 
     if table is not None and not isinstance(table, str | os.PathLike):
         raise refused("table", "expected a path or a URI", table, "Give the path or the URI of the table.")
@@ -157,7 +156,5 @@ def _request(
         if text == "" or not isinstance(text, str | None):
             found = type(text).__name__ if text != "" else "an empty text"  # a registry's URL may contain a password
             raise ConfigError(name, f"found {found}", "Write the text of the setting, or leave out this argument.")
-    path = os.fspath(table) if table is not None else f"tables/{topic}"
-    if "://" not in path and not Path(path).is_absolute():
-        path = f"{topics.storage.uri}/{path}"
+    path = table_uri(topics.storage, os.fspath(table) if table is not None else f"tables/{topic}")
     return FreshRequest(topics.storage, topics.chain(topic), topic, topic_id, path, *values, *keys)

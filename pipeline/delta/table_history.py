@@ -114,6 +114,14 @@ class DeltaLog:
         """The newest version; None if there is no table."""
         return self._recent[0] if self._recent else None
 
+    def without_commit(self, version: int) -> ExportRefusedError:
+        """The error for a version that the log does not have."""
+        return ExportRefusedError(
+            self._table,
+            f"has no commit of version {version} in its log",
+            f"Choose a version from {self.versions[-1]} to {self.newest}.",
+        )
+
     def _list(self, after: str = "") -> list[int]:
         """The versions in the part of the log after a key, the newest first."""
         keys = [file.key for file in self._storage.list(_FOLDER, after)]

@@ -134,7 +134,7 @@ def _export_once(context: JobContext) -> JobReport:
         warnings = gap_warnings(result.plan)
         warnings += skipping_warnings
         if wanted.jdbc is None:
-            result = replace(result, table_version=_describe(context, target, warnings) or result.table_version)
+            result = replace(result, table_version=_describe(context, target, result.table_version, warnings))
         return export_report(target, wanted.shown_table, result, warnings)
     compacted = any(part.first_dirty_offset for part in state.partitions)
     warnings = export_warnings(result, target, compacted, to_database=wanted.jdbc is not None)
@@ -150,7 +150,7 @@ def _export_once(context: JobContext) -> JobReport:
         )
     if wanted.jdbc is None:
         warnings += skipping_warnings
-        result = replace(result, table_version=_describe(context, target, warnings) or result.table_version)
+        result = replace(result, table_version=_describe(context, target, result.table_version, warnings))
     return export_report(target, wanted.shown_table, result, warnings)
 
 
@@ -203,13 +203,15 @@ def _fit_skipping(target: Export, warnings: list[str]) -> bool:
     return False
 
 
-def _describe(context: JobContext, target: Export, warnings: list[str]) -> int | None:
+def _describe(context: JobContext, target: Export, version: int | None, warnings: list[str]) -> int | None:
     """Write the descriptions of the model into the Delta table, and register the table in its catalog. An error of the
-    comments is added to `warnings`, because the rows are exported. Returns the version with the comments; None if they
-    needed no new version."""
-    version = None
+    comments is added to `warnings`, because the rows are exported. Returns the version with the comments.
+
+    Args:
+        version: the version with the rows.
+    """
     try:
-        version = write_comments(target)
+        version = write_comments(target) or version
     except LogError as error:
         warnings.append(f"the comments of the columns are not those of the model: {error}")
     register_name(context, target.table)
@@ -380,7 +382,7 @@ def _rebuild(
         warnings.append(
             f"the rebuild is done, but its positions or the fields of its model could not be recorded: {error}"
         )
-    described = _describe(context, target, warnings) or result.exported.table_version
+    described = _describe(context, target, result.exported.table_version, warnings)
     result = replace(result, exported=replace(result.exported, table_version=described))
     return rebuild_report(target, wanted.table, result, warnings)
 

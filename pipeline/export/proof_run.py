@@ -14,7 +14,13 @@ from deltalake import DeltaTable
 from lakelog.dead_letter_tables import export_dead_letters_key
 from lakelog.delta_options import delta_options
 from pipeline.delta.export_plan import Export, offset_ranges
-from pipeline.delta.fresh.snapshot import existing_export, exported_head, require_compatible, require_schemas
+from pipeline.delta.fresh.snapshot import (
+    existing_export,
+    exported_head,
+    require_compatible,
+    require_schemas,
+    table_uri,
+)
 from pipeline.delta.proof.exported_table import open_exported_table
 from pipeline.delta.proof.proving import Proof, prove_table
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
@@ -141,7 +147,7 @@ def prove_table_of(context: JobContext, topic: str, table: str, version: int | N
         ConfigError: the topic's schemas are missing, or are not those of the export.
         LogError: the proof could not be made.
     """
-    path = table if "://" in table or table.startswith("/") else f"{context.storage.uri}/{table}"
+    path = table_uri(context.storage, table)
     state = context.topics.state(topic)
     exported = exported_head(path, version)
     with deltalake_errors(path, "Nothing was changed.", "cannot be read"):

@@ -192,12 +192,12 @@ class LogDirectory:
         Raises:
             CorruptionError: the file is malformed. A broker would stop, too.
         """
-        return self._checkpoint(LOG_STARTS)
+        return self.checkpoint(LOG_STARTS)
 
     @cached_property
     def first_dirty_offsets(self) -> dict[tuple[str, int], int]:
         """The contents of the cleaner-offset-checkpoint. Raises the errors of log_start_offsets."""
-        return self._checkpoint(FIRST_DIRTY_OFFSETS)
+        return self.checkpoint(FIRST_DIRTY_OFFSETS)
 
     def inspect(self, name: TopicPartition) -> FoundPartition:
         """Determine the contents of a partition.
@@ -211,12 +211,11 @@ class LogDirectory:
 
     def reader(self, found: FoundPartition) -> LogReader:
         """A reader of a partition that `inspect` found."""
-        return LogReader(
-            self.storage, found.state, lambda segment: f"{found.name.folder}/{segment.name}",
-            f"{self.path}, partition {found.name.folder}",
-        )  # fmt: skip
+        place = f"{self.path}, partition {found.name.folder}"
+        return LogReader(self.storage, found.state, lambda segment: f"{found.name.folder}/{segment.name}", place)
 
-    def _checkpoint(self, file: str) -> dict[tuple[str, int], int]:
+    def checkpoint(self, file: str) -> dict[tuple[str, int], int]:
+        """The contents of a checkpoint; empty if there is none. Raises the errors of log_start_offsets."""
         try:
             return decode_offsets(self.storage.read(file), str(self.path / file))
         except NotFoundError:

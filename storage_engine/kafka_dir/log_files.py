@@ -14,7 +14,7 @@ from dataclasses import replace
 from storage_engine.config import INT_MAX
 from storage_engine.errors import CorruptionError
 from storage_engine.kafka_dir.recovery_report import RecoveryReport
-from storage_engine.log.filenames import INDEX_SUFFIXES, LOG, SNAPSHOT, is_offset_name, offset_name
+from storage_engine.log.filenames import INDEX_SUFFIXES, LOG, SNAPSHOT, is_offset_name, offset_name, offsets_in
 from storage_engine.log.segment_reader import READ_BYTES
 from storage_engine.record.decoding import NO_END
 from storage_engine.storage import Directory, FolderEntry
@@ -86,8 +86,7 @@ class LogFiles:
 
     def snapshot_offsets(self) -> list[int]:
         """The offsets that have a .snapshot, sorted."""
-        stems = [name.removesuffix(SNAPSHOT) for name in self.entries if name.endswith(SNAPSHOT)]
-        return sorted(int(stem) for stem in stems if is_offset_name(stem))
+        return offsets_in(self.entries, SNAPSHOT)
 
     def pieces(self, key: str, start: int, end: int) -> Iterator[bytes]:
         """The bytes of a range of a file, in pieces of bounded size."""

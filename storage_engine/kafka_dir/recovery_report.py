@@ -23,16 +23,13 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from storage_engine.errors import CorruptionError, ExitStatus, LogError, LostRecordsError, NotFoundError
-from storage_engine.log.checkpoint import RECOVERY_POINTS, decode_offsets
-from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, is_offset_name, offset_name
+from storage_engine.errors import CorruptionError, ExitStatus, LogError, LostRecordsError
+from storage_engine.log.checkpoint import RECOVERY_POINTS
+from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, offset_name, offsets_in
 from storage_engine.storage import Directory, FolderEntry
 
 if TYPE_CHECKING:
     from storage_engine.kafka_dir.log_directory import FoundPartition, LogDirectory
-
-Offsets = Mapping[tuple[str, int], int]
-"""The contents of a checkpoint."""
 
 
 class CutReason(StrEnum):
@@ -100,14 +97,8 @@ class LostSegment:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class EmptiedSegment:
-    """A segment in the middle of a log, whose .log is empty although its indexes have entries. The fields are those of
-    LostSegment."""
-
-    file: str
-    base_offset: int
-    end_offset: int
+class EmptiedSegment(LostSegment):
+    """A segment in the middle of a log, whose .log is empty although its indexes have entries."""
 
     def error_in(self, directory: str) -> LogError:
         """The loss as an error. directory: the path of the log directory."""
@@ -159,10 +150,10 @@ class RecoveryReport:
     rebuilt: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
-    lost: list[LostSegment | EmptiedSegment | LostEnd] = field(default_factory=list)
+    lost: list[LostSegment | LostEnd] = field(default_factory=list)
 
     @property
-    def losses(self) -> list[Cut | LostSegment | EmptiedSegment | LostEnd]:
+    def losses(self) -> list[Cut | LostSegment | LostEnd]:
         """The cuts that a crash does not explain, and the missing records."""
         return [*(cut for cut in self.cuts if cut.fate is not CutReason.TORN_TAIL), *self.lost]
 
@@ -172,7 +163,9 @@ class RecoveryReport:
         return ExitStatus.PARTIAL if self.losses else ExitStatus.DONE
 
 
-def lost_end(partition: tuple[str, int], end_offset: int, recovery_points: Offsets) -> LostEnd | None:
+def lost_end(
+    partition: tuple[str, int], end_offset: int, recovery_points: Mapping[tuple[str, int], int]
+) -> LostEnd | None:
     """The records that are missing at the end of a log; None if the recovery point is not above the end."""
     offset = recovery_points.get(partition, 0)
     return LostEnd(f"{partition[0]}-{partition[1]}", offset, end_offset) if offset > end_offset else None
@@ -183,8 +176,7 @@ def emptied_segments(storage: Directory, folder: str, entries: Mapping[str, Fold
     indexes are empty, too. The newest segment does not count: its indexes can be preallocated, and a crash can keep
     entries for batches that were not synced.
     """
-    stems = (name.removesuffix(LOG) for name in entries if name.endswith(LOG))
-    for base, following in pairwise(sorted(int(stem) for stem in stems if is_offset_name(stem))):
+    for base, following in pairwise(offsets_in(entries, LOG)):
         name = offset_name(base)
         if entries[name + LOG].size == 0:
             indexes = [storage.read(f"{folder}/{name}{each}") for each in (INDEX, TIME_INDEX) if name + each in entries]
@@ -200,7 +192,7 @@ def lost_in(directory: LogDirectory, found: Sequence[FoundPartition]) -> Iterato
         StorageError: a file cannot be read.
     """
     storage, path = directory.storage, str(directory.path)
-    recovery_points = _offsets(directory, RECOVERY_POINTS)
+    recovery_points = directory.checkpoint(RECOVERY_POINTS)
     for each in found:
         folder, start = each.name.folder, each.state.log_start_offset
         entries = {entry.name: entry for entry in storage.entries(folder)}
@@ -212,10 +204,3 @@ def lost_in(directory: LogDirectory, found: Sequence[FoundPartition]) -> Iterato
         end = lost_end(each.name, each.state.high_watermark, recovery_points)
         if end is not None:
             yield end.error_in(path)
-
-
-def _offsets(directory: LogDirectory, file: str) -> Offsets:
-    try:
-        return decode_offsets(directory.storage.read(file), f"{directory.path}/{file}")
-    except NotFoundError:
-        return {}

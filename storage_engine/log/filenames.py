@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from storage_engine.config import LONG_MAX
@@ -54,6 +55,12 @@ def offset_name(offset: int) -> str:
 def is_offset_name(name: str) -> bool:
     """Whether offset_name returns this name for some offset."""
     return len(name) == _DIGITS and name.isascii() and name.isdigit() and int(name) <= LONG_MAX
+
+
+def offsets_in(names: Iterable[str], suffix: str) -> list[int]:
+    """The offsets of the files with this suffix, sorted. Other names are ignored."""
+    stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
+    return sorted(int(stem) for stem in stems if is_offset_name(stem))
 
 
 def new_segment_name(base_offset: int, version: int, word: str = "") -> str:

@@ -1,4 +1,5 @@
-"""Prints the lines of `lakelog log-manager` and `lakelog recover`: what was loaded, done and closed in log directories.
+"""Prints the lines of `lakelog log-manager` and `lakelog recover`: what was loaded, done and closed in log directories. Also
+has the option that both commands have.
 
 Each line gives the time, the directory or the partition, and the action. With --log-format json, each line is a JSON
 object. If standard output cannot be written, the work continues without the lines. No line contains a part of a record.
@@ -9,7 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from lakelog.cli.output import try_line, write_error
 from lakelog.terminal.log_lines import LogFormat, LogLevel, LogLines
@@ -19,6 +22,14 @@ from storage_engine.quantities import counted
 
 if TYPE_CHECKING:
     from storage_engine.kafka_dir.open_directory import OpenDirectory
+
+TruncateOption = Annotated[
+    bool,
+    typer.Option(
+        "--truncate-at-damage",
+        help="After a crash, end a log at its first damaged byte, as Kafka does. Default: cut out only the damaged bytes.",
+    ),
+]
 
 
 class DirectoryLines:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakelog.cli.clean.directory_lines import DirectoryLines, say_closed, say_loaded
+from lakelog.cli.clean.directory_lines import DirectoryLines, TruncateOption, say_closed, say_loaded
 from lakelog.cli.clean.topic_config_file import read_topic_configs
 from lakelog.cli.stopping import stopped_by_signals
 from lakelog.terminal.log_lines import LogFormat
@@ -53,14 +53,7 @@ def log_manager(
             help="Retain and compact this internal topic, too; may be given several times.",
         ),
     ] = None,
-    truncate_at_damage: Annotated[
-        bool,
-        typer.Option(
-            "--truncate-at-damage",
-            help="After a crash, end a log at its first damaged byte, as Kafka does. Default: cut out only the damaged"
-            " bytes.",
-        ),
-    ] = False,
+    truncate_at_damage: TruncateOption = False,
     log_format: Annotated[
         LogFormat, typer.Option("--log-format", help="text: for people. json: each line is one JSON object.")
     ] = LogFormat.TEXT,

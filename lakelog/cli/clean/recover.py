@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from lakelog.cli.clean.directory_lines import DirectoryLines, say_closed, say_loaded
+from lakelog.cli.clean.directory_lines import DirectoryLines, TruncateOption, say_closed, say_loaded
 from storage_engine.errors import ExitStatus, UsageError
 
 
@@ -26,14 +26,7 @@ def recover(
             help="A plain Kafka log directory. Give the option once for each directory in the broker's log.dirs.",
         ),
     ],
-    truncate_at_damage: Annotated[
-        bool,
-        typer.Option(
-            "--truncate-at-damage",
-            help="After a crash, end a log at its first damaged byte, as Kafka does. Default: cut out only the damaged"
-            " bytes.",
-        ),
-    ] = False,
+    truncate_at_damage: TruncateOption = False,
 ) -> None:
     """Recover the logs of plain Kafka log directories after a crash, and close the directories cleanly.
 

@@ -82,10 +82,6 @@ def settings_with_schemas(topic: str, texts: GivenSchemas, root: str | None, con
     options: dict[tuple[str, ...], tuple[object, str]] = {
         ("topics", topic, key): given for key, given in values.items() if given[0] is not None
     }
-    if root is None and conf is None:
-        raise UsageError(
-            "--root", "no root is given", "Give --root, LAKELOG_ROOT, or --conf with a file that has the key root."
-        )
     return load_settings(
         conf, (), root, os.environ, lambda found: read_broker_settings(open_storage(found.root)), options=options
     )

@@ -115,6 +115,11 @@ class Snapshot:
         )
 
 
+def table_uri(storage: Storage, table: str) -> str:
+    """The path or URI of a table. A relative path begins at the root."""
+    return table if "://" in table or table.startswith("/") else f"{storage.uri}/{table}"
+
+
 def exported_head(table: str, version: int | None = None) -> ExportedHead:
     """A version of the table at a path or URI, with the stamp of its rows.
 
@@ -129,11 +134,7 @@ def exported_head(table: str, version: int | None = None) -> ExportedHead:
     if log.newest is None:
         raise ExportRefusedError(table, "there is no table", "Check the path, or run the export first.")
     if version is not None and version not in log.versions:
-        raise ExportRefusedError(
-            table,
-            f"has no commit of version {version} in its log",
-            f"Choose a version from {log.versions[-1]} to {log.newest}.",
-        )
+        raise log.without_commit(version)
     commits = (commit for commit in log.commits() if version is None or commit.version <= version)
     head = find_head(commits, lambda: log.versions[-1], lambda _: True)
     if head.current is None:

@@ -49,6 +49,11 @@ class Places:
         """The lowest offset of each partition."""
         return {int(each): int(self.offsets[self.partitions == each].min()) for each in np.unique(self.partitions)}
 
+    def are_below(self, limits: Mapping[int, int]) -> npt.NDArray[np.bool_]:
+        """Which of the places are below the offset of their partition, bool of shape (rows,)."""
+        numbers, at = np.unique(self.partitions, return_inverse=True)
+        return self.offsets < np.array([limits.get(int(each), 0) for each in numbers], np.int64)[at]
+
     def find(self, partitions: Numbers, offsets: Numbers) -> Numbers:
         """The index of each of these places, int64 of shape (places,); -1 if the place is not here."""
         found = np.full(len(offsets), -1, np.int64)
@@ -104,11 +109,10 @@ def compare_columns(
 
 def _older_rows(column: str, places: Places, later: LaterColumns) -> OlderRows:
     """The rows that may be older than a column, or than a field inside it."""
-    limits = {path_of(each): found for each, found in later.added.items() if path_of(each)[0] == column}
     by_field = {}
-    for path, offsets in limits.items():
-        numbers, at = np.unique(places.partitions, return_inverse=True)
-        by_field[path] = places.offsets < np.array([offsets.get(int(each), 0) for each in numbers], np.int64)[at]
+    for path, limits in ((path_of(each), limits) for each, limits in later.added.items()):
+        if path[0] == column:
+            by_field[path] = places.are_below(limits)
     not_compared = frozenset(path_of(each) for each in later.not_compared)
     return OlderRows(by_field, not_compared, np.zeros(len(places), np.bool_))
 

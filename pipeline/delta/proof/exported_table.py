@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 
 from lakelog.delta.rows import count_rows, open_rows
 from lakelog.delta_options import delta_options
@@ -18,7 +18,7 @@ from pipeline.delta.chain.stamp_chain import Chain
 from pipeline.delta.export_plan import Export, ExportRefusedError, TableSchemaError
 from pipeline.delta.proof.compared_rows import AddedColumns, LaterColumns
 from pipeline.delta.proof.slices import Slice
-from pipeline.delta.rows.field_paths import Field, FieldPath, fields_in_arrow, path_of
+from pipeline.delta.rows.field_paths import Field, FieldPath, fields_in_json, outermost
 from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, nullable_columns, table_columns
 from pipeline.delta.table_history import Commit, DeltaLog, find_head, replaces_all_rows, stamp_in
 from pipeline.delta.table_stamp import (
@@ -176,11 +176,7 @@ def open_exported_table(export: Export, version: int | None) -> ExportedTable:
     wanted = log.newest if version is None else version
     commits = [commit for commit in log.commits() if commit.version <= wanted]
     if not commits or commits[0].version != wanted:
-        raise ExportRefusedError(
-            export.table,
-            f"has no commit of version {wanted} in its log",
-            f"Choose a version from {log.versions[-1]} to {log.newest}.",
-        )
+        raise log.without_commit(wanted)
     head = find_head(commits, lambda: commits[-1].version, lambda _: True)
     if head.current is None and not head.is_new:
         raise ExportRefusedError(
@@ -190,8 +186,8 @@ def open_exported_table(export: Export, version: int | None) -> ExportedTable:
         )
     with deltalake_errors(export.table, _REMEDY, _FAILED):
         table = DeltaTable(export.table, version=wanted, storage_options=delta_options(export.table))
-        types = pa.schema(table.schema().to_arrow())
-    there = types.names
+        types = table.schema()
+    there = [each.name for each in types.fields]
     columns = [each for each in table_columns(export) if each.name in there and each.name != DIGEST.name]
     columns = nullable_columns(pa.schema(columns))
     missing = [name for name in COORDINATES.names if name not in there]
@@ -202,17 +198,16 @@ def open_exported_table(export: Export, version: int | None) -> ExportedTable:
             "Check the setting that names the table.",
         )
     others: list[Field] = [name for name in there if name not in (*columns.names, DIGEST.name)]
-    in_table, in_model = fields_in_arrow(types), fields_in_arrow(columns)
-    others += sorted(_inner(in_table - in_model, columns.names))
-    absent = frozenset(_inner(in_model - in_table, columns.names))
+    in_table, in_model = fields_in_json(types.to_json()), fields_in_json(Schema.from_arrow(columns).to_json())
+    others += sorted(_inner(in_table - in_model))
+    absent = frozenset(_inner(in_model - in_table))
     added, letters = added_columns(commits), _open_letters(export, head)
     return ExportedTable(export.table, head, table, columns, there, others, absent, commits, added, letters)
 
 
-def _inner(fields: Collection[Field], columns: Collection[str]) -> list[FieldPath]:
-    """The fields inside these columns, without the fields inside fields that are listed themselves."""
-    paths = [each for each in map(path_of, fields) if len(each) > 1 and each[0] in columns]
-    return [path for path in paths if not any(path[:length] in paths for length in range(2, len(path)))]
+def _inner(fields: Collection[Field]) -> list[FieldPath]:
+    """The fields inside columns that are not listed themselves."""
+    return [each for each in outermost(fields) if not isinstance(each, str)]
 
 
 def added_columns(commits: Iterable[Commit]) -> AddedColumns:

@@ -12,10 +12,8 @@ field:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
-
-import pyarrow as pa
 
 FieldPath = tuple[str, ...]
 Field = str | FieldPath
@@ -55,23 +53,7 @@ def _in_json(node: Any, outer: FieldPath) -> Iterator[FieldPath]:
         yield from _in_json(node["valueType"], (*outer, VALUE))
 
 
-def fields_in_arrow(schema: pa.Schema) -> frozenset[Field]:
-    """The columns of a schema of Arrow, and the fields inside them."""
-    return frozenset(field_of(path) for each in schema for path in _in_arrow(each, ()))
-
-
-def _in_arrow(field: pa.Field, outer: FieldPath) -> Iterator[FieldPath]:
-    path = (*outer, field.name)
-    yield path
-    yield from _inside(field.type, path)
-
-
-def _inside(kind: pa.DataType, path: FieldPath) -> Iterator[FieldPath]:
-    if pa.types.is_struct(kind):
-        for number in range(kind.num_fields):
-            yield from _in_arrow(kind.field(number), path)
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        yield from _inside(kind.value_type, (*path, ELEMENT))
-    elif pa.types.is_map(kind):
-        yield from _inside(kind.key_type, (*path, KEY))
-        yield from _inside(kind.item_type, (*path, VALUE))
+def outermost(fields: Collection[Field]) -> list[Field]:
+    """The columns and fields, without the fields inside those that are listed themselves."""
+    paths = set(map(path_of, fields))
+    return [field_of(path) for path in paths if not any(path[:length] in paths for length in range(1, len(path)))]

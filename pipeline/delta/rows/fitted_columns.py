@@ -8,17 +8,13 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from pipeline.delta.rows.field_paths import Field, fields_in_json, path_of
+from pipeline.delta.rows.field_paths import Field, fields_in_json, outermost
 
 
 def absent_fields(there: StructType, given: StructType) -> list[Field]:
     """The columns of a table, and the fields inside its columns, that rows do not have. Fields inside an absent column or
     field are left out."""
-    absent = fields_in_json(there.json()) - fields_in_json(given.json())
-    paths = {path_of(each) for each in absent}
-    return [
-        each for each in absent if not any(path_of(each)[:length] in paths for length in range(1, len(path_of(each))))
-    ]
+    return outermost(fields_in_json(there.json()) - fields_in_json(given.json()))
 
 
 def fitted(column: Column, given: DataType, there: DataType) -> Column:

@@ -37,7 +37,7 @@ from storage_engine.kafka_dir.upkeep.task_opening import (
 )
 from storage_engine.kafka_dir.upkeep.treatment import Treatment, treat_topics
 from storage_engine.log.checkpoint import LOCK
-from storage_engine.log.filenames import LOG, is_offset_name
+from storage_engine.log.filenames import LOG, offsets_in
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.log.segment_retention import RetentionPlan, decide_retention
 from storage_engine.storage.record_locks import is_locked
@@ -169,9 +169,7 @@ class _Planning:
             planned.to_recover = [self._to_recover(each) for each in sorted(opened)]
 
     def _to_recover(self, partition: TopicPartition) -> LogToRecover:
-        names = (entry.name for entry in self._directory.storage.entries(partition.folder))
-        stems = (name.removesuffix(LOG) for name in names if name.endswith(LOG))
-        bases = sorted(int(stem) for stem in stems if is_offset_name(stem))
+        bases = offsets_in((entry.name for entry in self._directory.storage.entries(partition.folder)), LOG)
         point = self._survey.recovery_points.get(partition, 0)
         trusted = max(0, bisect_right(bases, point) - 1)
         log = LogToRecover(partition, len(bases), len(bases) - trusted, point)

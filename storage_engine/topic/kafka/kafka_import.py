@@ -8,8 +8,8 @@ import appends the later batches (topic.kafka.continued_topic).
 
 Only the .log files of the directory are needed: indexes are derived from them, and every CRC is checked. A crash can
 leave an incomplete batch at the end of a log. This batch is not imported. A log that lacks records below its recovery
-point or high watermark is refused. By default, files are copied. With `move`,
-files are linked, and the directory's files are deleted after the commit.
+point is refused. By default, files are copied. With `move`, files are linked, and the directory's files are deleted
+after the commit.
 
 An imported topic becomes visible when one version of its state is committed. A crash before this commit leaves files
 that no version names. A crash after this commit can leave moved files in the directory. The next import finds no new

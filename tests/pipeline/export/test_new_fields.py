@@ -5,7 +5,6 @@ restart.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from jobs.export import export
 from pipeline.export import several_exports
 from pipeline.export.export_request import add_export_options
 from pipeline.job import run_job
-from pipeline.stop_request import StopRequest
+from tests.pipeline.export.test_several_exports import between_runs
 from tests.schemas.avro.avro_values import Schema, encoded, record, with_id
 
 OLD = record(("id", "string"))
@@ -44,14 +43,7 @@ def test_a_field_that_is_added_to_the_schema_appears_without_a_restart(
 
     steps: list[Callable[[], None]] = [new_field, lambda: append(2, NEW, {"id": "a", "more": "y"})]
 
-    def next_step(stop: StopRequest, seconds: float) -> None:
-        time.sleep(seconds)
-        if steps:
-            steps.pop(0)()
-        else:
-            stop.asked = True
-
-    monkeypatch.setattr(StopRequest, "wait", next_step)
+    between_runs(monkeypatch, steps)
     monkeypatch.setattr(several_exports, "_SHORTEST_SECONDS", 0.0)
     reader.write_text(json.dumps(OLD))
     for name in ("a", "c"):

@@ -164,6 +164,19 @@ def test_each_export_makes_the_table_that_it_makes_alone(place: Place, run: Call
     assert place.tables() == TABLES | {"newest": [("a", 3), ("d", 5)]}
 
 
+def between_runs(monkeypatch: pytest.MonkeyPatch, steps: list[Callable[[], None]]) -> None:
+    """Let a job with a trigger do one of the steps after each run, and end after the last."""
+
+    def next_step(stop: StopRequest, seconds: float) -> None:
+        time.sleep(seconds)
+        if steps:
+            steps.pop(0)()
+        else:
+            stop.asked = True
+
+    monkeypatch.setattr(StopRequest, "wait", next_step)
+
+
 def test_each_run_prints_its_warnings(place: Place, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The report at the end shows only the last ones."""
     monkeypatch.setattr(several_exports, "_MOST_WARNINGS", 2)
@@ -186,14 +199,7 @@ def test_each_run_prints_its_warnings(place: Place, run: Callable[..., Any], mon
     ]
     steps += [lose_a_visit, nothing]
 
-    def next_step(stop: StopRequest, seconds: float) -> None:
-        time.sleep(seconds)
-        if steps:
-            steps.pop(0)()
-        else:
-            stop.asked = True
-
-    monkeypatch.setattr(StopRequest, "wait", next_step)
+    between_runs(monkeypatch, steps)
     settings = ["--set", "exports.visits.trigger=1 millisecond", "--set", "exports.visits.max.dead.letter.share=1"]
     status, result, told = run("--only", "visits", *settings)
     gap = "partition 0: retention deleted offsets 7 to 7 before they were exported"
