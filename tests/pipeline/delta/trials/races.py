@@ -17,7 +17,8 @@ must have exported each record once. If all exports of a race lost, or if record
 more export runs before the comparison.
 
 deltalake's OPTIMIZE damages a table if another OPTIMIZE replaces the same files at that time (decision 0052), so only one
-process of a race joins files. The tables are plain, partitioned, or have deletion vectors.
+process of a race joins files. The tables are plain, partitioned, or have deletion vectors. After a violation, the next
+race has a new table; --keep copies the root of the wrong one, with the tasks and the outcomes of the race.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from pathlib import Path
 
 from tests.memory_folder import use_memory
@@ -73,9 +75,10 @@ class Figures:
 class Races:
     """The processes, and the races. A race is chosen by the seed, but its outcome also depends on the machine."""
 
-    def __init__(self, folder: Path, seed: int, *, only_small: bool = False) -> None:
+    def __init__(self, folder: Path, seed: int, *, only_small: bool = False, kept: Path | None = None) -> None:
         """
         Args:
+            kept: the folder for copies of the roots of wrong races.
             only_small: the export by Spark is a small export, too, and the table exists before the first race. (If another
                 export is just creating the table, a small export needs Spark.)
         """
@@ -83,25 +86,26 @@ class Races:
         self._folder = folder
         self._chance = random.Random(seed)
         self._only_small = only_small
+        self._kept = kept
         self._seconds = {SPARK: 1.0, SMALL: 0.2}
         self._workers: dict[str, Worker] = {}
 
     def run(self, races: int) -> Iterator[Figures]:
-        """Run races, with a new table after each RACES_OF_A_TABLE. Yields the figures after each race."""
+        """Run races, with a new table after RACES_OF_A_TABLE or a violation. Yields the figures after each race."""
+        figures, tables = self.figures, cycle(TABLES[:2] if self._only_small else TABLES)
         with ExitStack() as stack:
             for name in (SPARK, SMALL, JOINER) if self._only_small else (SPARK, SMALL, OTHER_SMALL, JOINER):
                 self._workers[name] = stack.enter_context(Worker())
-            for first in range(0, races, RACES_OF_A_TABLE):
-                tables = TABLES[:2] if self._only_small else TABLES
-                mode, layout = tables[first // RACES_OF_A_TABLE % len(tables)]
-                root = self._folder / f"root-{first}"
-                orders = Orders(str(root), mode, layout)
+            while figures.races < races:
+                root = self._folder / f"root-{figures.races}"
+                orders = Orders(str(root), *next(tables))
                 if self._only_small:
                     orders.append(1, self._chance)
                     self._workers[SMALL].run(Task("export", orders.settings()))
-                for _ in range(min(RACES_OF_A_TABLE, races - first)):
+                last, found = min(figures.races + RACES_OF_A_TABLE, races), len(figures.violations)
+                while figures.races < last and len(figures.violations) == found:
                     self.race(orders)
-                    yield self.figures
+                    yield figures
                 shutil.rmtree(root)
 
     def race(self, orders: Orders) -> None:
@@ -123,7 +127,7 @@ class Races:
         exported = sum(_records(done) for done in ended.values())
         if appends_more or WON not in outcomes.values():
             self.figures.repeated += WON not in outcomes.values()
-            last = self._workers[SMALL].run(Task("export", orders.settings()))
+            last = ended["last export"] = self._workers[SMALL].run(Task("export", orders.settings()))
             outcomes["last export"] = _outcome(last)
             exported += _records(last)
         problems = orders.problems()
@@ -134,6 +138,9 @@ class Races:
         self.figures.outcomes.update(outcomes.items())
         table = " ".join((orders.mode, *orders.layout))
         self.figures.violations += [f"race {self.figures.races} ({table}): {each}" for each in problems]
+        if problems and self._kept:
+            copy = shutil.copytree(orders.root, self._kept / f"race-{self.figures.races}", symlinks=True)
+            (copy / "race.txt").write_text("".join(f"{name}: {done}\n" for name, done in ended.items()))
 
     def _tasks(self, orders: Orders) -> dict[str, Task]:
         """The racers of the next race."""
@@ -192,11 +199,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--races", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--keep", type=Path, help="a folder for the roots of wrong races")
     options = parser.parse_args()
     use_memory()
     begun, shown = time.monotonic(), 0
     with tempfile.TemporaryDirectory() as folder:
-        for figures in Races(Path(folder), options.seed).run(options.races):
+        for figures in Races(Path(folder), options.seed, kept=options.keep).run(options.races):
             for each in figures.violations[shown:]:
                 print(each, flush=True)
             shown = len(figures.violations)
