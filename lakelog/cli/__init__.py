@@ -76,6 +76,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from storage_engine.errors import ExitStatus, LogError
+from storage_engine.program_name import set_program_name
 
 _INTERRUPTED = 128 + signal.SIGINT
 """The status that a shell reports for a process that Ctrl-C ended."""
@@ -94,6 +95,7 @@ def _run() -> NoReturn:
     from lakelog.cli.app import command
     from lakelog.cli.output import OutputClosed
 
+    set_program_name(" ".join(["lakelog", *sys.argv[1:2]]))
     try:
         command()(prog_name="lakelog")
     except OutputClosed:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from storage_engine.errors import LogError
+from storage_engine.topic.chain.committing_process import CommittingProcess
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState, Writer
 
@@ -30,7 +31,8 @@ class Change:
     bytes: the increase of the committed bytes; negative if segments were dropped.
     segments: the increase of the number of segments; negative if segments were dropped.
     batches: the micro-batches that the version committed, by query.
-    writer: the query that fed the topic then. If the change was made by cleaning, `writer` is still that query.
+    writer: the query that fed the topic then, even if another process committed the version.
+    committed_by: the process that committed the version; None if an older Lakelog committed it.
     """
 
     version: int
@@ -42,6 +44,7 @@ class Change:
     segments: int
     batches: Mapping[str, int]
     writer: Writer
+    committed_by: CommittingProcess | None = None
 
 
 @dataclass(frozen=True)
@@ -112,4 +115,5 @@ def _change(parent: TopicState | None, state: TopicState) -> Change:
         segments=sum(len(part.segments) for part in state.partitions) - sum(len(part.segments) for part in old),
         batches={query: batch.batch_id for query, batch in state.queries.items() if queries.get(query) != batch},
         writer=state.writer,
+        committed_by=state.committed_by,
     )

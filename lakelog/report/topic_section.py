@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from lakelog.inspection.change_texts import process_text
 from lakelog.report.attention import database_dead_letters_note, dead_letters_table, warning_list
 from lakelog.report.drawing import age, draw_batch_sizes, draw_partition, draw_rates
 from lakelog.report.facts import PartitionFacts, SegmentFacts, SegmentFate, TopicFacts
@@ -196,16 +197,16 @@ def _changes(facts: TopicFacts) -> Markup:
                 row_head(shown_number(each.version)), moment(each.written_ms), each.what, shown_number(each.records), _rate(each),
                 f"{'+' if each.bytes > 0 else ''}{shown_size(each.bytes)}",
                 f"{'+' if each.segments > 0 else ''}{shown_number(each.segments)}",
-                _committer(each),
+                _writer_of(each), process_text(each.committed_by),
             )  # fmt: skip
 
     notes = [f"The newest {MOST_CHANGES} of {shown_number(len(changes))} changes."] if len(changes) > len(shown) else []
     notes += [facts.history.older] if facts.history.older else []
     table = data_table(
         "Changes, the newest first",
-        ("version", "written", "change", "records", "records/s", "bytes", "segments", "writer"),
+        ("version", "written", "change", "records", "records/s", "bytes", "segments", "writer", "committed by"),
         rows(),
-        words=("written", "writer"),
+        words=("written", "writer", "committed by"),
         prose=("change",),
     )
     folded = element("details", element("summary", f"The newest {shown_number(len(shown))} changes as a table"), table)
@@ -213,7 +214,7 @@ def _changes(facts: TopicFacts) -> Markup:
     return joined([element("h3", "Changes"), folded if len(shown) > OPEN_ROWS else table, note])
 
 
-def _committer(change: Change) -> str:
+def _writer_of(change: Change) -> str:
     """The epoch and the micro-batch, with the beginning of the query's id. The text of the change has the whole id."""
     batches = (f", batch {shown_number(batch)} of {query[:8]}…" for query, batch in change.batches.items())
     return f"epoch {change.writer.epoch}{''.join(batches)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lakelog.inspection.change_texts import change_text
+from lakelog.inspection.change_texts import change_text, process_text
 from lakelog.optional import optional
 from lakelog.report.attention import warning_list
 from lakelog.report.drawing import pattern_definitions
@@ -162,8 +162,9 @@ def history(site: Site, request: Request, name: str) -> Response:
         "newer": min(newest, last + CHANGES_OF_A_PAGE) if last < newest else None,
         "table": data_table(
             "Changes, the newest first",
-            ("version", "written", "epoch", "writer", "change", "partitions", "records", "bytes", "segments"),
-            reversed(rows), words=("written", "writer"), prose=("change",),
+            ("version", "written", "committed by", "epoch", "writer", "change", "partitions", "records", "bytes",
+             "segments"),
+            reversed(rows), words=("written", "committed by", "writer"), prose=("change",),
         ) if rows else None,
     }  # fmt: skip
     look = Look(f"History of {name}", name, "history", is_live=last == newest)
@@ -175,7 +176,7 @@ def _history_rows(reader: HistoryReader, version: int) -> Iterator[Sequence[Chil
         change = reader.change(version)
     except LogError as error:
         text = element("strong", "not readable: ") + escaped(str(error))
-        yield (row_head(shown_number(version)), None, None, None, Markup(text), *[None] * 4)
+        yield (row_head(shown_number(version)), *[None] * 4, Markup(text), *[None] * 4)
     else:
         if change is not None:
             yield _change_row(change)
@@ -184,8 +185,8 @@ def _history_rows(reader: HistoryReader, version: int) -> Iterator[Sequence[Chil
 def _change_row(change: VersionChange) -> Sequence[Child]:
     writer, parts = change.writer, change.partitions
     return (
-        row_head(shown_number(change.version)), moment(change.written_ms), shown_number(writer.epoch),
-        None if writer.query is None else f"{writer.host} ({writer.pid})",
+        row_head(shown_number(change.version)), moment(change.written_ms), process_text(change.committed_by),
+        shown_number(writer.epoch), None if writer.query is None else f"{writer.host} ({writer.pid})",
         joined(_lines(change_text(change))), _signed(len(parts)), _signed(sum(part.records for part in parts)),
         shown_size(sum(part.bytes for part in parts)) if any(part.bytes for part in parts) else None,
         _signed(sum(part.segments for part in parts)),

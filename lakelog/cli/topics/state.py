@@ -15,7 +15,7 @@ import typer
 
 from lakelog.cli.options import ConfOption, RootOption, TopicOption, TopicsOption, open_topics
 from lakelog.cli.output import write, write_error, write_line, write_table
-from lakelog.inspection.change_texts import change_text
+from lakelog.inspection.change_texts import change_text, process_text
 from lakelog.terminal.text import shown_json
 from storage_engine.errors import ExitStatus, LogError
 from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
@@ -63,9 +63,10 @@ def history(
 ) -> None:
     """Print what each version of a topic's state changed. The newest version is last.
 
-    For each version, the command prints the writer and its epoch, the committed micro-batches, the changed settings,
-    and the changes of each partition's high watermark, log start offset, bytes and segments. The command also prints
-    what retention, compaction and delete-records removed, with the rule or the cause.
+    For each version, the command prints the process that committed it, the writer that fed the topic, the writer's epoch,
+    the committed micro-batches, the changed settings, and the changes of each partition's high watermark, log start
+    offset, bytes and segments. The command also prints what retention, compaction and delete-records removed, with the
+    rule or the cause.
     """
     topics = open_topics(root, conf)
     from storage_engine.topic.chain.history_reader import HistoryReader
@@ -131,14 +132,15 @@ def _write_history(changes: Iterable[VersionChange]) -> None:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("version", "written", "epoch", "writer", "change", "partitions", "records", "bytes", "segments"):
-        is_text = column in ("written", "writer", "change")
+    texts = ("written", "committed by", "writer", "change")
+    for column in ("version", *texts[:2], "epoch", *texts[2:], "partitions", "records", "bytes", "segments"):
+        is_text = column in texts
         table.add_column(column, justify="left" if is_text else "right", overflow="fold")
     for each in changes:
         writer = each.writer
         parts = each.partitions
         table.add_row(
-            str(each.version), shown_moment(each.written_ms), str(writer.epoch),
+            str(each.version), shown_moment(each.written_ms), process_text(each.committed_by) or "-", str(writer.epoch),
             "-" if writer.query is None else f"{writer.host} ({writer.pid})", change_text(each), _signed(len(parts)),
             _signed(sum(part.records for part in parts)), _signed(sum(part.bytes for part in parts)),
             _signed(sum(part.segments for part in parts)),

@@ -1,4 +1,4 @@
-"""Encodes and reads history files. A history file records the change of each version of a topic's state: the writer,
+"""Encodes and reads history files. A history file records the change of each version of a topic's state: the process,
 the time, the micro-batch, and what was added or removed.
 
     meta/<topic>/history/00000000000000004200.jsonl     versions 4200 to 4299, one per line
@@ -22,6 +22,7 @@ from pydantic import Field, ValidationError
 from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.log.partition_state import Frozen, Int, Long
 from storage_engine.storage import Storage, exists
+from storage_engine.topic.chain.committing_process import CommittingProcess
 from storage_engine.topic.chain.documents import decode_lines, encode_lines
 from storage_engine.topic.chain.topic_state import Removal, TopicState, Writer
 
@@ -50,7 +51,8 @@ class VersionChange(Frozen):
     """The change that one version made.
 
     change: one line for people, by the process that committed the version.
-    writer: the writer that fed the topic at that time. A cleaning job that commits a version is not recorded here.
+    committed_by: the process that committed the version; null if an older Lakelog committed it.
+    writer: the writer that fed the topic at that time, even if another process committed the version.
     batches: the numbers of the committed micro-batches, by query.
     configs: the overrides that the version set; null for an override that it removed.
     partitions: the partitions that changed; empty if the version's predecessor is unknown.
@@ -62,6 +64,7 @@ class VersionChange(Frozen):
     parent: str
     written_ms: int
     change: str
+    committed_by: CommittingProcess | None = None
     topic_id: str
     deleted: bool = False
     writer: Writer
@@ -88,6 +91,7 @@ def change_of(before: TopicState | None, state: TopicState) -> VersionChange:
         parent=state.parent,
         written_ms=state.written_ms,
         change=state.change,
+        committed_by=state.committed_by,
         topic_id=state.topic_id,
         deleted=state.deleted,
         writer=state.writer,

@@ -64,6 +64,7 @@ from storage_engine.errors import (
     UnknownTopicError,
 )
 from storage_engine.storage import Storage
+from storage_engine.topic.chain.committing_process import this_process
 from storage_engine.topic.chain.documents import FORMAT, decode_document
 from storage_engine.topic.chain.history_file import file_end, has_other, is_rolled_up, read_history_file
 from storage_engine.topic.chain.segment_lists import RESTORE, SegmentLists
@@ -220,7 +221,9 @@ class StateChain:
             AlreadyExistsError: the topic already has a chain. Nothing was written to it.
             AmbiguousPutError: it is unknown whether the chain was begun.
         """
-        first = self._lists.spilled(first, 0).model_copy(update={"version": 0, "parent": "", "id": uuid.uuid4().hex})
+        first = self._lists.spilled(first, 0).model_copy(
+            update={"version": 0, "parent": "", "id": uuid.uuid4().hex, "committed_by": this_process()}
+        )
         try:
             self.storage.put_new(version_key(self.topic, 0), encode_state(first))
         except (AlreadyExistsError, AmbiguousPutError) as error:
@@ -249,6 +252,7 @@ class StateChain:
                 "format": FORMAT,
                 "written_ms": self.clock.now_ms(),
                 "change": note.change,
+                "committed_by": this_process(),
                 "removed": note.removed,
             }
         )

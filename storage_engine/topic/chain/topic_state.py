@@ -18,6 +18,7 @@ from pydantic import Field
 
 from storage_engine.config import LONG_MAX
 from storage_engine.log.partition_state import Frozen, Int, LeaderEpoch, Long, PartitionState, Segment
+from storage_engine.topic.chain.committing_process import CommittingProcess
 from storage_engine.topic.chain.documents import FORMAT
 
 RESTORED = "restored from version"
@@ -150,6 +151,7 @@ class TopicState(Frozen):
     id: unique, even among versions with the same number.
     parent: the id of the predecessor; empty in version 0.
     change: what this version did, in one line for people.
+    committed_by: the process that committed this version; null if an older Lakelog committed it.
     configs: the topic's overrides, by Kafka's key, as strings.
     queries: the last micro-batch of each streaming query that feeds the topic.
     sinks_expired_ms: the sink_ms of the newest entry that was deleted from `queries`; -1 if no entry was deleted.
@@ -167,6 +169,7 @@ class TopicState(Frozen):
     format: int = FORMAT
     written_ms: int
     change: str
+    committed_by: CommittingProcess | None = None
     topic: str
     topic_id: str
     deleted: bool = False

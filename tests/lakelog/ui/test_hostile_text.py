@@ -7,6 +7,8 @@ from urllib.parse import quote
 
 import pytest
 
+from storage_engine.topic.chain import state_chain
+from storage_engine.topic.chain.committing_process import CommittingProcess
 from storage_engine.topic.chain.topic_state import CommittedBatch, TopicState, Writer
 from storage_engine.topic.readers.membership import join
 from tests.lakelog.metrics.roots import HOUR, NOW
@@ -67,7 +69,7 @@ def test_keys_values_and_headers(root: PagesRoot, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_settings_changes_and_writers_in_a_state(root: PagesRoot, text: str) -> None:
+def test_settings_changes_and_writers_in_a_state(root: PagesRoot, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     root.topic("orders")
 
     def change(state: TopicState) -> TopicState:
@@ -75,6 +77,8 @@ def test_settings_changes_and_writers_in_a_state(root: PagesRoot, text: str) -> 
         queries = {text: CommittedBatch(batch_id=1, offsets_hash="0" * 8)}
         return state.model_copy(update={"configs": {text: text}, "writer": writer, "queries": queries})
 
+    process = CommittingProcess(program=text, user=text, host=text, pid=1)
+    monkeypatch.setattr(state_chain, "this_process", lambda: process)
     root.topics.chain("orders").commit(change, f"altered by {text}")
     browser = root.browser(allow_changes=True)
     for path in (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from storage_engine.quantities import shown_moment, shown_number, shown_size
@@ -65,6 +67,9 @@ def test_history_shows_who_changed_what(root: PagesRoot) -> None:
     assert rows[0]["change"] == "altered (retention.ms=5)"
     assert rows[0]["writer"] == f"{expected[0].writer.host} ({expected[0].writer.pid})"
     assert rows[3]["change"] == "created with 1 partitions"
+    found = expected[0].committed_by
+    assert found is not None
+    assert rows[0]["committed by"] == f"{found.program}, {found.user} on {found.host} ({os.getpid()})"
 
 
 def test_history_is_divided_into_pages(root: PagesRoot) -> None:

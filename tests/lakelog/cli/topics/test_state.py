@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,8 @@ def test_history_tells_people_and_programs_what_each_version_did(lakelog: Lakelo
     created, altered, appended = lakelog("state", "history", "--topic", "t", "--format", "jsonl").records
     assert (created["version"], created["parent"], created["writer"]["epoch"]) == (0, "", 0)
     assert altered["configs"] == {"retention.ms": "1000000"}
+    committers = [each["committed_by"] for each in (created, altered, appended)]
+    assert [(each["host"], each["pid"]) for each in committers] == [(socket.gethostname(), os.getpid())] * 3
     (change,) = appended["partitions"]
     assert (change["partition"], change["records"], change["segments"]) == (1, 2, 1)
     assert change["bytes"] > 0
