@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
 from dataclasses import dataclass
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.comparing import ModelField
+from schemas.model_columns import MAX_DECIMAL_DIGITS
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,9 @@ FIRST_MICROSECOND, LAST_MICROSECOND = -62_135_596_800_000_000, 253_402_300_799_9
 """The years 1 to 9999, in microseconds since 1970: the times that Python, Spark and databases can store."""
 _NOT_UTF8 = "was not a utf8 string"
 """The end of Arrow's error for bytes in a column of strings."""
+
+
+_EXACT = Context(prec=MAX_DECIMAL_DIGITS, traps=[Inexact, InvalidOperation])
 
 
 class UndecodableError(Exception):
@@ -149,10 +154,39 @@ def _decoded_values(
 
 def _column(field: pa.Field, rows: Sequence[Row | None]) -> pa.Array:
     name = field.name
-    array = pa.array([None if row is None else row[name] for row in rows], type=field.type)
+    values = [None if row is None else row[name] for row in rows]
+    if has_decimal(field.type):
+        values = [_with_scale(value, field.type) for value in values]
+    array = pa.array(values, type=field.type)
     if _has_time_outside_years(array):
         raise OverflowError
     return array
+
+
+def has_decimal(kind: pa.DataType) -> bool:
+    """Whether a column of this type contains decimals."""
+    return bool(pa.types.is_decimal(kind)) or any(
+        has_decimal(kind.field(number).type) for number in range(kind.num_fields)
+    )
+
+
+def _with_scale(value: Any, kind: pa.DataType) -> Any:
+    """A value in which each decimal has the decimal places of its column. Otherwise Arrow adds and removes zeros, and if
+    a decimal has many zeros, Arrow's 128 bits overflow: some numbers become 0 without an error.
+
+    Raises:
+        ArithmeticError: a decimal has other digits than zeros after these places, or too many digits before them.
+    """
+    if value is None or not has_decimal(kind):
+        return value
+    if pa.types.is_struct(kind):
+        return {field.name: _with_scale(value.get(field.name), field.type) for field in kind}
+    if pa.types.is_map(kind):
+        items = value.items() if isinstance(value, Mapping) else value
+        return [(_with_scale(key, kind.key_type), _with_scale(item, kind.item_type)) for key, item in items]
+    if pa.types.is_decimal(kind):
+        return value.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT) if isinstance(value, Decimal) else value
+    return [_with_scale(item, kind.value_type) for item in value]
 
 
 def _has_time_outside_years(array: pa.Array) -> bool:

@@ -36,7 +36,7 @@ class PartitionFigures:
 class PartitionLag:
     """How far a consumer has read one partition.
 
-    position: the offset after the last record that was read; None if no record was read.
+    position: the offset after the last record that was read; None if the consumer has no position in the partition.
     lag: the high watermark minus the position, as in Kafka. Without a position, the high watermark minus the log start
     offset. 0 if the consumer has read records of a newer state.
     unread: the number of offsets that the consumer can still read: without records that were deleted, and without

@@ -36,11 +36,15 @@ class Limit(Section):
     critical: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
-def _no_limit_if_empty(value: object) -> object:
+def _no_keys_if_empty(value: object) -> object:
     return {} if value is None else value
 
 
-_Limit = Annotated[Limit, BeforeValidator(_no_limit_if_empty)]
+def _no_names_if_empty(value: object) -> object:
+    return () if value is None else value
+
+
+_Limit = Annotated[Limit, BeforeValidator(_no_keys_if_empty)]
 
 
 def _limit(key: str, warning: float | None, critical: float | None, description: str) -> Limit:
@@ -129,10 +133,12 @@ class Rules(TopicRules):
 
     disk_free_percent: _Limit = _limit("disk.free.percent", 10, 5, "Free space of the root's file system, in percent.")
     disk_free_bytes: _Limit = _limit("disk.free.bytes", None, None, "Free bytes of the root's file system.")
-    ignore_consumers: tuple[str, ...] = Field(
+    ignore_consumers: Annotated[tuple[str, ...], BeforeValidator(_no_names_if_empty)] = Field(
         default=(), alias="ignore.consumers", description="Names of groups, exports and streams that are not checked."
     )
-    topics: Mapping[str, TopicRules] = Field(
+    topics: Annotated[
+        Mapping[str, Annotated[TopicRules, BeforeValidator(_no_keys_if_empty)]], BeforeValidator(_no_keys_if_empty)
+    ] = Field(
         default={},
         description="Rules of single topics, by the topic's name. For the named topic, each of these rules replaces the rule"
         " above with the same key.",
@@ -199,7 +205,8 @@ def _first_mistake(document: Document, error: ValidationError) -> ConfigError:
     if found["type"] in ("model_type", "mapping_type", "dict_type", "model_attributes_type"):
         expected = "keys with values, such as {warning: 60, critical: 600}"
     elif found["type"].startswith(("float", "greater_than", "finite")):
-        least = found.get("ctx", {}).get("ge", 0)
+        declared = Rules.fields_by_key().get(key)
+        least = next((each.ge for each in declared.metadata if hasattr(each, "ge")), 0) if declared else 0
         expected = f"a number, at least {least:g}" if least else "a number that is not negative"
     elif found["type"].startswith("bool"):
         expected = "true or false"

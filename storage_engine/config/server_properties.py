@@ -109,13 +109,12 @@ def read_server_properties(file: Path) -> ServerProperties:
             ACTING_KEYS[key].parse(value, place)
             settings[key] = value.strip()
     node = found.get(_NODE_ID) or found.get(_BROKER_ID)
-    tiered = found.get(_TIERED)
     properties = ServerProperties(
         file=str(file),
         log_dirs=_log_dirs(file, found),
         metadata_log_dir=_metadata_log_dir(found),
         node_id=None if node is None else _node_id(node, is_broker_id=_NODE_ID not in found),
-        tiered=tiered is not None and tiered.value.strip().lower() == "true",
+        tiered=_TIERED in found and _is_tiered(found[_TIERED]),
         settings=settings,
         ignored=tuple(sorted(key for key in found if key not in ACTING_KEYS and key not in _NAMES)),
     )
@@ -145,6 +144,13 @@ def _metadata_log_dir(found: Mapping[str, Property]) -> Path | None:
         return None
     value = _text(found, METADATA_LOG_DIR).value.strip()
     return Path(value) if value else None
+
+
+def _is_tiered(found: Property) -> bool:
+    text = found.value.strip().lower()
+    if text not in ("true", "false"):
+        raise ConfigError(found.place, f"expected true or false; found {shown(found.value)}", "The default is false.")
+    return text == "true"
 
 
 def _text(found: Mapping[str, Property], key: str) -> Property:

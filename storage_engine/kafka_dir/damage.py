@@ -87,12 +87,13 @@ class DamagedParts:
         for suffix in INDEX_SUFFIXES:
             files.entries.pop(offset_name(base) + suffix, None)
 
-    def settle_tail(self, newest_intact: int, *, torn: bool) -> bool:
+    def settle_tail(self, newest_intact: int, *, torn: bool, zeros_torn: bool) -> bool:
         """Distinguish torn tails from other damage, and delete the segments after the newest segment that has an intact
         batch.
 
         Args:
             torn: whether a crash explains cuts at the log's end, so that no durable byte was lost.
+            zeros_torn: the same for cuts of bytes that are all zero.
 
         Returns:
             Whether the log's end was cut. If so, the newest intact segment is now the newest segment.
@@ -101,9 +102,10 @@ class DamagedParts:
         if not tail:
             return False
         files = self._files
-        if torn:
-            for cut in tail:
-                files.report.cuts[cut.row] = replace(files.report.cuts[cut.row], fate=CutReason.TORN_TAIL)
+        cuts = files.report.cuts
+        for row in (each.row for each in tail):
+            if torn or (zeros_torn and cuts[row].is_zeros):
+                cuts[row] = replace(cuts[row], fate=CutReason.TORN_TAIL)
         for base in reversed(files.bases[newest_intact + 1 :]):
             files.remove_segment(base)
         del files.bases[newest_intact + 1 :]

@@ -6,9 +6,9 @@
       .kafka_cleanshutdown             exists only after an orderly stop
 
 This module determines the contents of a partition as Kafka's LogLoader does, but repairs nothing. After an orderly
-stop, plausible indexes are trusted: only the end of each segment is read. After a crash, the .log files are read, one
-batch header after another. The .log files are also read if an index is missing or not plausible. A crash can leave a
-torn tail in the newest segment. This tail is ignored. Damage before the torn tail raises an error.
+stop, plausible indexes are trusted: only the end of each segment is read. After a crash, or if an index is missing or not
+plausible, the .log files are read, one batch header after another. A torn tail of the newest segment is ignored. Damage
+before the torn tail raises an error.
 
 Do not use this module for a directory while a broker or a LogManager uses the directory.
 """
@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from storage_engine.config import LONG_MAX
+from storage_engine.config import INT_MAX, LONG_MAX
 from storage_engine.errors import (
     ConflictError,
     CorruptionError,
@@ -105,10 +105,11 @@ def refuse_root(directory: Path) -> None:
 
 
 def partition_of(folder: str) -> TopicPartition | None:
-    """The partition of a folder with this name. None if the name is not that of a partition's folder, or if a broker
-    set the folder aside (-delete, -future, -stray)."""
+    """The partition of a folder with this name. None if it is no partition's folder, or if a broker set it aside."""
     found = _PARTITION_FOLDER.fullmatch(folder)
-    return TopicPartition(found["topic"], int(found["number"])) if found and is_topic_name(found["topic"]) else None
+    if found and is_topic_name(found["topic"]) and int(found["number"]) <= INT_MAX:
+        return TopicPartition(found["topic"], int(found["number"]))
+    return None
 
 
 def set_aside_as(folder: str) -> str | None:

@@ -263,8 +263,9 @@ class _Loading:
                     files.remove_segment(base)
                 del files.bases[number:]
         if intact is not None:
-            torn = not options.clean and intact.growing.end_offset >= options.recovery_point
-            if self._damaged.settle_tail(intact_number, torn=torn):
+            is_whole = intact.growing.end_offset >= options.recovery_point
+            zeros_torn = is_whole and (options.recovery_point > 0 or not options.clean)
+            if self._damaged.settle_tail(intact_number, torn=is_whole and not options.clean, zeros_torn=zeros_torn):
                 self._newest = intact
         return producers
 

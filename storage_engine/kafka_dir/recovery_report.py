@@ -64,14 +64,20 @@ class Cut:
     fate: CutReason
     rest: str = ""
 
+    @property
+    def is_zeros(self) -> bool:
+        """Whether all bytes were zero."""
+        return not self.kept_as
+
     def __str__(self) -> str:
-        kept = f"saved as {self.kept_as}" if self.kept_as else "all zero"
+        kept = "all zero" if self.is_zeros else f"saved as {self.kept_as}"
         return f"{self.file} at position {self.position}: {self.fate}, {self.size} bytes, {kept}; {self.problem}"
 
     def error_in(self, directory: str) -> CorruptionError:
         """The cut as an error. directory: the path of the log directory."""
         expected, _, found = self.problem.removeprefix("expected ").partition(", found ")
-        remedy = f"The {self.size} bytes were cut out and saved as {self.kept_as}." if self.kept_as else ""
+        kept = "; all of them were zero" if self.is_zeros else f" and saved as {self.kept_as}"
+        remedy = f"The {self.size} bytes were cut out{kept}."
         remedy = " ".join(part for part in (remedy, self.rest) if part)
         return CorruptionError(f"{directory}/{self.file}", self.position, expected, found, remedy)
 

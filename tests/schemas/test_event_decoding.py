@@ -230,3 +230,25 @@ def test_a_decimal_is_never_changed(text: str, reason: str) -> None:
     result = decode_values(Bill, pa.array([f"{{{text}}}".encode()], pa.binary()))
     assert [each.reason for each in result.errors] == [reason]
     assert "secret" not in reason
+
+
+@pytest.mark.parametrize("form", ["number", "text", "exponent"])
+@pytest.mark.parametrize("zeros", [*range(90), 1_000])
+def test_zeros_at_the_end_change_no_decimal(form: str, zeros: int) -> None:
+    def of(digits: str) -> str:
+        whole, _, places = digits.partition(".")
+        text = f"{whole}{places}{'0' * zeros}e-{len(places) + zeros}" if form == "exponent" else digits + "0" * zeros
+        return f'"{text}"' if form == "text" else text
+
+    price = f'{{"Price": {of("-3776987.3")}}}'
+    text = f'{{"cents": {of("1.5")}, "total": {of("12345678901234567890.25")}, "fares": [{price}], "fare": {price},'
+    text += f' "parts": [{of("123456789012345678.12")}, {of("9.5")}]}}'
+    result = decode_values(Bill, pa.array([text.encode()], pa.binary()))
+    fare = {"price": Decimal("-3776987.30"), "rounded": None}
+    assert result.errors == []
+    assert result.columns.to_pylist() == [
+        {
+            **dict.fromkeys(Bill.model_fields), "cents": Decimal("1.50"), "total": Decimal("12345678901234567890.25"),
+            "fare": fare, "fares": [fare], "parts": [Decimal("123456789012345678.12"), Decimal("9.50")],
+        }
+    ]  # fmt: skip

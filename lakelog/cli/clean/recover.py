@@ -37,7 +37,8 @@ def recover(
     .kafka_cleanshutdown. No record is deleted by retention or compaction.
 
     __cluster_metadata and topics with segments in a remote storage are not opened. In a directory that was closed
-    cleanly, the command believes plausible indexes, as a broker does; `lakelog verify --kafka-dir` checks every byte.
+    cleanly, and below the recovery point of a log, the command believes plausible indexes and does not read all records,
+    as a broker does. `lakelog verify --kafka-dir` checks every byte.
     The exit status is 4 if records were lost, or if a directory could not be used.
     """
     if not _recover(kafka_dir, truncates=truncate_at_damage):

@@ -32,8 +32,10 @@ class PluginCommand(TyperCommand):
         try:
             return super().make_context(info_name, args, parent, **extra)
         except _UsageError as error:
-            error.exit_code = _UNKNOWN
-            raise
+            from lakelog.metrics.plugin_output import unknown_line
+
+            write_line(unknown_line(f"{error.format_message().rstrip('.')}. See `lakelog check --help`."))
+            raise typer.Exit(_UNKNOWN) from None
 
 
 def check(

@@ -93,8 +93,9 @@ def describe(
     """Print the position and the lag of groups in each partition.
 
     LAG is the log end offset minus the group's position, as in Kafka. Compaction leaves gaps between offsets, so LAG
-    may be larger than the number of unread records. With --lag, the table also has the number (RECORDS) and the size
-    (BYTES) of the unread records, and the age of the oldest unread record (SECONDS).
+    may be larger than the number of unread records. With --lag, the table also has the number of unread records
+    (RECORDS), the size of the batches that the group must read for them (BYTES), and the age of the oldest unread record
+    in seconds (SECONDS).
     """
     topics = open_topics(root, conf)
     groups, failed = _groups(topics)

@@ -37,6 +37,13 @@ def test_a_file_replaces_both_limits_of_a_key_and_no_other_key(tmp_path: Path) -
     )
 
 
+@pytest.mark.parametrize("text", ["topics:\n", "topics: {a: , b: {}}\n", "ignore.consumers:\nlag.records:\ntopics:\n"])
+def test_sections_without_keys_change_nothing(tmp_path: Path, text: str) -> None:
+    rules = read(tmp_path, text)
+    assert (rules.of_topic("a"), rules.of_topic("b"), rules.ignore_consumers) == (rules, rules, ())
+    assert rules.model_copy(update={"topics": {}}) == Rules()
+
+
 def test_a_topic_has_its_own_rules_and_the_others_of_all(tmp_path: Path) -> None:
     rules = read(tmp_path, "lag.seconds: {critical: 5}\ntopics:\n  a.b: {lag.seconds: , versions: {warning: 7}}\n")
     own = rules.of_topic("a.b")

@@ -108,6 +108,10 @@ def test_two_escapes_can_be_the_halves_of_one_character(tmp_path: Path) -> None:
         ("log.dirs=/a\n\nlog.cleaner.threads=two\n", "line 3, log.cleaner.threads: expected a whole number"),
         ("log.dirs=/a\nlog.retention.ms=0\n", "line 2, log.retention.ms: expected a whole number of ms, at least 1"),
         ("log.dirs=/a\nlog.cleaner.enable=yes\n", "line 2, log.cleaner.enable: expected true or false"),
+        (
+            "log.dirs=/a\nremote.log.storage.system.enable=ture\n",
+            "line 2, remote.log.storage.system.enable: expected true or false; found 'ture'",
+        ),
         ("log.dirs=/a\nnode.id=-1\n", "line 2, node.id: expected a whole number, at least 0; found '-1'"),
         (
             "config.providers=env\nlog.dirs=/a,${env:DIRS}\n",

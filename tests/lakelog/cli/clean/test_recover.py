@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,44 @@ def test_a_damaged_batch_costs_only_itself(lakelog, tmp_path: Path) -> None:
     assert {name for name in changed if name.endswith(".log")} == {f"multi-1/{log.name}"}
     assert f"{log}" in ended.err
     assert f"The {size} bytes were cut out and saved as multi-1/{saved.name}" in ended.err
+
+
+@pytest.mark.parametrize("was_closed", [True, False])
+def test_zeros_behind_the_records_are_no_loss(lakelog, tmp_path: Path, was_closed: bool) -> None:
+    data = copied("multi", tmp_path) if was_closed else crashed(copied("multi", tmp_path))
+    before = records(lakelog, data)
+    log = max((data / "multi-0").glob("*.log"))
+    size = log.stat().st_size
+    with log.open("ab") as file:
+        file.write(bytes(500))
+    ended = recover(lakelog, data)
+    assert (ended.status, ended.err) == (0, "")
+    line = f"{data}: multi-0/{log.name} at position {size}: torn tail, 500 bytes, all zero; expected"
+    assert len([each for each in ended.out.splitlines() if line in each]) == 1
+    assert log.stat().st_size == size
+    assert records(lakelog, data) == before
+
+
+def test_zeros_instead_of_records_are_a_loss(lakelog, tmp_path: Path) -> None:
+    data = copied("multi", tmp_path)
+    log = max((data / "multi-0").glob("*.log"))
+    log.write_bytes(log.read_bytes()[:-3000] + bytes(3000))
+    ended = recover(lakelog, data)
+    assert ended.status == 4
+    assert re.search(
+        r"/multi-0: the recovery point is 300 .* the log ends at offset 274: the records from 274 on", ended.err
+    )
+
+
+@pytest.mark.parametrize("name", ["multi-2147483648", "multi-99999999999"])
+def test_a_number_that_is_no_partition_is_refused_and_changes_nothing(lakelog, tmp_path: Path, name: str) -> None:
+    data = copied("multi", tmp_path)
+    (data / name).mkdir()
+    before = contents(data)
+    ended = recover(lakelog, data)
+    assert ended.status != 0
+    assert f"{data}/{name}: is not a partition's folder" in ended.err
+    assert {**contents(data), ".lock": b""} == {**before, ".lock": b""}
 
 
 def test_kafkas_way_ends_the_log_at_the_damage(lakelog, tmp_path: Path) -> None:
