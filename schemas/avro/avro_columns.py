@@ -8,7 +8,7 @@
     string, enum, uuid                     string                    STRING
     decimal                                decimal128                DECIMAL of the same digits, at most 38
     date                                   date32                    DATE
-    timestamp-millis, -micros, -nanos      timestamp[us, UTC]        TIMESTAMP; the rest of the nanoseconds is cut off
+    timestamp-millis, -micros, -nanos      timestamp[us, UTC]        TIMESTAMP; nanoseconds are rounded down
     local-timestamp-millis, -micros,       string                    STRING, for example 2026-01-31T12:00:00.000000
       -nanos
     time-millis, time-micros               int64                     BIGINT, microseconds since midnight
