@@ -19,9 +19,10 @@ from time import time_ns
 
 import pytest
 
-from storage_engine.log.checkpoint import CLEAN_SHUTDOWN
+from storage_engine.kafka_dir.log_directory import partition_of
+from storage_engine.log.checkpoint import CLEAN_SHUTDOWN, HIGH_WATERMARKS
 from tests.kafka.log_manager.judge import JAVA_OPTIONS, SOURCE
-from tests.kafka.log_manager.random_directories import Case, Life, random_case
+from tests.kafka.log_manager.random_directories import LOG_END, Case, Life, random_case
 from tests.kafka.log_manager.sides import KafkaSide, OurSide
 from tests.kafka.random_logs import DAY_MS
 from tests.kafka_jvm import KafkaJvm
@@ -46,10 +47,23 @@ Records = dict[str, dict[int, int]]
 
 
 def undamaged_case(number: int) -> Case:
-    """A random case with one life, whose files are intact. Its deletions do not depend on the time."""
+    """A random case with one life, whose files are intact. Its deletions do not depend on the time, nor on the snapshot
+    from which Kafka and Lakelog start: this decides whether a transaction with its marker above the high watermark is open
+    (decision 0071)."""
     case = random_case(SEED, number)
     settings = {topic: {**own, **KEPT} for topic, own in case.settings.items()}
-    return replace(case, settings=settings, lives=(Life(time_ns() // 1_000_000, (), {}, frozenset(), True),))
+    lives = (Life(time_ns() // 1_000_000, (), {}, frozenset(), True),)
+    with_markers = {partition_of(each.folder) for each in case.partitions if each.log.counts["markers"]}
+    checkpoints = tuple(
+        {
+            **files,
+            HIGH_WATERMARKS: {
+                key: LOG_END if key in with_markers else mark for key, mark in files[HIGH_WATERMARKS].items()
+            },
+        }
+        for files in case.checkpoints
+    )
+    return replace(case, settings=settings, lives=lives, checkpoints=checkpoints)
 
 
 def managed_by_kafka(parent: Path, case: Case, jvm: KafkaJvm) -> Records:
