@@ -25,6 +25,7 @@ first of the two, and so are float and double, because a value does not say whic
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from typing import Any
 import pyarrow as pa
 
 from schemas.avro.avro_schema import AvroSchema, Node, kind_of, whole_name
-from schemas.avro.logical_types import logical_type, meaning, python_type
+from schemas.avro.logical_types import logical_type, meaning, python_type, raw_python_type
 from schemas.comparing import ModelField, columns_fields
 from schemas.decoder import UndecodableError
 from schemas.model_columns import MAX_DECIMAL_DIGITS, UnsupportedFieldError, check_names
@@ -48,6 +49,7 @@ _LOCAL_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a time without a zone
 _FIRST_DAY = date(1970, 1, 1)
 _DAY = 86_400_000_000
 _EXACT = Context(prec=1000)
+_UUID = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MICROS_BY_UNIT = {"millis": 1000.0, "micros": 1.0, "nanos": 0.001}
 
 
@@ -238,7 +240,13 @@ def _union(schema: AvroSchema, node: Sequence[Node], place: str, outer: tuple[st
     # If the writer's schema has no union, fastavro returns a value of a named type without the name of the type.
     unnamed = {_tag(schema, each, named=False): members[_tag(schema, each)] for each in branches}
     whole = {whole_name(tag): each for tag, each in members.items()}
-    return AvroColumn(kind, nullable, _of_branches(unnamed | members | whole))
+    # If only the reader has a logical type, fastavro returns the object of the type without it.
+    raw = {
+        raw_python_type(node): members[_tag(schema, node)]
+        for node in reversed([schema.resolved(each) for each in branches])
+        if kind_of(node) != "fixed" and logical_type(node)
+    }
+    return AvroColumn(kind, nullable, _of_branches(raw | unnamed | members | whole))
 
 
 def _tag(schema: AvroSchema, node: Node, *, named: bool = True) -> str:
@@ -306,6 +314,10 @@ def _day(value: Any) -> date:
 
 def _uuid(value: Any) -> str:
     value = _unnamed(value)
+    if isinstance(value, str):  # the writer has no logical type
+        if not _UUID.fullmatch(value):
+            raise UndecodableError("malformed: a uuid has another form than 8-4-4-4-12 hexadecimal digits")
+        return value.lower()
     return str(uuid.UUID(bytes=value)) if isinstance(value, bytes) else str(value)
 
 

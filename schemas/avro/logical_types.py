@@ -54,6 +54,21 @@ def python_type(node: Node) -> str:
     return _OBJECTS.get(logical) or _OBJECTS.get(kind, kind)
 
 
+def raw_python_type(node: Node, read_as: str = "") -> str:
+    """As python_type, if the writer has no logical type.
+
+    Args:
+        read_as: the type to which fastavro promotes the value; by default, its own type.
+    """
+    kind = kind_of(node)
+    return _OBJECTS.get(read_as or kind, kind)
+
+
+def can_be_read_as(written: Node, wanted: Node) -> bool:
+    """Whether Avro promotes the type of a resolved part to the type of another one, or both have the same type."""
+    return kind_of(wanted) in _PROMOTED.get(kind_of(written), (kind_of(written),))
+
+
 def meaning(node: Node) -> str:
     """What an object of a resolved part means: two parts with the same meaning and Python type have the same column."""
     logical = logical_type(node)
@@ -68,11 +83,10 @@ def agrees(written: Node, wanted: Node) -> bool:
     Both are resolved. If the writer has no logical type, the value is read with the logical type of the reader. If Avro
     cannot promote the type, fastavro refuses the value itself.
     """
-    kind, wanted_kind = kind_of(written), kind_of(wanted)
-    if wanted_kind not in _PROMOTED.get(kind, (kind,)):
+    if not can_be_read_as(written, wanted):
         return True
     logical, wanted_logical = logical_type(written), logical_type(wanted)
-    if kind == "string" and wanted_logical == "decimal":
+    if kind_of(written) == "string" and wanted_logical == "decimal":
         return False  # a text is no number
     if not logical or logical == wanted_logical:
         return True

@@ -22,6 +22,10 @@ fastavro takes the first branch of the reader's union to which it can promote th
 branch of the same type, if there is one. So the reader's unions are sorted: integers come before float and double. For
 string and bytes, no order is right for both. A writer's schema with the second of them is refused.
 
+The object that fastavro returns then says the branch (`avro_columns._union`). If only one side has a logical type, the
+object can be that of another branch. For example, fastavro returns an int for a long, also if the reader's only long is a
+timestamp, and the union also has an int. Such a writer's schema is refused.
+
 In unions, fastavro fails if one schema has a named type by its name and the other has its definition. So in both schemas,
 the definition replaces each name. Types do not contain themselves (`avro_schema.check_finite`), so this has an end.
 
@@ -35,10 +39,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from schemas.avro.avro_schema import AvroSchema, AvroSchemaError, Node, kind_of, with_parts
-from schemas.avro.logical_types import agrees, logical_type, python_type
+from schemas.avro.logical_types import (
+    agrees,
+    can_be_read_as,
+    logical_type,
+    meaning,
+    python_type,
+    raw_python_type,
+)
 
 _KINDS = {"record": ("record", "map"), "enum": ("enum", "string"), "fixed": ("fixed", "bytes")}
 """By kind of a named type, the kinds of branches whose values fastavro returns as the same Python type."""
+_PRIMITIVE = ("boolean", "int", "long", "float", "double", "bytes", "string")
 _NO_ROUNDING = 1_000_000
 """More digits than a value has."""
 
@@ -80,6 +92,8 @@ def _check(
         if any(name == written["name"] != names[0] for name in names):
             raise BranchNameError(f"the union of the settings has {names[0]} before {written['name']}")
         _check_order(written, branches)
+        if len(branches) > 1 and kind in _PRIMITIVE:
+            branches = _branches_of_object(written, branches)
         for each in branches:
             # fastavro's object finds the branch by its type, so the branches of other objects do not matter.
             if len(branches) == 1 or kind == "fixed" or python_type(written) == python_type(each):
@@ -91,7 +105,7 @@ def _check(
     elif kind == wanted_kind == "record" and _is_same_name(written, wanted):
         by_name = {field["name"]: field["type"] for field in written["fields"]}
         for field in wanted["fields"]:
-            names = [name for name in (field["name"], *field.get("aliases", ())) if name in by_name]
+            names = [name for name in dict.fromkeys((field["name"], *field.get("aliases", ()))) if name in by_name]
             if len(names) > 1:
                 raise AvroSchemaError(
                     f"it has {' and '.join(names)}, which are one field in the schema of the settings"
@@ -112,6 +126,38 @@ def _check_order(written: Node, branches: Sequence[Node]) -> None:
     other = {"string": "bytes", "bytes": "string"}.get(same)
     if other in plain and same in plain and plain.index(other) < plain.index(same):
         raise AvroSchemaError(f"it has {same} where a union of the settings has {other} before {same}")
+
+
+def _branches_of_object(written: Node, branches: Sequence[Node]) -> list[Node]:
+    """The branch whose column gets the object that fastavro returns for a primitive type of the writer; none if fastavro
+    refuses each value.
+
+    Raises:
+        AvroSchemaError: Avro prescribes the column of another branch.
+    """
+    possible = [each for each in branches if can_be_read_as(written, each)]
+    if not possible:
+        return []
+    read_as = kind_of(min(possible, key=_is_float))
+    same = python_type(written) == raw_python_type(written)  # as without a logical type
+    found = raw_python_type(written, read_as) if same else python_type(written)
+    unnamed = [each for each in branches if kind_of(each) not in _KINDS]
+    taken = [
+        *(each for each in unnamed if python_type(each) == found),
+        *(each for each in unnamed if logical_type(each) and raw_python_type(each) == found),
+    ]
+    right = [each for each in possible if kind_of(each) == kind_of(written)] or possible
+    if not taken or _column_of(taken[0]) not in map(_column_of, right):
+        raise AvroSchemaError(
+            f"it has {logical_type(written) or kind_of(written)} where a union of the settings has"
+            f" {logical_type(right[0]) or kind_of(right[0])}"
+        )
+    return taken[:1]
+
+
+def _column_of(node: Node) -> tuple[str, str]:
+    """What is equal for two branches that have one column."""
+    return python_type(node), meaning(node)
 
 
 def writer_in_full(schema: AvroSchema) -> Node:
@@ -145,7 +191,7 @@ def _is_decimal(node: Node) -> bool:
 
 
 def _is_float(node: Node) -> bool:
-    return node in ("float", "double") or (isinstance(node, dict) and node["type"] in ("float", "double"))
+    return kind_of(node) in ("float", "double")
 
 
 def _is_same_name(written: Node, wanted: Node) -> bool:

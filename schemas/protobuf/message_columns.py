@@ -159,7 +159,7 @@ def _has_default(field: Any) -> bool:
 
 def _reader_of_one(name: str, convert: Convert | None, *, is_nullable: bool) -> Convert:
     def read(message: Any) -> Any:
-        if is_nullable and not message.HasField(name):
+        if is_nullable and not type(message).HasField(message, name):
             return None
         value = getattr(message, name)
         return value if convert is None else convert(value)

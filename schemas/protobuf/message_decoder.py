@@ -67,8 +67,9 @@ class MessageDecoder:
             value = self._unframed(self._writers, value, missing)
         message = self._message()
         try:
-            message.ParseFromString(value)
-            if not message.IsInitialized():
+            # A field of the message can have the name of a method.
+            self._message.ParseFromString(message, value)
+            if not self._message.IsInitialized(message):
                 raise UndecodableError("missing_field: a required field is not there")
             return {name: read(message) for name, read in self._readers.items()}
         except UndecodableError:

@@ -155,6 +155,28 @@ def test_a_field_of_proto2_has_its_default_or_is_required() -> None:
     assert [each.nullable for each in MessageDecoder(content, "old.A", None).columns] == [False, True, False]
 
 
+def test_a_field_may_have_the_name_of_a_method() -> None:
+    shops = file()
+    names = [
+        "ByteSize",
+        "DESCRIPTOR",
+        "HasField",
+        "IsInitialized",
+        "ListFields",
+        "MergeFromString",
+        "ParseFromString",
+        "class",
+    ]
+    odd = shops.message_type.add(name="Odd")
+    for number, name in enumerate(names, 1):
+        add_field(odd, name, number, "optional int32")
+    value = bytes(byte for number in range(1, len(names)) for byte in (number * 8, number + 40))
+    found = decode(descriptors(shops), "shop.Odd", value, b"", value[:1])
+    row = {name: number + 40 for number, name in enumerate(names, 1)} | {"class": None}
+    assert found.columns.to_pylist() == [row, dict.fromkeys(names), dict.fromkeys(names)]
+    assert [(error.row, error.reason) for error in found.errors] == [(2, "malformed")]
+
+
 def test_a_damaged_message_has_a_reason_and_an_unknown_field_is_ignored() -> None:
     shops = shop()
     add_field(shops.message_type[0], "at", 3, ".google.protobuf.Timestamp")
