@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from storage_engine.quantities import counted, shown_number, shown_size
 
 if TYPE_CHECKING:
-    from storage_engine.topic.chain.committing_process import CommittingProcess
     from storage_engine.topic.chain.history_file import VersionChange
     from storage_engine.topic.chain.topic_state import Removal
 
@@ -17,11 +16,6 @@ def change_text(change: VersionChange) -> str:
     settings = [key if value is None else f"{key}={value}" for key, value in change.configs.items()]
     line = " ".join([change.change, *([f"({', '.join(settings)})"] if settings else [])])
     return "\n".join([line, *map(removal_text, change.removed)])
-
-
-def process_text(process: CommittingProcess | None) -> str | None:
-    """The program, the user, the host and the process that committed a version; None if they are not recorded."""
-    return None if process is None else f"{process.program}, {process.user} on {process.host} ({process.pid})"
 
 
 def removal_text(removal: Removal) -> str:

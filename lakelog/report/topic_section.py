@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lakelog.inspection.change_texts import process_text
 from lakelog.report.attention import database_dead_letters_note, dead_letters_table, warning_list
 from lakelog.report.drawing import age, draw_batch_sizes, draw_partition, draw_rates
 from lakelog.report.facts import PartitionFacts, SegmentFacts, SegmentFate, TopicFacts
@@ -16,6 +15,7 @@ from lakelog.report.throughput import batch_sizes, rates
 from lakelog.report.topic_changes import Change
 from storage_engine.config import TopicConfig, as_text
 from storage_engine.quantities import counted, shown_duration, shown_number, shown_size
+from storage_engine.topic.chain.committing_process import shown_process
 from storage_engine.topic.chain.topic_state import DroppedFile, Writer
 from storage_engine.topic.ingest_reports import IngestReport, shown_report
 
@@ -197,7 +197,7 @@ def _changes(facts: TopicFacts) -> Markup:
                 row_head(shown_number(each.version)), moment(each.written_ms), each.what, shown_number(each.records), _rate(each),
                 f"{'+' if each.bytes > 0 else ''}{shown_size(each.bytes)}",
                 f"{'+' if each.segments > 0 else ''}{shown_number(each.segments)}",
-                _writer_of(each), process_text(each.committed_by),
+                _writer_of(each), shown_process(each.committed_by),
             )  # fmt: skip
 
     notes = [f"The newest {MOST_CHANGES} of {shown_number(len(changes))} changes."] if len(changes) > len(shown) else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lakelog.inspection.change_texts import change_text, process_text
+from lakelog.inspection.change_texts import change_text
 from lakelog.optional import optional
 from lakelog.report.attention import warning_list
 from lakelog.report.drawing import pattern_definitions
@@ -22,6 +22,7 @@ from storage_engine.config import LONG_MAX, TOPIC_KEYS, TopicConfig, as_text
 from storage_engine.errors import LogError
 from storage_engine.quantities import shown_number, shown_size
 from storage_engine.storage.small_requests import results_of
+from storage_engine.topic.chain.committing_process import shown_process
 from storage_engine.topic.chain.history_file import VersionChange
 from storage_engine.topic.chain.history_reader import HistoryReader
 from storage_engine.topic.chain.topic_state import TopicState, Writer
@@ -185,7 +186,7 @@ def _history_rows(reader: HistoryReader, version: int) -> Iterator[Sequence[Chil
 def _change_row(change: VersionChange) -> Sequence[Child]:
     writer, parts = change.writer, change.partitions
     return (
-        row_head(shown_number(change.version)), moment(change.written_ms), process_text(change.committed_by),
+        row_head(shown_number(change.version)), moment(change.written_ms), shown_process(change.committed_by),
         shown_number(writer.epoch), None if writer.query is None else f"{writer.host} ({writer.pid})",
         joined(_lines(change_text(change))), _signed(len(parts)), _signed(sum(part.records for part in parts)),
         shown_size(sum(part.bytes for part in parts)) if any(part.bytes for part in parts) else None,

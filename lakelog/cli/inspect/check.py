@@ -2,8 +2,8 @@
 command is a plugin of such monitoring programs.
 
 The exit status is a PluginStatus, not an ExitStatus: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN. If the command line is
-wrong, the root does not exist or the rules file is wrong, the status is UNKNOWN, too. In every case, the result is on
-standard output, because the monitoring program shows nothing else.
+wrong, the root does not exist or the rules file is wrong, the status is UNKNOWN, too. The result is on standard output,
+because the monitoring program shows nothing else. Only an error of the command line itself is on standard error.
 """
 
 from __future__ import annotations
@@ -32,10 +32,8 @@ class PluginCommand(TyperCommand):
         try:
             return super().make_context(info_name, args, parent, **extra)
         except _UsageError as error:
-            from lakelog.metrics.plugin_output import unknown_line
-
-            write_line(unknown_line(f"{error.format_message().rstrip('.')}. See `lakelog check --help`."))
-            raise typer.Exit(_UNKNOWN) from None
+            error.exit_code = _UNKNOWN
+            raise
 
 
 def check(

@@ -15,7 +15,7 @@ import typer
 
 from lakelog.cli.options import ConfOption, RootOption, TopicOption, TopicsOption, open_topics
 from lakelog.cli.output import write, write_error, write_line, write_table
-from lakelog.inspection.change_texts import change_text, process_text
+from lakelog.inspection.change_texts import change_text
 from lakelog.terminal.text import shown_json
 from storage_engine.errors import ExitStatus, LogError
 from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
@@ -132,16 +132,16 @@ def _write_history(changes: Iterable[VersionChange]) -> None:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    texts = ("written", "committed by", "writer", "change")
-    for column in ("version", *texts[:2], "epoch", *texts[2:], "partitions", "records", "bytes", "segments"):
-        is_text = column in texts
+    for column in ("version", "written", "epoch", "writer", "change", "partitions", "records", "bytes", "segments"):
+        is_text = column in ("written", "writer", "change")
         table.add_column(column, justify="left" if is_text else "right", overflow="fold")
     for each in changes:
         writer = each.writer
         parts = each.partitions
+        change = "\n".join([change_text(each), *([f"by {each.committed_by}"] if each.committed_by else [])])
         table.add_row(
-            str(each.version), shown_moment(each.written_ms), process_text(each.committed_by) or "-", str(writer.epoch),
-            "-" if writer.query is None else f"{writer.host} ({writer.pid})", change_text(each), _signed(len(parts)),
+            str(each.version), shown_moment(each.written_ms), str(writer.epoch),
+            "-" if writer.query is None else f"{writer.host} ({writer.pid})", change, _signed(len(parts)),
             _signed(sum(part.records for part in parts)), _signed(sum(part.bytes for part in parts)),
             _signed(sum(part.segments for part in parts)),
         )  # fmt: skip

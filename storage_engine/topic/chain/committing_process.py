@@ -27,6 +27,14 @@ class CommittingProcess(Frozen):
     host: str
     pid: int
 
+    def __str__(self) -> str:
+        return f"{self.program}, {self.user} on {self.host} ({self.pid})"
+
+
+def shown_process(process: CommittingProcess | None) -> str | None:
+    """The process as text; None if the version names none."""
+    return None if process is None else str(process)
+
 
 def this_process() -> CommittingProcess:
     """The process that calls this function."""

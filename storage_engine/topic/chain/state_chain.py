@@ -221,9 +221,7 @@ class StateChain:
             AlreadyExistsError: the topic already has a chain. Nothing was written to it.
             AmbiguousPutError: it is unknown whether the chain was begun.
         """
-        first = self._lists.spilled(first, 0).model_copy(
-            update={"version": 0, "parent": "", "id": uuid.uuid4().hex, "committed_by": this_process()}
-        )
+        first = self._version(first, 0, "")
         try:
             self.storage.put_new(version_key(self.topic, 0), encode_state(first))
         except (AlreadyExistsError, AmbiguousPutError) as error:
@@ -239,23 +237,18 @@ class StateChain:
         self._was_there = True
         return first
 
+    def _version(self, state: TopicState, version: int, parent: str) -> TopicState:
+        """The state as a new version of the chain, by this process."""
+        numbers = {"id": uuid.uuid4().hex, "parent": parent, "version": version, "committed_by": this_process()}
+        return self._lists.spilled(state, version).model_copy(update=numbers)
+
     def _put_next(self, changed: TopicState, parent: TopicState, note: ChangeNote) -> TopicState | None:
         """Put a version. None if another process put this version first, or if the version was put into a hole and is
         not valid.
         """
         version = parent.version + 1
-        changed = self._lists.spilled(changed, version).model_copy(
-            update={
-                "id": uuid.uuid4().hex,
-                "parent": parent.id,
-                "version": version,
-                "format": FORMAT,
-                "written_ms": self.clock.now_ms(),
-                "change": note.change,
-                "committed_by": this_process(),
-                "removed": note.removed,
-            }
-        )
+        written = {"format": FORMAT, "written_ms": self.clock.now_ms(), **note._asdict()}
+        changed = self._version(changed, version, parent.id).model_copy(update=written)
         is_created = self._put(changed)
         try:
             is_there = is_created or self._is_ours(changed)

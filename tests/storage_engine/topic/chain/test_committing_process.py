@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine import program_name
 from storage_engine.topic.chain.committing_process import this_process
 from storage_engine.topic.chain.version_files import version_key
 from tests.stores import storage_at
@@ -59,5 +60,6 @@ def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_long_names_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_name, "_set_names", [])
     monkeypatch.setattr(sys, "argv", ["/jobs/" + "é" * 200 + "\udc80"])
     assert this_process().program == "é" * 100
