@@ -82,8 +82,6 @@ FIRST_MICROSECOND, LAST_MICROSECOND = -62_135_596_800_000_000, 253_402_300_799_9
 """The years 1 to 9999, in microseconds since 1970: the times that Python, Spark and databases can store."""
 _NOT_UTF8 = "was not a utf8 string"
 """The end of Arrow's error for bytes in a column of strings."""
-
-
 _EXACT = Context(prec=MAX_DECIMAL_DIGITS, traps=[Inexact, InvalidOperation])
 
 
@@ -155,38 +153,42 @@ def _decoded_values(
 def _column(field: pa.Field, rows: Sequence[Row | None]) -> pa.Array:
     name = field.name
     values = [None if row is None else row[name] for row in rows]
-    if has_decimal(field.type):
-        values = [_with_scale(value, field.type) for value in values]
+    if (scale := _scaling(field.type)) is not None:
+        values = [_scaled(value, scale) for value in values]
     array = pa.array(values, type=field.type)
     if _has_time_outside_years(array):
         raise OverflowError
     return array
 
 
-def has_decimal(kind: pa.DataType) -> bool:
-    """Whether a column of this type contains decimals."""
-    return bool(pa.types.is_decimal(kind)) or any(
-        has_decimal(kind.field(number).type) for number in range(kind.num_fields)
-    )
+def _scaling(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Gives each decimal in a value of this type, which is not null, the decimal places of its column; None if the type
+    contains no decimals. Otherwise Arrow adds and removes zeros, and if a decimal has many zeros, Arrow's 128 bits overflow:
+    some numbers become 0 without an error.
 
-
-def _with_scale(value: Any, kind: pa.DataType) -> Any:
-    """A value in which each decimal has the decimal places of its column. Otherwise Arrow adds and removes zeros, and if
-    a decimal has many zeros, Arrow's 128 bits overflow: some numbers become 0 without an error.
-
-    Raises:
-        ArithmeticError: a decimal has other digits than zeros after these places, or too many digits before them.
+    The function raises an ArithmeticError if a decimal has other digits than zeros after these places, or too many digits
+    before them.
     """
-    if value is None or not has_decimal(kind):
-        return value
-    if pa.types.is_struct(kind):
-        return {field.name: _with_scale(value.get(field.name), field.type) for field in kind}
-    if pa.types.is_map(kind):
-        items = value.items() if isinstance(value, Mapping) else value
-        return [(_with_scale(key, kind.key_type), _with_scale(item, kind.item_type)) for key, item in items]
     if pa.types.is_decimal(kind):
-        return value.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT) if isinstance(value, Decimal) else value
-    return [_with_scale(item, kind.value_type) for item in value]
+        unit = Decimal(1).scaleb(-kind.scale)
+        return lambda value: value.quantize(unit, context=_EXACT) if isinstance(value, Decimal) else value
+    inner = [_scaling(kind.field(number).type) for number in range(kind.num_fields)]
+    if not any(inner):
+        return None
+    if pa.types.is_struct(kind):
+        fields = [(kind.field(number).name, scale) for number, scale in enumerate(inner)]
+        return lambda value: {name: _scaled(value.get(name), scale) for name, scale in fields}
+    if pa.types.is_map(kind):
+        key_scale, item_scale = _scaling(kind.key_type), _scaling(kind.item_type)
+        return lambda value: [
+            (_scaled(key, key_scale), _scaled(item, item_scale))
+            for key, item in (value.items() if isinstance(value, Mapping) else value)
+        ]
+    return lambda value: [_scaled(item, inner[0]) for item in value]
+
+
+def _scaled(value: Any, scale: Callable[[Any], Any] | None) -> Any:
+    return value if value is None or scale is None else scale(value)
 
 
 def _has_time_outside_years(array: pa.Array) -> bool:

@@ -19,9 +19,9 @@ import pyarrow as pa
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from schemas.comparing import ModelField, model_fields
-from schemas.decoder import DecodedValues, Row, UndecodableError, decode_each, has_decimal
+from schemas.decoder import DecodedValues, Row, UndecodableError, decode_each
 from schemas.event_model import IS_NUMBER, IS_TIME
-from schemas.exact_decimals import ExactValidator, has_long_number
+from schemas.exact_decimals import ExactValidator, has_decimal, has_long_number
 from schemas.model_columns import arrow_schema
 from schemas.writers.wire_format import json_text
 

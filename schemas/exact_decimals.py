@@ -31,6 +31,13 @@ _OWN_CODE = ("function-before", "function-wrap")
 """The core schemas whose function gets a value before pydantic has checked it."""
 
 
+def has_decimal(kind: pa.DataType) -> bool:
+    """Whether a column of this type contains decimals."""
+    return bool(pa.types.is_decimal(kind)) or any(
+        has_decimal(kind.field(number).type) for number in range(kind.num_fields)
+    )
+
+
 def has_long_number(values: pa.BinaryArray) -> list[bool]:
     """For each value, a text in JSON, whether a double may not hold one of its numbers."""
     found: list[bool] = pc.match_substring_regex(values, _LONG_NUMBER).fill_null(False).to_pylist()
