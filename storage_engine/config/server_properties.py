@@ -21,10 +21,13 @@ from storage_engine.errors import ConfigError
 
 LOG_DIRS, LOG_DIR, METADATA_LOG_DIR = "log.dirs", "log.dir", "metadata.log.dir"
 _NODE_ID, _BROKER_ID = "node.id", "broker.id"
-_TIERED = "remote.log.storage.system.enable"
+_TIERED = ConfigKey(
+    key="remote.log.storage.system.enable", scope="broker", kind="boolean", default=False, cost="",
+    doc="Topics may have segments in a remote storage.",
+)  # fmt: skip
 _PROVIDERS = "config.providers"
 _PROVIDED = re.compile(r"\$\{[^}]+:[^}]*\}")
-_NAMES = (LOG_DIRS, LOG_DIR, METADATA_LOG_DIR, _NODE_ID, _BROKER_ID, _TIERED)
+_NAMES = (LOG_DIRS, LOG_DIR, METADATA_LOG_DIR, _NODE_ID, _BROKER_ID, _TIERED.key)
 _OF_ONE_REPLICA = "replica.high.watermark.checkpoint.interval.ms"
 """This key has no effect, because Lakelog does not write a broker's high watermarks: only the broker's replicas
 together know them.
@@ -114,7 +117,7 @@ def read_server_properties(file: Path) -> ServerProperties:
         log_dirs=_log_dirs(file, found),
         metadata_log_dir=_metadata_log_dir(found),
         node_id=None if node is None else _node_id(node, is_broker_id=_NODE_ID not in found),
-        tiered=_TIERED in found and _is_tiered(found[_TIERED]),
+        tiered=_TIERED.key in found and bool(_TIERED.parse(*found[_TIERED.key])),
         settings=settings,
         ignored=tuple(sorted(key for key in found if key not in ACTING_KEYS and key not in _NAMES)),
     )
@@ -144,13 +147,6 @@ def _metadata_log_dir(found: Mapping[str, Property]) -> Path | None:
         return None
     value = _text(found, METADATA_LOG_DIR).value.strip()
     return Path(value) if value else None
-
-
-def _is_tiered(found: Property) -> bool:
-    text = found.value.strip().lower()
-    if text not in ("true", "false"):
-        raise ConfigError(found.place, f"expected true or false; found {shown(found.value)}", "The default is false.")
-    return text == "true"
 
 
 def _text(found: Mapping[str, Property], key: str) -> Property:
