@@ -1,16 +1,17 @@
 """Compiles kernels. A kernel is a function with fixed types, which numba compiles to machine code at the first call.
 
 Compiled kernels are stored in numba's cache. The first call of a kernel in a process loads the kernel from this
-cache. scripts/setup.sh sets the cache's folder, NUMBA_CACHE_DIR, to a folder in .venv. Many processes call no kernel,
-for example the processes in which Spark plans a read. Without a writable cache folder, each process compiles the
-kernels that it calls. Input arrays are declared read-only, because Arrow's buffers are read-only. A kernel with
-read-only inputs also accepts writable arrays, so one signature per kernel is enough. Kernels keep no state and are
-thread-safe.
+cache, in a few milliseconds (`_KernelCache`). scripts/setup.sh sets the cache's folder, NUMBA_CACHE_DIR, to a folder in
+.venv. Many processes call no kernel, for example the processes in which Spark plans a read. Without a writable cache
+folder, each process compiles the kernels that it calls. Input arrays are declared read-only, because Arrow's buffers are
+read-only. A kernel with read-only inputs also accepts writable arrays, so one signature per kernel is enough. Kernels
+keep no state and are thread-safe.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import update_wrapper
 from typing import Any, cast
 
@@ -18,8 +19,10 @@ import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.caching import FunctionCache
 from numba.core.datamodel.models import TupleModel
 from numba.core.datamodel.registry import register_default
+from numba.core.runtime.nrt import rtsys
 from numba.core.typeconv.castgraph import Conversion
 from numba.extending import intrinsic
 
@@ -69,6 +72,19 @@ def columns(kind: type[tuple[Any, ...]], *fields: Any) -> Any:
     return _ColumnsType(fields, kind)  # type: ignore[no-untyped-call]
 
 
+class _KernelCache(FunctionCache):
+    """Numba's cache of compiled functions, without what only a compiler needs.
+
+    Numba loads its typing rules before it loads a function from the cache, which takes longer than to append or to read
+    1,000 records. A function that is compiled already needs numba's runtime only. If the function is not in the cache,
+    the compiler loads the typing rules itself.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        rtsys.initialize(target_context)
+        return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+
+
 _kernels: list[_Kernel] = []
 
 
@@ -88,11 +104,14 @@ class _Kernel:
     def load(self) -> Callable[..., Any]:
         """The compiled function. It is in numba's cache afterwards, if the cache can be written. Several threads may call
         this method at once."""
-        try:
-            self._compiled = numba.njit(self._signature, **_OPTIONS)(self._function)
-        except RuntimeError:  # numba finds no folder that this user may write to
-            self._compiled = numba.njit(self._signature, **_OPTIONS | {"cache": False})(self._function)
-        return cast(Callable[..., Any], self._compiled)
+        compiled = numba.njit(**_OPTIONS | {"cache": False})(self._function)
+        with suppress(RuntimeError):  # numba finds no folder that this user may write to
+            cache = _KernelCache(self._function)  # type: ignore[no-untyped-call]
+            compiled._cache = cache  # noqa: SLF001 - numba has no public way to set it
+        compiled.compile(self._signature)
+        compiled.disable_compile()
+        self._compiled = compiled
+        return cast(Callable[..., Any], compiled)
 
 
 def kernel(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
