@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from storage_engine.config import ALIASES, TOPIC_KEYS
+from storage_engine.config import ALIASES, TOPIC_KEYS, ConfigKey
 from storage_engine.config.kafka_dir_keys import DIRECTORY_TOPIC_KEYS, LogManagerConfig
 from storage_engine.config.server_properties import ServerProperties
 from storage_engine.errors import ConfigError
@@ -30,7 +30,10 @@ from storage_engine.kafka_dir.upkeep.cluster_metadata import ClusterMetadata
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Kafka's own topics, in which coordinators store their state."""
-_TIERED = "remote.storage.enable"
+_TIERED = ConfigKey(
+    key="remote.storage.enable", scope="topic", kind="boolean", default=False, cost="",
+    doc="The topic has segments in a remote storage.",
+)  # fmt: skip
 
 
 class Treatment(StrEnum):
@@ -126,13 +129,14 @@ def _treated(name: str, evidence: Evidence, config: LogManagerConfig) -> TopicTr
     if settings is None and evidence.tiers:
         reason = f"remote storage is enabled, and {why_not}, so the topic may have segments there"
         return TopicTreatment(name, Treatment.LEFT_ALONE, reason, {})
-    if _TIERED in (tiered := {**(stored or {}), **(given or {})}) and tiered[_TIERED].strip().lower() == "true":
+    texts = (stored or {}).get(_TIERED.key, "false"), (given or {}).get(_TIERED.key, "false")
+    if texts[0].strip().lower() != "false" or _TIERED.parse(texts[1], f"topic {name}, {_TIERED.key}"):
         return TopicTreatment(
-            name, Treatment.LEFT_ALONE, f"{_TIERED} is set, so the topic has segments in a remote storage", {}
+            name, Treatment.LEFT_ALONE, f"{_TIERED.key} is set, so the topic has segments in a remote storage", {}
         )
     if settings is None:
         return TopicTreatment(name, Treatment.KEPT, why_not, {})
-    own = {key: value for key, value in settings.items() if key != _TIERED}
+    own = {key: value for key, value in settings.items() if key != _TIERED.key}
     if given is not None:
         config.topic(own, f"topic {name}")
         return TopicTreatment(name, Treatment.MANAGED, "settings from --topic-config", own)

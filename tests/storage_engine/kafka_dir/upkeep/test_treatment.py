@@ -101,6 +101,17 @@ def test_tiered_topics_are_not_opened() -> None:
     assert unknown.reason.startswith("remote storage is enabled, and __cluster_metadata has no topic of this name")
 
 
+def test_an_option_says_whether_a_topic_is_tiered_in_a_boolean_but_cannot_contradict_the_metadata() -> None:
+    key = "remote.storage.enable"
+    for value, expected in (("true", LEFT_ALONE), (" True ", LEFT_ALONE), ("false", MANAGED)):
+        assert treated("a", None, given={"a": {key: value}}).treatment is expected
+    with pytest.raises(ConfigError, match=r"topic a, remote\.storage\.enable: expected true or false; found 'ture'"):
+        treated("a", None, given={"a": {key: "ture"}})
+    for value in ("true", "ture"):
+        found = treated("a", metadata(*known("a", {key: value})), given={"a": {key: "false"}})
+        assert found.treatment is LEFT_ALONE
+
+
 def test_a_partition_with_one_replica_has_one_copy() -> None:
     cluster = metadata(*known("a"), *known("b", replicas=(1, 2)), *known("c"))
     ids = {TopicPartition(name, 0): IDS[name] for name in "abd"} | {TopicPartition("c", 0): IDS["d"]}
