@@ -73,11 +73,11 @@ class AvroDecoder:
             MissingFormatError: fastavro is not installed.
         """
         self._text = text
-        self._reader = parse(text)
+        self._reader = parse(text, is_reader=True)
         self._is_single = may_be_single and not is_record(self._reader)
         if self._is_single:
             self._text = in_record(text)
-            self._reader = parse(self._text)
+            self._reader = parse(self._text, is_reader=True)
         try:
             self._columns, conversions = columns_of(self._reader)
             check_finite(self._reader)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,12 +60,15 @@ class AvroSchema:
                 return node
 
 
-def parse(text: str, references: Sequence[str] = (), told_apart: Collection[str] = ()) -> AvroSchema:
+def parse(
+    text: str, references: Sequence[str] = (), told_apart: Collection[str] = (), *, is_reader: bool = False
+) -> AvroSchema:
     """The schema of a text in Avro's JSON.
 
     Args:
         references: schemas with named types that the text uses, each after those that it uses itself.
         told_apart: the full names of types whose names are replaced by `whole_name`.
+        is_reader: whether values may get the defaults of this schema. So each must be a value of its field's type.
 
     Raises:
         AvroSchemaError: the text is no Avro schema.
@@ -80,7 +83,7 @@ def parse(text: str, references: Sequence[str] = (), told_apart: Collection[str]
         if told_apart:
             schema = _with_whole_names(schema, told_apart)
         _check_size(schema)
-        _set_defaults(schema)
+        _set_defaults(schema, checks=is_reader)
     except AvroSchemaError:
         raise
     except json.JSONDecodeError as error:
@@ -259,7 +262,7 @@ def _with_whole_names(schema: AvroSchema, names: Collection[str]) -> AvroSchema:
 # --- Defaults ---------------------------------------------------------------------------------------------------
 
 
-def _set_defaults(schema: AvroSchema) -> None:
+def _set_defaults(schema: AvroSchema, *, checks: bool) -> None:
     """Replace the default of each field by the object that fastavro makes of the same value."""
     given = {
         id(field): (field, field["default"])
@@ -268,6 +271,9 @@ def _set_defaults(schema: AvroSchema) -> None:
         if "default" in field
     }
     originals = {number: default for number, (_, default) in given.items()}
+    for field, default in given.values():
+        if checks and not _is_default(schema, field["type"], default, originals):
+            raise AvroSchemaError(f"the default of the field {field['name']} is no value of the field's type")
     for field, default in given.values():
         field["default"] = _decoded_default(schema, field["type"], default, originals)
 
@@ -293,7 +299,7 @@ def _decoded_default(schema: AvroSchema, node: Node, default: Any, originals: Ma
     node = schema.resolved(node)
     kind = kind_of(node)
     if kind == "union":
-        branch = next((each for each in node if _is_value_of(schema, each, default)), node[0])
+        branch = next((each for each in node if _is_default(schema, each, default, originals)), node[0])
         decoded = _decoded_default(schema, branch, default, originals)
         resolved = schema.resolved(branch)
         return (resolved["name"], decoded) if kind_of(resolved) in ("record", "enum", "fixed") else decoded
@@ -332,19 +338,45 @@ def _with_logical_type(node: Node, default: Any) -> Any:
         return default
 
 
-_JSON_TYPES: Mapping[str, tuple[type, ...]] = {
-    "null": (type(None),),
-    "boolean": (bool,),
-    "int": (int,),
-    "long": (int,),
-    "float": (int, float),
-    "double": (int, float),
-    "array": (list,),
-    "map": (dict,),
-    "record": (dict,),
-}
+_INTEGERS = {"int": range(-(2**31), 2**31), "long": range(-(2**63), 2**63)}
 
 
-def _is_value_of(schema: AvroSchema, node: Node, default: Any) -> bool:
-    kind = kind_of(schema.resolved(node))
-    return isinstance(default, _JSON_TYPES.get(kind, (str,))) and (isinstance(default, bool) == (kind == "boolean"))
+def _is_default(schema: AvroSchema, node: Node, default: Any, originals: Container[int]) -> bool:
+    """Whether a default in JSON is a value of a type, as Avro prescribes.
+
+    Args:
+        originals: the fields that have defaults of their own.
+    """
+    node = schema.resolved(node)
+    kind = kind_of(node)
+    if kind == "union":
+        return any(_is_default(schema, each, default, originals) for each in node)
+    if isinstance(default, bool) or kind == "boolean":
+        return isinstance(default, bool) and kind == "boolean"
+    if kind in _INTEGERS:
+        return isinstance(default, int) and default in _INTEGERS[kind]
+    if kind in ("float", "double"):
+        return isinstance(default, (int, float))
+    if kind == "array":
+        return isinstance(default, list) and all(
+            _is_default(schema, node["items"], each, originals) for each in default
+        )
+    if kind == "map":
+        return isinstance(default, dict) and all(
+            _is_default(schema, node["values"], each, originals) for each in default.values()
+        )
+    if kind == "record":
+        return isinstance(default, dict) and all(
+            _is_default(schema, field["type"], default[field["name"]], originals)
+            if field["name"] in default
+            else id(field) in originals
+            for field in node["fields"]
+        )
+    if kind == "null":
+        return default is None
+    if kind == "enum":
+        return default in node["symbols"]
+    is_text = isinstance(default, str)
+    return is_text and (
+        kind == "string" or (max(default, default="") <= "\xff" and (kind == "bytes" or len(default) == node["size"]))
+    )
