@@ -179,7 +179,7 @@ class AvroDecoder:
             names = shared_names(reader)
             schema, reader = parse(text, references, names), parse(self._text, (), names)
             check_branches(schema, reader)
-        return _Writer(ValueCheck(schema), writer_in_full(schema), reader_in_full(reader))
+        return _Writer(ValueCheck(schema), writer_in_full(schema), reader_in_full(reader, schema))
 
 
 def _unusable(number: SchemaId, why: str) -> _Unusable:

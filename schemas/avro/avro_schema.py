@@ -59,6 +59,18 @@ class AvroSchema:
             else:
                 return node
 
+    def kinds(self) -> set[str]:
+        """The kinds of all parts."""
+        found = set[str]()
+        waiting, seen = [self.root], set[int]()
+        while waiting:
+            node = self.resolved(waiting.pop())
+            found.add(kind_of(node))
+            if id(node) not in seen:
+                seen.add(id(node))
+                waiting += children(node)
+        return found
+
 
 def parse(
     text: str, references: Sequence[str] = (), told_apart: Collection[str] = (), *, is_reader: bool = False

@@ -19,8 +19,10 @@ If a writer has a field of the reader and also a field with its alias, fastavro 
 forbids this, so such a schema is refused.
 
 fastavro takes the first branch of the reader's union to which it can promote the value, although Avro prescribes the
-branch of the same type, if there is one. So the reader's unions are sorted: integers come before float and double. For
-string and bytes, no order is right for both. A writer's schema with the second of them is refused.
+branch of the same type, if there is one. So the reader's unions are sorted: if the writer's schema has an int or a long,
+the branches of this type come first. For string and bytes, no order is right for both. A writer's schema with the second
+of them is refused. Nor is an order right for an int and a long, if the reader's union has a float or double before a
+long, but no int. Avro prescribes the float or double for the int. Such a writer's schema is refused, too.
 
 The object that fastavro returns then says the branch (`avro_columns._union`). If only one side has a logical type, the
 object can be that of another branch. For example, fastavro returns an int for a long, also if the reader's only long is a
@@ -36,7 +38,6 @@ numbers with too many digits.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from schemas.avro.avro_schema import AvroSchema, AvroSchemaError, Node, kind_of, with_parts
 from schemas.avro.logical_types import (
@@ -67,55 +68,64 @@ def check_branches(writer: AvroSchema, reader: AvroSchema) -> None:
         BranchNameError: fastavro would take a value of one type for another type of the reader's union.
         AvroSchemaError: a value does not.
     """
-    _check(writer, writer.root, reader, reader.root, set())
+    _Check(writer, reader).check(writer.root, reader.root)
 
 
-def _check(
-    writer: AvroSchema, written: Node, reader: AvroSchema, wanted: Node, seen: set[Any], *, in_union: bool = False
-) -> None:
-    """in_union: the writer has a union, so fastavro returns the name of a named type."""
-    written, wanted = writer.resolved(written), reader.resolved(wanted)
-    if (id(written), id(wanted), in_union) in seen:
-        return
-    seen.add((id(written), id(wanted), in_union))
-    kind, wanted_kind = kind_of(written), kind_of(wanted)
-    if kind == "union":
-        for branch in written:
-            _check(writer, branch, reader, wanted, seen, in_union=True)
-    elif wanted_kind == "union":
-        branches = [each for each in map(reader.resolved, wanted) if kind_of(each) != "null"]
-        alike = [each for each in branches if kind_of(each) in _KINDS.get(kind, ())]
-        if not in_union and len(branches) > 1 and len(alike) > 1:
-            raise AvroSchemaError(f"it has {written['name']} where the schema of the settings has a union")
-        named = [each for each in branches if kind in _KINDS and kind_of(each) in _KINDS]
-        names = [each["name"] for each in named if _is_same_name(written, each)]
-        if any(name == written["name"] != names[0] for name in names):
-            raise BranchNameError(f"the union of the settings has {names[0]} before {written['name']}")
-        _check_order(written, branches)
-        if len(branches) > 1 and kind in _PRIMITIVE:
-            branches = _branches_of_object(written, branches)
-        for each in branches:
-            # fastavro's object finds the branch by its type, so the branches of other objects do not matter.
-            if len(branches) == 1 or kind == "fixed" or python_type(written) == python_type(each):
-                _check(writer, written, reader, each, seen)
-    elif not agrees(written, wanted):
-        raise AvroSchemaError(
-            f"it has {logical_type(written) or kind} where the schema of the settings has {logical_type(wanted) or wanted_kind}"
-        )
-    elif kind == wanted_kind == "record" and _is_same_name(written, wanted):
-        by_name = {field["name"]: field["type"] for field in written["fields"]}
-        for field in wanted["fields"]:
-            names = [name for name in dict.fromkeys((field["name"], *field.get("aliases", ()))) if name in by_name]
-            if len(names) > 1:
-                raise AvroSchemaError(
-                    f"it has {' and '.join(names)}, which are one field in the schema of the settings"
-                )
-            for name in names:
-                _check(writer, by_name[name], reader, field["type"], seen)
-    elif kind == wanted_kind == "array":
-        _check(writer, written["items"], reader, wanted["items"], seen)
-    elif kind == wanted_kind == "map":
-        _check(writer, written["values"], reader, wanted["values"], seen)
+class _Check:
+    """Checks the parts of a writer's schema."""
+
+    def __init__(self, writer: AvroSchema, reader: AvroSchema) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._integers = _integers(writer)
+        self._seen = set[tuple[int, int, bool]]()
+
+    def check(self, written: Node, wanted: Node, *, in_union: bool = False) -> None:
+        """Check a part. in_union: the writer has a union, so fastavro returns the name of a named type."""
+        writer, reader, seen = self._writer, self._reader, self._seen
+        written, wanted = writer.resolved(written), reader.resolved(wanted)
+        if (id(written), id(wanted), in_union) in seen:
+            return
+        seen.add((id(written), id(wanted), in_union))
+        kind, wanted_kind = kind_of(written), kind_of(wanted)
+        if kind == "union":
+            for branch in written:
+                self.check(branch, wanted, in_union=True)
+        elif wanted_kind == "union":
+            branches = [each for each in map(reader.resolved, wanted) if kind_of(each) != "null"]
+            alike = [each for each in branches if kind_of(each) in _KINDS.get(kind, ())]
+            if not in_union and len(branches) > 1 and len(alike) > 1:
+                raise AvroSchemaError(f"it has {written['name']} where the schema of the settings has a union")
+            named = [each for each in branches if kind in _KINDS and kind_of(each) in _KINDS]
+            names = [each["name"] for each in named if _is_same_name(written, each)]
+            if any(name == written["name"] != names[0] for name in names):
+                raise BranchNameError(f"the union of the settings has {names[0]} before {written['name']}")
+            _check_order(written, branches)
+            if len(branches) > 1 and kind in _PRIMITIVE:
+                branches = _branches_of_object(written, branches, self._integers)
+            for each in branches:
+                # fastavro's object finds the branch by its type, so the branches of other objects do not matter.
+                if len(branches) == 1 or kind == "fixed" or python_type(written) == python_type(each):
+                    self.check(written, each)
+        elif not agrees(written, wanted):
+            raise AvroSchemaError(
+                f"it has {logical_type(written) or kind} where the schema of the settings has"
+                f" {logical_type(wanted) or wanted_kind}"
+            )
+        elif kind == wanted_kind == "record" and _is_same_name(written, wanted):
+            by_name = {field["name"]: field["type"] for field in written["fields"]}
+            for field in wanted["fields"]:
+                names = [name for name in dict.fromkeys((field["name"], *field.get("aliases", ()))) if name in by_name]
+                if len(names) > 1:
+                    raise AvroSchemaError(
+                        f"it has {' and '.join(names)}, which are one field in the schema of the settings"
+                    )
+                for name in names:
+                    self.check(by_name[name], field["type"])
+        elif kind == wanted_kind == "array":
+            self.check(written["items"], wanted["items"])
+        elif kind == wanted_kind == "map":
+            self.check(written["values"], wanted["values"])
 
 
 def _check_order(written: Node, branches: Sequence[Node]) -> None:
@@ -128,9 +138,12 @@ def _check_order(written: Node, branches: Sequence[Node]) -> None:
         raise AvroSchemaError(f"it has {same} where a union of the settings has {other} before {same}")
 
 
-def _branches_of_object(written: Node, branches: Sequence[Node]) -> list[Node]:
+def _branches_of_object(written: Node, branches: Sequence[Node], integers: Sequence[str]) -> list[Node]:
     """The branch whose column gets the object that fastavro returns for a primitive type of the writer; none if fastavro
     refuses each value.
+
+    Args:
+        integers: the integer types of the writer's schema.
 
     Raises:
         AvroSchemaError: Avro prescribes the column of another branch.
@@ -138,7 +151,7 @@ def _branches_of_object(written: Node, branches: Sequence[Node]) -> list[Node]:
     possible = [each for each in branches if can_be_read_as(written, each)]
     if not possible:
         return []
-    read_as = kind_of(min(possible, key=_is_float))
+    read_as = kind_of(_sorted(possible, integers)[0])
     same = python_type(written) == raw_python_type(written)  # as without a logical type
     found = raw_python_type(written, read_as) if same else python_type(written)
     unnamed = [each for each in branches if kind_of(each) not in _KINDS]
@@ -146,7 +159,7 @@ def _branches_of_object(written: Node, branches: Sequence[Node]) -> list[Node]:
         *(each for each in unnamed if python_type(each) == found),
         *(each for each in unnamed if logical_type(each) and raw_python_type(each) == found),
     ]
-    right = [each for each in possible if kind_of(each) == kind_of(written)] or possible
+    right = [each for each in possible if kind_of(each) == kind_of(written)] or possible[:1]
     if not taken or _column_of(taken[0]) not in map(_column_of, right):
         raise AvroSchemaError(
             f"it has {logical_type(written) or kind_of(written)} where a union of the settings has"
@@ -165,9 +178,22 @@ def writer_in_full(schema: AvroSchema) -> Node:
     return _in_full(schema, lambda node: {**node, "precision": _NO_ROUNDING} if _is_decimal(node) else node)
 
 
-def reader_in_full(schema: AvroSchema) -> Node:
-    """The reader's schema for fastavro: each named type is written out, and integers come before floats in unions."""
-    return _in_full(schema, lambda node: sorted(node, key=_is_float) if isinstance(node, list) else node)
+def reader_in_full(schema: AvroSchema, writer: AvroSchema) -> Node:
+    """The reader's schema for fastavro: each named type is written out, and unions are sorted for the writer."""
+    integers = _integers(writer)
+    return _in_full(schema, lambda node: _sorted(node, integers) if isinstance(node, list) else node)
+
+
+def _sorted(branches: Sequence[Node], integers: Sequence[str]) -> list[Node]:
+    """The branches of a union of the reader, in the order in which fastavro must try them."""
+    order = [*integers, ""]
+    return sorted(branches, key=lambda each: order.index(kind_of(each) if kind_of(each) in integers else ""))
+
+
+def _integers(schema: AvroSchema) -> list[str]:
+    """Those of the types int and long that the schema has."""
+    kinds = schema.kinds()
+    return [kind for kind in ("int", "long") if kind in kinds]
 
 
 def _in_full(schema: AvroSchema, changed: Callable[[Node], Node]) -> Node:
@@ -188,10 +214,6 @@ def _in_full(schema: AvroSchema, changed: Callable[[Node], Node]) -> Node:
 
 def _is_decimal(node: Node) -> bool:
     return isinstance(node, dict) and node.get("logicalType") == "decimal"
-
-
-def _is_float(node: Node) -> bool:
-    return kind_of(node) in ("float", "double")
 
 
 def _is_same_name(written: Node, wanted: Node) -> bool:
