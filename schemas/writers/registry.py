@@ -115,7 +115,10 @@ class SchemaRegistry:
     def _add_references(
         self, schema: dict[str, Any], found: dict[tuple[str, int], str], outer: tuple[tuple[str, int], ...]
     ) -> None:
-        for each in schema.get("references") or ():
+        references = schema.get("references") or []
+        if not isinstance(references, list):
+            raise self._odd_answer()
+        for each in references:
             try:
                 key = (str(each["subject"]), int(each["version"]))
             except (TypeError, KeyError, ValueError):
@@ -127,7 +130,10 @@ class SchemaRegistry:
             if len(found) >= _MOST_REFERENCES or len(outer) >= _DEEPEST_REFERENCE:
                 raise UnusableSchemaError("it refers to too many schemas")
             subject = urllib.parse.quote(key[0], safe="")
-            referred = self._get(f"/subjects/{subject}/versions/{key[1]}", _NO_SUBJECT)
+            path = f"/subjects/{subject}/versions/{key[1]}"
+            referred = self._get(path, _NO_SUBJECT)
+            if referred is None:  # its subject may be deleted: the registry then gives the schema only on request
+                referred = self._get(f"{path}/?deleted=true", _NO_SUBJECT)
             if referred is None:
                 raise UnusableSchemaError("it refers to a schema that the registry does not have")
             if not isinstance(referred, dict):
@@ -170,9 +176,12 @@ class SchemaRegistry:
 
     def _document(self, body: bytes) -> Any:
         try:
-            return json.loads(body)
+            found = json.loads(body)
         except (ValueError, RecursionError):
-            raise self._odd_answer() from None
+            found = None
+        if found is None:
+            raise self._odd_answer()
+        return found
 
     def _none(self, path: str, status: int, body: bytes, missing: Collection[int]) -> None:
         """None if an answer says that there is no document. Any other answer is an error."""
@@ -231,7 +240,10 @@ def _answer_in_time(request: urllib.request.Request) -> tuple[int, bytes]:
 def _answer(request: urllib.request.Request) -> tuple[int, bytes]:
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            return answer.status, answer.read(_MOST_BYTES)
+            body = answer.read(_MOST_BYTES)
+            if answer.length and len(body) < _MOST_BYTES:
+                raise http.client.IncompleteRead(body, answer.length)
+            return answer.status, body
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read(_MOST_BYTES)

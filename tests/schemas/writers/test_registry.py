@@ -110,6 +110,16 @@ def test_a_schema_that_the_registry_cannot_give_stops_only_its_own_values(server
     ]
 
 
+def test_a_schema_of_a_deleted_subject_is_still_found(server: Registry) -> None:
+    server.add(json.dumps(ITEM), "item")
+    server.add(json.dumps(PART), "part", references=[("shop.Item", "item")])
+    order = server.add(json.dumps(ORDER), "order", references=[("shop.Part", "part"), ("shop.Item", "item")])
+    for subject in ("order", "part", "item"):
+        server.delete(subject)
+    found = decode(READER, with_id(order, VALUE), writers=client(server))
+    assert (found.errors, found.columns.to_pylist()) == ([], [{"id": 1, "item": {"sku": "a"}}])
+
+
 def test_a_number_that_is_no_id_is_not_asked_for(server: Registry) -> None:
     server.add(json.dumps(ITEM), "item")
     assert reasons(server, 2**31, 2**32 - 1, 1) == [
@@ -123,8 +133,18 @@ def test_a_number_that_is_no_id_is_not_asked_for(server: Registry) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"<html>Not Found</html>", b"{}", b"[]", b'{"error_code": 404}', b"\xff", b"[" * 100_000],
-    ids=["empty", "page", "object", "list", "404", "bytes", "deep"],
+    [
+        b"",
+        b"<html>Not Found</html>",
+        b"{}",
+        b"[]",
+        b'{"error_code": 404}',
+        b"\xff",
+        b"[" * 100_000,
+        b"null",
+        b'{"schema": "x", "references": 5}',
+    ],
+    ids=["empty", "page", "object", "list", "404", "bytes", "deep", "null", "references"],
 )
 @pytest.mark.parametrize("status", [404, 200])
 def test_an_answer_that_is_not_the_registrys_is_an_error_and_no_dead_letter(
@@ -135,6 +155,15 @@ def test_an_answer_that_is_not_the_registrys_is_an_error_and_no_dead_letter(
         reasons(server, 1)
     odd = "gave an answer that is not in the form of a schema registry. Check the URL."
     assert str(caught.value) == f"the registry {server.url}: {odd}"
+
+
+def test_an_answer_that_is_cut_off_counts_as_no_answer(server: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("schemas.writers.registry._PAUSES_S", (0.0, 0.0))
+    item = server.add(json.dumps(ITEM), "item")
+    server.lost_bytes = 7
+    with pytest.raises(RegistryError, match="does not answer: IncompleteRead"):
+        client(server).find(item)
+    assert server.requests == [f"/schemas/ids/{item}"] * 3
 
 
 def test_an_answer_that_drips_ends_at_the_deadline(server: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
