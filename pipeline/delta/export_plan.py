@@ -133,8 +133,7 @@ class ExportPlan:
     start, end: by partition, the first offset to read and the offset after the last one.
     waiting: the partitions with records to read.
     gaps: the offsets that retention deleted before they were exported.
-    reread: partitions that are read from their start, because compaction may have removed tombstones before they were
-        exported.
+    reread: partitions that are read from their start, because compaction may have removed unexported tombstones.
     replaced: partitions whose rows at or above `start` are rebuilt, because the command line asks for this.
     began: how the first export of the table began, with the offsets after this run; None: not known.
     ranges: the offsets of the topic's partitions when the run was planned.
@@ -279,7 +278,9 @@ def decide_export(
     replaced = tuple(each for each in sorted(wanted) if head is not None and wanted[each] < start[each])
     reread = _reread(before, ranges) if head is not None and export.mode is ExportMode.UPSERT else ()
     start |= wanted
-    start |= {partition: ranges[partition].log_start_offset for partition in reread}
+    back = {*reread, *replaced} if export.mode is ExportMode.UPSERT else set[int]()
+    # A key of a partition that goes back may have a newer record in any other partition.
+    start |= {each: ranges[each].log_start_offset for each in ranges if each in reread or back - {each}}
     end = {partition: offsets.last_stable_offset for partition, offsets in ranges.items()}
     if bounds.up_to is not None:
         check_up_to(export, start, end, bounds.up_to)
@@ -439,8 +440,7 @@ def check_up_to(export: Export, start: Mapping[int, int], end: Mapping[int, int]
 def _check_whole_rows(
     export: Export, before: Mapping[int, int], end: Mapping[int, int], rebuilt: Sequence[int]
 ) -> None:
-    """Refuse to replace the rows of a partition if the run ends at an accepted end offset before the last row. The rows
-    after that offset would be lost."""
+    """Refuse an accepted end offset below rows of a partition that are rebuilt. The rows above it would be lost."""
     if cut := [each for each in rebuilt if end[each] < before.get(each, 0)]:
         raise OffsetRefusedError(
             "--accept-dead-letters",

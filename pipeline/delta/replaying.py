@@ -132,8 +132,9 @@ def decide_replay(
     """
     start, end = {}, {}
     for partition, position in before.items():
-        # A key of an upsert table may have newer records in any partition.
-        first = first_letters.get(partition, 0 if mode is ExportMode.UPSERT else position)
+        first = first_letters.get(partition, position)
+        if mode is ExportMode.UPSERT and first_letters.keys() - {partition}:
+            first = 0  # a key with a dead letter in another partition may have newer records here
         first = max(first, ranges[partition].log_start_offset)
         if first < position:
             start[partition], end[partition] = first, position

@@ -186,6 +186,31 @@ def test_rows_made_anew_go_from_the_offset_that_is_read_from() -> None:
     assert decided(APPEND, {0: 10}, ONE).replaced_rows is None
 
 
+@pytest.mark.parametrize(
+    ("tombstones_end", "from_offsets", "start"),
+    [
+        (0, {0: 5}, {0: 5, 1: 2, 2: 0}),  # other partitions are read from their start
+        (0, {0: 5, 1: 3}, {0: 0, 1: 2, 2: 0}),
+        (12, {}, {0: 0, 1: 2, 2: 0}),
+        (12, {1: 3}, {0: 0, 1: 2, 2: 0}),
+        (0, {0: 10}, {0: 10, 1: 4, 2: 7}),
+    ],
+)
+def test_an_upsert_that_goes_back_reads_all_records_that_may_be_newer(
+    tombstones_end: int, from_offsets: Mapping[int, int], start: Mapping[int, int]
+) -> None:
+    ranges = {
+        0: PartitionOffsets(0, 20, tombstones_end=tombstones_end),
+        1: PartitionOffsets(2, 9),
+        2: PartitionOffsets(0, 9),
+    }
+    positions = {0: 10, 1: 4, 2: 7}
+    plan = decided(UPSERT, positions, ranges, ExportBounds(from_offsets=from_offsets))
+    assert (plan.start, plan.positions) == (start, {0: 20, 1: 9, 2: 9})
+    appended = decided(APPEND, positions, ranges, ExportBounds(from_offsets=from_offsets))
+    assert appended.start == positions | dict(from_offsets)
+
+
 def test_positions_are_those_of_the_current_stamp_or_left_to_the_rows() -> None:
     assert known_positions(None) == {}
     assert known_positions(head_of(UPSERT, {0: 10})) == {0: 10}
@@ -198,6 +223,7 @@ def test_positions_are_those_of_the_current_stamp_or_left_to_the_rows() -> None:
         (APPEND, {0: 6}, {0: 6}),
         (APPEND, {0: 1}, {0: 3}),  # the log begins at 3
         (UPSERT, {0: 6}, {0: 6, 1: 0}),
+        (UPSERT, {0: 6, 1: 2}, {0: 3, 1: 0}),  # a key of each may have a newer record in the other
         (APPEND, {}, {}),
     ],
 )

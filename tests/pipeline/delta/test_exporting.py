@@ -668,6 +668,32 @@ def test_append_from_an_earlier_offset_replaces_the_rows_in_one_commit(log: Log,
         export_increment(log.spark, append, compacted, log.read, bounds=ExportBounds(from_offsets={0: 2}))
 
 
+@pytest.mark.parametrize("goes_back", ["from offset", "tombstones removed", "replay"])
+def test_an_upsert_that_goes_back_in_one_partition_leaves_out_keys_deleted_in_another(
+    log: Log, upsert: Export, goes_back: str
+) -> None:
+    log.add(b"deleted", RENAMED if goes_back == "replay" else 1, partition=0)
+    log.add(b"deleted", None, partition=1)
+    log.add(b"other", RENAMED, partition=1)
+    log.add(b"there", 3, partition=0)
+    run(log, upsert)
+    before, mended = by_key(upsert), replace(upsert, schema=schema_of(MendedOrder))
+    assert {key: row["number"] for key, row in before.items()} == {b"there": 3}
+    if goes_back == "replay":
+        found = replayed(log, mended)
+        assert (found.replayed, found.superseded) == (1, 1)
+        del (after := by_key(upsert))[b"other"]
+        assert after == before
+        return
+    bounds = ExportBounds(from_offsets={0: 0}) if goes_back == "from offset" else NO_BOUNDS
+    removed = {0: PartitionOffsets(0, 3, tombstones_end=3), 1: PartitionOffsets(0, 2)}
+    log.add(b"new", 4, partition=0)
+    ranges = log.ranges() if goes_back == "from offset" else removed
+    export_increment(log.spark, upsert, ranges, log.read, bounds=bounds, max_share=1)
+    assert by_key(upsert) == before | {b"new": by_key(upsert)[b"new"]}
+    assert numbers(upsert) == {b"there": 3, b"new": 4}
+
+
 def test_upsert_from_an_earlier_offset_ends_as_a_whole_pass_does(log: Log, upsert: Export, tmp_path: Path) -> None:
     renamed(log)
     log.add(b"elsewhere", 1, partition=1)
