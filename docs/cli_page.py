@@ -67,7 +67,8 @@ The exit status of a command is 0 (done), 1 (an error), 2 (wrong usage) or 4 (do
 ends with 1 if a table is different, and `schema check` if a change breaks older records or their readers. `verify` ends
 with 4 if it has found a problem, and with 1 if it could not read a file. `doctor` ends with 1 if it has found a
 problem. `check` has the statuses of monitoring plugins: 0 (OK), 1 (WARNING), 2 (CRITICAL) and 3 (UNKNOWN, also after
-wrong usage). Every error is one line with the place, the value that was found, and the remedy.
+wrong usage). Every error is one line with the place, the value that was found, and the remedy. Only an
+error of the command line itself also has the lines `Usage:` and `Try`.
 
 `lakelog prove` compares an exported table with its topic ([ANALYSTS.md](ANALYSTS.md#whether-it-is-right)). `lakelog schema
 check` says whether an ingest or an export would accept a schema ([SCHEMAS.md](SCHEMAS.md#when-a-schema-changes)).
