@@ -40,7 +40,7 @@ from schemas.avro.logical_types import logical_type, meaning, python_type, raw_p
 from schemas.comparing import ModelField, columns_fields
 from schemas.decoder import UndecodableError
 from schemas.model_columns import MAX_DECIMAL_DIGITS, UnsupportedFieldError, check_names
-from schemas.writers.written_types import written_type
+from schemas.writers.written_types import NUMBERS, written_type
 
 Convert = Callable[[Any], Any]
 
@@ -88,7 +88,7 @@ def fields_of(schema: AvroSchema, columns: pa.Schema) -> dict[str, ModelField]:
 
 def _describe(schema: AvroSchema, node: Node, path: str, required: set[str], branches: dict[str, ModelField]) -> None:
     """Add the paths of the required fields, and for each member of a union the type that it belongs to. Also add the type
-    with which each part is written, and the aliases of fields."""
+    with which each part is written, the aliases of fields, and what `schemas.writers.written_types` describes else."""
     node = schema.resolved(node)
     kind = kind_of(node)
     if kind not in ("union", "array", "map"):
@@ -104,7 +104,10 @@ def _describe(schema: AvroSchema, node: Node, path: str, required: set[str], bra
     elif kind == "array":
         _describe(schema, node["items"], f"{path}[]", required, branches)
     elif kind == "map":
-        _describe(schema, node["values"], f"{path}{{}}", required, branches)
+        values = schema.resolved(node["values"])
+        if kind_of(values) == "union" and "null" in values:
+            branches[f"(nulls of {path}{{}})"] = ModelField("null", required=False, nullable=False)
+        _describe(schema, values, f"{path}{{}}", required, branches)
     elif kind == "union":
         several = [each for each in node if kind_of(schema.resolved(each)) != "null"]
         if len(several) == 1:
@@ -116,6 +119,9 @@ def _describe(schema: AvroSchema, node: Node, path: str, required: set[str], bra
             if numbers.setdefault(tag, number) == number:
                 branches[f"(branch of {path}.member{number})"] = ModelField(tag, required=False, nullable=False)
                 _describe(schema, each, f"{path}.member{number}", required, branches)
+        found = [f"{each} member{numbers[_tag(schema, each)]}" for each in several if each in NUMBERS]
+        if len(found) > 1:
+            branches[f"(numbers of {path})"] = ModelField(", ".join(found), required=False, nullable=False)
 
 
 def _written(node: Node) -> str:

@@ -4,6 +4,8 @@ The fields of a schema have descriptions of the types with which values are writ
 
     (type of FIELD)       in Avro, the type, its logical type, name, aliases and symbols
     (aliases of FIELD)    in Avro, other names of the field
+    (nulls of FIELD)      in Avro, only for values of a map that may be null
+    (numbers of FIELD)    in Avro, several plain types of numbers in a union, each with the member that its values get to
     (values of FIELD)     in Protobuf, the numbers and names of an enum
 
 A type of Avro is written as `long timestamp-micros`, `fixed(16) decimal shop.Price`, `record shop.Address, also shop.Place`
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 
 _PROMOTED = {"int": ("long", "float", "double"), "long": ("float", "double"), "float": ("double",)}
 """By type of Avro, the types as which its values can also be read. string and bytes have different columns."""
+NUMBERS = ("int", "long", "float", "double")
 _UNITS = ("-millis", "-micros", "-nanos")
 
 
@@ -50,13 +53,15 @@ def is_readable(path: str, old: str, new: str) -> bool:
     described, _ = _description(path)
     if described == "type":
         return _is_readable_type(_Type.of(old), _Type.of(new))
+    if described == "numbers":
+        return _is_readable_union(old, new)
     return described in ("aliases", "values") and set(old.split(", ")) <= set(new.split(", "))
 
 
 def described_field(path: str) -> str:
     """The path of the field that one of these descriptions is about; empty if the path is none of them."""
     described, field = _description(path)
-    return field if described in ("type", "aliases", "values") else ""
+    return field if described in ("type", "aliases", "nulls", "numbers", "values") else ""
 
 
 def _description(path: str) -> tuple[str, str]:
@@ -101,6 +106,16 @@ def _is_readable_type(old: _Type, new: _Type) -> bool:
         and _without_unit(old.logical) == _without_unit(new.logical)
         and not old.logical.endswith("-nanos")  # its values have more digits
     )
+
+
+def _is_readable_union(old: str, new: str) -> bool:
+    """Whether each number gets to the same member as before: of its own type, or of the first type that can be read."""
+    members = dict(each.split(" ") for each in new.split(", "))
+    for kind, member in (each.split(" ") for each in old.split(", ")):
+        readable = [kind] if kind in members else [each for each in members if each in _PROMOTED.get(kind, ())]
+        if not readable or members[readable[0]] != member:
+            return False
+    return True
 
 
 def _without_unit(logical: str) -> str:

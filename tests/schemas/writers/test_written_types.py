@@ -47,6 +47,10 @@ REFUSED: list[tuple[Any, Any, Any]] = [
     (logical("long", "timestamp-nanos"), logical("long", "timestamp-micros"), 5),
     (logical("string", "uuid"), "string", "12345678-1234-1234-1234-123456789012"),
     ({"type": "map", "values": ["null", "long"]}, {"type": "map", "values": ["null", "int"]}, {"k": 5}),
+    ({"type": "map", "values": ["null", "long"]}, {"type": "map", "values": "long"}, {"k": None}),
+    (["int", "long", "boolean"], ["int", "string", "boolean"], 2**40),
+    (["int", "null", "long", "boolean"], ["float", "null", "long", "boolean"], 5),
+    (["float", "string"], ["int", "string"], 0.5),
 ]
 ACCEPTED: list[tuple[Any, Any, Any]] = [
     ("int", "long", 5),
@@ -59,6 +63,9 @@ ACCEPTED: list[tuple[Any, Any, Any]] = [
     (logical("int", "time-millis"), logical("long", "time-micros"), 5),
     (logical("long", "timestamp-micros"), logical("long", "timestamp-nanos"), 5),
     ({"type": "array", "items": "int"}, {"type": "array", "items": ["null", "long"]}, [5]),
+    ({"type": "map", "values": "long"}, {"type": "map", "values": ["null", "long"]}, {"k": 5}),
+    (["int", "long", "string"], ["long", "int", "string"], 2**40),
+    (["int", "string"], ["double", "string"], 5),
 ]
 
 
