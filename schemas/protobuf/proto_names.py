@@ -76,8 +76,12 @@ def _parsed(text: str) -> tuple[str, list[_Message | None]]:
     # Each open brace: the messages inside it; None inside an enum, a service, a oneof or a value of an option.
     open_braces: list[list[_Message | None] | None] = [outermost]
     statement: list[str] = []
+    brackets = 0  # a brace in the options of a field or of a range is only a part of its statement
     for token in found:
-        if token == "{":
+        brackets += (token == "[") - (token == "]")
+        if brackets > 0:
+            statement.append(token)
+        elif token == "{":
             open_braces.append(_opened(statement, open_braces))
             statement = []
         elif token == "}":
@@ -86,8 +90,8 @@ def _parsed(text: str) -> tuple[str, list[_Message | None]]:
                 raise ProtobufSchemaError("it is no .proto file: a brace is closed that was not opened")
             statement = []
         elif token == ";":
-            if len(open_braces) == 1 and statement[:1] == ["package"] and len(statement) == 2:
-                package = statement[1]
+            if len(open_braces) == 1 and statement[:1] == ["package"]:
+                package = "".join(statement[1:])  # spaces around the dots are allowed
             if statement[:2] == ["map", "<"] and (around := open_braces[-1]) is not None:
                 around.append(None)
             statement = []

@@ -76,6 +76,40 @@ def test_a_place_that_clients_count_in_two_ways_is_a_dead_letter(tmp_path: Path)
     assert [ProtoFile.parse(MAPS).name_at(place) for place in [(1, 0), (1, 1)]] == ["One.Inner"] * 2
 
 
+OPTIONS = """
+syntax = "proto2";
+package odd . pkg.deep;
+import "google/protobuf/descriptor.proto";
+message Rule { optional int32 most = 1; repeated Rule rules = 2; optional string text = 3; }
+extend google.protobuf.FieldOptions { optional Rule rule = 50001; }
+extend google.protobuf.MessageOptions { optional Rule whole = 50002; }
+message Outer {
+  option (whole) = { rules: [ { most: 1 }, { rules { text: "}]{" } } ] };
+  map<string, string> labels = 1 [(rule) = { most: 10 rules: [{ most: 1 }] }, deprecated = true];
+  message A { optional string id = 1 [default = "]{"]; }
+  map < int32 , A > more = 2 [(rule) = { text: '[' }];
+  optional group Grouped = 3 [(rule) = { most: 1 }] { message Inside {} map<string, int32> n = 1; }
+  oneof one { A a = 4 [(rule) = { most: 1 }]; string b = 5; }
+  enum Kind { NONE = 0 [deprecated = true]; }
+  extensions 100 to 199;
+  message B { optional string id = 1; }
+}
+"""
+
+
+def test_braces_in_options_are_no_blocks() -> None:
+    """The places are those of protoc, with a message for each map."""
+    found = ProtoFile.parse(OPTIONS)
+    names = {(0,): "Rule", (1,): "Outer", (1, 1): "Outer.A", (1, 3): "Outer.Grouped", (1, 3, 0): "Outer.Grouped.Inside",
+             (1, 4): "Outer.B"}  # fmt: skip
+    assert {place: found.name_at(place) for place in names if place != (1, 1)} == {
+        place: f"odd.pkg.deep.{name}" for place, name in names.items() if place != (1, 1)
+    }
+    assert [found.name_at(place) for place in [(1, 0), (1, 2)]] == ["odd.pkg.deep.Outer.A", "odd.pkg.deep.Outer.B"]
+    with pytest.raises(ProtobufSchemaError, match="clients count maps in two ways"):
+        found.name_at((1, 1))
+
+
 @pytest.mark.parametrize("text", ["", "{", "}", "message A {", 'syntax = "proto3";', '{"type": "record"}'])
 def test_what_is_no_proto_file_is_an_error(text: str) -> None:
     with pytest.raises(ProtobufSchemaError):
