@@ -86,7 +86,8 @@ orders.append(pa.table({"key": ["order-3", "order-4"], "value": [b"a", b"b"]}))
 ```
 
 You can append the rows that `read` returns without changing them: `append` ignores the columns `topic`, `partition`,
-`offset` and `timestampType`. The key decides the partition, as in Kafka. With `partition=3`, `append` puts all records
+`offset` and `timestampType`. Only a record without a timestamp needs a change: for Kafka's -1, `read` returns the time
+one millisecond before 1970, which `append` refuses. Write the integer -1 instead. The key decides the partition, as in Kafka. With `partition=3`, `append` puts all records
 into partition 3.
 
 If the topic refuses a record, `append` raises an error and appends nothing. `AmbiguousPutError` means that the commit
