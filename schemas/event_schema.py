@@ -20,7 +20,9 @@ so the executors need no file.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
+import json
 import pkgutil
 import re
 import sys
@@ -31,10 +33,11 @@ from types import ModuleType
 from typing import TypeGuard
 
 import pyarrow as pa
-from pydantic import BaseModel, RootModel
+from pydantic import BaseModel, PydanticUserError, RootModel
 
 import schemas
 from schemas import ddl
+from schemas.comparing import fingerprint
 from schemas.decoder import DecodedValues, Decoder
 from schemas.event_decoding import ModelDecoder
 from schemas.event_model import EventModel
@@ -102,6 +105,23 @@ class EventSchema:
         return _read(file) if file is not None and self.content is None else self.content
 
     @property
+    def definition(self) -> str:
+        """A text. Schemas with equal texts decode each value alike.
+
+        Raises:
+            UnknownSchemaError: as for `decoder`.
+        """
+        if (content := self.file_content) is not None:
+            message = _MESSAGE.fullmatch(self.text)
+            return f"{message['message'] if message is not None else 'Avro'}: {content!r}"
+        if self.is_ddl:
+            return self.text
+        try:
+            return json.dumps(self.model.model_json_schema())
+        except PydanticUserError:  # a field has no type in JSON Schema
+            return fingerprint(self.decoder.fields)
+
+    @property
     def decoder(self) -> Decoder:
         """What decodes the values. The first call in a process imports the module of a model.
 
@@ -143,6 +163,12 @@ class EventSchema:
             UnknownSchemaError: the text names no model, or a field of the model has no column type.
         """
         return _model(self.text, self.folders)
+
+
+def model_hash(*given: EventSchema | None) -> str:
+    """A hash of some schemas: if it is equal, they decode each record alike. None: no schema."""
+    definitions = [None if each is None else each.definition for each in given]
+    return hashlib.sha256(json.dumps(definitions).encode()).hexdigest()[:16]
 
 
 def _is_type(word: str) -> bool:

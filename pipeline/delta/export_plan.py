@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.delta.table_properties import TableLayout
 from pipeline.delta.table_stamp import Began, Recent, Stamp, TableHead, known_began
-from schemas.event_schema import EventSchema
+from schemas.event_schema import EventSchema, model_hash
 from storage_engine.errors import StateError
 
 if TYPE_CHECKING:
@@ -301,12 +301,7 @@ def _began(head: TableHead | None, start: Mapping[int, int], ranges: Mapping[int
 
 
 def new_stamp(
-    export: Export,
-    head: TableHead,
-    table_id: str,
-    positions: Mapping[int, int],
-    recent: Recent,
-    began: Began | None,
+    export: Export, head: TableHead, table_id: str, positions: Mapping[int, int], recent: Recent, began: Began | None
 ) -> Stamp:
     """The stamp of a commit that follows `head` and sets these positions."""
     return Stamp(
@@ -318,6 +313,7 @@ def new_stamp(
         version=head.next_guard,
         recent=recent,
         began=began,
+        model=model_hash(export.schema, export.key_schema),
     )
 
 

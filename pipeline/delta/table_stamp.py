@@ -22,7 +22,8 @@ have format 3, so an older release cannot break the chain. All other stamps stil
 The commit of a rebuild also has `"lakelog_rebuild": true` beside `lakelog`. Other programs, and older releases, ignore
 this field. A proof needs it: a rebuild writes all columns of all rows, but a commit that widens a column does not. For a
 proof, a commit of new rows also has `"lakelog_without": ["_headers", ["delivery", "city"]]` if the table has columns, or
-fields inside columns, that the rows do not have.
+fields inside columns, that the rows do not have. And a commit of an export has `"lakelog_model": "9c1f2e..."`, a hash of
+the schemas that decoded its records (`schemas.event_schema.model_hash`).
 
 This module needs no Spark. `pipeline.delta.table_history` finds the stamps in the table's history.
 """
@@ -47,6 +48,7 @@ CHAIN_FORMAT = 3
 _KEY = "lakelog"
 _REBUILD_KEY = "lakelog_rebuild"
 _WITHOUT_KEY = "lakelog_without"
+_MODEL_KEY = "lakelog_model"
 
 
 class NewerTableError(StateError):
@@ -99,6 +101,8 @@ class Stamp:
     """None: not known."""
     chain: Chain | None = None
     """The sums of the rows' digests; None: the rows have no digests, or the chain has ended."""
+    model: str = ""
+    """The hash of the schemas that decoded the records (`schemas.event_schema.model_hash`); empty: not known."""
 
     @property
     def app_id(self) -> str:
@@ -121,6 +125,7 @@ class Stamp:
         columns = [each for each in without if isinstance(each, str)]
         inner = [each for each in without if not isinstance(each, str)]
         beside = {
+            **({_MODEL_KEY: self.model} if self.model else {}),
             **({_REBUILD_KEY: True} if of_rebuild else {}),
             **({_WITHOUT_KEY: [*sorted(columns), *sorted(inner)]} if without else {}),
         }
@@ -129,7 +134,8 @@ class Stamp:
     def document(self) -> dict[str, Any]:
         """The stamp as it is written, without the key `lakelog`."""
         began = self.began and {**asdict(self.began), "offsets": _with_text_keys(self.began.offsets)}
-        fields = {each.name: getattr(self, each.name) for each in dataclass_fields(self) if each.name != "chain"}
+        names = [each.name for each in dataclass_fields(self) if each.name not in ("chain", "model")]
+        fields = {name: getattr(self, name) for name in names}
         document = {
             **fields, "positions": _with_text_keys(self.positions), "recent": asdict(self.recent), "began": began,
         }  # fmt: skip
@@ -162,6 +168,7 @@ class Stamp:
             "recent": Recent(**fields.get("recent", {})),
             "began": None if began is None else Began(_with_number_keys(began["offsets"]), int(began["partitions"])),
             "chain": None if chain is None else Chain.from_document(chain),
+            "model": str(_parsed(user_metadata).get(_MODEL_KEY, "")),
         }
         return cls(**{**fields, **known})
 

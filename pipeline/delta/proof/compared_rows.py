@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.delta.proof.findings import ADDED_COLUMN, DEFAULT_VALUE, Findings
+from pipeline.delta.proof.findings import ADDED_COLUMN, DEFAULT_VALUE, EARLIER_MODEL, Findings
 from pipeline.delta.proof.row_differences import OlderRows, differing_rows
 from pipeline.delta.rows.field_paths import Field, path_of
 
@@ -27,11 +27,13 @@ class LaterColumns:
     not_compared: the fields inside columns that only the model has.
     with_default: the columns that Delta fills in a row if the writer gives no value. The model may have got such a column
         after the row was written.
+    of_earlier_model: by partition, the offset below which another model may have decoded the record of a row.
     """
 
     added: AddedColumns
     with_default: frozenset[str] = frozenset()
     not_compared: frozenset[Field] = frozenset()
+    of_earlier_model: Mapping[int, int] = field(default_factory=dict)
 
 
 class Places:
@@ -99,7 +101,9 @@ def compare_columns(
         if differs.any():
             wrong[name] = differs
     any_wrong = np.logical_or.reduce(list(wrong.values())) if wrong else np.zeros(len(row_at), np.bool_)
-    for index in np.flatnonzero(any_wrong):
+    is_earlier = any_wrong & places.are_below(later.of_earlier_model)
+    findings.unprovable[EARLIER_MODEL] += int(is_earlier.sum())
+    for index in np.flatnonzero(any_wrong & ~is_earlier):
         columns = ", ".join(name for name, differs in wrong.items() if differs[index])
         findings.differs(places.partitions[index], places.offsets[index], f"another value in {columns}")
     findings.unprovable[ADDED_COLUMN] += int((is_older & ~any_wrong).sum())

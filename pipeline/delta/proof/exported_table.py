@@ -32,6 +32,7 @@ from pipeline.delta.table_stamp import (
 )
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
 from pipeline.delta.without_spark.table_opening import open_or_none
+from schemas.event_schema import model_hash
 
 _FAILED = "cannot be read"
 _REMEDY = "Nothing was changed."
@@ -49,6 +50,7 @@ class ExportedTable:
     commits: the commits of the table's log up to this version, the newest first.
     added: which columns were added after the first export.
     open_letters: by partition, the offsets of the dead letters that are still open, sorted.
+    model: the hash of the schemas of the proof.
     """
 
     path: str
@@ -61,6 +63,7 @@ class ExportedTable:
     commits: Sequence[Commit]
     added: AddedColumns
     open_letters: Mapping[int, npt.NDArray[np.int64]]
+    model: str
 
     @property
     def positions(self) -> Mapping[int, int]:
@@ -99,10 +102,27 @@ class ExportedTable:
         """The columns that Delta fills in a row if the writer gives no value."""
         return self._with("CURRENT_DEFAULT")
 
-    @property
-    def later_columns(self) -> LaterColumns:
-        """The columns that a row may not have got from its record."""
-        return LaterColumns(self.added, self.with_default, self.inner_absent)
+    def later_columns(self, *, is_unchanged: bool) -> LaterColumns:
+        """The columns that a row may not have got from its record.
+
+        Args:
+            is_unchanged: whether the digests prove that the rows are as their exports wrote them.
+        """
+        earlier = self._of_earlier_model() if is_unchanged else {}
+        return LaterColumns(self.added, self.with_default, self.inner_absent, earlier)
+
+    def _of_earlier_model(self) -> Mapping[int, int]:
+        """By partition, the offset below which another model may have decoded the record of a row."""
+        found: dict[int, int] = {}
+        was_restored = False
+        for commit in self.commits:
+            stamp = stamp_in(commit)
+            was_restored |= commit.operation == "RESTORE"
+            if stamp is not None and stamp.model not in ("", self.model):
+                found |= {each: max(end, found.get(each, 0)) for each, end in stamp.positions.items()}
+            if is_of_rebuild(commit.user_metadata) and not was_restored:
+                break  # it made all older rows again
+        return found
 
     def _with(self, key: str) -> frozenset[str]:
         return frozenset(each.name for each in self.table.schema().fields if key in (each.metadata or {}))
@@ -202,7 +222,8 @@ def open_exported_table(export: Export, version: int | None) -> ExportedTable:
     others += sorted(_inner(in_table - in_model))
     absent = frozenset(_inner(in_model - in_table))
     added, letters = added_columns(commits), _open_letters(export, head)
-    return ExportedTable(export.table, head, table, columns, there, others, absent, commits, added, letters)
+    model = model_hash(export.schema, export.key_schema)
+    return ExportedTable(export.table, head, table, columns, there, others, absent, commits, added, letters, model)
 
 
 def _inner(fields: Collection[Field]) -> list[FieldPath]:

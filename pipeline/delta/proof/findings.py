@@ -13,6 +13,7 @@ MOST_DIFFERENCES = 100
 RETENTION = "retention has deleted the record"
 COMPACTION = "compaction may have removed the record"
 OTHER_MODEL = "the record does not fit today's model"
+EARLIER_MODEL = "an earlier model may have decoded the record"
 ADDED_COLUMN = "the row is older than one of its columns"
 DEFAULT_VALUE = "a value may be the default of its column"
 UNKNOWN_START = "the table may begin after the record"

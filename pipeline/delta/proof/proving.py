@@ -115,6 +115,8 @@ def prove_table(
         foreign=table.head.foreign,
         was_restored=table.head.newest != table.head.current,
     )
+    proof.chain = prove_chain(table, changed)
+    later_columns = table.later_columns(is_unchanged=proof.chain is not None and not proof.chain.findings.differing)
     keyed = export.mode is ExportMode.UPSERT
     size = sum(each.last_stable_offset - each.log_start_offset for each in ranges.values())
     for part in slices_of(table.count() + size, by_key=keyed):
@@ -127,12 +129,11 @@ def prove_table(
         is_open = table.is_open_letter(places.partitions, places.offsets)
         if keyed:
             first_partitions = table.began.partitions if table.began is not None else 1
-            found = compare_upserted(records, is_open, later, rows, evidence, table.later_columns, first_partitions)
+            found = compare_upserted(records, is_open, later, rows, evidence, later_columns, first_partitions)
         else:
-            found = compare_appended(records, is_open, rows, evidence, table.later_columns)
+            found = compare_appended(records, is_open, rows, evidence, later_columns)
         proof.findings.add(found)
         proof.records += len(records)
-    proof.chain = prove_chain(table, changed)
     if proof.chain is not None:
         proof.findings.add(proof.chain.findings)
     elif table.head.current is not None:

@@ -25,6 +25,11 @@ class Order(EventModel):
     colour: str | None = None
 
 
+class OrderWithDefault(EventModel):
+    number: int
+    colour: str | None = "white"
+
+
 class MendedOrder(EventModel):
     """An order whose number may come under another name."""
 
