@@ -97,6 +97,28 @@ def test_a_log_that_has_lost_records_is_not_imported_but_can_be_read(
     assert problem in read.err
 
 
+def test_a_log_without_a_middle_segment_is_not_imported_but_can_be_read(lakelog, tmp_path: Path) -> None:
+    source = tmp_path / "kafka"
+    shutil.copytree(GOLDEN / "multi" / "data", source)
+    (source / ".kafka_cleanshutdown").touch()
+    whole = lakelog("read", "--kafka-dir", str(source), "--topic", "multi", "--partition", "0").out.splitlines()
+    missing = source / f"multi-0/{127:020}.log"
+    missing.unlink()
+    problem = (
+        f"lakelog: {missing} at position 0: expected a segment, because it had an index, found no such file. The offsets 127 to"
+        " 253 are missing. Restore the file from a backup or a replica.\n"
+    )
+    imported = lakelog("topics", "import", str(source))
+    assert (imported.status, imported.out, imported.err) == (1, "", problem)
+    assert lakelog("topics", "list").out == ""
+    read = lakelog("read", "--kafka-dir", str(source), "--topic", "multi", "--partition", "0")
+    assert (read.status, read.out.splitlines(), read.err) == (0, whole[:127] + whole[254:], problem)
+    offsets = lakelog("offsets", "--kafka-dir", str(source))
+    assert (offsets.out, offsets.err) == ("multi:0:300\nmulti:1:300\nmulti:2:300\n", problem)
+    compacted = lakelog("compact", "--kafka-dir", str(source), "--topic", "multi", "--force")
+    assert (compacted.status, compacted.err) == (4, problem)
+
+
 @pytest.mark.parametrize(
     ("data", "file", "position", "bit", "expected", "found"),
     [
