@@ -97,6 +97,21 @@ def test_a_log_that_has_lost_records_is_not_imported_but_can_be_read(
     assert problem in read.err
 
 
+@pytest.mark.parametrize("damage", [without_the_end, without_the_middle, without_logs])
+def test_offsets_of_a_log_that_has_lost_records_end_with_status_4(
+    lakelog, tmp_path: Path, damage: Callable[[Path], str]
+) -> None:
+    source = tmp_path / "kafka"
+    shutil.copytree(GOLDEN / "multi" / "data", source)
+    (source / ".kafka_cleanshutdown").touch()
+    problem = damage(source / "multi-0")
+    ended = lakelog("offsets", "--kafka-dir", str(source))
+    whole = problem if problem.endswith("are lost") else f"{problem}: the records from 0 on are lost"
+    of_what = "file" if damage is without_the_middle else "log"
+    remedy = f"Restore the {of_what} from a backup or a replica."
+    assert (ended.status, ended.err) == (4, f"lakelog: {whole}. {remedy}\n")
+
+
 def test_a_log_without_a_middle_segment_is_not_imported_but_can_be_read(lakelog, tmp_path: Path) -> None:
     source = tmp_path / "kafka"
     shutil.copytree(GOLDEN / "multi" / "data", source)
@@ -114,7 +129,7 @@ def test_a_log_without_a_middle_segment_is_not_imported_but_can_be_read(lakelog,
     read = lakelog("read", "--kafka-dir", str(source), "--topic", "multi", "--partition", "0")
     assert (read.status, read.out.splitlines(), read.err) == (0, whole[:127] + whole[254:], problem)
     offsets = lakelog("offsets", "--kafka-dir", str(source))
-    assert (offsets.out, offsets.err) == ("multi:0:300\nmulti:1:300\nmulti:2:300\n", problem)
+    assert (offsets.status, offsets.out, offsets.err) == (4, "multi:0:300\nmulti:1:300\nmulti:2:300\n", problem)
     compacted = lakelog("compact", "--kafka-dir", str(source), "--topic", "multi", "--force")
     assert (compacted.status, compacted.err) == (4, problem)
 
