@@ -65,10 +65,10 @@ def print_left(path: Path, named: list[str] | None, choice: TaskChoice, done: st
 
 
 def print_damage(path: Path, logs: LogManager) -> bool:
-    """Print what the loading of the logs has cut out. Returns whether a log has lost records."""
+    """Print what the loading of the logs has cut out, and what is missing. Returns whether a log has lost records."""
     for report in logs.reports:
         for cut in report.cuts:
             write_error(cut.error_in(str(path)))
-        for lost in report.lost:
+        for lost in (*report.lost, *report.doubtful):
             write_error(lost.error_in(str(path)))
-    return logs.exit_status is not ExitStatus.DONE
+    return logs.exit_status is not ExitStatus.DONE or any(report.doubtful for report in logs.reports)

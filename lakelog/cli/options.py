@@ -135,8 +135,9 @@ def open_root(root: str | None, conf: Path | None, *, kept: bool = True) -> tupl
 
 def open_readers(
     root: str | None, conf: Path | None, kafka_dir: Path | None, topic: str | None, partition: int | None
-) -> Mapping[tuple[str, int], LogReader | PartitionReader]:
-    """A reader of each partition that the options name, by topic and partition number, in that order.
+) -> tuple[Mapping[tuple[str, int], LogReader | PartitionReader], bool]:
+    """A reader of each partition that the options name, by topic and partition number, in that order; and whether one of
+    these partitions has lost records. Each loss is printed to standard error.
 
     Raises:
         UsageError: the options contradict one another, or no topic is named.
@@ -147,7 +148,7 @@ def open_readers(
             raise UsageError("--kafka-dir", "--root is given, too", "Give only one of the two.")
         return _readers_of_directory(kafka_dir, topic, partition)
     name = needed_topic(topic)
-    return topic_readers(open_topics(root, conf), name, partition)
+    return topic_readers(open_topics(root, conf), name, partition), False
 
 
 def needed_topic(topic: str | None) -> str:
@@ -179,7 +180,7 @@ def topic_readers(topics: Topics, topic: str, partition: int | None) -> Mapping[
 
 def _readers_of_directory(
     path: Path, topic: str | None, partition: int | None
-) -> Mapping[tuple[str, int], LogReader | PartitionReader]:
+) -> tuple[Mapping[tuple[str, int], LogReader | PartitionReader], bool]:
     from storage_engine.kafka_dir.log_directory import LogDirectory
     from storage_engine.kafka_dir.recovery_report import lost_in
 
@@ -187,7 +188,7 @@ def _readers_of_directory(
     names = directory.partitions if topic is None else directory.partitions_of(topic)
     if partition is not None:
         _chosen(topic or "of any name", [each.number for each in names], partition)
-    readers = {}
+    readers, is_lossy = {}, False
     for name in names:
         if partition in (None, name.number):
             found = directory.inspect(name)
@@ -198,8 +199,9 @@ def _readers_of_directory(
                 )
             for loss in lost_in(directory, [found]):
                 write_error(loss)
+                is_lossy = True
             readers[name.topic, name.number] = directory.reader(found)
-    return readers
+    return readers, is_lossy
 
 
 def _chosen(topic: str, numbers: Sequence[int], partition: int | None) -> Sequence[int]:

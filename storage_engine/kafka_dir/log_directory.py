@@ -51,7 +51,7 @@ from storage_engine.log.filenames import (
     is_offset_name,
     offset_name,
 )
-from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.growing_segment import MOST_RELATIVE_OFFSET, GrowingSegment
 from storage_engine.log.indexes.offset_index import decode_offset_index
 from storage_engine.log.indexes.time_index import decode_time_index
 from storage_engine.log.indexes.transaction_index import AbortedTransaction, decode_transaction_index
@@ -395,8 +395,8 @@ class _Inspection:
         return tuple(sorted(known.values(), key=lambda each: each.last_offset))
 
     def _segment_file(self, base: int, following: int) -> SegmentFile:
-        size = self._entries[offset_name(base) + LOG].size
-        return SegmentFile(f"{self._name.folder}/{offset_name(base)}", base, size, following)
+        size, end = self._entries[offset_name(base) + LOG].size, min(following, base + MOST_RELATIVE_OFFSET + 1)
+        return SegmentFile(f"{self._name.folder}/{offset_name(base)}", base, size, end)
 
     def _modified_ms(self, base: int) -> int:
         return self._entries[offset_name(base) + LOG].modified_ms

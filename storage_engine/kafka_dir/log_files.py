@@ -39,7 +39,6 @@ class LogFiles:
         self.storage = storage
         self.folder = folder
         self.report = RecoveryReport(folder)
-        self.stray_bases: set[int] = set()
         self.bases: list[int] = []
         self._now_ms = now_ms
         self.entries: dict[str, FolderEntry] = {entry.name: entry for entry in entries if not entry.is_folder}
@@ -55,13 +54,11 @@ class LogFiles:
             self.bases.append(int(name.removesuffix(LOG)))
 
     def remove_stray_indexes(self) -> None:
-        """Remove indexes without a .log, and remember their base offsets."""
+        """Remove indexes without a .log."""
         for name in sorted(self.entries):
             stem, _, suffix = name.partition(".")
             if "." + suffix in INDEX_SUFFIXES and stem + LOG not in self.entries:
                 self.remove(name)
-                if is_offset_name(stem):
-                    self.stray_bases.add(int(stem))
 
     def has(self, base: int, suffix: str) -> bool:
         """Whether a segment has a file of this kind."""

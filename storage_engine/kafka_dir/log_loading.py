@@ -35,7 +35,13 @@ from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.kafka_dir.damage import DamagedParts
 from storage_engine.kafka_dir.log_files import LogFiles
 from storage_engine.kafka_dir.producers_at import KnownProducers, Replayed, replay_around_damage
-from storage_engine.kafka_dir.recovery_report import CutReason, LostSegment, RecoveryReport, emptied_segments
+from storage_engine.kafka_dir.recovery_report import (
+    CutReason,
+    RecoveryReport,
+    emptied_segments,
+    missing_segments,
+    stray_bases,
+)
 from storage_engine.kafka_dir.segment_swap import settle_swaps
 from storage_engine.kafka_dir.trusted_segments import FoundSegment, TrustedSegments
 from storage_engine.log.checkpoint import (
@@ -116,6 +122,7 @@ def load_log(storage: Directory, folder: str, config: TopicConfig, options: Load
     """
     storage.make_folder(folder)
     entries = storage.entries(folder)
+    stray = stray_bases({entry.name for entry in entries})
     settled: list[str] = []
     if any(entry.name.endswith((CLEANED, SWAP, DELETED)) for entry in entries):
         settled = settle_swaps(storage, folder)
@@ -123,7 +130,7 @@ def load_log(storage: Directory, folder: str, config: TopicConfig, options: Load
     files = LogFiles(storage, folder, entries, options.now_ms)
     files.report.removed += settled
     files.remove_stray_indexes()
-    return _Loading(files, config, options).load()
+    return _Loading(files, stray, config, options).load()
 
 
 def settle_topic_id(storage: Directory, folder: str, topic_id: str | None) -> str | None:
@@ -147,8 +154,9 @@ def settle_topic_id(storage: Directory, folder: str, topic_id: str | None) -> st
 class _Loading:
     """One load of a log."""
 
-    def __init__(self, files: LogFiles, config: TopicConfig, options: LoadOptions) -> None:
+    def __init__(self, files: LogFiles, stray: Sequence[int], config: TopicConfig, options: LoadOptions) -> None:
         self._files = files
+        self._stray = stray
         self._config = config
         self._options = options
         self._known = KnownProducers(files, options.now_ms, options.producer_expiration_ms)
@@ -180,7 +188,8 @@ class _Loading:
             # As in Kafka, a producer that has expired does not return by the recovery of its batches.
             entries = active_producers(producers.entries(), options.now_ms, options.producer_expiration_ms)
             producers = Producers(entries)
-        self._note_lost_segments(start)
+        missing = missing_segments(files.storage, files.folder, files.entries, self._stray, start)
+        (files.report.doubtful if self._config.compact else files.report.lost).extend(missing)
         files.report.lost += [each for each in emptied if each.end_offset > start]
         self._known.remove_stray_snapshots(end)
         kept_epochs = cut_start(cut_end(self._epochs, end), start)
@@ -199,24 +208,6 @@ class _Loading:
             replicated_producers=self._known.at(options.high_watermark) if options.high_watermark < end else None,
             report=files.report,
         )
-
-    def _note_lost_segments(self, start: int) -> None:
-        """Report each segment between two others of which only an index was left. An interrupted replacement by compaction
-        can leave such an index, too, so nothing is reported of a compacted topic."""
-        files = self._files
-        if self._config.compact:
-            return
-        for base in sorted(files.stray_bases):
-            number = bisect_right(files.bases, base)
-            if 0 < number < len(files.bases) and start <= base and not self._reaches(number - 1, base):
-                file = f"{files.folder}/{offset_name(base)}{LOG}"
-                files.report.lost.append(LostSegment(file, base, files.bases[number]))
-
-    def _reaches(self, number: int, offset: int) -> bool:
-        """Whether a segment has a batch that ends at or after an offset."""
-        files, base = self._files, self._files.bases[number]
-        log = DamagedLog(files.storage, files.key(base), base, files.size(base), files.following(number))
-        return any((chunk.table.last_offsets >= offset).any() for chunk in log.chunks())
 
     def _load_segments(self, *, read_all: bool) -> Producers:
         """Trust or recover each segment. Returns the producers at the log's end."""

@@ -7,7 +7,7 @@ values.
 Some files of a log directory prove that a log once had records:
 
     recovery-point-offset-checkpoint     the log was durable below this offset
-    .index, .timeindex                   an entry stands for a batch in the .log
+    .index, .timeindex                   an entry stands for a batch in the .log; without a .log, they stand for a segment
 
 A broker lowers the recovery point after it has truncated a log, and retention deletes the newest segment only after the
 next segment exists. So in an undamaged directory, no recovery point is above the end of its log. A recovery point below
@@ -17,7 +17,8 @@ change nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -25,7 +26,17 @@ from typing import TYPE_CHECKING
 
 from storage_engine.errors import CorruptionError, ExitStatus, LogError, LostRecordsError
 from storage_engine.log.checkpoint import RECOVERY_POINTS
-from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, offset_name, offsets_in
+from storage_engine.log.filenames import (
+    DELETED,
+    INDEX,
+    INDEX_SUFFIXES,
+    LOG,
+    SWAP,
+    TIME_INDEX,
+    offset_name,
+    offsets_in,
+)
+from storage_engine.log.intact_batches import DamagedLog
 from storage_engine.storage import Directory, FolderEntry
 
 if TYPE_CHECKING:
@@ -149,6 +160,8 @@ class RecoveryReport:
     removed: names of files that had no meaning any more.
     cuts: the bytes that were cut out.
     lost: records that are missing, although an index or a checkpoint proves them.
+    doubtful: segments of a compacted topic of which only an index was left. After a power cut, an interrupted compaction
+        can leave such an index, too.
     """
 
     place: str
@@ -157,6 +170,7 @@ class RecoveryReport:
     removed: list[str] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     lost: list[LostSegment | LostEnd] = field(default_factory=list)
+    doubtful: list[LostSegment] = field(default_factory=list)
 
     @property
     def losses(self) -> list[Cut | LostSegment | LostEnd]:
@@ -190,6 +204,43 @@ def emptied_segments(storage: Directory, folder: str, entries: Mapping[str, Fold
                 yield EmptiedSegment(f"{folder}/{name}{LOG}", base, following)
 
 
+def stray_bases(names: Collection[str]) -> list[int]:
+    """The base offsets of the indexes without a .log, sorted. If the folder has the .log under another name, a swap or a
+    deletion was interrupted, and the index is not listed.
+
+    Args:
+        names: all names in the folder of a partition.
+    """
+    bases = {base for suffix in INDEX_SUFFIXES for base in offsets_in(names, suffix)}
+    return [
+        base
+        for base in sorted(bases)
+        if not any(offset_name(base) + LOG + each in names for each in ("", SWAP, DELETED))
+    ]
+
+
+def missing_segments(
+    storage: Directory, folder: str, entries: Mapping[str, FolderEntry], stray: Iterable[int], log_start_offset: int
+) -> Iterator[LostSegment]:
+    """The segments between two others of which only an index is left.
+
+    Args:
+        stray: the base offsets in stray_bases.
+        log_start_offset: segments below it are not reported.
+    """
+    bases = offsets_in(entries, LOG)
+    for base in stray:
+        number = bisect_right(bases, base)
+        if not 0 < number < len(bases) or base < log_start_offset:
+            continue
+        before = f"{folder}/{offset_name(bases[number - 1])}{LOG}"
+        size = entries[offset_name(bases[number - 1]) + LOG].size
+        log = DamagedLog(storage, before, bases[number - 1], size, bases[number])
+        # Compaction joins segments: then the segment before has the offsets of the index.
+        if not any((chunk.table.last_offsets >= base).any() for chunk in log.chunks()):
+            yield LostSegment(f"{folder}/{offset_name(base)}{LOG}", base, bases[number])
+
+
 def lost_in(directory: LogDirectory, found: Sequence[FoundPartition]) -> Iterator[LogError]:
     """An error for each loss of records in these partitions of a log directory.
 
@@ -202,6 +253,8 @@ def lost_in(directory: LogDirectory, found: Sequence[FoundPartition]) -> Iterato
     for each in found:
         folder, start = each.name.folder, each.state.log_start_offset
         entries = {entry.name: entry for entry in storage.entries(folder)}
+        for missing in missing_segments(storage, folder, entries, stray_bases(entries), start):
+            yield missing.error_in(path)
         yield from (
             emptied.error_in(path)
             for emptied in emptied_segments(storage, folder, entries)

@@ -17,7 +17,7 @@ from storage_engine.errors import CorruptionError
 from storage_engine.kafka_dir.log_files import LogFiles
 from storage_engine.kafka_dir.producers_at import KnownProducers
 from storage_engine.log.filenames import INDEX, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, offset_name
-from storage_engine.log.growing_segment import UNKNOWN_LATENESS, GrowingSegment
+from storage_engine.log.growing_segment import MOST_RELATIVE_OFFSET, UNKNOWN_LATENESS, GrowingSegment
 from storage_engine.log.indexes.offset_index import OFFSET_ENTRY, decode_offset_index
 from storage_engine.log.indexes.time_index import TIME_ENTRY, decode_time_index
 from storage_engine.log.indexes.transaction_index import (
@@ -75,7 +75,8 @@ class TrustedSegments:
         base = self._files.bases[-1]
         if self._largest_timestamp(base, NO_END) is None or not self._index_checks_out(base, NO_END):
             return None
-        file = SegmentFile(self._files.key(base, ""), base, self._files.size(base), NO_END)
+        end = base + MOST_RELATIVE_OFFSET + 1
+        file = SegmentFile(self._files.key(base, ""), base, self._files.size(base), end)
         growing = resume_segment(self._files.storage, file, self._index_interval_bytes)
         if growing is None or (growing.size and growing.largest_timestamp_offset >= growing.end_offset):
             return None

@@ -96,7 +96,8 @@ def offsets(
     """For each partition, print the offset for a time, as topic:partition:offset.
 
     If the state of a topic cannot be read, the command prints the topic's name to standard error, and ends with exit
-    status 4.
+    status 4. The exit status is also 4 if an index or a checkpoint of a Kafka directory proves that records were lost; the
+    error names their offsets.
     """
     wanted = _parse_time(time)
     if partition is not None and partitions is not None:
@@ -105,10 +106,8 @@ def offsets(
     chosen = partition_filter(topic, numbers, topic_partitions, without_internal=exclude_internal_topics)
     if kafka_dir is not None:
         only = topic if topic is not None and is_plain(topic) else None
-        readers: Mapping[tuple[str, int], LogReader | PartitionReader] = open_readers(
-            root, conf, kafka_dir, only, partition
-        )
-        is_partial = False
+        readers: Mapping[tuple[str, int], LogReader | PartitionReader]
+        readers, is_partial = open_readers(root, conf, kafka_dir, only, partition)
     else:
         readers, is_partial = _readers(open_topics(root, conf), chosen, topic, partition)
     for name, number in chosen.chosen(readers):

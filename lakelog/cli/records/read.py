@@ -108,7 +108,7 @@ def read(
         with group_reading(open_topics(root, conf), needed_topic(topic), group, commits=commit) as reading:
             _print_unread(reading, partition, isolation, most, form)
         return
-    readers = open_readers(root, conf, kafka_dir, topic, partition)
+    readers, _ = open_readers(root, conf, kafka_dir, topic, partition)
     found = {each: _first_offset(reader, begin, from_timestamp, isolation) for each, reader in readers.items()}
     starts = {each: first for each, first in found.items() if first is not None}
     streams = {each: readers[each].read(first, None, isolation) for each, first in starts.items()}

@@ -7,9 +7,9 @@ contain the same batches up to the topic's end; otherwise the import is refused.
 import appends the later batches (topic.kafka.continued_topic).
 
 Only the .log files of the directory are needed: indexes are derived from them, and every CRC is checked. A crash can
-leave an incomplete batch at the end of a log. This batch is not imported. A log that lacks records below its recovery
-point is refused. By default, files are copied. With `move`, files are linked, and the directory's files are deleted
-after the commit.
+leave an incomplete batch at the end of a log. This batch is not imported. A log is refused if its recovery point or an
+index proves that it has lost records. By default, files are copied. With `move`, files are linked, and the directory's
+files are deleted after the commit.
 
 An imported topic becomes visible when one version of its state is committed. A crash before this commit leaves files
 that no version names. A crash after this commit can leave moved files in the directory. The next import finds no new
@@ -72,7 +72,7 @@ def import_topic(
 
     Raises:
         UnknownTopicError: the directory does not have this topic.
-        CorruptionError: a partition is missing, or a log is damaged before its end.
+        CorruptionError: a partition or a segment is missing, or a log is damaged before its end.
         LostRecordsError: a checkpoint or an index proves records that a log does not have.
         TopicExistsError: the topic exists, and the log does not continue it.
         ConfigError: overrides were given for an existing topic, or an override is invalid.
@@ -153,6 +153,7 @@ def _refuse_losses(directory: LogDirectory, found: Sequence[FoundPartition], sta
     topic; continued_topic refuses such a log with a better error.
 
     Raises:
+        CorruptionError: a segment is missing.
         LostRecordsError: a checkpoint or an index proves records that a log does not have.
     """
     known = () if state is None else state.partitions

@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lakelog.cli.clean.topic_config_file import read_topic_configs
 from storage_engine.clock import ManualClock
 from storage_engine.kafka_dir.log_directory import LogDirectory
 from storage_engine.kafka_dir.log_manager import LogManager
+from storage_engine.record.batch import scan_batches
 from tests.small_disks import needs_a_disk, small_disk
 from tests.storage_engine.kafka_dir.upkeep.brokers_directory import NOW_MS, known, make_directory, rows
 from tests.storage_engine.record_tables import to_rows
@@ -275,6 +277,24 @@ def test_a_log_that_ends_below_a_checkpoint_is_named(
         f" {end}: the records from {end} on are lost. Restore the log from a backup or a replica.\n"
     )
     assert json.loads((data / ".kafka_cleanshutdown").read_text())["brokerEpoch"] == -1
+
+
+def test_a_batch_with_offsets_that_its_segment_cannot_have_is_cut_out(lakelog, tmp_path) -> None:
+    data = broken_copy(tmp_path)
+    log = data / f"multi-0/{254:020}.log"
+    changed = bytearray(log.read_bytes())
+    newest = int(scan_batches(np.frombuffer(log.read_bytes(), np.uint8), log.name).positions[-1])
+    changed[newest + 2] ^= 1
+    log.write_bytes(changed)
+    ended = lakelog("log-manager", "--config", properties(tmp_path, data), "--once")
+    assert ended.status == 4
+    offset = 2**40 + 299
+    assert ended.err == (
+        f"lakelog: {log} at position {newest}: expected offsets from 294 to 2147483901, found a batch with {2**40 + 294} to"
+        f" {offset}. The {len(changed) - newest} bytes were cut out and saved as multi-0/{254:020}.{newest}.corrupt.\n"
+        f"lakelog: {data}/multi-0: the recovery point is 300 (recovery-point-offset-checkpoint), but the log ends at offset"
+        " 294: the records from 294 on are lost. Restore the log from a backup or a replica.\n"
+    )
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])

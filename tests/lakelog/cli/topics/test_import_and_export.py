@@ -97,6 +97,81 @@ def test_a_log_that_has_lost_records_is_not_imported_but_can_be_read(
     assert problem in read.err
 
 
+@pytest.mark.parametrize("damage", [without_the_end, without_the_middle, without_logs])
+def test_offsets_of_a_log_that_has_lost_records_end_with_status_4(
+    lakelog, tmp_path: Path, damage: Callable[[Path], str]
+) -> None:
+    source = tmp_path / "kafka"
+    shutil.copytree(GOLDEN / "multi" / "data", source)
+    (source / ".kafka_cleanshutdown").touch()
+    problem = damage(source / "multi-0")
+    ended = lakelog("offsets", "--kafka-dir", str(source))
+    whole = problem if problem.endswith("are lost") else f"{problem}: the records from 0 on are lost"
+    of_what = "file" if damage is without_the_middle else "log"
+    remedy = f"Restore the {of_what} from a backup or a replica."
+    assert (ended.status, ended.err) == (4, f"lakelog: {whole}. {remedy}\n")
+
+
+def test_a_log_without_a_middle_segment_is_not_imported_but_can_be_read(lakelog, tmp_path: Path) -> None:
+    source = tmp_path / "kafka"
+    shutil.copytree(GOLDEN / "multi" / "data", source)
+    (source / ".kafka_cleanshutdown").touch()
+    whole = lakelog("read", "--kafka-dir", str(source), "--topic", "multi", "--partition", "0").out.splitlines()
+    missing = source / f"multi-0/{127:020}.log"
+    missing.unlink()
+    problem = (
+        f"lakelog: {missing} at position 0: expected a segment, because it had an index, found no such file. The offsets 127 to"
+        " 253 are missing. Restore the file from a backup or a replica.\n"
+    )
+    imported = lakelog("topics", "import", str(source))
+    assert (imported.status, imported.out, imported.err) == (1, "", problem)
+    assert lakelog("topics", "list").out == ""
+    read = lakelog("read", "--kafka-dir", str(source), "--topic", "multi", "--partition", "0")
+    assert (read.status, read.out.splitlines(), read.err) == (0, whole[:127] + whole[254:], problem)
+    offsets = lakelog("offsets", "--kafka-dir", str(source))
+    assert (offsets.status, offsets.out, offsets.err) == (4, "multi:0:300\nmulti:1:300\nmulti:2:300\n", problem)
+    compacted = lakelog("compact", "--kafka-dir", str(source), "--topic", "multi", "--force")
+    assert (compacted.status, compacted.err) == (4, problem)
+
+
+@pytest.mark.parametrize(
+    ("data", "file", "position", "bit", "expected", "found"),
+    [
+        (
+            "codec_snappy/data", f"codec_snappy-0/{552:020}.log", 5619, 4, "599 to 2147484199",
+            "17592186045015 to 17592186045015",
+        ),
+        (
+            "legacy/data", f"legacy_v0_gzip-0/{0:020}.log", 12298, 0, "189 to 2147483647", "189 to 1099511627967",
+        ),
+    ],
+)  # fmt: skip
+def test_offsets_that_a_segment_cannot_have_are_damage(
+    lakelog, tmp_path: Path, data: str, file: str, position: int, bit: int, expected: str, found: str
+) -> None:
+    """Offsets are outside the CRC."""
+    source = tmp_path / "kafka"
+    name = file.partition("-")[0]
+    shutil.copytree(GOLDEN / data / f"{name}-0", source / f"{name}-0")
+    (source / ".kafka_cleanshutdown").touch()
+    log = source / file
+    changed = bytearray(log.read_bytes())
+    changed[position + 2] ^= 1 << bit
+    log.write_bytes(changed)
+    problem = f"at position {position}: expected offsets from {expected}, found a batch with offsets {found}."
+    imported = lakelog("topics", "import", str(source))
+    repair = f"Remove the damage with `lakelog verify --repair --kafka-dir {source}`, which stores a copy of the removed bytes."
+    assert (imported.status, imported.out, imported.err) == (1, "", f"lakelog: {file} {problem} {repair}\n")
+    assert lakelog("topics", "list").out == ""
+    for command in ("read", "offsets"):
+        ended = lakelog(command, "--kafka-dir", str(source))
+        assert (ended.status, ended.out, ended.err) == (1, "", f"lakelog: {file} {problem}\n")
+
+    lakelog("verify", "--repair", "--kafka-dir", str(source))
+    assert lakelog("topics", "import", str(source)).status == 0
+    assert lakelog("read", "--topic", name).out == lakelog("read", "--kafka-dir", str(source)).out
+
+
 def test_the_groups_of_a_broker_come_along_and_are_given_back(lakelog, tmp_path: Path) -> None:
     """tests/golden/groups/described.txt is what kafka-consumer-groups described while the broker ran. One group committed in
     transactions, of which one was aborted; one in a transaction that is still open, and one after this transaction began."""
