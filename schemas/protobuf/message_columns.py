@@ -34,6 +34,7 @@ from typing import Any
 import pyarrow as pa
 
 from schemas.comparing import ModelField, columns_fields
+from schemas.decoder import UndecodableError
 from schemas.model_columns import UnsupportedFieldError, check_names
 from schemas.schema_errors import required_package
 
@@ -206,10 +207,17 @@ def _well_known(message: Any) -> tuple[pa.DataType, Convert | None] | None:
         return pa.int64(), _duration
     if name in _JSON:
         as_dict = required_package("google.protobuf.json_format", "protobuf", "protobuf").MessageToDict
-        return pa.string(), lambda value: json.dumps(as_dict(value), ensure_ascii=False, sort_keys=True)
+        return pa.string(), lambda value: _json(value, as_dict)
     if name.removesuffix("Value") in _WRAPPERS and name.endswith("Value"):
         return _TYPES[message.fields_by_name["value"].type], lambda value: value.value
     return None
+
+
+def _json(value: Any, as_dict: Convert) -> str:
+    try:
+        return json.dumps(as_dict(value), ensure_ascii=False, sort_keys=True)
+    except ValueError:  # Protobuf's JSON form of Value has no such numbers
+        raise UndecodableError(f"out_of_range: a {value.DESCRIPTOR.name} has NaN or an infinite number") from None
 
 
 def _moment(value: Any) -> datetime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -132,6 +133,35 @@ def test_messages_oneofs_and_well_known_types_become_columns() -> None:
     assert found.errors == []
     wanted = pa.schema(list(zip(nothing, types, strict=True)))
     assert found.columns == pa.RecordBatch.from_pylist(rows, schema=wanted)
+
+
+def test_a_number_that_json_does_not_have_has_no_row() -> None:
+    found = file()
+    order = found.message_type.add(name="Order")
+    for number, name in enumerate(("Struct", "Value", "ListValue"), 1):
+        add_field(order, name.lower(), number, f".google.protobuf.{name}")
+    add_field(order, "structs", 4, "repeated .google.protobuf.Struct")
+    content = descriptors(found)
+    values = [
+        encoded(content, "shop.Order", **fields)
+        for fields in (
+            {"value": {"number_value": math.nan}},
+            {"value": {"list_value": {"values": [{"number_value": math.inf}]}}},
+            {"listvalue": [1.5, -math.inf]},
+            {"structs": [{}, {"a": {"b": [math.nan]}}]},
+            {"struct": {"a": 1e300}, "value": {}, "listvalue": [-0.0]},
+        )
+    ]
+    rows = decode(content, "shop.Order", *values)
+    assert [(error.row, error.reason) for error in rows.errors] == [
+        (0, "out_of_range: a Value has NaN or an infinite number"),
+        (1, "out_of_range: a Value has NaN or an infinite number"),
+        (2, "out_of_range: a ListValue has NaN or an infinite number"),
+        (3, "out_of_range: a Struct has NaN or an infinite number"),
+    ]
+    assert rows.columns.to_pylist()[4] == {
+        "struct": '{"a": 1e+300}', "value": "null", "listvalue": "[-0.0]", "structs": [],
+    }  # fmt: skip
 
 
 def test_a_field_of_proto2_has_its_default_or_is_required() -> None:
