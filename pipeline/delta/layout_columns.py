@@ -96,15 +96,22 @@ def _can_be_encoded(export: Export, name: str) -> bool:
     return quote(name) != name or name not in columns.names or pa.types.is_string(columns.field(name).type)
 
 
-def too_long(array: pa.Array, name: str, export: Export) -> list[int]:
-    """The rows whose text is too long for a partition column: deltalake could not make the folder `name=text`. In its name,
-    each byte that is no letter, digit, -, ., _ or ~ of ASCII takes three bytes, as in a URL.
+def unfit_texts(array: pa.Array, name: str, export: Export) -> dict[int, str]:
+    """By row, why a text cannot be in a partition column: no folder `name=text` can be made for it.
+
+    In the name of a folder of deltalake, each byte that is no letter, digit, -, ., _ or ~ of ASCII takes three bytes, as in
+    a URL. Spark writes U+0000 unchanged into the name, and no file system accepts it.
     """
     if name not in export.layout.partitions or not pa.types.is_string(array.type):
-        return []
+        return {}
     room = _FOLDER_BYTES - len(quote(name, safe="")) - 1
     perhaps = pc.indices_nonzero(pc.fill_null(pc.greater(pc.binary_length(array), room // 3), False)).to_pylist()
-    return [row for row in perhaps if len(quote(array[row].as_py(), safe="")) > room]
+    too_long = [row for row in perhaps if len(quote(array[row].as_py(), safe="")) > room]
+    with_nul = pc.indices_nonzero(pc.fill_null(pc.match_substring(array, "\0"), False)).to_pylist()
+    return {
+        **dict.fromkeys(with_nul, "the text contains U+0000, so it cannot be the name of a partition"),
+        **dict.fromkeys(too_long, "the text is too long for a partition"),
+    }
 
 
 def as_stored(array: pa.Array, name: str, export: Export) -> pa.Array:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from pipeline.delta.chain.row_digest import row_digests
 from pipeline.delta.export_plan import Export, ExportMode
-from pipeline.delta.layout_columns import as_stored, too_long
+from pipeline.delta.layout_columns import as_stored, unfit_texts
 from pipeline.delta.rows.row_columns import (
     CHANGE_TYPE,
     COUNTS,
@@ -121,9 +121,9 @@ def _decode(batch: pa.RecordBatch, export: Export) -> pa.RecordBatch:
     }
     keyed = export.mode.needs_key
     for name, array in zip(columns.names, [*fields, *key_fields], strict=False):
-        for row in too_long(array, name, export):
+        for row, problem in unfit_texts(array, name, export).items():
             if values[row].is_valid or export.mode is not ExportMode.UPSERT:
-                reasons.setdefault(row, (UNDECODABLE, f"{name}: the text is too long for a partition"))
+                reasons.setdefault(row, (UNDECODABLE, f"{name}: {problem}"))
     missing = batch.column("key") if keyed else values
     if missing.null_count and (keyed or export.schema is not None):
         for row in pc.indices_nonzero(missing.is_null()).to_pylist():

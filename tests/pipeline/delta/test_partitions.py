@@ -128,6 +128,28 @@ def test_a_text_that_is_too_long_for_the_name_of_a_folder_becomes_a_dead_letter(
     assert {*letters["detail"].to_pylist()} == {"colour: the text is too long for a partition"}
 
 
+@pytest.mark.parametrize("log", [False, True], indirect=True, ids=["without Spark", "with Spark"])
+@pytest.mark.parametrize("mode", [ExportMode.APPEND, ExportMode.UPSERT])
+def test_only_u_0000_cannot_be_in_the_name_of_a_partition(log: Log, upsert: Export, mode: ExportMode) -> None:
+    export = replace(upsert, mode=mode, layout=BY_COLOUR)
+    fits = [f"{chr(each)}a{chr(each)}b{chr(each)}" for each in (*range(1, 0x21), 0x7F, 0x85, 0x2028, 0xFEFF, 0xFFFF)]
+    unfit = ["\0", "a\0b", "x" * 300 + "\0"]
+    for number, colour in enumerate([*fits, *unfit]):
+        log.add(b"%d" % number, order(number, colour))
+    done = run(log, export)
+    assert (done.written, done.reasons) == (len(fits), {UNDECODABLE: 3})
+    rows = with_deltalake(export.table)
+    assert [row["colour"] for row in rows] == fits
+    assert in_order(log.spark.read.format("delta").load(export.table).toArrow().to_pylist()) == rows
+    letters = table_at(export.dead_letters).to_pyarrow_table().sort_by("offset")
+    assert letters["offset"].to_pylist() == [len(fits), len(fits) + 1, len(fits) + 2]
+    assert letters["detail"].to_pylist() == [
+        "colour: the text contains U+0000, so it cannot be the name of a partition",
+        "colour: the text contains U+0000, so it cannot be the name of a partition",
+        "colour: the text is too long for a partition",
+    ]
+
+
 @pytest.mark.parametrize("mode", list(ExportMode))
 def test_the_settings_need_not_name_the_partitions_of_a_table_that_exists(tmp_path: Path, mode: ExportMode) -> None:
     topic = ExportedTopic(tmp_path, mode, partitions=1, digest=True)
