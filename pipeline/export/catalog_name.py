@@ -19,10 +19,14 @@ from typing import TYPE_CHECKING
 
 from pipeline.delta.table_properties import CATALOG_PROPERTY
 from pipeline.delta.without_spark.deltalake_errors import deltalake_errors
+from pipeline.delta.without_spark.metadata_commit import change_metadata
 from pipeline.delta.without_spark.table_opening import open_or_none
 from pipeline.job import JobContext
+from storage_engine.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
     from pipeline.export.spark_catalog import Entry
 
 
@@ -56,7 +60,9 @@ def register_name(context: JobContext, table: str) -> None:
         return
     entry = _entry(context, name, table)
     entry.make()
-    if noted != note:
+    try:
+        _write_note(note, table)
+    except UnsupportedError:  # Spark knows more of Delta's features, but refuses columns with a space in their names
         entry.note({CATALOG_PROPERTY: note})
 
 
@@ -75,6 +81,24 @@ def _noted(table: str) -> str | None:
     with deltalake_errors(table, "Nothing was registered.", "cannot be read"):
         opened = open_or_none(table)
     return None if opened is None else opened.metadata().configuration.get(CATALOG_PROPERTY, "")
+
+
+def _write_note(note: str, table: str) -> None:
+    """Set the property of the table, without Spark.
+
+    Raises:
+        UnsupportedError: the table needs a feature for which Lakelog cannot commit the property.
+        ConflictError: other writers committed again and again.
+        StorageError: the table cannot be read or written.
+    """
+
+    def changed(there: DeltaTable) -> dict[str, str] | None:
+        properties = dict(there.metadata().configuration)
+        return None if properties.get(CATALOG_PROPERTY) == note else {**properties, CATALOG_PROPERTY: note}
+
+    change_metadata(
+        table, "SET TBLPROPERTIES", "the property with its name", "All rows are exported.", "", properties=changed
+    )
 
 
 def _note(name: str, table: str) -> str:

@@ -148,6 +148,36 @@ def test_a_table_is_found_by_its_name_in_a_metastore(tmp_path: Path) -> None:
         assert "Spark" in shop.without_java().stderr, "only Spark can register the table in its new folder"
 
 
+@pytest.mark.slow
+def test_a_column_whose_name_spark_would_not_give_a_new_table_can_be_in_a_named_table(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.conf.write_text(
+        SETTINGS.replace("amount BIGINT", "`the amount` BIGINT, `a,b;{}()=` STRING, s STRUCT<`x y`: BIGINT>")
+    )
+    rows = {"sql": "SELECT id, `the amount`, `a,b;{}()=` FROM sales.orders ORDER BY id"}
+    export = {"export": shop.arguments()}
+
+    def add(name: str) -> None:
+        value = {"id": name, "the amount": 1, "a,b;{}()=": name, "s": {"x y": 1}}
+        shop.topic.append([{"key": name, "value": json.dumps(value)}])
+
+    expected = [{"id": name, "the amount": 1, "a,b;{}()=": name} for name in ("ann", "bob")]
+    with shop.spark_user() as user:
+        add("ann")
+        assert user({"sql": "CREATE SCHEMA sales"}, export, rows) == [[], 0, expected[:1]]
+        history = ["CREATE TABLE", "WRITE", "CHANGE COLUMNS", "SET TBLPROPERTIES"]
+        assert shop.history() == history
+        table = open_table(storage_at(tmp_path / "root"), "tables/orders")
+        assert table.metadata().configuration["lakelog.catalog.table"] == f"sales.orders at {shop.root}/tables/orders"
+        add("bob")
+        found = shop.without_java()
+        assert (found.returncode, found.stderr) == (0, "")
+        assert shop.history() == [*history, "WRITE"]
+        assert user(rows, export) == [expected, 0]
+        assert shop.history() == [*history, "WRITE"]
+    assert shop.told() == []
+
+
 @pytest.mark.usefixtures("spark")
 def test_a_catalog_in_memory_is_refused_before_anything_is_exported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
