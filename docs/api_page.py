@@ -85,10 +85,18 @@ import pyarrow as pa
 orders.append(pa.table({"key": ["order-3", "order-4"], "value": [b"a", b"b"]}))
 ```
 
-You can append the rows that `read` returns without changing them: `append` ignores the columns `topic`, `partition`,
-`offset` and `timestampType`. Only a record without a timestamp needs a change: for Kafka's -1, `read` returns the time
-one millisecond before 1970, which `append` refuses. Write the integer -1 instead. The key decides the partition, as in Kafka. With `partition=3`, `append` puts all records
+You can append the rows that `read` returns: `append` ignores the columns `topic`, `partition`,
+`offset` and `timestampType`. The key decides the partition, as in Kafka. With `partition=3`, `append` puts all records
 into partition 3.
+
+One kind of row must be changed. `read` returns the timestamp of a record that has none as the time 1969-12-31
+23:59:59.999, and `append` refuses this time. If a topic has such records, give their timestamps as milliseconds:
+
+```python
+rows = orders.read().to_arrow()
+milliseconds = rows["timestamp"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+orders.append(rows.drop_columns("timestamp").append_column("timestamp", milliseconds))
+```
 
 If the topic refuses a record, `append` raises an error and appends nothing. `AmbiguousPutError` means that the commit
 may or may not have succeeded. Read the topic before you append again.

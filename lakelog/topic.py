@@ -111,7 +111,7 @@ class Topic:
             records: an Arrow table or record batch, a pandas or Polars frame, any other object that implements Arrow's
                 C stream interface, or a list of dicts. The column `value` is required; the columns `key`, `headers` and
                 `timestamp` are optional (docs/API.md). The other columns that `read` returns are ignored, so rows from
-                `read` can be appended.
+                `read` can be appended if each of them has a timestamp.
             partition: the partition of all records. By default the key of a record determines its partition, as in
                 Kafka. Records without a key go to one partition, which is chosen at random for each append.
 

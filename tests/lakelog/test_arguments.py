@@ -111,6 +111,21 @@ def test_a_time_that_is_no_timestamp_is_refused(log: lakelog.Root, times: pa.Arr
     assert log.topic("t").read().to_arrow()["value"].to_pylist() == [b"kept"]
 
 
+def test_rows_without_timestamps_are_appended_again_with_their_timestamps_as_milliseconds(log: lakelog.Root) -> None:
+    """The steps of docs/API.md: `read` returns a time that `append` refuses."""
+    topic = log.topic("t")
+    topic.append([{"value": "a", "timestamp": -1}, {"value": "b", "timestamp": 5}])
+    rows = topic.read({0: 1}).to_arrow()
+    assert rows["timestamp"].to_pylist() == [
+        datetime.fromisoformat("1969-12-31T23:59:59.999Z"), datetime.fromisoformat("1970-01-01T00:00:00.005Z"),
+    ]  # fmt: skip
+    with pytest.raises(errors.InvalidRecordError, match="column `timestamp`: found a time before 1970"):
+        topic.append(rows)
+    milliseconds = rows["timestamp"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+    topic.append(rows.drop_columns("timestamp").append_column("timestamp", milliseconds))
+    assert topic.read({0: 3}).to_arrow().select(["value", "timestamp"]) == rows.select(["value", "timestamp"])
+
+
 def test_whole_numbers_of_other_libraries_and_unknown_zones_are_taken(log: lakelog.Root) -> None:
     topic = log.topic("t")
     topic.append([{"value": "a", "timestamp": np.int64(5)}])
