@@ -90,13 +90,8 @@ You can append the rows that `read` returns: `append` ignores the columns `topic
 into partition 3.
 
 One kind of row must be changed. `read` returns the timestamp of a record that has none as the time 1969-12-31
-23:59:59.999, and `append` refuses this time. If a topic has such records, give their timestamps as milliseconds:
-
-```python
-rows = orders.read().to_arrow()
-milliseconds = rows["timestamp"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
-orders.append(rows.drop_columns("timestamp").append_column("timestamp", milliseconds))
-```
+23:59:59.999, and `append` refuses this time. If a topic has such records, give the column `timestamp` as milliseconds
+since 1970, of the type int64.
 
 If the topic refuses a record, `append` raises an error and appends nothing. `AmbiguousPutError` means that the commit
 may or may not have succeeded. Read the topic before you append again.

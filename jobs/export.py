@@ -18,7 +18,8 @@ export.max.dead.letter.share, the job exports nothing. The error lists the choic
 With --from-offset or --from-timestamp, the export goes back: it begins at an offset that earlier runs have already
 exported. In append mode, the export replaces all rows of the table whose offset is this offset or a later one. In
 upsert mode, the export finds the keys of all records at and after this offset, and computes the rows of these keys
-again. For this, it also reads all other partitions. --replay decodes the dead letters again. Use --replay after you have corrected the model.
+again. For this, it also reads all other partitions. --replay decodes the dead letters again. Use --replay after you have
+corrected the model.
 
 With the key export.jdbc, the job writes into a table of PostgreSQL, MariaDB or MySQL, not into a Delta table
 (docs/JDBC.md).

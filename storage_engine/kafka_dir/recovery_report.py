@@ -36,7 +36,6 @@ from storage_engine.log.filenames import (
     offset_name,
     offsets_in,
 )
-from storage_engine.log.intact_batches import DamagedLog
 from storage_engine.storage import Directory, FolderEntry
 
 if TYPE_CHECKING:
@@ -228,6 +227,8 @@ def missing_segments(
         stray: the base offsets in stray_bases.
         log_start_offset: segments below it are not reported.
     """
+    from storage_engine.log.intact_batches import DamagedLog  # NumPy is loaded only if a .log must be read
+
     bases = offsets_in(entries, LOG)
     for base in stray:
         number = bisect_right(bases, base)
