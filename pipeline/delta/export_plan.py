@@ -278,13 +278,15 @@ def decide_export(
     replaced = tuple(each for each in sorted(wanted) if head is not None and wanted[each] < start[each])
     reread = _reread(before, ranges) if head is not None and export.mode is ExportMode.UPSERT else ()
     start |= wanted
+    start |= {partition: ranges[partition].log_start_offset for partition in reread}
+    begin = dict(start)
     back = {*reread, *replaced} if export.mode is ExportMode.UPSERT else set[int]()
     # A key of a partition that goes back may have a newer record in any other partition.
-    start |= {each: ranges[each].log_start_offset for each in ranges if each in reread or back - {each}}
+    start |= {each: ranges[each].log_start_offset for each in ranges if back - {each}}
     end = {partition: offsets.last_stable_offset for partition, offsets in ranges.items()}
     if bounds.up_to is not None:
-        check_up_to(export, start, end, bounds.up_to)
-        end = {partition: bounds.up_to.get(partition, start[partition]) for partition in end}
+        check_up_to(export, begin, end, bounds.up_to)
+        end = {partition: bounds.up_to.get(partition, begin[partition]) for partition in end}
         _check_whole_rows(export, before, end, (*reread, *replaced))
     return ExportPlan(head, before, start, end, gaps, reread, replaced, _began(head, start, ranges), ranges)
 

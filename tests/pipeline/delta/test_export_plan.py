@@ -207,6 +207,11 @@ def test_an_upsert_that_goes_back_reads_all_records_that_may_be_newer(
     positions = {0: 10, 1: 4, 2: 7}
     plan = decided(UPSERT, positions, ranges, ExportBounds(from_offsets=from_offsets))
     assert (plan.start, plan.positions) == (start, {0: 20, 1: 9, 2: 9})
+    if not tombstones_end:  # an accepted end offset of one partition does not move the position of another one back
+        plan = decided(UPSERT, positions, ranges, ExportBounds(from_offsets=from_offsets, up_to={0: 20, 1: 9}))
+        assert (plan.start, plan.positions) == (start, {0: 20, 1: 9, 2: 7})
+        with pytest.raises(OffsetRefusedError, match="has the offsets 7 to 9 to export"):
+            decided(UPSERT, positions, ranges, ExportBounds(from_offsets=from_offsets, up_to={0: 20, 1: 9, 2: 6}))
     appended = decided(APPEND, positions, ranges, ExportBounds(from_offsets=from_offsets))
     assert appended.start == positions | dict(from_offsets)
 
