@@ -233,8 +233,7 @@ class ExportBounds:
     """The options of the command line for one run.
 
     from_offsets: by partition, the first offset to read. The table's rows from this offset on are rebuilt.
-    from_time: by partition, the first offset at or after a time. If the position of an existing table is lower, that
-        position is used.
+    from_time: by partition, the first offset at or after a time, or the position of an existing table if it is lower.
     up_to: the end offsets of the run if its dead letters are accepted, else None.
     """
 
@@ -281,8 +280,10 @@ def decide_export(
     start |= {partition: ranges[partition].log_start_offset for partition in reread}
     begin = dict(start)
     back = {*reread, *replaced} if export.mode is ExportMode.UPSERT else set[int]()
-    # A key of a partition that goes back may have a newer record in any other partition.
-    start |= {each: ranges[each].log_start_offset for each in ranges if back - {each}}
+    left_out = (known_began(head) or Began({}, 0)).offsets if head is not None else {}
+    for each, offsets in ranges.items():
+        if back - {each}:  # a key of a partition that goes back may have a newer record in any other partition
+            start[each] = min(start[each], max(offsets.log_start_offset, left_out.get(each, 0)))
     end = {partition: offsets.last_stable_offset for partition, offsets in ranges.items()}
     if bounds.up_to is not None:
         check_up_to(export, begin, end, bounds.up_to)

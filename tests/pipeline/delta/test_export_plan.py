@@ -25,7 +25,7 @@ from pipeline.delta.export_plan import (
     decide_export,
 )
 from pipeline.delta.replaying import decide_replay
-from pipeline.delta.table_stamp import Recent, Stamp, TableHead, known_positions
+from pipeline.delta.table_stamp import Began, Recent, Stamp, TableHead, known_positions
 
 UPSERT, APPEND = ExportMode.UPSERT, ExportMode.APPEND
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -214,6 +214,18 @@ def test_an_upsert_that_goes_back_reads_all_records_that_may_be_newer(
             decided(UPSERT, positions, ranges, ExportBounds(from_offsets=from_offsets, up_to={0: 20, 1: 9, 2: 6}))
     appended = decided(APPEND, positions, ranges, ExportBounds(from_offsets=from_offsets))
     assert appended.start == positions | dict(from_offsets)
+
+
+def test_an_upsert_that_goes_back_leaves_out_what_the_first_export_has_left_out() -> None:
+    head = head_of(UPSERT, {0: 10, 1: 9, 2: 7})
+    assert head.current is not None
+    head = replace(head, current=replace(head.current, began=Began({0: 6, 1: 4}, 3)))
+    ranges = {0: PartitionOffsets(0, 20), 1: PartitionOffsets(0, 9), 2: PartitionOffsets(2, 9)}
+    for from_offsets, start in (({0: 5}, {0: 5, 1: 4, 2: 2}), ({0: 8, 1: 3}, {0: 6, 1: 3, 2: 2})):
+        bounds = ExportBounds(from_offsets=from_offsets)
+        plan = decide_export(export(UPSERT), head, {0: 10, 1: 9, 2: 7}, ranges, bounds)
+        assert plan.start == start
+        assert plan.began == Began({each: min(first, start[each]) for each, first in ((0, 6), (1, 4))}, 3)
 
 
 def test_positions_are_those_of_the_current_stamp_or_left_to_the_rows() -> None:
