@@ -97,18 +97,18 @@ class Topics:
         return self._shown
 
     def _chains(self, view: ShownOffsets) -> Iterator[str]:
-        """The topics that have files under meta/, and the topics that the view shows, in the order of their names."""
+        """The topics that have files under meta/, and the topics that the view shows, in the order of keys."""
         yield from filter(is_topic_name, self._chain_names(view))
 
     def _chain_names(self, view: ShownOffsets) -> Iterator[str]:
-        shown = set(view.topics)
+        shown = {f"{name}/" for name in view.topics}
         if (folders := self.storage.folders) is not None:  # lists all folders in one call
             # Includes a symbolic link to a folder: `entries` does not follow the link, but `list` does.
-            names = sorted(shown.union(entry.name for entry in folders.entries("meta")))
-            names = [name for name in names if is_topic_name(name)]  # another folder may be unreadable
-            yield from (name for name in names if name in shown or self._has_files(f"meta/{name}/"))
+            names = sorted(shown.union(f"{entry.name}/" for entry in folders.entries("meta")))
+            names = [name for name in names if is_topic_name(name[:-1])]  # another folder may be unreadable
+            yield from (name[:-1] for name in names if name in shown or self._has_files(f"meta/{name}"))
             return
-        yield from sorted(self.storage.folder_names("meta/"))
+        yield from sorted(self.storage.folder_names("meta/"), key=lambda name: f"{name}/")
 
     def _has_files(self, folder: str) -> bool:
         try:
