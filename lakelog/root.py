@@ -36,7 +36,7 @@ class Root:
         return self._topics.storage.uri
 
     def topics(self) -> list[str]:
-        """The names of all topics, in order.
+        """The names of all topics, in the order of the names with a `/` at the end: `p.q` comes before `p`.
 
         Raises:
             CorruptionError: a topic's state is damaged.

@@ -91,7 +91,7 @@ CONFIGS: Rows = (
     ("--bootstrap-controller", "", _NO_BROKER_OF_ROOT),
     ("--command-config", "", _NO_CLIENT),
     ("--alter", "--alter", ""),
-    ("--describe", "--describe", "Topics are sorted by name."),
+    ("--describe", "--describe", "Topics are sorted by name, but `p.q` and `p-q` come before `p`."),
     ("--all", "--all", "The output does not contain keys that have no effect in Lakelog."),
     ("--add-config", "--add-config", ""),
     ("--add-config-file", "--add-config-file", "Not allowed together with --add-config. Kafka has the same rule."),
