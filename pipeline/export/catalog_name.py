@@ -60,6 +60,8 @@ def register_name(context: JobContext, table: str) -> None:
         return
     entry = _entry(context, name, table)
     entry.make()
+    if noted == note:
+        return
     try:
         _write_note(note, table)
     except UnsupportedError:  # Spark knows more of Delta's features, but refuses columns with a space in their names

@@ -186,8 +186,8 @@ def reader_in_full(schema: AvroSchema, writer: AvroSchema) -> Node:
 
 def _sorted(branches: Sequence[Node], integers: Sequence[str]) -> list[Node]:
     """The branches of a union of the reader, in the order in which fastavro must try them."""
-    order = [*integers, ""]
-    return sorted(branches, key=lambda each: order.index(kind_of(each) if kind_of(each) in integers else ""))
+    first = {kind: place for place, kind in enumerate(integers)}
+    return sorted(branches, key=lambda each: first.get(kind_of(each), len(first)))
 
 
 def _integers(schema: AvroSchema) -> list[str]:

@@ -129,8 +129,8 @@ def _treated(name: str, evidence: Evidence, config: LogManagerConfig) -> TopicTr
     if settings is None and evidence.tiers:
         reason = f"remote storage is enabled, and {why_not}, so the topic may have segments there"
         return TopicTreatment(name, Treatment.LEFT_ALONE, reason, {})
-    texts = (stored or {}).get(_TIERED.key, "false"), (given or {}).get(_TIERED.key, "false")
-    if texts[0].strip().lower() != "false" or _TIERED.parse(texts[1], f"topic {name}, {_TIERED.key}"):
+    in_metadata, in_option = ((each or {}).get(_TIERED.key, "false") for each in (stored, given))
+    if in_metadata.strip().lower() != "false" or _TIERED.parse(in_option, f"topic {name}, {_TIERED.key}"):
         return TopicTreatment(
             name, Treatment.LEFT_ALONE, f"{_TIERED.key} is set, so the topic has segments in a remote storage", {}
         )
