@@ -85,9 +85,9 @@ import pyarrow as pa
 orders.append(pa.table({"key": ["order-3", "order-4"], "value": [b"a", b"b"]}))
 ```
 
-You can append the rows that `read` returns: `append` ignores the columns `topic`, `partition`,
-`offset` and `timestampType`. The key decides the partition, as in Kafka. With `partition=3`, `append` puts all records
-into partition 3.
+You can append the rows that `read` returns: `append` ignores the columns `topic`, `partition`, `offset` and
+`timestampType`. The key decides the partition, as in Kafka. With `partition=3`, `append` puts all records into
+partition 3.
 
 One kind of row must be changed. `read` returns the timestamp of a record that has none as the time 1969-12-31
 23:59:59.999, and `append` refuses this time. If a topic has such records, give the column `timestamp` as milliseconds
