@@ -23,6 +23,8 @@ from schemas.decoder import DecodedValues, Row, UndecodableError, decode_each
 from schemas.event_model import IS_NUMBER, IS_TIME
 from schemas.exact_decimals import ExactValidator, has_decimal, has_long_number
 from schemas.model_columns import arrow_schema
+from schemas.unknown_fields.extra_column import EXTRA, extra_text
+from schemas.unknown_fields.json_fields import unknown_in_json
 from schemas.writers.wire_format import json_text
 
 Validate = Callable[[bytes], BaseModel]
@@ -31,9 +33,13 @@ Validate = Callable[[bytes], BaseModel]
 
 @dataclass(frozen=True)
 class ModelDecoder:
-    """Decodes JSON with an event model. `schemas.decoder.Decoder` describes the methods."""
+    """Decodes JSON with an event model. `schemas.decoder.Decoder` describes the methods.
+
+    has_extra: whether the columns include that of unknown fields.
+    """
 
     model: type[BaseModel]
+    has_extra: bool = False
 
     @property
     def name(self) -> str:
@@ -41,19 +47,23 @@ class ModelDecoder:
 
     @property
     def columns(self) -> pa.Schema:
-        return arrow_schema(self.model)
+        columns = arrow_schema(self.model)
+        return columns.append(EXTRA) if self.has_extra else columns
 
     @property
     def fields(self) -> Mapping[str, ModelField]:
         return model_fields(self.model)
 
     def decode(self, values: pa.BinaryArray) -> DecodedValues:
-        return decode_values(self.model, values)
+        return decode_values(self.model, values, has_extra=self.has_extra)
 
 
-def decode_values(model: type[BaseModel], values: pa.BinaryArray) -> DecodedValues:
+def decode_values(model: type[BaseModel], values: pa.BinaryArray, *, has_extra: bool = False) -> DecodedValues:
     """Decodes each value, a JSON text in UTF-8, as an event of `model`. A null value gives neither an event nor an error.
     Confluent's serializers may have written the id of a schema before the text. The id is skipped.
+
+    Args:
+        has_extra: as in ModelDecoder.
 
     Raises:
         UnsupportedFieldError: if the model has a field without a column type.
@@ -70,15 +80,19 @@ def decode_values(model: type[BaseModel], values: pa.BinaryArray) -> DecodedValu
 
     def decode(value: bytes) -> Row:
         validate = next(validators)
+        text = json_text(value)
         try:
-            event: dict[str, Any] = validate(json_text(value)).__dict__
+            event: dict[str, Any] = validate(text).__dict__
         except ValidationError as error:
             raise UndecodableError(_reason(error)) from None
         except Exception as error:  # noqa: BLE001 - a validator is the user's own code; its text may contain the value
             raise UndecodableError(f"{type(error).__name__} in the model") from None
-        return event | {name: _plain(event[name]) for name in nested} if nested else event
+        more = {name: _plain(event[name]) for name in nested}
+        if has_extra:
+            more[EXTRA.name] = extra_text(unknown_in_json(text, model))
+        return event | more if more else event
 
-    return decode_each(schema, values, decode)
+    return decode_each(schema.append(EXTRA) if has_extra else schema, values, decode)
 
 
 def _reason(error: ValidationError) -> str:

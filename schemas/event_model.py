@@ -13,7 +13,8 @@ The rules are the same for every event:
   declare a nullable field as `int | None = None`. You can add such a field to an event type at any time.
   `schemas.comparing` lists the changes that are refused.
 - **A Decimal has at most the digits of its type.** Zero fits into each type.
-- **Unknown fields are ignored**, so producers can add a field before the model has it.
+- **Unknown fields are no error**, so producers can add a field before the model has it. An export ignores them, or keeps
+  them in the column `_extra` (`schemas.unknown_fields`).
 """
 
 from __future__ import annotations

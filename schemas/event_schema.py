@@ -44,6 +44,7 @@ from schemas.event_model import EventModel
 from schemas.key_decoder import KeyDecoder
 from schemas.model_columns import UnsupportedFieldError, arrow_schema
 from schemas.schema_errors import UnknownSchemaError
+from schemas.unknown_fields.extra_column import EXTRA
 from schemas.writers.registry import SchemaRegistry, is_url
 from schemas.writers.wire_format import KEY_HEADER, VALUE_HEADER, with_ids_of_headers
 from schemas.writers.writer_schemas import SchemaFolder, WriterSchemas
@@ -63,6 +64,7 @@ class EventSchema:
     writers: the schemas with which values in Avro or Protobuf were written; None if the values are plain.
     content: the content of the file that the text names; None until `loaded` reads it.
     of_key: whether the schema decodes the keys of records, and not the values (`schemas.key_decoder`).
+    has_extra: whether the columns include that of unknown fields (`schemas.unknown_fields`); not for keys.
     """
 
     text: str
@@ -70,6 +72,7 @@ class EventSchema:
     writers: WriterSchemas | None = None
     content: bytes | None = field(default=None, repr=False)
     of_key: bool = False
+    has_extra: bool = False
 
     @property
     def is_ddl(self) -> bool:
@@ -111,6 +114,8 @@ class EventSchema:
         Raises:
             UnknownSchemaError: as for `decoder`.
         """
+        if self.has_extra:
+            return f"{EXTRA.name} and {replace(self, has_extra=False).definition}"
         if (content := self.file_content) is not None:
             message = _MESSAGE.fullmatch(self.text)
             return f"{message['message'] if message is not None else 'Avro'}: {content!r}"
@@ -230,15 +235,15 @@ def _decoder(schema: EventSchema) -> Decoder:
 def _decoder_of_fields(schema: EventSchema) -> Decoder:
     content = schema.file_content
     if content is None:
-        return ModelDecoder(_model(schema.text, schema.folders))
+        return ModelDecoder(_model(schema.text, schema.folders), schema.has_extra)
     try:
         if (found := _MESSAGE.fullmatch(schema.text)) is not None:
             from schemas.protobuf.message_decoder import MessageDecoder
 
-            return MessageDecoder(content, found["message"], schema.writers)
+            return MessageDecoder(content, found["message"], schema.writers, has_extra=schema.has_extra)
         from schemas.avro.avro_decoder import AvroDecoder
 
-        return AvroDecoder(content.decode(), schema.writers, may_be_single=schema.of_key)
+        return AvroDecoder(content.decode(), schema.writers, may_be_single=schema.of_key, has_extra=schema.has_extra)
     except UnsupportedFieldError as error:
         raise UnknownSchemaError(
             f"schema {schema.text!r} cannot become columns: {error}", "Change the type or the name of this field."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lakelog.dead_letter_tables import export_dead_letters_key
@@ -115,6 +116,13 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
             "Use only ASCII letters, digits and the characters - . _ ~ / in the paths of the root and of the table.",
         )
     schemas = topic_schemas(context.settings, state.topic)
+    if wanted.extra and schemas.values is None:
+        raise ConfigError(
+            context.settings.place_of("export.extra"),
+            f"found extra: true, but topic {state.topic} has no schema, so no field is known or unknown",
+            f"Name a schema in topics.{state.topic}.schema, or remove the setting"
+            f" {context.settings.export_section}.extra.",
+        )
     deletion_vectors = None
     if wanted.readers is not None and mode is ExportMode.UPSERT:
         deletion_vectors = can_read_deletion_vectors(wanted.readers)
@@ -122,7 +130,7 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
         topic=state.topic,
         topic_id=state.topic_id,
         mode=mode,
-        schema=schemas.values,
+        schema=schemas.values and replace(schemas.values, has_extra=wanted.extra),
         key_schema=schemas.keys,
         table=table,
         dead_letters=dead_letters,

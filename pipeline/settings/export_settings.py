@@ -68,6 +68,12 @@ class ExportSettings(Section):
         description="Whether the table has a column _headers with the records' headers. Only the modes append and"
         " changelog allow this column. Rows that were exported without this column contain null there.",
     )
+    extra: Annotated[bool, Noun("true or false")] = Field(
+        default=False,
+        description="Whether the table has a column _extra with the fields of the values that the topic's schema does not"
+        " have, as a JSON object. The column is null if there are none. Rows that were exported without this column contain"
+        " null there. The topic needs a schema.",
+    )
     digest: Annotated[bool, Noun("true or false")] = Field(
         default=True,
         description="Whether a new Delta table has a column _digest with a hash of each row, and each commit the sums of"

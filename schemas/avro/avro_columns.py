@@ -160,7 +160,7 @@ def _column(schema: AvroSchema, node: Node, place: str, outer: tuple[str, ...]) 
     if kind == "map":
         value = _column(schema, node["values"], f"{place}{{}}", outer)
         return AvroColumn(pa.map_(pa.string(), value.type), convert=_of_entries(value.convert))
-    found = _logical(node, place) or _PLAIN.get(kind)
+    found = logical_column(node, place) or _PLAIN.get(kind)
     if found is None:
         raise UnsupportedFieldError(place, f"{_shown(node)} has no column type")
     return found
@@ -184,7 +184,7 @@ _PLAIN: Mapping[str, AvroColumn] = {
 }
 
 
-def _logical(node: Node, place: str) -> AvroColumn | None:
+def logical_column(node: Node, place: str) -> AvroColumn | None:
     """The column of a logical type; None if the type has none, or one that is ignored."""
     logical = logical_type(node)
     name, _, unit = logical.rpartition("-")

@@ -27,11 +27,13 @@ from schemas.avro.avro_schema import (
     shared_names,
 )
 from schemas.avro.resolution import BranchNameError, check_branches, reader_in_full, writer_in_full
+from schemas.avro.unknown_fields import UnknownFields
 from schemas.avro.value_check import ValueCheck
 from schemas.comparing import ModelField
 from schemas.decoder import DecodedValues, Row, UndecodableError, decode_each
 from schemas.model_columns import UnsupportedFieldError
 from schemas.schema_errors import required_package
+from schemas.unknown_fields.extra_column import EXTRA, extra_text
 from schemas.writers.wire_format import id_length, rows_by_id, schema_id
 from schemas.writers.writer_schemas import SchemaId, UnusableSchemaError, WriterSchemas
 
@@ -48,24 +50,31 @@ class _Unusable:
 
 @dataclass(frozen=True)
 class _Writer:
-    """A writer's schema, and the reader's schema to which fastavro resolves its values. reader: None if nothing is
-    resolved, because both are equal."""
+    """A writer's schema, and the reader's schema to which fastavro resolves its values.
+
+    reader: None if nothing is resolved, because both are equal.
+    unknown: the fields that only the writer's schema has; None if the rows do not have them.
+    """
 
     check: ValueCheck
     writer: Node
     reader: Node | None
+    unknown: UnknownFields | None = None
 
 
 class AvroDecoder:
     """Decodes Avro with a reader's schema. `schemas.decoder.Decoder` describes the methods."""
 
-    def __init__(self, text: str, writers: WriterSchemas | None, *, may_be_single: bool = False) -> None:
+    def __init__(
+        self, text: str, writers: WriterSchemas | None, *, may_be_single: bool = False, has_extra: bool = False
+    ) -> None:
         """Parse the reader's schema.
 
         Args:
             text: the schema in Avro's JSON.
             writers: the writers' schemas; None if values are plain.
             may_be_single: whether the schema may be another type than a record. It becomes the column `value`.
+            has_extra: whether the columns include that of unknown fields.
 
         Raises:
             AvroSchemaError: the text is no Avro schema, or the schema cannot be used.
@@ -86,6 +95,7 @@ class AvroDecoder:
             raise
         except Exception as error:  # noqa: BLE001 - fastavro does not check everything in a schema
             raise AvroSchemaError(f"it cannot become columns: {type(error).__name__}") from None
+        self._has_extra = has_extra
         self._conversions = {name: each for name, each in conversions.items() if each is not None}
         self._writers = writers
         self._known: dict[bytes, _Writer | _Unusable] = {}  # by the magic byte and the id
@@ -97,7 +107,7 @@ class AvroDecoder:
 
     @property
     def columns(self) -> pa.Schema:
-        return self._columns
+        return self._columns.append(EXTRA) if self._has_extra else self._columns
 
     @property
     def fields(self) -> Mapping[str, ModelField]:
@@ -109,8 +119,8 @@ class AvroDecoder:
     def decode(self, values: pa.BinaryArray) -> DecodedValues:
         if self._writers is None:
             rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
-            return decode_each(self._columns, values, self._plain_row, self._plain.reasons(values, rows))
-        return decode_each(self._columns, values, self._row, self._unfit(self._writers, values))
+            return decode_each(self.columns, values, self._plain_row, self._plain.reasons(values, rows))
+        return decode_each(self.columns, values, self._row, self._unfit(self._writers, values))
 
     def _unfit(self, writers: WriterSchemas, values: pa.BinaryArray) -> dict[int, str]:
         """By row, why a value that begins with an id cannot be decoded. The schemas of the other ids are known then."""
@@ -124,21 +134,24 @@ class AvroDecoder:
         return reasons
 
     def _plain_row(self, value: bytes) -> Row:
-        return self._decoded(value, self._reader.root, None)
+        return self._decoded(value, _Writer(self._plain, self._reader.root, None))
 
     def _row(self, value: bytes) -> Row:
         schema_id(value)  # raises an error if there is none
         length = id_length(value)
         writer = self._known[value[:length]]
         assert isinstance(writer, _Writer), "a value of an unusable schema is not decoded"
-        return self._decoded(value[length:], writer.writer, writer.reader)
+        return self._decoded(value[length:], writer)
 
-    def _decoded(self, value: bytes, writer: Node, reader: Node | None) -> Row:
+    def _decoded(self, value: bytes, writer: _Writer) -> Row:
         try:
-            record = self._read(io.BytesIO(value), writer, reader, return_named_type=True)
+            record = self._read(io.BytesIO(value), writer.writer, writer.reader, return_named_type=True)
             if isinstance(record, tuple):  # the writer's outermost type is a union
                 _, record = record
-            return converted(record, self._conversions)
+            row = converted(record, self._conversions)
+            if self._has_extra:
+                row[EXTRA.name] = extra_text(writer.unknown.of(value)) if writer.unknown is not None else None
+            return row
         except UndecodableError:
             raise
         except Exception as error:  # noqa: BLE001 - fastavro raises many types; their texts may contain the value
@@ -179,7 +192,8 @@ class AvroDecoder:
             names = shared_names(reader)
             schema, reader = parse(text, references, names), parse(self._text, (), names)
             check_branches(schema, reader)
-        return _Writer(ValueCheck(schema), writer_in_full(schema), reader_in_full(reader, schema))
+        unknown = UnknownFields(schema, reader) if self._has_extra else None
+        return _Writer(ValueCheck(schema), writer_in_full(schema), reader_in_full(reader, schema), unknown)
 
 
 def _unusable(number: SchemaId, why: str) -> _Unusable:

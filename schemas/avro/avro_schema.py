@@ -27,8 +27,10 @@ _PRIMITIVE_BYTES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "d
 
 
 _TIMES_OF_DAY = {"time-millis": range(86_400_000), "time-micros": range(86_400_000_000)}
-_NAMED = "__named_schemas"
+NAMED = "__named_schemas"
 """The key under which a schema that fastavro has parsed has its named types."""
+PARSED = "__fastavro_parsed"
+"""The key that says that fastavro has parsed a schema."""
 _SIZES = range(2**31)
 _MOST_PARTS = 10_000
 """The most parts of a schema, if each named type counts wherever it is used."""
@@ -262,8 +264,8 @@ def _with_whole_names(schema: AvroSchema, names: Collection[str]) -> AvroSchema:
             return found
         if (name := str(node.get("name", ""))) in names:
             found |= {"name": whole_name(name), "aliases": [*node.get("aliases", ()), _last_word(name)]}
-        if _NAMED in node:
-            found[_NAMED] = named
+        if NAMED in node:
+            found[NAMED] = named
         return found
 
     named = dict[str, Node]()

@@ -97,7 +97,7 @@ class _Check:
             if not in_union and len(branches) > 1 and len(alike) > 1:
                 raise AvroSchemaError(f"it has {written['name']} where the schema of the settings has a union")
             named = [each for each in branches if kind in _KINDS and kind_of(each) in _KINDS]
-            names = [each["name"] for each in named if _is_same_name(written, each)]
+            names = [each["name"] for each in named if is_same_name(written, each)]
             if any(name == written["name"] != names[0] for name in names):
                 raise BranchNameError(f"the union of the settings has {names[0]} before {written['name']}")
             _check_order(written, branches)
@@ -112,7 +112,7 @@ class _Check:
                 f"it has {logical_type(written) or kind} where the schema of the settings has"
                 f" {logical_type(wanted) or wanted_kind}"
             )
-        elif kind == wanted_kind == "record" and _is_same_name(written, wanted):
+        elif kind == wanted_kind == "record" and is_same_name(written, wanted):
             by_name = {field["name"]: field["type"] for field in written["fields"]}
             for field in wanted["fields"]:
                 names = [name for name in dict.fromkeys((field["name"], *field.get("aliases", ()))) if name in by_name]
@@ -175,13 +175,13 @@ def _column_of(node: Node) -> tuple[str, str]:
 
 def writer_in_full(schema: AvroSchema) -> Node:
     """The writer's schema for fastavro: each named type is written out, and no decimal is rounded."""
-    return _in_full(schema, lambda node: {**node, "precision": _NO_ROUNDING} if _is_decimal(node) else node)
+    return in_full(schema, lambda node: {**node, "precision": _NO_ROUNDING} if _is_decimal(node) else node)
 
 
 def reader_in_full(schema: AvroSchema, writer: AvroSchema) -> Node:
     """The reader's schema for fastavro: each named type is written out, and unions are sorted for the writer."""
     integers = _integers(writer)
-    return _in_full(schema, lambda node: _sorted(node, integers) if isinstance(node, list) else node)
+    return in_full(schema, lambda node: _sorted(node, integers) if isinstance(node, list) else node)
 
 
 def _sorted(branches: Sequence[Node], integers: Sequence[str]) -> list[Node]:
@@ -196,7 +196,7 @@ def _integers(schema: AvroSchema) -> list[str]:
     return [kind for kind in ("int", "long") if kind in kinds]
 
 
-def _in_full(schema: AvroSchema, changed: Callable[[Node], Node]) -> Node:
+def in_full(schema: AvroSchema, changed: Callable[[Node], Node]) -> Node:
     """The schema with the definition of each named type in place of its name, and with changed parts."""
     known: dict[str, Node] = {}
 
@@ -216,7 +216,7 @@ def _is_decimal(node: Node) -> bool:
     return isinstance(node, dict) and node.get("logicalType") == "decimal"
 
 
-def _is_same_name(written: Node, wanted: Node) -> bool:
+def is_same_name(written: Node, wanted: Node) -> bool:
     """Whether fastavro takes one for the other."""
     name = str(written["name"])
     plain = name.rpartition(".")[2]

@@ -173,12 +173,12 @@ def _reader_of_map(name: str, convert: Convert | None) -> Convert:
 
     def read(message: Any) -> list[tuple[str, Any]]:
         entries = getattr(message, name)
-        return [(_key_text(key), entries[key] if convert is None else convert(entries[key])) for key in sorted(entries)]
+        return [(key_text(key), entries[key] if convert is None else convert(entries[key])) for key in sorted(entries)]
 
     return read
 
 
-def _key_text(key: Any) -> str:
+def key_text(key: Any) -> str:
     return str(key).lower() if isinstance(key, bool) else str(key)
 
 

@@ -1,8 +1,8 @@
 """Decodes Protobuf messages into columns: plain messages, and messages in Confluent's wire format.
 
 A message is always decoded with the descriptors of the settings, because the numbers of the fields say which fields it
-has. Fields that the descriptors do not have are ignored. In the wire format, the writer's schema only says which message
-the value is. A value of another message has no row.
+has. Fields that the descriptors do not have are ignored, or kept as JSON (`unknown_numbers`). In the wire format, the
+writer's schema only says which message the value is. A value of another message has no row.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from schemas.decoder import DecodedValues, Row, UndecodableError, decode_each
 from schemas.protobuf.message_columns import columns_of, fields_of
 from schemas.protobuf.message_types import ProtobufSchemaError, message_class
 from schemas.protobuf.proto_names import ProtoFile
+from schemas.protobuf.unknown_numbers import unknown_in_message
+from schemas.unknown_fields.extra_column import EXTRA, extra_text
 from schemas.writers.wire_format import id_length, message_indexes, schema_id
 from schemas.writers.writer_schemas import SchemaId, UnusableSchemaError, WriterSchemas
 
@@ -26,13 +28,14 @@ _FORMAT = "(format)"
 class MessageDecoder:
     """Decodes Protobuf messages of one kind. `schemas.decoder.Decoder` describes the methods."""
 
-    def __init__(self, content: bytes, name: str, writers: WriterSchemas | None) -> None:
+    def __init__(self, content: bytes, name: str, writers: WriterSchemas | None, *, has_extra: bool = False) -> None:
         """Find the message.
 
         Args:
             content: a FileDescriptorSet.
             name: the full name of the message.
             writers: the writers' schemas; None if values are plain.
+            has_extra: whether the columns include that of unknown fields.
 
         Raises:
             ProtobufSchemaError: the content is no such set, or has no such message.
@@ -41,6 +44,7 @@ class MessageDecoder:
         """
         self._message = message_class(content, name)
         self._columns, self._readers = columns_of(self._message.DESCRIPTOR)
+        self._has_extra = has_extra
         self._writers = writers
         self._known: dict[SchemaId, ProtoFile | str] = {}
 
@@ -50,7 +54,7 @@ class MessageDecoder:
 
     @property
     def columns(self) -> pa.Schema:
-        return self._columns
+        return self._columns.append(EXTRA) if self._has_extra else self._columns
 
     @property
     def fields(self) -> Mapping[str, ModelField]:
@@ -60,7 +64,7 @@ class MessageDecoder:
 
     def decode(self, values: pa.BinaryArray) -> DecodedValues:
         missing: dict[SchemaId, str] = {}  # an id that is missing now may be there for the next batch
-        return decode_each(self._columns, values, lambda value: self._row(value, missing))
+        return decode_each(self.columns, values, lambda value: self._row(value, missing))
 
     def _row(self, value: bytes, missing: dict[SchemaId, str]) -> Row:
         if self._writers is not None:
@@ -71,7 +75,10 @@ class MessageDecoder:
             self._message.ParseFromString(message, value)
             if not self._message.IsInitialized(message):
                 raise UndecodableError("missing_field: a required field is not there")
-            return {name: read(message) for name, read in self._readers.items()}
+            row = {name: read(message) for name, read in self._readers.items()}
+            if self._has_extra:
+                row[EXTRA.name] = extra_text(unknown_in_message(message))
+            return row
         except UndecodableError:
             raise
         except OverflowError:

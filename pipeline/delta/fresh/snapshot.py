@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pipeline.delta.export_plan import (
@@ -38,6 +38,7 @@ from pipeline.model_changes import NO_SCHEMAS, TopicSchemas, breaking_changes
 from schemas.event_schema import EventSchema, writer_schemas
 from schemas.key_decoder import is_of_key
 from schemas.schema_errors import UnknownSchemaError
+from schemas.unknown_fields.extra_column import EXTRA
 from schemas.writers.registry import REGISTRY_PASSWORD, REGISTRY_USER
 from storage_engine.errors import ConfigError, ConflictError, LogError, UnknownTopicError
 from storage_engine.storage import Storage
@@ -203,7 +204,7 @@ def existing_export(
         topic=state.topic,
         topic_id=state.topic_id,
         mode=ExportMode(stamp.mode),
-        schema=schemas.values,
+        schema=schemas.values and replace(schemas.values, has_extra=EXTRA.name in columns),
         table=table,
         dead_letters="",
         asked_by="the table",

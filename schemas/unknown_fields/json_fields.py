@@ -1,0 +1,92 @@
+"""Finds the fields of a text in JSON that an event model does not have.
+
+A field is known if it has the name or an alias of a field of the model. The fields inside known objects are compared with
+the nested models, also if the objects are in lists. Code of the model that changes a value before pydantic checks it does
+not matter here: the text itself is compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Optional, get_args
+
+from pydantic import AliasChoices, AliasPath, BaseModel, RootModel
+from pydantic.fields import FieldInfo
+
+from schemas.unknown_fields.extra_column import JsonNumber, Unknown, of_fields, of_items
+
+Known = Mapping[str, Optional["Known"]]
+"""By the name of a field, the known fields of the objects in it; None if everything in it is known."""
+_Path = tuple[str | int, ...]
+
+
+def unknown_in_json(text: bytes, model: type[BaseModel]) -> Unknown:
+    """The fields of a text that the model does not have. Numbers keep their digits. If a name is there twice, the last field
+    counts.
+
+    Args:
+        text: a text in JSON that the model accepts.
+    """
+    value = json.loads(text.decode(), parse_float=JsonNumber, parse_int=JsonNumber, parse_constant=str)
+    return _unknown(value, _known(model))
+
+
+def _unknown(value: Any, known: Known | None) -> Unknown:
+    if known is None:
+        return None
+    if isinstance(value, list):
+        return of_items(_unknown(each, known) for each in value)
+    if not isinstance(value, dict):
+        return None
+    new = {name: each for name, each in value.items() if name not in known}
+    inner = of_fields((name, _unknown(each, known[name])) for name, each in value.items() if name in known)
+    return new | (inner or {}) or None
+
+
+@lru_cache
+def _known(model: type[BaseModel]) -> Known:
+    found: Known = {}
+    for name, field in model.model_fields.items():
+        inner = _inner(field.annotation)
+        for path in _paths(model, name, field):
+            found = _both(found, _at(path, inner))
+    return found
+
+
+def _inner(annotation: Any) -> Known | None:
+    """The known fields of the objects in a field."""
+    if isinstance(annotation, type) and issubclass(annotation, RootModel):
+        return _inner(annotation.model_fields["root"].annotation)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return _known(annotation)
+    return next((found for each in get_args(annotation) if (found := _inner(each)) is not None), None)
+
+
+def _at(path: _Path, inner: Known | None) -> Known:
+    """A field at a path. If the path has an index of a list, everything in this list is known."""
+    name, *others = path
+    if not others or isinstance(others[0], int):
+        return {str(name): None if others else inner}
+    return {str(name): _at(tuple(others), inner)}
+
+
+def _both(one: Known, other: Known) -> Known:
+    """The fields that are known to one or the other."""
+    found = {**one, **other}
+    for name in one.keys() & other.keys():
+        first, second = one[name], other[name]
+        found[name] = None if first is None or second is None else _both(first, second)
+    return found
+
+
+def _paths(model: type[BaseModel], name: str, field: FieldInfo) -> Iterator[_Path]:
+    """Where pydantic looks for the value of a field."""
+    config, alias = model.model_config, field.validation_alias
+    by_alias = alias is not None and config.get("validate_by_alias", True)
+    if not by_alias or config.get("validate_by_name") or config.get("populate_by_name"):
+        yield (name,)
+    if by_alias:
+        for each in alias.choices if isinstance(alias, AliasChoices) else [alias]:
+            yield tuple(each.path) if isinstance(each, AliasPath) else (str(each),)
