@@ -309,3 +309,21 @@ def test_time_that_is_in_another_year_in_utc_is_a_dead_letter(shop: Shop) -> Non
         (offset, "undecodable", f"out_of_range at {name}")
         for offset, name in enumerate(["at", "one", "many", "at", "one", "many"], start=1)
     ]
+
+
+def test_unknown_fields_are_a_text(shop: Shop) -> None:
+    """A database gets them as JSON, in which U+0000 is no obstacle. Without the setting, a new row has none."""
+    known = shop.export.schema
+    assert known is not None
+    shop.log.add(b"a", b'{"number": 1}')
+    shop.run()
+    shop.export = replace(shop.export, schema=replace(known, has_extra=True))
+    shop.log.add(b"b", '{"number": 2, "é": "\\u0000\\"\\\\", "n": 0.12345678901234567890}'.encode())
+    shop.log.add(b"c", b'{"number": 3, "x": []}')
+    shop.run()
+    kept = '{"n":0.12345678901234567890,"é":"\\u0000\\"\\\\"}'
+    assert shop.rows("_key", "number", "_extra") == [(b"a", 1, None), (b"b", 2, kept), (b"c", 3, '{"x":[]}')]
+    shop.export = replace(shop.export, schema=known)
+    shop.log.add(b"c", b'{"number": 4, "x": []}')
+    shop.run()
+    assert shop.rows("_key", "number", "_extra") == [(b"a", 1, None), (b"b", 2, kept), (b"c", 4, None)]

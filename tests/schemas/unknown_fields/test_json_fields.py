@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, Root
 
 from schemas.event_model import EventModel
 from schemas.event_schema import EventSchema, model_hash
+from tests.docs.pages import text_of
 
 
 class City(EventModel):
@@ -121,6 +123,12 @@ def test_columns_in_ddl_have_unknown_fields_too() -> None:
     decoded = EventSchema(DDL, has_extra=True).decoder.decode(pa.array([each.encode() for each in values]))
     assert [each.reason for each in decoded.errors] == ["missing at number"]
     assert decoded.columns["_extra"].to_pylist()[1] is None
+
+
+def test_the_example_of_the_page_is_true() -> None:
+    section = text_of("docs/SCHEMAS.md").partition("## Unknown fields\n")[2]
+    schema, value, extra = re.findall('`([^`]*[A-Z"][^`]*)`', section)[:3]
+    assert extras(schema, value) == [extra]
 
 
 class Wide(EventModel):
