@@ -11,7 +11,8 @@ readers.
 A field is optional if it may be missing, and nullable if it may be null. A field is named by its path:
 `legs[].distance` is the field `distance` of the elements of the list `legs`, and `marks{}` are the values of the map
 `marks`. A path in round brackets is no field: it describes how values are written. A new object or a removed object counts as
-one change. The fields of this object are not compared. Constraints such as Field(gt=0) are not compared either.
+one change. The fields of this object are not compared. Constraints such as Field(gt=0) and the values of an Enum or a
+Literal are not compared either.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ def _describe_fields(
 
 def _describe(column: pa.Field, annotation: Any, path: str, required: bool, found: dict[str, ModelField]) -> None:
     found[path] = ModelField(_type_name(column.type), required, column.nullable)
-    plain = _plain(annotation)
+    plain = plain_annotation(annotation)
     if pa.types.is_list(column.type):
         (item,) = get_args(plain)
         _describe(column.type.value_field, item, f"{path}[]", False, found)
@@ -184,7 +185,7 @@ def _describe(column: pa.Field, annotation: Any, path: str, required: bool, foun
         _describe_fields(plain, column.type, f"{path}.", found)
 
 
-def _plain(annotation: Any) -> Any:
+def plain_annotation(annotation: Any) -> Any:
     """The annotation without Annotated and None. The annotation must have a column type."""
     while (origin := get_origin(annotation)) in (Annotated, Union, types.UnionType):
         choices = get_args(annotation)[:1] if origin is Annotated else get_args(annotation)

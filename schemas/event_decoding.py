@@ -12,17 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from itertools import compress, repeat
 from typing import Any
 
 import pyarrow as pa
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from schemas.comparing import ModelField, model_fields
+from schemas.comparing import ModelField, model_fields, plain_annotation
 from schemas.decoder import DecodedValues, Row, UndecodableError, decode_each
 from schemas.event_model import IS_NUMBER, IS_TIME
 from schemas.exact_decimals import ExactValidator, has_decimal, has_long_number
-from schemas.model_columns import arrow_schema
+from schemas.model_columns import arrow_schema, listed_values
 from schemas.unknown_fields.extra_column import EXTRA, extra_text
 from schemas.unknown_fields.json_fields import unknown_in_json
 from schemas.writers.wire_format import json_text
@@ -69,7 +70,7 @@ def decode_values(model: type[BaseModel], values: pa.BinaryArray, *, has_extra: 
         UnsupportedFieldError: if the model has a field without a column type.
     """
     schema = arrow_schema(model)
-    nested = [field.name for field in schema if pa.types.is_nested(field.type)]
+    objects = [field.name for field in schema if pa.types.is_nested(field.type) or _is_enum(model, field.name)]
     plain = TypeAdapter(model).validate_json
     validators: Iterator[Validate] = repeat(plain)
     if any(has_decimal(field.type) for field in schema):
@@ -87,7 +88,7 @@ def decode_values(model: type[BaseModel], values: pa.BinaryArray, *, has_extra: 
             raise UndecodableError(_reason(error)) from None
         except Exception as error:  # noqa: BLE001 - a validator is the user's own code; its text may contain the value
             raise UndecodableError(f"{type(error).__name__} in the model") from None
-        more = {name: _plain(event[name]) for name in nested}
+        more = {name: _plain(event[name]) for name in objects}
         if has_extra:
             more[EXTRA.name] = extra_text(unknown_in_json(text, model))
         return event | more if more else event
@@ -108,9 +109,15 @@ def _reason(error: ValidationError) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A nested event as dicts and lists, from which Arrow can make columns."""
+    """A nested event as dicts and lists, and a member of an Enum as its value. Arrow can make columns of these."""
     if isinstance(value, BaseModel):
         return {name: _plain(inner) for name, inner in value.__dict__.items()}
     if isinstance(value, list):
         return [_plain(inner) for inner in value]
-    return value
+    return value.value if isinstance(value, Enum) else value
+
+
+def _is_enum(model: type[BaseModel], name: str) -> bool:
+    """Whether a field may be a member of an Enum."""
+    info = model.model_fields[name]
+    return listed_values(plain_annotation(info.annotation)) is not None

@@ -9,6 +9,7 @@
     datetime             timestamp[us, UTC]      TIMESTAMP
     date                 date32                  DATE
     Decimal              decimal128(max_digits, decimal_places); Field must give both
+    an Enum, Literal     string or int64, if all values are texts or all are ints
     X | None             X, nullable
     list[X]              list<X>
     a pydantic model     struct of its fields
@@ -22,7 +23,8 @@ import types
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Annotated, Any, Union, get_args, get_origin
+from enum import Enum
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pyarrow as pa
 from pydantic import BaseModel, PydanticUndefinedAnnotation
@@ -138,10 +140,28 @@ def _type(annotation: Any, constraints: list[Any], place: str, outer: tuple[type
         return pa.list_(_field("element", item, (), f"{place}[]", outer))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return pa.struct(_fields(annotation, place, outer))
+    if (choices := listed_values(annotation)) is not None:
+        return _choice(choices, place)
     known = ", ".join(scalar.__name__ for scalar in _SCALARS)
     raise UnsupportedFieldError(
-        place, f"{annotation} has no column type; use {known}, Decimal, list[...] or a nested model"
+        place, f"{annotation} has no column type; use {known}, Decimal, Enum, Literal, list[...] or a nested model"
     )
+
+
+def listed_values(annotation: Any) -> list[Any] | None:
+    """The values that an Enum or a Literal allows; None if the annotation is neither."""
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return [each.value for each in annotation]
+    return None
+
+
+def _choice(values: Sequence[Any], place: str) -> pa.DataType:
+    kinds = {type(each) for each in values}
+    if kinds not in ({str}, {int}):
+        raise UnsupportedFieldError(place, "allows values that are neither all texts nor all ints")
+    return _SCALARS[kinds.pop()]
 
 
 def _decimal(constraints: list[Any], place: str) -> pa.DataType:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Annotated
+from enum import Enum, IntEnum, StrEnum
+from typing import Annotated, Literal
 
 import pyarrow as pa
 import pytest
@@ -252,3 +253,44 @@ def test_zeros_at_the_end_change_no_decimal(form: str, zeros: int) -> None:
             "fare": fare, "fares": [fare], "parts": [Decimal("123456789012345678.12"), Decimal("9.50")],
         }
     ]  # fmt: skip
+
+
+class Colour(Enum):
+    RED = "red"
+    GREEN = "green"
+
+
+class Size(StrEnum):
+    S = "s"
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Dress(EventModel):
+    colour: Colour = Colour.GREEN
+    size: Size | None = None
+    level: Annotated[Level, Field(description="how warm")] | None = None
+    kind: Literal["short", "long"] = "short"
+    others: list[Colour] | None = None
+
+
+def test_a_member_of_an_enum_is_its_value() -> None:
+    values = [
+        b'{"colour": "red", "size": "s", "level": 1, "kind": "long", "others": ["red", "green"]}',
+        b"{}",
+        b'{"colour": "RED"}',
+        b'{"level": "1"}',
+        b'{"others": ["blue"]}',
+    ]
+    result = decode_values(Dress, pa.array(values, pa.binary()))
+    assert result.columns.to_pylist()[:2] == [
+        {"colour": "red", "size": "s", "level": 1, "kind": "long", "others": ["red", "green"]},
+        {"colour": "green", "size": None, "level": None, "kind": "short", "others": None},
+    ]
+    assert result.errors == [
+        DecodeError(2, "enum at colour"),
+        DecodeError(3, "enum at level"),
+        DecodeError(4, "enum at others.0"),
+    ]

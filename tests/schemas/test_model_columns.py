@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Annotated, Any, Optional
+from enum import Enum
+from typing import Annotated, Any, Literal, Optional
 
 import pyarrow as pa
 import pytest
@@ -22,6 +23,11 @@ class Leg(EventModel):
     miles: float | None = None
 
 
+class Colour(Enum):
+    RED = "red"
+    GREEN = "green"
+
+
 class Trip(EventModel):
     number: int
     cargo: bytes
@@ -33,6 +39,9 @@ class Trip(EventModel):
     first: Leg
     legs: list[Leg]
     stops: list[int | None] | None = None
+    colour: Colour
+    level: Literal[1, 2] | None = None
+    sizes: list[Literal["S", "L"]]
     taxes: list[Annotated[Decimal, Field(max_digits=6, decimal_places=3)]] = Field(default_factory=list)
 
 
@@ -50,6 +59,9 @@ def test_each_supported_annotation_has_its_column() -> None:
             pa.field("first", leg, nullable=False),
             pa.field("legs", pa.list_(pa.field("element", leg, nullable=False)), nullable=False),
             pa.field("stops", pa.list_(pa.field("element", pa.int64()))),
+            pa.field("colour", pa.string(), nullable=False),
+            pa.field("level", pa.int64()),
+            pa.field("sizes", pa.list_(pa.field("element", pa.string(), nullable=False)), nullable=False),
             pa.field("taxes", pa.list_(pa.field("element", pa.decimal128(6, 3), nullable=False)), nullable=False),
         ]
     )
@@ -78,6 +90,10 @@ def test_a_model_may_use_a_type_that_is_defined_later() -> None:
     assert arrow_schema(Early) == expected
 
 
+class Mixed(EventModel):
+    odd: Literal["a", 1]
+
+
 class Unfinished(EventModel):
     missing: Missing | None = None  # type: ignore[name-defined] # noqa: F821
 
@@ -97,6 +113,11 @@ class Looped(EventModel):
             create_model("Odd", __base__=EventModel, id=(int, ...), ID=(int, ...)),
             r"Odd\.ID: differs from id only in upper and lower case",
         ),
+        (
+            Mixed,
+            r"Mixed\.odd: .*neither all texts nor all",
+        ),
+        (create_model("Odd", __base__=EventModel, odd=(Literal[True], ...)), r"Odd\.odd: .*neither all texts nor all"),
         (create_model("Odd", __base__=EventModel), "Odd: Odd has no fields"),
         (Unfinished, "Unfinished: uses Missing, which its module does not define"),
         (Looped, r"Looped\.inner\[\]: .*contains itself"),
