@@ -29,6 +29,7 @@ from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.chain.topic_state import TopicState
 from storage_engine.topic.chain.transaction_files import newest_decided
 from storage_engine.topic.kafka.view import settle_committed
+from storage_engine.topic.readers.consumer_files import encoded_group
 from storage_engine.topic.readers.group_positions import GroupPosition, group_positions
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
@@ -388,11 +389,7 @@ def _check_group(group: object) -> None:
         raise refused("group", "expected a text", group, "Name the group.")
     if not group:
         raise ConfigError("group", "found an empty name", "Name the group.")
-    try:
-        group.encode()
-    except UnicodeEncodeError:
-        problem = f"found half a surrogate pair in {group!r:.60}, which UTF-8 cannot encode"
-        raise ConfigError("group", problem, "Choose another name.") from None
+    encoded_group(group)
 
 
 def _checked_offsets(state: TopicState, given: Mapping[int, int]) -> dict[int, int]:

@@ -167,11 +167,16 @@ def _write(
     return append_rows(spark, export, missing, stamp, link)
 
 
-def open_letters(spark: SparkSession, export: Export, table_id: str, positions: Mapping[int, int]) -> DataFrame | None:
+def open_letters(
+    spark: SparkSession, export: Export, table_id: str, positions: Mapping[int, int], *, with_closed: bool = False
+) -> DataFrame | None:
     """Key, partition, offset and timestamp of the open dead letters; None if there is no dead-letter table.
 
     Dead letters at or above the table's position are not included. A killed export wrote these dead letters, and the
     next export reads their records again.
+
+    Args:
+        with_closed: also those that have an outcome already.
     """
     if not is_table(spark, export.dead_letters):
         return None
@@ -182,7 +187,8 @@ def open_letters(spark: SparkSession, export: Export, table_id: str, positions: 
     below = F.lit(False)
     for partition, position in positions.items():
         below = below | ((F.col("partition") == partition) & (F.col("offset") < position))
-    letters = letters_of(spark, export, table_id).where("outcome IS NULL").where(below)
+    letters = letters_of(spark, export, table_id).where(below)
+    letters = letters if with_closed else letters.where("outcome IS NULL")
     return letters.select("key", "partition", "offset", "timestamp").distinct()
 
 
@@ -207,7 +213,7 @@ def mark_letters(
     try:
         counts = {row["outcome"]: row["count"] for row in fates.groupBy("outcome").count().collect()}
         if counts.keys() - {None}:
-            same = "l.partition = f.partition AND l.offset = f.offset AND l.outcome IS NULL"
+            same = "l.partition = f.partition AND l.offset = f.offset AND NOT l.outcome <=> f.outcome"
             DeltaTable.forPath(spark, export.dead_letters).alias("l").merge(
                 fates.where("outcome IS NOT NULL").alias("f"),
                 f"{same} AND (l.table_id IS NULL OR l.table_id = '{table_id}')",

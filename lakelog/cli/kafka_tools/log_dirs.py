@@ -16,6 +16,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from lakelog.cli.directory_results import refuse_options_of_roots
 from lakelog.cli.options import ConfOption, KafkaDirOption, RootOption, open_topics
 from lakelog.cli.output import write, write_error, write_line
 from storage_engine.errors import ExitStatus, UsageError
@@ -54,6 +55,7 @@ def log_dirs(
     wanted = {name for name in topic_list.split(",") if name}
     is_partial = False
     if kafka_dir is not None:
+        refuse_options_of_roots(root, conf=conf)
         broker, place, replicas = _of_directory(kafka_dir)
     else:
         topics = open_topics(root, conf)

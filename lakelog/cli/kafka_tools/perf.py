@@ -8,6 +8,7 @@ transactions. `perf consume` does not convert the records to Python objects, and
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,6 +47,8 @@ _LEAST_THROUGHPUT = 0.001
 """The lowest limit of --throughput, in records per second. The pause after a commit must be a time that the system can
 wait.
 """
+_COMMIT_BYTES = 256 << 20
+"""The most bytes of the values of --record-size in a commit, unless one value has more."""
 _Values = Callable[[int, int], "pa.Array"]
 """Makes the values of some records: the number of the first record, and how many."""
 IntervalOption = Annotated[
@@ -69,7 +72,14 @@ WarmupOption = Annotated[
     ),
 ]
 BatchOption = Annotated[
-    int, typer.Option("--batch-records", metavar="N", min=1, max=_INT_MAX, help="Number of records in a commit.")
+    int,
+    typer.Option(
+        "--batch-records",
+        metavar="N",
+        min=1,
+        max=_INT_MAX,
+        help="Number of records in a commit, and with --record-size at most 256 MiB of values.",
+    ),
 ]
 TransactionalIdOption = Annotated[
     str | None,
@@ -142,7 +152,7 @@ def produce(
         raise UsageError(
             "--warmup-records", f"expected fewer than --num-records, {num_records}; found {warmup_records}"
         )
-    most = _commit_records(throughput, batch_records)
+    most = _commit_records(throughput, batch_records, record_size or 1)
     topics = open_topics(root, conf)
     topics.state(topic)
     values = _values(record_size, payload_file, payload_delimiter)
@@ -162,12 +172,13 @@ def produce(
         settle_view(topics, topic)
 
 
-def _commit_records(throughput: float, batch_records: int) -> int:
-    """The largest number of records in a commit.
+def _commit_records(throughput: float, batch_records: int, record_size: int) -> int:
+    """The largest number of records in a commit. All of its values are in memory at once.
 
     Raises:
         UsageError: the throughput is not a possible limit.
     """
+    batch_records = min(batch_records, max(1, _COMMIT_BYTES // record_size))
     if throughput <= 0:
         return batch_records
     if not _LEAST_THROUGHPUT <= throughput < math.inf:
@@ -241,7 +252,7 @@ def _values(record_size: int | None, file: Path | None, delimiter: str) -> _Valu
         content = file.read_bytes()
     except OSError as error:
         raise NotFoundError(f"--payload-file {file}", f"cannot be read: {error.strerror}") from None
-    payloads = content.split(delimiter.replace("\\n", "\n").encode())
+    payloads = content.split(os.fsencode(delimiter.replace("\\n", "\n")))
     if payloads and not payloads[-1]:
         payloads.pop()  # the file ends with the delimiter
     if not payloads:

@@ -235,10 +235,10 @@ def _finish(
     rows: DataFrame,
     newest: Newest,
 ) -> str:
-    """Write the outcomes of the open dead letters. Returns why this failed, or an empty text: the table is complete
-    without the outcomes."""
+    """Write the outcomes of all dead letters, because a row of a closed one may be another one now, for example in another
+    mode. Returns why this failed, or an empty text: the table is complete without the outcomes."""
     try:
-        letters = open_letters(spark, export, stamp.table_id, stamp.positions)
+        letters = open_letters(spark, export, stamp.table_id, stamp.positions, with_closed=True)
         if letters is not None and not letters.isEmpty():
             mark_letters(spark, export, stamp.table_id, letters, rows, newest())
     except LogError as error:

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from storage_engine.clock import Clock
 from storage_engine.config.kafka_dir_keys import LogConfig
-from storage_engine.errors import InvalidRecordError, UnknownTopicError, UsageError
+from storage_engine.errors import InvalidRecordError, StorageError, UnknownTopicError, UsageError
 from storage_engine.kafka_dir.log_directory import LogDirectory, TopicPartition
 from storage_engine.kafka_dir.log_manager import Choices, LogManager
 from storage_engine.kafka_dir.open_directory import CLUSTER_METADATA, OpenDirectory
@@ -40,6 +40,19 @@ from storage_engine.log.validator import Verdict, judge_records, refusal
 from storage_engine.record.partitioner import partition_keys
 
 _BY_BROKER = "Start the broker, and append with a producer."
+
+
+def _with_appended(error: StorageError, offsets: Mapping[int, range]) -> StorageError:
+    """The error, which also names the records that were appended before it."""
+    there = [
+        f"of partition {number} the first {len(each)} (offsets {each.start} to {each.stop - 1})"
+        for number, each in offsets.items()
+        if each
+    ]
+    if not there:
+        return error
+    remedy = f"Some of the records are in the logs now: {', '.join(there)}. Append only the others again."
+    return type(error)(error.place, error.problem, f"{error.remedy} {remedy}".strip())
 
 
 class LogsToAppend:
@@ -138,7 +151,7 @@ class LogsToAppend:
         Raises:
             RecordError: the topic refuses a record, or its key belongs to a partition that is not in the directory.
                 Nothing was appended.
-            StorageError: the storage failed.
+            StorageError: the storage failed. The error names the records that are in the logs already.
         """
         refused = np.flatnonzero(verdicts := judge_records(records, self.config, self._clock.now_ms()))
         if len(refused):
@@ -155,16 +168,25 @@ class LogsToAppend:
                 name_row(row), f"its key belongs to partition {chosen[row]}, which is not in {self._path}",
                 "Nothing was appended. Append this record in the directory with the partition.",
             )  # fmt: skip
-        offsets = {}
+        offsets: dict[int, range] = {}
         for number in numbers:
             if len(rows := np.flatnonzero(chosen == number)):
                 log = self.logs.log(*TopicPartition(self._topic, number))
-                log.become_leader(log.leader_epoch)  # begins epoch 0 if the log has no epoch
-                offsets[number] = range(*log.append_records(records.take(pa.array(rows))))
+                first = log.log_end_offset
+                try:
+                    log.become_leader(log.leader_epoch)  # begins epoch 0 if the log has no epoch
+                    offsets[number] = range(*log.append_records(records.take(pa.array(rows))))
+                except StorageError as error:
+                    offsets[number] = range(first, log.log_end_offset)
+                    raise _with_appended(error, offsets) from error
         return offsets
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.logs.close()
+        try:
+            self.logs.close()
+        except StorageError:
+            if error is None:  # else the first error says more
+                raise

@@ -33,7 +33,14 @@ from typing import NamedTuple
 
 from pydantic import Field, ValidationError
 
-from storage_engine.errors import CorruptionError, NotFoundError, StateError, StorageAccessError, UnknownConsumerError
+from storage_engine.errors import (
+    ConfigError,
+    CorruptionError,
+    NotFoundError,
+    StateError,
+    StorageAccessError,
+    UnknownConsumerError,
+)
 from storage_engine.log.holds import Holds
 from storage_engine.log.partition_state import Frozen, Int, Long
 from storage_engine.storage import Storage, StoredFile
@@ -383,8 +390,21 @@ def _stem_and_generation(key: str) -> tuple[str, int]:
     return (match["stem"], int(match["generation"] or 0)) if match is not None else (key, 0)
 
 
+def encoded_group(name: str) -> bytes:
+    """The name of a group in UTF-8.
+
+    Raises:
+        ConfigError: UTF-8 cannot encode the name.
+    """
+    try:
+        return name.encode()
+    except UnicodeEncodeError:
+        problem = f"found half a surrogate pair in {name!r:.60}, which UTF-8 cannot encode"
+        raise ConfigError("group", problem, "Choose another name.") from None
+
+
 def _stem(topic: str, name: str) -> str:
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    digest = hashlib.sha256(encoded_group(name)).hexdigest()[:8]
     return f"{group_folder(topic)}{re.sub('[^a-zA-Z0-9._-]', '-', name)[:200]}-{digest}"
 
 

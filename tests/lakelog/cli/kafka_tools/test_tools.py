@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -273,3 +274,52 @@ def test_figures_of_a_consumer() -> None:
     assert shown_date(1_700_000_000_007, "S.SSS.SSSS") == "7.007.0007"
     with pytest.raises(UsageError, match="'MMM'"):
         shown_date(0, "yyyy MMM")
+
+
+# --- Arguments that are bytes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("read", "--topic", "orders", "--group", "bad\udcff"),
+        ("read", "--topic", "orders", "--group", "bad\udcff", "--commit"),
+        ("groups", "reset-offsets", "--topic", "orders", "--to-earliest", "--execute", "--group", "bad\udcff"),
+    ],
+)
+def test_the_name_of_a_group_is_text(orders: Lakelog, words: tuple[str, ...]) -> None:
+    """Python has such a text for an argument whose bytes are not UTF-8."""
+    ended = orders(*words)
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err == (
+        "lakelog: group: found half a surrogate pair in 'bad\\udcff', which UTF-8 cannot encode. Choose another name.\n"
+    )
+
+
+def test_a_delimiter_of_payloads_may_be_any_bytes(orders: Lakelog, tmp_path: Path) -> None:
+    (tmp_path / "payloads").write_bytes(b"same\xffsame\xffsame")
+    words = ("--num-records", "3", "--payload-file", str(tmp_path / "payloads"), "--payload-delimiter", "\udcff")
+    assert orders("perf", "produce", "--topic", "orders", *words).status == 0
+    values = [base64.b64decode(each["value"]) for each in orders("read", "--topic", "orders").records]
+    assert sorted(values) == [b"same"] * 3 + [b"value"] * 3
+
+
+def test_one_commit_of_perf_has_a_limit_in_bytes(orders: Lakelog) -> None:
+    """Otherwise the values of all 10,000 records of a commit would be in memory."""
+    tracemalloc.start()
+    try:
+        ended = orders("perf", "produce", "--topic", "orders", "--num-records", "10000", "--record-size", "2000000")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert ended.status == 1
+    assert "max.message.bytes" in ended.err
+    assert peak < 2**30
+
+
+def test_log_dirs_prints_a_root_or_a_directory(orders: Lakelog, tmp_path: Path) -> None:
+    ended = orders("log-dirs", "--describe", "--kafka-dir", str(tmp_path), "--root", "elsewhere")
+    assert (ended.status, ended.out) == (2, "")
+    assert (
+        ended.err == "lakelog: --root: is given with --kafka-dir. Remove one of the two: only a root has this option.\n"
+    )

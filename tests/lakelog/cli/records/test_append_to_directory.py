@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from storage_engine.storage.storage_opening import open_directory
 from tests.in_process import Ended
 from tests.lakelog.cli.clean.test_compact import changed
 from tests.lakelog.cli.conftest import line, text
+from tests.small_disks import needs_a_disk, small_disk
 from tests.storage_engine.kafka_dir.upkeep.brokers_directory import (
     IDS,
     NOW_MS,
@@ -230,3 +232,23 @@ def test_a_directory_in_use_is_refused(lakelog, tmp_path: Path) -> None:
     assert "is already locked" in ended.err
     ended = lakelog("append", "--topic", "a", "--config", "retention.ms=1", stdin=LINES)
     assert (ended.status, "--config: is given without --kafka-dir" in ended.err) == (2, True)
+
+
+@needs_a_disk
+def test_a_full_disk_leaves_the_first_records_and_the_error_names_them(lakelog, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 900_000) as disk:
+        data = own_directory(disk / "data")
+        many = [line(b"k%d" % number, b"%06d" % number * 170, timestamp=NOW_MS) for number in range(1500)]
+        ended, _ = append(lakelog, data, "--topic", "a", "--config", "segment.bytes=65536", lines=many)
+        assert (ended.status, ended.out) == (1, "")
+        named = re.search(
+            r"No space left on device\. .* Some of the records are in the logs now: of partition 0 the first (\d+)"
+            r" \(offsets 10 to (\d+)\)\. Append only the others again\.\n$",
+            ended.err,
+        )
+        assert named is not None, ended.err
+        count = int(named[1])
+        assert 0 < count == int(named[2]) - 9
+        found = lakelog("read", "--kafka-dir", str(data), "--topic", "a")  # without the batch that was cut off
+        values = [record["value"] for record in found.records]
+        assert values[10:] == [text(b"%06d" % number * 170) for number in range(count)]

@@ -249,6 +249,23 @@ def test_a_dead_letter_that_a_rebuild_leaves_without_a_row_is_open_again(spark: 
     assert whole(topic.prove(mended))["answer"] == "equal"
 
 
+def test_the_outcomes_of_dead_letters_follow_the_mode(spark: SparkSession, tmp_path: Path) -> None:
+    topic = ExportedTopic(tmp_path, partitions=1)
+    mended = replace(topic.export, schema=schema_of(MendedOrder))
+    topic.append((b"a", b'{"nummer": 1}'), (b"a", 2), (b"b", b'{"nummer": 3}'), (b"c", 4))
+    topic.run_export()
+    replay(spark, mended, topic.ranges(), reading(spark, topic), topic.ranges)
+    assert outcomes(topic) == {0: "superseded", 2: "replayed"}
+    topic.append((b"b", 9))
+    topic.run_export()
+    topic.export = replace(mended, mode=ExportMode.APPEND)
+    rebuild(spark, topic, topic.export)
+    assert outcomes(topic) == {0: "replayed", 2: "replayed"}
+    topic.export = mended
+    rebuild(spark, topic, topic.export)
+    assert outcomes(topic) == {0: "superseded", 2: "superseded"}
+
+
 class Killed(BaseException):
     """What ends a process at once."""
 
