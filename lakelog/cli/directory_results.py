@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,37 +11,6 @@ from storage_engine.errors import ExitStatus, UsageError
 if TYPE_CHECKING:
     from storage_engine.kafka_dir.log_manager import LogManager
     from storage_engine.kafka_dir.upkeep.task_opening import TaskChoice
-
-
-def refuse_options_of_roots(root: str | None, **given: object) -> None:
-    """Refuse the options that only a root has, in a command that was given --kafka-dir.
-
-    Args:
-        root: the value of --root. LAKELOG_ROOT is ignored.
-        given: the values of the other options, by their names with underscores.
-
-    Raises:
-        UsageError: an option has a value.
-    """
-    values = {"root": root if root != os.environ.get("LAKELOG_ROOT") else None, **given}
-    for name, value in values.items():
-        if value is not None and value is not False:
-            raise UsageError(
-                f"--{name.replace('_', '-')}", "is given with --kafka-dir",
-                "Remove one of the two: only a root has this option.",
-            )  # fmt: skip
-
-
-def refuse_config_of_roots(config: list[str] | None) -> None:
-    """Refuse --config in a command that was not given --kafka-dir.
-
-    Raises:
-        UsageError: --config has a value.
-    """
-    if config:
-        raise UsageError(
-            "--config", "is given without --kafka-dir", "Use `lakelog topics alter` to change a topic's settings."
-        )
 
 
 def print_left(path: Path, named: list[str] | None, choice: TaskChoice, done: str) -> bool:

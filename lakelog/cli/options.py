@@ -151,6 +151,37 @@ def open_readers(
     return topic_readers(open_topics(root, conf), name, partition), False
 
 
+def refuse_options_of_roots(root: str | None, **given: object) -> None:
+    """Refuse the options that only a root has, in a command that was given --kafka-dir.
+
+    Args:
+        root: the value of --root. LAKELOG_ROOT is ignored.
+        given: the values of the other options, by their names with underscores.
+
+    Raises:
+        UsageError: an option has a value.
+    """
+    values = {"root": root if root != os.environ.get("LAKELOG_ROOT") else None, **given}
+    for name, value in values.items():
+        if value is not None and value is not False:
+            raise UsageError(
+                f"--{name.replace('_', '-')}", "is given with --kafka-dir",
+                "Remove one of the two: only a root has this option.",
+            )  # fmt: skip
+
+
+def refuse_config_of_roots(config: list[str] | None) -> None:
+    """Refuse --config in a command that was not given --kafka-dir.
+
+    Raises:
+        UsageError: --config has a value.
+    """
+    if config:
+        raise UsageError(
+            "--config", "is given without --kafka-dir", "Use `lakelog topics alter` to change a topic's settings."
+        )
+
+
 def needed_topic(topic: str | None) -> str:
     """The topic of AnyTopicOption, for a command that reads one topic of a root.
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakelog.cli.clean.cleaning_commands import clean_each, compaction_line, only_plan, print_compaction
-from lakelog.cli.directory_results import print_damage, print_left, refuse_config_of_roots
+from lakelog.cli.directory_results import print_damage, print_left
 from lakelog.cli.options import (
     ConfigOption,
     ConfOption,
@@ -26,6 +26,7 @@ from lakelog.cli.options import (
     TopicsOption,
     given_overrides,
     open_topics,
+    refuse_config_of_roots,
 )
 from lakelog.cli.output import write_error, write_line
 from storage_engine.errors import ExitStatus, LogError, UsageError

@@ -21,7 +21,6 @@ import typer
 from lakelog.cli.clean.cleaning_commands import print_compaction, print_merging, print_retention
 from lakelog.cli.clean.plan_files import make_plan, read_plan, save_plan
 from lakelog.cli.clean.plan_tables import show_plan
-from lakelog.cli.directory_results import refuse_config_of_roots, refuse_options_of_roots
 from lakelog.cli.options import (
     ConfigOption,
     ConfOption,
@@ -31,6 +30,8 @@ from lakelog.cli.options import (
     TopicsOption,
     given_overrides,
     open_topics,
+    refuse_config_of_roots,
+    refuse_options_of_roots,
     settle_view,
 )
 from lakelog.cli.output import write, write_error

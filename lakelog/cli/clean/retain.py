@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from lakelog.cli.clean.cleaning_commands import print_retention
-from lakelog.cli.directory_results import print_damage, print_left, refuse_config_of_roots, refuse_options_of_roots
+from lakelog.cli.directory_results import print_damage, print_left
 from lakelog.cli.options import (
     ConfigOption,
     ConfOption,
@@ -26,6 +26,8 @@ from lakelog.cli.options import (
     given_overrides,
     open_topics,
     readable_states,
+    refuse_config_of_roots,
+    refuse_options_of_roots,
     settle_view,
 )
 from lakelog.cli.output import write_error, write_line

@@ -16,8 +16,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from lakelog.cli.directory_results import refuse_options_of_roots
-from lakelog.cli.options import ConfOption, KafkaDirOption, RootOption, open_topics
+from lakelog.cli.options import ConfOption, KafkaDirOption, RootOption, open_topics, refuse_options_of_roots
 from lakelog.cli.output import write, write_error, write_line
 from storage_engine.errors import ExitStatus, UsageError
 

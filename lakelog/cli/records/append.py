@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakelog.cli.directory_results import refuse_config_of_roots, refuse_options_of_roots
 from lakelog.cli.options import (
     ConfigOption,
     ConfOption,
@@ -25,6 +24,8 @@ from lakelog.cli.options import (
     RootOption,
     given_overrides,
     open_topics,
+    refuse_config_of_roots,
+    refuse_options_of_roots,
     settle_view,
 )
 from lakelog.cli.output import write_line, write_missing_markers
