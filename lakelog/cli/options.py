@@ -9,6 +9,7 @@ Kafka log directory with --kafka-dir.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,6 +45,7 @@ ConfOption = Annotated[
         help="A YAML settings file. The command reads only the key root and the section broker.",
     ),
 ]
+_ADDRESS = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*):(?P<port>[0-9]{1,5})")
 LONG_MAX = 2**63 - 1
 """The largest possible offset, and the largest possible time in milliseconds."""
 TopicOption = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Name of the topic.")]
@@ -309,12 +311,12 @@ def listen_address(text: str, example: str, option: str = "--listen") -> tuple[s
     Raises:
         UsageError: the text is not an address.
     """
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 0xFFFF or (":" in host and not host.startswith("[")):
+    found = _ADDRESS.fullmatch(text)
+    if found is None or int(found["port"]) > 0xFFFF:
         raise UsageError(option, f"expected HOST:PORT; found {text!r}", f"For example {example}.")
-    host = host.removeprefix("[").removesuffix("]")
+    host = found["host"].strip("[]")
     try:
         host.encode("idna")
     except UnicodeError:
         raise UsageError(option, f"expected HOST:PORT; {host!r} cannot be a host", f"For example {example}.") from None
-    return host or "0.0.0.0", int(port)
+    return host or "0.0.0.0", int(found["port"])

@@ -124,7 +124,21 @@ def test_an_address_to_listen_on_is_read(text: str, expected: tuple[str, int]) -
 
 
 @pytest.mark.parametrize(
-    "text", ["", "8787", "host", "host:", "host:x", "host:65536", "::1:80", "a..b:80", f"{'x' * 64}:80"]
+    "text",
+    [
+        "",
+        "8787",
+        "host",
+        "host:",
+        "host:x",
+        "host:65536",
+        "::1:80",
+        "a..b:80",
+        f"{'x' * 64}:80",
+        "[::1:80",
+        "::1]:80",
+        "h:٣",
+    ],
 )
 def test_a_wrong_address_to_listen_on_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--listen"):
