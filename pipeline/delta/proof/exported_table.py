@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from pipeline.delta.chain.stamp_chain import Chain
 from pipeline.delta.export_plan import Export, ExportRefusedError, TableSchemaError
 from pipeline.delta.proof.compared_rows import AddedColumns, LaterColumns
 from pipeline.delta.proof.slices import Slice
+from pipeline.delta.proof.stamp_order import with_predecessors
 from pipeline.delta.rows.field_paths import Field, FieldPath, fields_in_json, outermost
 from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, nullable_columns, table_columns
 from pipeline.delta.table_history import Commit, DeltaLog, find_head, replaces_all_rows, stamp_in
@@ -79,6 +81,23 @@ class ExportedTable:
     def chain(self) -> Chain | None:
         """The sums of the rows' digests; None if the table has no digests, or if the chain has ended."""
         return self.head.current.chain if self.head.current is not None else None
+
+    def ends(self, partition: int) -> tuple[int, ...]:
+        """The positions of a partition after the exports of the current rows, as in `findings.PartitionEvidence`."""
+        if not self._exports:
+            return ()
+        commit, first = self._exports[0]
+        is_whole = self.commits[-1].version == 0 or replaces_all_rows(commit, first)
+        ends = [stamp.positions.get(partition, 0) for _, stamp in self._exports]
+        return (0, *ends) if is_whole else tuple(ends)
+
+    @cached_property
+    def _exports(self) -> Sequence[tuple[Commit, Stamp]]:
+        """The exports that made the current rows, as far as the log goes back, the oldest first."""
+        if self.head.current is None:
+            return ()
+        found = [(commit, stamp) for commit, stamp, _ in with_predecessors(self.commits, self.head.current)]
+        return found[::-1]
 
     @property
     def partition_columns(self) -> list[str]:

@@ -206,6 +206,7 @@ def _evidence(table: ExportedTable, read: Offsets, after: Offsets, since: Since 
             number not in read or each.compacted_end > read[number].last_stable_offset,
             None if began is None else began.offsets.get(number, 0),
             0 if since is None else since.first.get(number, 0),
+            table.ends(number),
         )
         for number, each in after.items()
     }

@@ -33,7 +33,7 @@ def compare_stamps(commits: Sequence[Commit], current: Stamp, since: int | None,
         The versions of the compared stamps, the newest first.
     """
     versions = []
-    for commit, stamp, before in _with_predecessors(commits, current):
+    for commit, stamp, before in with_predecessors(commits, current):
         versions.append(commit.version)
         problem = _seal_problem(commit, stamp)
         if problem is not None:
@@ -46,7 +46,7 @@ def compare_stamps(commits: Sequence[Commit], current: Stamp, since: int | None,
     return versions
 
 
-def _with_predecessors(commits: Sequence[Commit], current: Stamp) -> Iterator[tuple[Commit, Stamp, Stamp | None]]:
+def with_predecessors(commits: Sequence[Commit], current: Stamp) -> Iterator[tuple[Commit, Stamp, Stamp | None]]:
     """Each stamp of the current rows with its commit and the stamp before it, the newest first. None: a rebuild made all
     rows, or the log has no stamp before it."""
     stamps = [stamp_in(each) for each in commits]

@@ -246,7 +246,7 @@ class _Comparison:
         elif record >= 0 and self._tombstones[record]:
             self._differs_at_row(row, "the record at this place is a tombstone")
         elif decides >= 0 and self._is_newer_than_row(decides, row):
-            if self._falls[key]:
+            if self._falls[key] or self._may_follow_deletion(row, decides):
                 self._unprovable(SEVERAL_PARTITIONS)
             else:
                 place = f"{self._there.partitions[decides]}:{self._there.offsets[decides]}"
@@ -260,6 +260,20 @@ class _Comparison:
                 self._differs_at_row(row, "the log has no such record")
             else:
                 self._unprovable(why)
+
+    def _may_follow_deletion(self, row: int, decides: int) -> bool:
+        """Whether an export may have read the row's record after a tombstone of another partition had deleted the row of
+        this key. A deletion leaves nothing in the table, so the older record then became a row again."""
+        there, places = self._there, self._places
+        partitions = int(there.partitions[decides]), int(places.partitions[row])
+        if not self._tombstones[decides] or partitions[0] == partitions[1]:
+            return False
+        offsets = int(there.offsets[decides]), int(places.offsets[row])
+        deleted, made = (
+            self._evidence.get(each, NO_EVIDENCE).export_of(offset)
+            for each, offset in zip(partitions, offsets, strict=True)
+        )
+        return deleted < made or deleted == made == 0
 
     def _is_newer_than_row(self, record: int, row: int) -> bool:
         there, places = self._there, self._places
