@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from pipeline.delta.export_plan import Export
 from pipeline.delta.rows.row_columns import COORDINATES, DIGEST, STALE_SINCE, table_columns
+from schemas.unknown_fields.extra_column import EXTRA
 
 _WITH_STATISTICS = 32
 """Delta collects the statistics of so many columns, the first ones of a table. It clusters only by these columns."""
@@ -37,6 +38,8 @@ def unfit_partition(export: Export, name: str) -> str | None:
     kind = columns.field(name).type
     if name in ("_key", "_offset", "_timestamp", STALE_SINCE.name, DIGEST.name):
         return "is different in nearly each row"
+    if name == EXTRA.name:
+        return "has texts of any length, which depend on the schema of the topic"
     return (
         None
         if can_partition(kind)
@@ -68,7 +71,9 @@ def unfit_cluster(export: Export, name: str) -> str | None:
 
 
 def _unknown(columns: pa.Schema) -> str:
-    fields = [name for name in columns.names if name not in (*COORDINATES.names, STALE_SINCE.name, DIGEST.name)]
+    fields = [
+        name for name in columns.names if name not in (*COORDINATES.names, STALE_SINCE.name, DIGEST.name, EXTRA.name)
+    ]
     return f"is no column of the table; the model has the columns {', '.join(fields)}"
 
 

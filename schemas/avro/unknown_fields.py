@@ -23,7 +23,7 @@ from schemas.avro.resolution import in_full, is_same_name
 from schemas.decoder import UndecodableError
 from schemas.model_columns import UnsupportedFieldError
 from schemas.schema_errors import required_package
-from schemas.unknown_fields.extra_column import Unknown, of_fields, of_items
+from schemas.unknown_fields.extra_column import Unknown, finite, of_fields, of_items
 
 _BRANCH = "LakelogBranch"
 _VALUE = "value"
@@ -146,6 +146,8 @@ def _scalar(node: Node) -> Convert:
         column = logical_column(node, "")
     except UnsupportedFieldError:
         column = None
+    if kind_of(node) in ("float", "double"):
+        return finite
     if column is None or column.convert is None:
         return _as_it_is
     as_column = column.convert

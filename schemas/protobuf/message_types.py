@@ -35,6 +35,7 @@ def message_class(content: bytes, name: str) -> Any:
     try:
         files = descriptors.FileDescriptorSet.FromString(content).file
         for each in files:
+            _remove_extensions(each)
             pool.AddSerializedFile(each.SerializeToString())
     except message.DecodeError:
         raise ProtobufSchemaError(f"it is no set of descriptors; {_HOW}") from None
@@ -49,3 +50,11 @@ def message_class(content: bytes, name: str) -> Any:
             f"{each.package}.{message.name}".removeprefix(".") for each in files for message in each.message_type
         )
         raise ProtobufSchemaError(f"it has no message {name}; its messages are {', '.join(found)}") from None
+
+
+def _remove_extensions(scope: Any) -> None:
+    """Remove the extensions that a file or a message declares: they have no columns. So the parser keeps their bytes as
+    those of unknown fields."""
+    scope.ClearField("extension")
+    for each in scope.message_type if scope.DESCRIPTOR.name == "FileDescriptorProto" else scope.nested_type:
+        _remove_extensions(each)

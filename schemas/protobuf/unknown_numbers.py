@@ -8,11 +8,12 @@ the list of its values in the message, as the bytes have them:
     a group       its own fields, by number
 
 A value of a known field whose bytes have another form than the field counts as unknown, and in proto2, also a value of an
-enum that has no name. Extensions count as unknown, because they have no columns.
+enum that has no name. Extensions are unknown, because they have no columns (`message_types`).
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from schemas.protobuf.message_columns import key_text
@@ -25,12 +26,9 @@ _GROUP = 3
 
 def unknown_in_message(message: Any) -> Unknown:
     """The unknown fields of a message, and of the messages in its fields."""
-    kind = type(message)
-    given = kind.ListFields(message)  # a field of the message can have the name of a method
-    fields = _as_unknown(message) if any(field.is_extension for field, _ in given) else message
-    new = _by_number(required_package("google.protobuf.unknown_fields", "protobuf", "protobuf").UnknownFieldSet(fields))
-    inner = ((field.name, _inside(field, value)) for field, value in given if not field.is_extension)
-    return new | (of_fields(inner) or {}) or None
+    given = type(message).ListFields(message)  # a field of the message can have the name of a method
+    inner = ((field.name, _inside(field, value)) for field, value in given)
+    return _by_number(_unknown_field_set()(message)) | (of_fields(inner) or {}) or None
 
 
 def _inside(field: Any, value: Any) -> Unknown:
@@ -43,19 +41,14 @@ def _inside(field: Any, value: Any) -> Unknown:
     return of_items(map(unknown_in_message, value)) if field.is_repeated else unknown_in_message(value)
 
 
-def _as_unknown(message: Any) -> Any:
-    """A message whose unknown fields are the unknown fields and the extensions of a message."""
-    kind = type(message)
-    rest = kind.FromString(kind.SerializePartialToString(message))
-    for field in kind.DESCRIPTOR.fields:
-        kind.ClearField(rest, field.name)
-    empty = required_package("google.protobuf.empty_pb2", "protobuf", "protobuf").Empty
-    return empty.FromString(kind.SerializePartialToString(rest))
-
-
 def _by_number(fields: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for each in fields:
         value = _by_number(each.data) if each.wire_type == _GROUP else each.data
         found.setdefault(str(each.field_number), []).append(value)
     return found
+
+
+@cache
+def _unknown_field_set() -> Any:
+    return required_package("google.protobuf.unknown_fields", "protobuf", "protobuf").UnknownFieldSet

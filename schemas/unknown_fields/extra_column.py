@@ -6,7 +6,7 @@ The unknown fields of a value are a tree of Python objects, from which `extra_te
     a list    for each item of a known list, its unknown fields, or None
     None      nothing is unknown
 
-The text is the same for all values with the same unknown fields: names are sorted, and there is no white space.
+In the text, names are sorted, and there is no white space.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Iterable, Mapping
-from datetime import UTC, date, datetime
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -28,18 +28,21 @@ Unknown = Any
 """The unknown fields of a value, as the module describes them."""
 
 
-_quoted = json.JSONEncoder(ensure_ascii=False).encode
+_MARK = "\ud800"
+"""Stands around a number that is copied as it is written. No text has it: it is half of a surrogate pair."""
 
 
-class JsonNumber(str):
-    """A number, written as in the JSON from which it comes. So it keeps all digits."""
-
-    __slots__ = ()
+def as_written(number: str) -> str:
+    """A number of JSON that `extra_text` writes with the same digits."""
+    return f"{_MARK}{number}{_MARK}"
 
 
 def extra_text(unknown: Unknown) -> str | None:
     """The value of the column `_extra`."""
-    return None if unknown is None else _json(unknown)
+    if unknown is None:
+        return None
+    text = _TO_JSON(unknown)
+    return text.replace(f'"{_MARK}', "").replace(f'{_MARK}"', "") if _MARK in text else text
 
 
 def of_items(items: Iterable[Unknown]) -> Unknown:
@@ -53,24 +56,20 @@ def of_fields(fields: Iterable[tuple[str, Unknown]]) -> Unknown:
     return {name: each for name, each in fields if each is not None} or None
 
 
-def _json(value: Any) -> str:
-    if isinstance(value, JsonNumber):
-        return value
-    if isinstance(value, Mapping):
-        entries = (f"{_quoted(name)}:{_json(each)}" for name, each in sorted(value.items()))
-        return f"{{{','.join(entries)}}}"
-    if isinstance(value, list):
-        return f"[{','.join(map(_json, value))}]"
-    return _quoted(_scalar(value))
+def finite(number: float) -> float | str:
+    """A number as JSON has it: NaN and infinite numbers become texts."""
+    if math.isfinite(number):
+        return number
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
 
 
-def _scalar(value: Any) -> Any:
-    """A value as JSON has it. JSON has no bytes, decimals, dates and times, and neither NaN nor infinite numbers. They
-    become texts."""
+def _as_text(value: Any) -> str:
+    """JSON has no bytes, decimals, dates and times. They become texts."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, datetime):
         return f"{value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
-    return str(value) if isinstance(value, (date, Decimal)) else value
+    return f"{value:f}" if isinstance(value, Decimal) else str(value)
+
+
+_TO_JSON = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=_as_text).encode

@@ -14,11 +14,13 @@ from typing import Any, Optional, get_args
 
 from pydantic import AliasChoices, AliasPath, BaseModel, RootModel
 from pydantic.fields import FieldInfo
+from pydantic_core import from_json
 
-from schemas.unknown_fields.extra_column import JsonNumber, Unknown, of_fields, of_items
+from schemas.unknown_fields.extra_column import Unknown, as_written, of_fields, of_items
 
-Known = Mapping[str, Optional["Known"]]
-"""By the name of a field, the known fields of the objects in it; None if everything in it is known."""
+Known = Mapping[str | int, Optional["Known"]]
+"""By the name of a field, the known fields of the objects in it; None if everything in it is known. In a list, the names are
+those of each item. If a field of the model is an item of a list, its number is here instead."""
 _Path = tuple[str | int, ...]
 
 
@@ -29,20 +31,41 @@ def unknown_in_json(text: bytes, model: type[BaseModel]) -> Unknown:
     Args:
         text: a text in JSON that the model accepts.
     """
-    value = json.loads(text.decode(), parse_float=JsonNumber, parse_int=JsonNumber, parse_constant=str)
-    return _unknown(value, _known(model))
+    known = _known(model)
+    if _unknown(from_json(text), known) is None:  # which is found out sooner
+        return None
+    value = json.loads(text.decode(), parse_float=as_written, parse_constant=str)
+    return _unknown(value, known) if isinstance(value, dict) else None
 
 
 def _unknown(value: Any, known: Known | None) -> Unknown:
     if known is None:
         return None
     if isinstance(value, list):
-        return of_items(_unknown(each, known) for each in value)
+        return of_items(_unknown(each, known) for each in value) if _is_of_fields(known) else _in_list(value, known)
     if not isinstance(value, dict):
         return None
     new = {name: each for name, each in value.items() if name not in known}
     inner = of_fields((name, _unknown(each, known[name])) for name, each in value.items() if name in known)
     return new | (inner or {}) or None
+
+
+def _is_of_fields(known: Known) -> bool:
+    return not any(isinstance(name, int) for name in known)
+
+
+def _in_list(items: list[Any], known: Known) -> Unknown:
+    """The unknown fields of a list of which the model takes single items. The other items are unknown, unless the model also
+    has the whole list as a field."""
+    fields: Known = {name: each for name, each in known.items() if isinstance(name, str)}
+    count = len(items)
+    taken = {
+        number % count: each for number, each in known.items() if isinstance(number, int) and -count <= number < count
+    }
+    return of_items(
+        _unknown(each, taken[number]) if number in taken else _unknown(each, fields) if fields else each
+        for number, each in enumerate(items)
+    )
 
 
 @lru_cache
@@ -65,11 +88,9 @@ def _inner(annotation: Any) -> Known | None:
 
 
 def _at(path: _Path, inner: Known | None) -> Known:
-    """A field at a path. If the path has an index of a list, everything in this list is known."""
-    name, *others = path
-    if not others or isinstance(others[0], int):
-        return {str(name): None if others else inner}
-    return {str(name): _at(tuple(others), inner)}
+    """A field at a path."""
+    first, *others = path
+    return {first: _at(tuple(others), inner) if others else inner}
 
 
 def _both(one: Known, other: Known) -> Known:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pipeline.delta.proof.findings import ADDED_COLUMN, DEFAULT_VALUE, EARLIER_MODEL, Findings
 from pipeline.delta.proof.row_differences import OlderRows, differing_rows
 from pipeline.delta.rows.field_paths import Field, path_of
+from schemas.unknown_fields.extra_column import EXTRA
 
 Numbers = npt.NDArray[np.int64]
 AddedColumns = Mapping[Field, Mapping[int, int]]
@@ -28,12 +29,15 @@ class LaterColumns:
     with_default: the columns that Delta fills in a row if the writer gives no value. The model may have got such a column
         after the row was written.
     of_earlier_model: by partition, the offset below which another model may have decoded the record of a row.
+    with_earlier_extra: the same for the column of unknown fields, in which each change of the fields of a model can give
+        another value.
     """
 
     added: AddedColumns
     with_default: frozenset[str] = frozenset()
     not_compared: frozenset[Field] = frozenset()
     of_earlier_model: Mapping[int, int] = field(default_factory=dict)
+    with_earlier_extra: Mapping[int, int] = field(default_factory=dict)
 
 
 class Places:
@@ -88,7 +92,7 @@ def compare_columns(
     chosen, chosen_rows = records.take(pa.array(record_at)), rows.take(pa.array(row_at))
     places = Places(chosen_rows)
     wrong: dict[str, npt.NDArray[np.bool_]] = {}
-    is_older, may_be_default = np.zeros(len(row_at), np.bool_), np.zeros(len(row_at), np.bool_)
+    is_older, may_be_default, has_earlier_extra = (np.zeros(len(row_at), np.bool_) for _ in range(3))
     for name in rows.column_names:
         if name not in chosen.column_names:
             continue
@@ -98,17 +102,22 @@ def compare_columns(
         if name in later.with_default:
             may_be_default |= differs
             continue
+        if name == EXTRA.name:
+            has_earlier_extra = differs & places.are_below(later.with_earlier_extra)
+            differs &= ~has_earlier_extra
         if differs.any():
             wrong[name] = differs
     any_wrong = np.logical_or.reduce(list(wrong.values())) if wrong else np.zeros(len(row_at), np.bool_)
     is_earlier = any_wrong & places.are_below(later.of_earlier_model)
-    findings.unprovable[EARLIER_MODEL] += int(is_earlier.sum())
+    has_earlier_extra &= ~any_wrong
+    findings.unprovable[EARLIER_MODEL] += int((is_earlier | has_earlier_extra).sum())
     for index in np.flatnonzero(any_wrong & ~is_earlier):
         columns = ", ".join(name for name, differs in wrong.items() if differs[index])
         findings.differs(places.partitions[index], places.offsets[index], f"another value in {columns}")
-    findings.unprovable[ADDED_COLUMN] += int((is_older & ~any_wrong).sum())
-    findings.unprovable[DEFAULT_VALUE] += int((may_be_default & ~is_older & ~any_wrong).sum())
-    findings.equal += int((~may_be_default & ~is_older & ~any_wrong).sum())
+    is_left = ~any_wrong & ~has_earlier_extra
+    findings.unprovable[ADDED_COLUMN] += int((is_older & is_left).sum())
+    findings.unprovable[DEFAULT_VALUE] += int((may_be_default & ~is_older & is_left).sum())
+    findings.equal += int((~may_be_default & ~is_older & is_left).sum())
 
 
 def _older_rows(column: str, places: Places, later: LaterColumns) -> OlderRows:

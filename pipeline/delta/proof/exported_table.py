@@ -127,8 +127,8 @@ class ExportedTable:
         Args:
             is_unchanged: whether the digests prove that the rows are as their exports wrote them.
         """
-        earlier = self._of_earlier_model() if is_unchanged else {}
-        return LaterColumns(self.added, self.with_default, self.inner_absent, earlier)
+        earlier = self._of_earlier_model()
+        return LaterColumns(self.added, self.with_default, self.inner_absent, earlier if is_unchanged else {}, earlier)
 
     def _of_earlier_model(self) -> Mapping[int, int]:
         """By partition, the offset below which another model may have decoded the record of a row."""

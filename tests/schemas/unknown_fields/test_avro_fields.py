@@ -18,6 +18,7 @@ LONG_TIME: Schema = {"type": "long", "logicalType": "timestamp-micros"}
 NANOS: Schema = {"type": "long", "logicalType": "timestamp-nanos"}
 LOCAL: Schema = {"type": "long", "logicalType": "local-timestamp-millis"}
 DECIMAL: Schema = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+SMALL: Schema = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 8}
 WIDE: Schema = {"type": "bytes", "logicalType": "decimal", "precision": 60, "scale": 2}
 UUID: Schema = {"type": "string", "logicalType": "uuid"}
 DAY: Schema = {"type": "int", "logicalType": "date"}
@@ -83,6 +84,8 @@ def test_a_field_of_the_writer_is_kept(tmp_path: Path, kind: Schema, value: Any,
         (DAY, "int", -719_162, '"0001-01-01"'),
         (TIME, "int", 1_000, "1000000"),
         (DECIMAL, "bytes", b"\xff", '"-0.01"'),
+        (SMALL, "bytes", b"\x00", '"0.00000000"'),
+        (SMALL, "bytes", b"\x02", '"0.00000002"'),
         (DECIMAL, "bytes", LONG_NUMBER.to_bytes(20), f'"{LONG_NUMBER // 100}.{LONG_NUMBER % 100}"'),
         # More digits than Lakelog reads: the bytes.
         (DECIMAL, "bytes", bytes([1] * 500), json.dumps(base64.b64encode(bytes([1] * 500)).decode())),

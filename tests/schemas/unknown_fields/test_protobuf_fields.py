@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+import pytest
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 
 from schemas.protobuf.message_decoder import MessageDecoder
-from schemas.protobuf.message_types import message_class
 from tests.schemas.protobuf.messages import add_field, add_map, descriptors, encoded, file
 
 
@@ -92,24 +92,33 @@ def test_what_the_parser_leaves_is_unknown() -> None:
     ]
 
 
-def test_extensions_are_unknown() -> None:
-    """They have no columns, also if the descriptors have them."""
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_extensions_are_unknown(is_declared: bool) -> None:
+    """They have no columns, also if the descriptors have them. All their values are kept as they are in the message."""
     old = file("old", "proto2")
     message = old.message_type.add(name="A")
     add_field(message, "id", 1, "int64")
     message.extension_range.add(start=100, end=200)
-    old.extension.add(
-        name="note",
-        number=100,
-        label=FieldDescriptorProto.LABEL_OPTIONAL,
-        type=FieldDescriptorProto.TYPE_STRING,
-        extendee=".old.A",
-    )
-    content = descriptors(old)
-    value = encoded(content, "old.A", id=1) + b"\xa2\x06\x01n\xc8\x01\x05"  # 100: "n", 25: 5
-    parsed = message_class(content, "old.A").FromString(value)
-    assert [field.name for field, _ in parsed.ListFields()] == ["id", "note"]
-    assert extras(content, value, name="old.A") == ['{"100":["bg=="],"25":[5]}']
+    if is_declared:
+        add_map(message, "many", 2, "string", "int32", "old")
+        for scope, name, number, kind in ((old, "note", 100, "string"), (message, "numbers", 101, "repeated int32")):
+            add_extension(scope, name, number, kind)
+        add_extension(old, "inner", 102, ".old.A")
+    twice = b"\xa2\x06\x01n\xa2\x06\x01m"  # 100: "n", "m"
+    numbers = b"\xaa\x06\x02\x01\x02\xa8\x06\x03"  # 101: packed 1 and 2, then 3
+    maps = b"\xb2\x06\x12" + b"".join(b"\x12\x04\x0a\x02%s" % each for each in (b"zz", b"aa", b"mm"))
+    value = b"\x08\x01" + twice + numbers + maps + b"\xc8\x01\x05"  # 25: 5
+    assert extras(descriptors(old), value, name="old.A") == [
+        '{"100":["bg==","bQ=="],"101":["AQI=",3],"102":["EgQKAnp6EgQKAmFhEgQKAm1t"],"25":[5]}'
+    ]
+
+
+def add_extension(scope: Any, name: str, number: int, kind: str) -> None:
+    """Declare an extension of the message A, in a file or in a message."""
+    found = DescriptorProto()
+    add_field(found, name, number, kind)
+    scope.extension.add().CopyFrom(found.field[0])
+    scope.extension[-1].extendee = ".old.A"
 
 
 def test_a_message_may_have_fields_with_the_names_of_methods() -> None:
