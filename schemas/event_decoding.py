@@ -24,7 +24,7 @@ from schemas.decoder import DecodedValues, Row, UndecodableError, decode_each
 from schemas.event_model import IS_NUMBER, IS_TIME
 from schemas.exact_decimals import ExactValidator, has_decimal, has_long_number
 from schemas.model_columns import arrow_schema, listed_values
-from schemas.unknown_fields.extra_column import EXTRA, extra_text
+from schemas.unknown_fields.extra_column import EXTRA, extra_text, with_extra
 from schemas.unknown_fields.json_fields import unknown_in_json
 from schemas.writers.wire_format import json_text
 
@@ -48,8 +48,7 @@ class ModelDecoder:
 
     @property
     def columns(self) -> pa.Schema:
-        columns = arrow_schema(self.model)
-        return columns.append(EXTRA) if self.has_extra else columns
+        return with_extra(arrow_schema(self.model), has_extra=self.has_extra)
 
     @property
     def fields(self) -> Mapping[str, ModelField]:
@@ -70,7 +69,7 @@ def decode_values(model: type[BaseModel], values: pa.BinaryArray, *, has_extra: 
         UnsupportedFieldError: if the model has a field without a column type.
     """
     schema = arrow_schema(model)
-    objects = [field.name for field in schema if pa.types.is_nested(field.type) or _is_enum(model, field.name)]
+    converted = [field.name for field in schema if pa.types.is_nested(field.type) or _is_listed(model, field.name)]
     plain = TypeAdapter(model).validate_json
     validators: Iterator[Validate] = repeat(plain)
     if any(has_decimal(field.type) for field in schema):
@@ -88,12 +87,12 @@ def decode_values(model: type[BaseModel], values: pa.BinaryArray, *, has_extra: 
             raise UndecodableError(_reason(error)) from None
         except Exception as error:  # noqa: BLE001 - a validator is the user's own code; its text may contain the value
             raise UndecodableError(f"{type(error).__name__} in the model") from None
-        more = {name: _plain(event[name]) for name in objects}
+        more = {name: _plain(event[name]) for name in converted}
         if has_extra:
             more[EXTRA.name] = extra_text(unknown_in_json(text, model))
         return event | more if more else event
 
-    return decode_each(schema.append(EXTRA) if has_extra else schema, values, decode)
+    return decode_each(with_extra(schema, has_extra=has_extra), values, decode)
 
 
 def _reason(error: ValidationError) -> str:
@@ -117,7 +116,6 @@ def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-def _is_enum(model: type[BaseModel], name: str) -> bool:
-    """Whether a field may be a member of an Enum."""
-    info = model.model_fields[name]
-    return listed_values(plain_annotation(info.annotation)) is not None
+def _is_listed(model: type[BaseModel], name: str) -> bool:
+    """Whether a field is an Enum or a Literal."""
+    return listed_values(plain_annotation(model.model_fields[name].annotation)) is not None

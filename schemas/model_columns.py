@@ -9,7 +9,7 @@
     datetime             timestamp[us, UTC]      TIMESTAMP
     date                 date32                  DATE
     Decimal              decimal128(max_digits, decimal_places); Field must give both
-    an Enum, Literal     string or int64, if all values are texts or all are ints
+    an Enum, Literal     string; all values are texts
     X | None             X, nullable
     list[X]              list<X>
     a pydantic model     struct of its fields
@@ -140,8 +140,10 @@ def _type(annotation: Any, constraints: list[Any], place: str, outer: tuple[type
         return pa.list_(_field("element", item, (), f"{place}[]", outer))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return pa.struct(_fields(annotation, place, outer))
-    if (choices := listed_values(annotation)) is not None:
-        return _choice(choices, place)
+    if (values := listed_values(annotation)) is not None:
+        if other := {type(each).__name__ for each in values if type(each) is not str}:
+            raise UnsupportedFieldError(place, f"allows values of the type {', '.join(sorted(other))}; use only str")
+        return pa.string()
     known = ", ".join(scalar.__name__ for scalar in _SCALARS)
     raise UnsupportedFieldError(
         place, f"{annotation} has no column type; use {known}, Decimal, Enum, Literal, list[...] or a nested model"
@@ -155,13 +157,6 @@ def listed_values(annotation: Any) -> list[Any] | None:
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return [each.value for each in annotation]
     return None
-
-
-def _choice(values: Sequence[Any], place: str) -> pa.DataType:
-    kinds = {type(each) for each in values}
-    if kinds not in ({str}, {int}):
-        raise UnsupportedFieldError(place, "allows values that are neither all texts nor all ints")
-    return _SCALARS[kinds.pop()]
 
 
 def _decimal(constraints: list[Any], place: str) -> pa.DataType:

@@ -45,7 +45,6 @@ ConfOption = Annotated[
         help="A YAML settings file. The command reads only the key root and the section broker.",
     ),
 ]
-_ADDRESS = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*):(?P<port>[0-9]{1,5})")
 LONG_MAX = 2**63 - 1
 """The largest possible offset, and the largest possible time in milliseconds."""
 TopicOption = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Name of the topic.")]
@@ -298,6 +297,10 @@ def given_overrides(
             raise UsageError(place, f"{declared.key} is given twice", "Give the key only once.")
         overrides[declared.key] = value
     return overrides
+
+
+_ADDRESS = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*):(?P<port>[0-9]{1,5})")
+"""HOST:PORT, [IPV6]:PORT or :PORT."""
 
 
 def listen_address(text: str, example: str, option: str = "--listen") -> tuple[str, int]:

@@ -207,7 +207,7 @@ def mark_letters(
         newest: the offsets of the partitions after the records were read.
 
     Returns:
-        By outcome, the number of dead letters. The key None has the number of dead letters that stay open.
+        By outcome, the number of dead letters. The key None has the number of dead letters that get no outcome.
     """
     fates = _fates(spark, export, letters, rows, newest).persist()
     try:

@@ -33,7 +33,7 @@ from schemas.comparing import ModelField
 from schemas.decoder import DecodedValues, Row, UndecodableError, decode_each
 from schemas.model_columns import UnsupportedFieldError
 from schemas.schema_errors import required_package
-from schemas.unknown_fields.extra_column import EXTRA, extra_text
+from schemas.unknown_fields.extra_column import EXTRA, extra_text, with_extra
 from schemas.writers.wire_format import id_length, rows_by_id, schema_id
 from schemas.writers.writer_schemas import SchemaId, UnusableSchemaError, WriterSchemas
 
@@ -90,7 +90,7 @@ class AvroDecoder:
         try:
             self._columns, conversions = columns_of(self._reader)
             check_finite(self._reader)
-            self._plain = ValueCheck(self._reader)
+            self._plain = _Writer(ValueCheck(self._reader), self._reader.root, None)
         except (UnsupportedFieldError, AvroSchemaError):
             raise
         except Exception as error:  # noqa: BLE001 - fastavro does not check everything in a schema
@@ -107,7 +107,7 @@ class AvroDecoder:
 
     @property
     def columns(self) -> pa.Schema:
-        return self._columns.append(EXTRA) if self._has_extra else self._columns
+        return with_extra(self._columns, has_extra=self._has_extra)
 
     @property
     def fields(self) -> Mapping[str, ModelField]:
@@ -119,7 +119,7 @@ class AvroDecoder:
     def decode(self, values: pa.BinaryArray) -> DecodedValues:
         if self._writers is None:
             rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
-            return decode_each(self.columns, values, self._plain_row, self._plain.reasons(values, rows))
+            return decode_each(self.columns, values, self._plain_row, self._plain.check.reasons(values, rows))
         return decode_each(self.columns, values, self._row, self._unfit(self._writers, values))
 
     def _unfit(self, writers: WriterSchemas, values: pa.BinaryArray) -> dict[int, str]:
@@ -134,7 +134,7 @@ class AvroDecoder:
         return reasons
 
     def _plain_row(self, value: bytes) -> Row:
-        return self._decoded(value, _Writer(self._plain, self._reader.root, None))
+        return self._decoded(value, self._plain)
 
     def _row(self, value: bytes) -> Row:
         schema_id(value)  # raises an error if there is none

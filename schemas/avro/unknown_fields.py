@@ -61,7 +61,8 @@ class _Comparison:
         written, wanted = self._writer.resolved(written), self._reader.resolved(wanted)
         kind = kind_of(written)
         if kind == "union":
-            return _in_branches([self.unknown(each, wanted) for each in written])
+            branches = [self.unknown(each, wanted) for each in written]
+            return _of_branch([each or _nothing for each in branches]) if any(branches) else None
         if kind_of(wanted) == "union":
             found = self._branch_of(written, wanted)
             return None if found is None else self.unknown(written, found)
@@ -81,8 +82,7 @@ class _Comparison:
         alike = [each for each in map(self._reader.resolved, union) if kind_of(each) == kind]
         if kind == "record":
             alike = [each for each in alike if is_same_name(written, each)]
-            alike.sort(key=lambda each: bool(each["name"] != written["name"]))
-        return alike[0] if alike else None
+        return next(iter(alike), None)
 
     def _in_record(self, written: Node, wanted: Node) -> Convert | None:
         known = {alias: field["type"] for field in wanted["fields"] for alias in field.get("aliases", ())}
@@ -109,7 +109,7 @@ class _Comparison:
         node = self._writer.resolved(node)
         kind = kind_of(node)
         if kind == "union":
-            return _in_branches([self._kept(each) for each in node]) or _as_it_is
+            return _of_branch([self._kept(each) for each in node])
         if kind == "record":
             fields = {field["name"]: self._kept(field["type"]) for field in node["fields"]}
             return lambda record: {name: convert(record[name]) for name, convert in fields.items()}
@@ -122,19 +122,20 @@ class _Comparison:
         return _scalar(node)
 
 
-def _in_branches(branches: list[Convert | None]) -> Convert | None:
+def _of_branch(branches: list[Convert]) -> Convert:
     """Takes the value of a union, and makes of it what its branch makes."""
-    if not any(branches):
-        return None
 
     def convert(value: Any) -> Any:
         if value is None:
             return None
         name, record = value
-        found = branches[int(name.removeprefix(_BRANCH).partition("_")[0])]
-        return None if found is None else found(record[_VALUE])
+        return branches[int(name.removeprefix(_BRANCH).partition("_")[0])](record[_VALUE])
 
     return convert
+
+
+def _nothing(_: Any) -> None:
+    return None
 
 
 def _as_it_is(value: Any) -> Any:
@@ -142,12 +143,12 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _scalar(node: Node) -> Convert:
+    if kind_of(node) in ("float", "double"):
+        return finite
     try:
         column = logical_column(node, "")
     except UnsupportedFieldError:
         column = None
-    if kind_of(node) in ("float", "double"):
-        return finite
     if column is None or column.convert is None:
         return _as_it_is
     as_column = column.convert

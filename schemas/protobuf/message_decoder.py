@@ -17,7 +17,7 @@ from schemas.protobuf.message_columns import columns_of, fields_of
 from schemas.protobuf.message_types import ProtobufSchemaError, message_class
 from schemas.protobuf.proto_names import ProtoFile
 from schemas.protobuf.unknown_numbers import unknown_in_message
-from schemas.unknown_fields.extra_column import EXTRA, extra_text
+from schemas.unknown_fields.extra_column import EXTRA, extra_text, with_extra
 from schemas.writers.wire_format import id_length, message_indexes, schema_id
 from schemas.writers.writer_schemas import SchemaId, UnusableSchemaError, WriterSchemas
 
@@ -54,7 +54,7 @@ class MessageDecoder:
 
     @property
     def columns(self) -> pa.Schema:
-        return self._columns.append(EXTRA) if self._has_extra else self._columns
+        return with_extra(self._columns, has_extra=self._has_extra)
 
     @property
     def fields(self) -> Mapping[str, ModelField]:

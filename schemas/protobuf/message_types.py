@@ -6,6 +6,7 @@ that the .proto files say about messages. So Lakelog needs no compiler, and no g
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from schemas.schema_errors import required_package
@@ -35,7 +36,7 @@ def message_class(content: bytes, name: str) -> Any:
     try:
         files = descriptors.FileDescriptorSet.FromString(content).file
         for each in files:
-            _remove_extensions(each)
+            _remove_extensions(each, each.message_type)
             pool.AddSerializedFile(each.SerializeToString())
     except message.DecodeError:
         raise ProtobufSchemaError(f"it is no set of descriptors; {_HOW}") from None
@@ -52,9 +53,13 @@ def message_class(content: bytes, name: str) -> Any:
         raise ProtobufSchemaError(f"it has no message {name}; its messages are {', '.join(found)}") from None
 
 
-def _remove_extensions(scope: Any) -> None:
+def _remove_extensions(scope: Any, messages: Iterable[Any]) -> None:
     """Remove the extensions that a file or a message declares: they have no columns. So the parser keeps their bytes as
-    those of unknown fields."""
+    those of unknown fields.
+
+    Args:
+        messages: the messages in it.
+    """
     scope.ClearField("extension")
-    for each in scope.message_type if scope.DESCRIPTOR.name == "FileDescriptorProto" else scope.nested_type:
-        _remove_extensions(each)
+    for each in messages:
+        _remove_extensions(each, each.nested_type)

@@ -27,7 +27,6 @@ EXTRA = pa.field("_extra", pa.string())
 Unknown = Any
 """The unknown fields of a value, as the module describes them."""
 
-
 _MARK = "\ud800"
 """Stands around a number that is copied as it is written. No text has it: it is half of a surrogate pair."""
 
@@ -35,6 +34,11 @@ _MARK = "\ud800"
 def as_written(number: str) -> str:
     """A number of JSON that `extra_text` writes with the same digits."""
     return f"{_MARK}{number}{_MARK}"
+
+
+def with_extra(columns: pa.Schema, *, has_extra: bool) -> pa.Schema:
+    """The columns of a decoder."""
+    return columns.append(EXTRA) if has_extra else columns
 
 
 def extra_text(unknown: Unknown) -> str | None:

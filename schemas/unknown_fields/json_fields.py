@@ -1,8 +1,9 @@
 """Finds the fields of a text in JSON that an event model does not have.
 
-A field is known if it has the name or an alias of a field of the model. The fields inside known objects are compared with
-the nested models, also if the objects are in lists. Code of the model that changes a value before pydantic checks it does
-not matter here: the text itself is compared.
+A field is known if pydantic reads a field of the model from it: by its name or by its aliases. The fields inside known
+objects are compared with the nested models, also if the objects are in lists. Code of the model that changes a value before
+pydantic checks it has no influence: the text itself is compared. If pydantic looks for a field with an AliasPath, and finds
+a value of another form there, this value counts as known.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ def unknown_in_json(text: bytes, model: type[BaseModel]) -> Unknown:
         text: a text in JSON that the model accepts.
     """
     known = _known(model)
-    if _unknown(from_json(text), known) is None:  # which is found out sooner
+    if _unknown(from_json(text), known) is None:  # from_json is faster, and most values have no unknown field
         return None
-    value = json.loads(text.decode(), parse_float=as_written, parse_constant=str)
+    value = json.loads(text.decode(), parse_float=as_written, parse_int=as_written, parse_constant=str)
     return _unknown(value, known) if isinstance(value, dict) else None
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from datetime import date, datetime
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Annotated, Any, Literal, Optional
 
 import pyarrow as pa
@@ -40,7 +40,7 @@ class Trip(EventModel):
     legs: list[Leg]
     stops: list[int | None] | None = None
     colour: Colour
-    level: Literal[1, 2] | None = None
+    level: Literal["low", "high"] | None = None
     sizes: list[Literal["S", "L"]]
     taxes: list[Annotated[Decimal, Field(max_digits=6, decimal_places=3)]] = Field(default_factory=list)
 
@@ -60,7 +60,7 @@ def test_each_supported_annotation_has_its_column() -> None:
             pa.field("legs", pa.list_(pa.field("element", leg, nullable=False)), nullable=False),
             pa.field("stops", pa.list_(pa.field("element", pa.int64()))),
             pa.field("colour", pa.string(), nullable=False),
-            pa.field("level", pa.int64()),
+            pa.field("level", pa.string()),
             pa.field("sizes", pa.list_(pa.field("element", pa.string(), nullable=False)), nullable=False),
             pa.field("taxes", pa.list_(pa.field("element", pa.decimal128(6, 3), nullable=False)), nullable=False),
         ]
@@ -90,8 +90,16 @@ def test_a_model_may_use_a_type_that_is_defined_later() -> None:
     assert arrow_schema(Early) == expected
 
 
+class Level(IntEnum):
+    LOW = 1
+
+
 class Mixed(EventModel):
     odd: Literal["a", 1]
+
+
+class Member(EventModel):
+    odd: Literal[Colour.RED]
 
 
 class Unfinished(EventModel):
@@ -115,9 +123,16 @@ class Looped(EventModel):
         ),
         (
             Mixed,
-            r"Mixed\.odd: .*neither all texts nor all",
+            r"Mixed\.odd: allows values of the type int; use only str",
         ),
-        (create_model("Odd", __base__=EventModel, odd=(Literal[True], ...)), r"Odd\.odd: .*neither all texts nor all"),
+        (
+            create_model("Odd", __base__=EventModel, odd=(Level, ...)),
+            r"Odd\.odd: allows values of the type int; use only",
+        ),
+        (
+            Member,
+            r"Member\.odd: allows values of the type Colour; use only str",
+        ),
         (create_model("Odd", __base__=EventModel), "Odd: Odd has no fields"),
         (Unfinished, "Unfinished: uses Missing, which its module does not define"),
         (Looped, r"Looped\.inner\[\]: .*contains itself"),

@@ -78,7 +78,8 @@ BatchOption = Annotated[
         metavar="N",
         min=1,
         max=_INT_MAX,
-        help="Number of records in a commit, and with --record-size at most 256 MiB of values.",
+        help="Number of records in a commit. With --record-size, a commit has fewer records if their values would have more than"
+        " 256 MiB.",
     ),
 ]
 TransactionalIdOption = Annotated[
@@ -152,7 +153,7 @@ def produce(
         raise UsageError(
             "--warmup-records", f"expected fewer than --num-records, {num_records}; found {warmup_records}"
         )
-    most = _commit_records(throughput, batch_records, record_size or 1)
+    most = _commit_records(throughput, batch_records, record_size)
     topics = open_topics(root, conf)
     topics.state(topic)
     values = _values(record_size, payload_file, payload_delimiter)
@@ -172,13 +173,14 @@ def produce(
         settle_view(topics, topic)
 
 
-def _commit_records(throughput: float, batch_records: int, record_size: int) -> int:
-    """The largest number of records in a commit. All of its values are in memory at once.
+def _commit_records(throughput: float, batch_records: int, record_size: int | None) -> int:
+    """The largest number of records in a commit. All values of a commit are in memory at once.
 
     Raises:
         UsageError: the throughput is not a possible limit.
     """
-    batch_records = min(batch_records, max(1, _COMMIT_BYTES // record_size))
+    if record_size is not None:
+        batch_records = min(batch_records, max(1, _COMMIT_BYTES // record_size))
     if throughput <= 0:
         return batch_records
     if not _LEAST_THROUGHPUT <= throughput < math.inf:

@@ -29,8 +29,8 @@ class LaterColumns:
     with_default: the columns that Delta fills in a row if the writer gives no value. The model may have got such a column
         after the row was written.
     of_earlier_model: by partition, the offset below which another model may have decoded the record of a row.
-    with_earlier_extra: the same for the column of unknown fields, in which each change of the fields of a model can give
-        another value.
+    with_earlier_extra: the same offsets, but only for the column `_extra`. They apply even if no digests prove the rows,
+        because each new field of a model changes `_extra`.
     """
 
     added: AddedColumns
@@ -114,10 +114,11 @@ def compare_columns(
     for index in np.flatnonzero(any_wrong & ~is_earlier):
         columns = ", ".join(name for name, differs in wrong.items() if differs[index])
         findings.differs(places.partitions[index], places.offsets[index], f"another value in {columns}")
-    is_left = ~any_wrong & ~has_earlier_extra
-    findings.unprovable[ADDED_COLUMN] += int((is_older & is_left).sum())
-    findings.unprovable[DEFAULT_VALUE] += int((may_be_default & ~is_older & is_left).sum())
-    findings.equal += int((~may_be_default & ~is_older & is_left).sum())
+    rest = ~any_wrong & ~has_earlier_extra
+    findings.unprovable[ADDED_COLUMN] += int((rest & is_older).sum())
+    rest &= ~is_older
+    findings.unprovable[DEFAULT_VALUE] += int((rest & may_be_default).sum())
+    findings.equal += int((rest & ~may_be_default).sum())
 
 
 def _older_rows(column: str, places: Places, later: LaterColumns) -> OlderRows:

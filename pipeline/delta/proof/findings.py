@@ -79,8 +79,8 @@ class PartitionEvidence:
         gone because of them.
     began: the first offset that the first export read; None if the table's commits do not say so.
     read_from: records below it were not read.
-    ends: the table's positions after its exports, the oldest first. The first one is 0, unless the table's commits do not
-        say what its first exports were.
+    ends: the table's positions after its exports, the oldest first. It begins with 0 if the table's log has all exports that
+        made the rows.
     """
 
     position: int
@@ -93,7 +93,7 @@ class PartitionEvidence:
     ends: tuple[int, ...] = ()
 
     def export_of(self, offset: int) -> int:
-        """The number of the export that first read an offset; 0: one of several exports before the first that is known."""
+        """The number of the export that first read an offset; 0: an export before the first one that is known."""
         return bisect_right(self.ends, offset)
 
     def why_gone(self, offset: int) -> str | None:

@@ -235,8 +235,8 @@ def _finish(
     rows: DataFrame,
     newest: Newest,
 ) -> str:
-    """Write the outcomes of all dead letters, because a row of a closed one may be another one now, for example in another
-    mode. Returns why this failed, or an empty text: the table is complete without the outcomes."""
+    """Write the outcomes of all dead letters, also of closed ones: in another mode, such a record can get a row or lose it.
+    Returns why this failed, or an empty text: the table is complete without the outcomes."""
     try:
         letters = open_letters(spark, export, stamp.table_id, stamp.positions, with_closed=True)
         if letters is not None and not letters.isEmpty():

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from storage_engine.clock import Clock
@@ -42,16 +43,24 @@ from storage_engine.record.partitioner import partition_keys
 _BY_BROKER = "Start the broker, and append with a producer."
 
 
-def _with_appended(error: StorageError, offsets: Mapping[int, range]) -> StorageError:
+def _appended(number: int, offsets: range, rows: npt.NDArray[np.int64], name_row: Callable[[int], str]) -> list[str]:
+    """Which records of a partition were appended, in words; nothing if none was.
+
+    Args:
+        rows: the rows of the partition.
+        name_row: as in LogsToAppend.append.
+    """
+    if not offsets:
+        return []
+    last = name_row(int(rows[len(offsets) - 1]))
+    return [f"of partition {number} the first {len(offsets)}, up to {last} (offsets {offsets[0]} to {offsets[-1]})"]
+
+
+def _with_appended(error: StorageError, there: Sequence[str]) -> StorageError:
     """The error, which also names the records that were appended before it."""
-    there = [
-        f"of partition {number} the first {len(each)} (offsets {each.start} to {each.stop - 1})"
-        for number, each in offsets.items()
-        if each
-    ]
     if not there:
         return error
-    remedy = f"Some of the records are in the logs now: {', '.join(there)}. Append only the others again."
+    remedy = f"Some of the records are in the logs now: {'; '.join(there)}. Append only the others."
     return type(error)(error.place, error.problem, f"{error.remedy} {remedy}".strip())
 
 
@@ -169,6 +178,7 @@ class LogsToAppend:
                 "Nothing was appended. Append this record in the directory with the partition.",
             )  # fmt: skip
         offsets: dict[int, range] = {}
+        there: list[str] = []
         for number in numbers:
             if len(rows := np.flatnonzero(chosen == number)):
                 log = self.logs.log(*TopicPartition(self._topic, number))
@@ -177,8 +187,9 @@ class LogsToAppend:
                     log.become_leader(log.leader_epoch)  # begins epoch 0 if the log has no epoch
                     offsets[number] = range(*log.append_records(records.take(pa.array(rows))))
                 except StorageError as error:
-                    offsets[number] = range(first, log.log_end_offset)
-                    raise _with_appended(error, offsets) from error
+                    there += _appended(number, range(first, log.log_end_offset), rows, name_row)
+                    raise _with_appended(error, there) from error
+                there += _appended(number, offsets[number], rows, name_row)
         return offsets
 
     def __enter__(self) -> Self:
@@ -188,5 +199,5 @@ class LogsToAppend:
         try:
             self.logs.close()
         except StorageError:
-            if error is None:  # else the first error says more
+            if error is None:  # otherwise, the first error is the one to show
                 raise

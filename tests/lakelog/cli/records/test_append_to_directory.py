@@ -243,12 +243,12 @@ def test_a_full_disk_leaves_the_first_records_and_the_error_names_them(lakelog, 
         assert (ended.status, ended.out) == (1, "")
         named = re.search(
             r"No space left on device\. .* Some of the records are in the logs now: of partition 0 the first (\d+)"
-            r" \(offsets 10 to (\d+)\)\. Append only the others again\.\n$",
+            r", up to standard input, line (\d+) \(offsets 10 to (\d+)\)\. Append only the others\.\n$",
             ended.err,
         )
         assert named is not None, ended.err
         count = int(named[1])
-        assert 0 < count == int(named[2]) - 9
+        assert 0 < count == int(named[2]) == int(named[3]) - 9
         found = lakelog("read", "--kafka-dir", str(data), "--topic", "a")  # without the batch that was cut off
         values = [record["value"] for record in found.records]
         assert values[10:] == [text(b"%06d" % number * 170) for number in range(count)]
