@@ -69,7 +69,7 @@ def in_order(rows: list[Row]) -> list[Row]:
 @pytest.mark.spark
 @MODES
 def test_each_way_and_each_reader_have_the_same_unknown_fields(
-    spark: SparkSession, tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, tmp_path: Path, mode: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     place = Place(tmp_path, "id BIGINT NOT NULL, stops ARRAY<STRUCT<city: STRING>>")
     price = '{"price":0.12345678901234567890}'
@@ -96,12 +96,12 @@ def test_each_way_and_each_reader_have_the_same_unknown_fields(
     assert in_order(of_polars) == rows
     assert in_order(rows_in_duckdb(place.table)) == rows
     assert place.prove() == 0
-    capsys.readouterr()
+    capfd.readouterr()
 
     # A change of the column is found, and so is a row without it.
     table_at(place.table).update(predicate="_offset = 0", updates={"_extra": "'{\"price\":0.1}'"})
     assert place.prove() == 1
-    assert "another value in _extra" in capsys.readouterr().out
+    assert "another value in _extra" in capfd.readouterr().out
 
 
 def test_the_column_can_be_added_and_left_out_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
