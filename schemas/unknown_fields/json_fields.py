@@ -43,7 +43,7 @@ def _unknown(value: Any, known: Known | None) -> Unknown:
     if known is None:
         return None
     if isinstance(value, list):
-        return of_items(_unknown(each, known) for each in value) if _is_of_fields(known) else _in_list(value, known)
+        return _in_list(value, known)
     if not isinstance(value, dict):
         return None
     new = {name: each for name, each in value.items() if name not in known}
@@ -51,13 +51,8 @@ def _unknown(value: Any, known: Known | None) -> Unknown:
     return new | (inner or {}) or None
 
 
-def _is_of_fields(known: Known) -> bool:
-    return not any(isinstance(name, int) for name in known)
-
-
 def _in_list(items: list[Any], known: Known) -> Unknown:
-    """The unknown fields of a list of which the model takes single items. The other items are unknown, unless the model also
-    has the whole list as a field."""
+    """The unknown fields of a list. If the model only takes single items of it, the other items are unknown."""
     fields: Known = {name: each for name, each in known.items() if isinstance(name, str)}
     count = len(items)
     taken = {

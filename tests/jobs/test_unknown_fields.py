@@ -34,8 +34,9 @@ class Place:
         self.folder = folder
         self.digest = digest
         self.schema, self.registry = schema, registry
-        self.topic = lakelog.open(folder / "root", create=True).create_topic("orders", partitions=1)
-        self.table = f"{folder}/root/tables/orders"
+        self.root = folder / "lake"
+        self.topic = lakelog.open(self.root, create=True).create_topic("orders", partitions=1)
+        self.table = str(self.root / "tables/orders")
 
     def append(self, *records: tuple[str, bytes | str | None]) -> None:
         """Append records: keys, and values or tombstones."""
@@ -55,7 +56,7 @@ class Place:
 
     @property
     def options(self) -> list[str]:
-        return ["--conf", f"{self.folder}/conf.yaml", "--root", f"{self.folder}/root"]
+        return ["--conf", f"{self.folder}/conf.yaml", "--root", str(self.root)]
 
     def extras(self) -> list[tuple[int, int | None, str | None]]:
         rows = table_at(self.table).to_pyarrow_table().to_pylist()

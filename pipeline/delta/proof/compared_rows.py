@@ -29,15 +29,15 @@ class LaterColumns:
     with_default: the columns that Delta fills in a row if the writer gives no value. The model may have got such a column
         after the row was written.
     of_earlier_model: by partition, the offset below which another model may have decoded the record of a row.
-    with_earlier_extra: the same offsets, but only for the column `_extra`. They apply even if no digests prove the rows,
-        because each new field of a model changes `_extra`.
+    is_unchanged: whether the digests prove that the rows are as their exports wrote them. If not, an earlier model explains
+        only another value in `_extra`, because each new field of a model changes this column.
     """
 
     added: AddedColumns
     with_default: frozenset[str] = frozenset()
     not_compared: frozenset[Field] = frozenset()
     of_earlier_model: Mapping[int, int] = field(default_factory=dict)
-    with_earlier_extra: Mapping[int, int] = field(default_factory=dict)
+    is_unchanged: bool = False
 
 
 class Places:
@@ -91,6 +91,7 @@ def compare_columns(
         return
     chosen, chosen_rows = records.take(pa.array(record_at)), rows.take(pa.array(row_at))
     places = Places(chosen_rows)
+    is_earlier = places.are_below(later.of_earlier_model)
     wrong: dict[str, npt.NDArray[np.bool_]] = {}
     is_older, may_be_default, has_earlier_extra = (np.zeros(len(row_at), np.bool_) for _ in range(3))
     for name in rows.column_names:
@@ -103,15 +104,15 @@ def compare_columns(
             may_be_default |= differs
             continue
         if name == EXTRA.name:
-            has_earlier_extra = differs & places.are_below(later.with_earlier_extra)
+            has_earlier_extra = differs & is_earlier
             differs &= ~has_earlier_extra
         if differs.any():
             wrong[name] = differs
     any_wrong = np.logical_or.reduce(list(wrong.values())) if wrong else np.zeros(len(row_at), np.bool_)
-    is_earlier = any_wrong & places.are_below(later.of_earlier_model)
     has_earlier_extra &= ~any_wrong
-    findings.unprovable[EARLIER_MODEL] += int((is_earlier | has_earlier_extra).sum())
-    for index in np.flatnonzero(any_wrong & ~is_earlier):
+    is_explained = any_wrong & is_earlier & later.is_unchanged
+    findings.unprovable[EARLIER_MODEL] += int((is_explained | has_earlier_extra).sum())
+    for index in np.flatnonzero(any_wrong & ~is_explained):
         columns = ", ".join(name for name, differs in wrong.items() if differs[index])
         findings.differs(places.partitions[index], places.offsets[index], f"another value in {columns}")
     rest = ~any_wrong & ~has_earlier_extra

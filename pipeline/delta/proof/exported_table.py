@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,22 +83,20 @@ class ExportedTable:
         """The sums of the rows' digests; None if the table has no digests, or if the chain has ended."""
         return self.head.current.chain if self.head.current is not None else None
 
-    def ends(self, partition: int) -> tuple[int, ...]:
-        """The positions of a partition after the exports of the current rows, as in `findings.PartitionEvidence`."""
-        if not self._exports:
-            return ()
-        commit, first = self._exports[0]
-        is_whole = self.commits[-1].version == 0 or replaces_all_rows(commit, first)
-        ends = [stamp.positions.get(partition, 0) for _, stamp in self._exports]
-        return (0, *ends) if is_whole else tuple(ends)
+    def export_of(self, partition: int, offset: int) -> int:
+        """The number of the export that first read an offset, counted from 1; 0: an export that the table's log no longer
+        has."""
+        stamps, is_whole = self._exports
+        return is_whole + bisect_right(stamps, offset, key=lambda stamp: stamp.positions.get(partition, 0))
 
     @cached_property
-    def _exports(self) -> Sequence[tuple[Commit, Stamp]]:
-        """The exports that made the current rows, as far as the log goes back, the oldest first."""
+    def _exports(self) -> tuple[Sequence[Stamp], bool]:
+        """The stamps of the exports that made the current rows, the oldest first, and whether the log has all of them."""
         if self.head.current is None:
-            return ()
-        found = [(commit, stamp) for commit, stamp, _ in with_predecessors(self.commits, self.head.current)]
-        return found[::-1]
+            return (), False
+        newest_first = [(commit, stamp) for commit, stamp, _ in with_predecessors(self.commits, self.head.current)]
+        is_whole = self.commits[-1].version == 0 or replaces_all_rows(*newest_first[-1])
+        return [stamp for _, stamp in reversed(newest_first)], is_whole
 
     @property
     def partition_columns(self) -> list[str]:
@@ -127,8 +126,9 @@ class ExportedTable:
         Args:
             is_unchanged: whether the digests prove that the rows are as their exports wrote them.
         """
-        earlier = self._of_earlier_model()
-        return LaterColumns(self.added, self.with_default, self.inner_absent, earlier if is_unchanged else {}, earlier)
+        return LaterColumns(
+            self.added, self.with_default, self.inner_absent, self._of_earlier_model(), is_unchanged=is_unchanged
+        )
 
     def _of_earlier_model(self) -> Mapping[int, int]:
         """By partition, the offset below which another model may have decoded the record of a row."""

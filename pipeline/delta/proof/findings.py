@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -79,8 +78,6 @@ class PartitionEvidence:
         gone because of them.
     began: the first offset that the first export read; None if the table's commits do not say so.
     read_from: records below it were not read.
-    ends: the table's positions after its exports, the oldest first. It begins with 0 if the table's log has all exports that
-        made the rows.
     """
 
     position: int
@@ -90,11 +87,6 @@ class PartitionEvidence:
     was_compacted_meanwhile: bool = False
     began: int | None = 0
     read_from: int = 0
-    ends: tuple[int, ...] = ()
-
-    def export_of(self, offset: int) -> int:
-        """The number of the export that first read an offset; 0: an export before the first one that is known."""
-        return bisect_right(self.ends, offset)
 
     def why_gone(self, offset: int) -> str | None:
         """Why a record may have been in the log that is no longer there; None if it was never there."""

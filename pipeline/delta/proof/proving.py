@@ -129,7 +129,9 @@ def prove_table(
         is_open = table.is_open_letter(places.partitions, places.offsets)
         if keyed:
             first_partitions = table.began.partitions if table.began is not None else 1
-            found = compare_upserted(records, is_open, later, rows, evidence, later_columns, first_partitions)
+            found = compare_upserted(
+                records, is_open, later, rows, evidence, later_columns, first_partitions, table.export_of
+            )
         else:
             found = compare_appended(records, is_open, rows, evidence, later_columns)
         proof.findings.add(found)
@@ -206,7 +208,6 @@ def _evidence(table: ExportedTable, read: Offsets, after: Offsets, since: Since 
             number not in read or each.compacted_end > read[number].last_stable_offset,
             None if began is None else began.offsets.get(number, 0),
             0 if since is None else since.first.get(number, 0),
-            table.ends(number),
         )
         for number, each in after.items()
     }

@@ -8,6 +8,8 @@ must be the row, or the log never had the row's record. The rules of an export a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 
@@ -25,6 +27,9 @@ from pipeline.delta.proof.row_differences import Mask
 from pipeline.delta.rows.row_columns import STALE_SINCE
 from storage_engine.record.partitioner import partition_keys
 
+ExportOf = Callable[[int, int], int]
+"""The number of the export that first read an offset of a partition; 0: not known."""
+
 
 def compare_upserted(
     records: pa.Table,
@@ -34,6 +39,7 @@ def compare_upserted(
     evidence: Evidence,
     later_columns: LaterColumns,
     first_partitions: int,
+    export_of: ExportOf,
 ) -> Findings:
     """Compare all rows of an upsert table, or those of a part of the keys, with their records.
 
@@ -44,10 +50,12 @@ def compare_upserted(
         later: the keys of the records at or above the positions.
         rows: the rows, with the columns that are compared, and the coordinates.
         first_partitions: the number of the topic's partitions at the first export, or less.
+        export_of: as ExportedTable.export_of.
     """
     has_key = np.array(records["_key"].is_valid().to_numpy(), np.bool_)
     records = records.filter(pa.array(has_key))
-    return _Comparison(records, is_open[has_key], later, rows, evidence, later_columns, first_partitions).findings
+    is_open = is_open[has_key]
+    return _Comparison(records, is_open, later, rows, evidence, later_columns, first_partitions, export_of).findings
 
 
 class _Comparison:
@@ -62,8 +70,10 @@ class _Comparison:
         evidence: Evidence,
         later_columns: LaterColumns,
         first_partitions: int,
+        export_of: ExportOf,
     ) -> None:
         self.findings = Findings()
+        self._export_of = export_of
         self._first_partitions = first_partitions
         self._evidence = evidence
         self._rows = rows
@@ -265,15 +275,12 @@ class _Comparison:
         """Whether an export may have read the row's record after a tombstone of another partition had deleted the row of
         this key. A deletion leaves nothing in the table, so the older record then became a row again."""
         there, places = self._there, self._places
-        partitions = int(there.partitions[decides]), int(places.partitions[row])
-        if not self._tombstones[decides] or partitions[0] == partitions[1]:
+        deleting, made = int(there.partitions[decides]), int(places.partitions[row])
+        if not self._tombstones[decides] or deleting == made:
             return False
-        offsets = int(there.offsets[decides]), int(places.offsets[row])
-        deleted, made = (
-            self._evidence.get(each, NO_EVIDENCE).export_of(offset)
-            for each, offset in zip(partitions, offsets, strict=True)
-        )
-        return deleted < made or deleted == made == 0
+        deleted_by = self._export_of(deleting, int(there.offsets[decides]))
+        made_by = self._export_of(made, int(places.offsets[row]))
+        return deleted_by < made_by or deleted_by == made_by == 0
 
     def _is_newer_than_row(self, record: int, row: int) -> bool:
         there, places = self._there, self._places

@@ -43,27 +43,6 @@ from storage_engine.record.partitioner import partition_keys
 _BY_BROKER = "Start the broker, and append with a producer."
 
 
-def _appended(number: int, offsets: range, rows: npt.NDArray[np.int64], name_row: Callable[[int], str]) -> list[str]:
-    """Which records of a partition were appended, in words; nothing if none was.
-
-    Args:
-        rows: the rows of the partition.
-        name_row: as in LogsToAppend.append.
-    """
-    if not offsets:
-        return []
-    last = name_row(int(rows[len(offsets) - 1]))
-    return [f"of partition {number} the first {len(offsets)}, up to {last} (offsets {offsets[0]} to {offsets[-1]})"]
-
-
-def _with_appended(error: StorageError, there: Sequence[str]) -> StorageError:
-    """The error, which also names the records that were appended before it."""
-    if not there:
-        return error
-    remedy = f"Some of the records are in the logs now: {'; '.join(there)}. Append only the others."
-    return type(error)(error.place, error.problem, f"{error.remedy} {remedy}".strip())
-
-
 class LogsToAppend:
     """The open partitions of one topic in a directory. As a context manager, it closes them cleanly.
 
@@ -178,7 +157,6 @@ class LogsToAppend:
                 "Nothing was appended. Append this record in the directory with the partition.",
             )  # fmt: skip
         offsets: dict[int, range] = {}
-        there: list[str] = []
         for number in numbers:
             if len(rows := np.flatnonzero(chosen == number)):
                 log = self.logs.log(*TopicPartition(self._topic, number))
@@ -187,9 +165,8 @@ class LogsToAppend:
                     log.become_leader(log.leader_epoch)  # begins epoch 0 if the log has no epoch
                     offsets[number] = range(*log.append_records(records.take(pa.array(rows))))
                 except StorageError as error:
-                    there += _appended(number, range(first, log.log_end_offset), rows, name_row)
-                    raise _with_appended(error, there) from error
-                there += _appended(number, offsets[number], rows, name_row)
+                    offsets[number] = range(first, log.log_end_offset)
+                    raise _with_appended(error, offsets, chosen, name_row) from error
         return offsets
 
     def __enter__(self) -> Self:
@@ -201,3 +178,26 @@ class LogsToAppend:
         except StorageError:
             if error is None:  # otherwise, the first error is the one to show
                 raise
+
+
+def _with_appended(
+    error: StorageError, offsets: Mapping[int, range], chosen: npt.NDArray[np.int32], name_row: Callable[[int], str]
+) -> StorageError:
+    """The error, which also names the records that were appended before it.
+
+    Args:
+        offsets: by partition, the offsets of the records that are in its log.
+        chosen: the partition of each row, of shape (rows,).
+        name_row: as in LogsToAppend.append.
+    """
+    there = []
+    for number, given in offsets.items():
+        if given:
+            last = name_row(int(np.flatnonzero(chosen == number)[len(given) - 1]))
+            there.append(
+                f"of partition {number} the first {len(given)}, up to {last} (offsets {given[0]} to {given[-1]})"
+            )
+    if not there:
+        return error
+    remedy = f"Some of the records are in the logs now: {'; '.join(there)}. Append only the others."
+    return type(error)(error.place, error.problem, f"{error.remedy} {remedy}".strip())

@@ -13,6 +13,7 @@ import pytest
 from schemas.avro.avro_decoder import AvroDecoder
 from schemas.writers.writer_schemas import SchemaFolder
 from tests.schemas.avro.avro_values import Schema, encoded, of_branch, record, with_id
+from tests.schemas.unknown_fields.kept_fields import kept_fields
 
 LONG_TIME: Schema = {"type": "long", "logicalType": "timestamp-micros"}
 NANOS: Schema = {"type": "long", "logicalType": "timestamp-nanos"}
@@ -33,15 +34,8 @@ LONG_NUMBER = 10**40 + 12
 def extras(tmp_path: Path, reader: Schema, writer: Schema, *values: bytes) -> list[str | None]:
     (tmp_path / "1.avsc").write_text(json.dumps(writer))
     folder = SchemaFolder.read(str(tmp_path))
-    decoder = AvroDecoder(json.dumps(reader), folder, has_extra=True)
-    data = pa.array([with_id(1, each) for each in values], pa.binary())
-    found = decoder.decode(data)
-    assert found.errors == []
-    plain = AvroDecoder(json.dumps(reader), folder)
-    assert decoder.fields == plain.fields
-    assert found.columns.drop_columns(["_extra"]).equals(plain.decode(data).columns)
-    column: list[str | None] = found.columns["_extra"].to_pylist()
-    return column
+    kept, plain = (AvroDecoder(json.dumps(reader), folder, has_extra=has_extra) for has_extra in (True, False))
+    return kept_fields(kept, plain, [with_id(1, each) for each in values])
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, Root
 from schemas.event_model import EventModel
 from schemas.event_schema import EventSchema, model_hash
 from tests.docs.pages import text_of
+from tests.schemas.unknown_fields.kept_fields import kept_fields
 
 
 class City(EventModel):
@@ -80,16 +81,8 @@ DDL = "number BIGINT NOT NULL, stop STRUCT<city: STRING>, price DECIMAL(30, 10)"
 
 
 def extras(schema: str, *values: str | bytes | None) -> list[str | None]:
-    data = [each.encode() if isinstance(each, str) else each for each in values]
-    decoder = EventSchema(schema, has_extra=True).decoder
-    found = decoder.decode(pa.array(data, pa.binary()))
-    assert found.errors == []
-    assert found.columns.schema.field("_extra").type == pa.string()
-    plain = EventSchema(schema).decoder
-    assert decoder.fields == plain.fields
-    assert found.columns.drop_columns(["_extra"]).equals(plain.decode(pa.array(data, pa.binary())).columns)
-    column: list[str | None] = found.columns["_extra"].to_pylist()
-    return column
+    kept, plain = (EventSchema(schema, has_extra=has_extra).decoder for has_extra in (True, False))
+    return kept_fields(kept, plain, [each.encode() if isinstance(each, str) else each for each in values])
 
 
 @pytest.mark.parametrize(

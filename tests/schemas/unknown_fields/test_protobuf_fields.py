@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 
 from schemas.protobuf.message_decoder import MessageDecoder
 from tests.schemas.protobuf.messages import add_field, add_map, descriptors, encoded, file
+from tests.schemas.unknown_fields.kept_fields import kept_fields
 
 
 def shop(*, is_new: bool, syntax: str = "proto3") -> FileDescriptorProto:
@@ -38,15 +38,8 @@ NEW, OLD = (descriptors(shop(is_new=is_new)) for is_new in (True, False))
 
 
 def extras(content: bytes, *values: bytes | None, name: str = "shop.Order") -> list[str | None]:
-    decoder = MessageDecoder(content, name, None, has_extra=True)
-    data = pa.array(values, pa.binary())
-    found = decoder.decode(data)
-    assert found.errors == []
-    plain = MessageDecoder(content, name, None)
-    assert decoder.fields == plain.fields
-    assert found.columns.drop_columns(["_extra"]).equals(plain.decode(data).columns)
-    column: list[str | None] = found.columns["_extra"].to_pylist()
-    return column
+    kept, plain = (MessageDecoder(content, name, None, has_extra=has_extra) for has_extra in (True, False))
+    return kept_fields(kept, plain, values)
 
 
 def test_unknown_fields_are_kept_by_their_numbers() -> None:
