@@ -50,6 +50,19 @@ def test_a_session_has_these_settings(spark: SparkSession) -> None:
     assert {name: settings.get(name) for name in ALONE} == ALONE
 
 
+def test_c2_compiles_later_than_by_default_and_c1_does_not(spark: SparkSession) -> None:
+    assert spark.sparkContext._jvm
+    java = spark.sparkContext._jvm.java
+    kind = java.lang.Class.forName("com.sun.management.HotSpotDiagnosticMXBean")
+    machine = java.lang.management.ManagementFactory.getPlatformMXBean(kind)
+    defaults = {"Invocation": 5_000, "MinInvocation": 600, "Compile": 15_000, "BackEdge": 40_000}  # of Java 17 and 21
+
+    later = {name: machine.getVMOption(f"Tier4{name}Threshold").getValue() for name in defaults}
+
+    assert later == {name: str(20 * default) for name, default in defaults.items()}
+    assert machine.getVMOption("Tier3InvocationThreshold").getValue() == "200"
+
+
 def test_java_has_no_module_that_it_warns_of(spark: SparkSession) -> None:
     assert spark.sparkContext._jvm
     modules = spark.sparkContext._jvm.java.lang.ModuleLayer.boot()
