@@ -1,8 +1,11 @@
 package lakelog;
 
+import java.util.HashMap;
 import java.util.Map;
 
 import org.apache.spark.SparkContext;
+import org.apache.spark.api.python.PythonFunction;
+import org.apache.spark.api.python.SimplePythonFunction;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.expressions.Transform;
@@ -13,7 +16,6 @@ import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonMicroBatchStream;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonMicroBatchStreamWithTriggerAvailableNow;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder;
@@ -24,15 +26,19 @@ import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
+import scala.Some;
+
 /**
  * format("lakelog"): the source that lakelog/spark/data_source.py implements in Python, read in columns.
  *
  * The Python source returns Arrow batches. Spark turns these batches into rows, and then copies each row once more,
  * because it takes a Python source for a source of rows. This class differs from Spark's own class for Python sources
- * only in its readers, which give Spark the Arrow batches as they are. A file in Lakelog's jar (scripts/add_jars.py)
- * names this class, so Spark finds it before it looks for a Python source with the same name.
+ * in its readers, which give Spark the Arrow batches as they are. A file in Lakelog's jar (scripts/add_jars.py) names
+ * this class, so Spark finds it before it looks for a Python source with the same name.
  *
  * The readers run on executors. If executors may lack this class, the source is read as Spark reads any Python source.
+ *
+ * Several streams of a session can start while other streams run (`ColumnarScan.toMicroBatchStream`).
  */
 public final class ColumnarSource extends PythonDataSourceV2 implements DataSourceRegister {
     private static final String[] PLACES = {"spark.jars", "spark.yarn.dist.jars", "spark.executor.extraClassPath"};
@@ -81,9 +87,7 @@ public final class ColumnarSource extends PythonDataSourceV2 implements DataSour
         }
 
         public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-            return isOnExecutors()
-                ? new ColumnarScanBuilder(source, name, schema, options)
-                : super.newScanBuilder(options);
+            return new ColumnarScanBuilder(source, name, schema, options);
         }
     }
 
@@ -113,6 +117,7 @@ public final class ColumnarSource extends PythonDataSourceV2 implements DataSour
         private final String name;
         private final StructType schema;
         private final CaseInsensitiveStringMap options;
+        private final boolean inColumns = isOnExecutors();
 
         ColumnarScan(
             PythonDataSourceV2 source,
@@ -129,19 +134,40 @@ public final class ColumnarSource extends PythonDataSourceV2 implements DataSour
         }
 
         public Scan.ColumnarSupportMode columnarSupportMode() {
-            return Scan.ColumnarSupportMode.SUPPORTED;
+            return inColumns ? Scan.ColumnarSupportMode.SUPPORTED : super.columnarSupportMode();
         }
 
         public Batch toBatch() {
-            return new ColumnarBatchRead(super.toBatch());
+            return inColumns ? new ColumnarBatchRead(super.toBatch()) : super.toBatch();
         }
 
-        /** The stream of a reader that can stop at what is available now. The Python source has no other readers. */
+        /**
+         * The stream of a reader that can stop at what is available now. The Python source has no other readers.
+         *
+         * Spark's runner of a reader adds environment variables to those of its function. By default, this function
+         * shares them with all tasks of the source. If Spark sent a task of another stream at this moment, the task
+         * could not be read: java.io.OptionalDataException. So this runner has its own copy of the variables.
+         */
         public MicroBatchStream toMicroBatchStream(String checkpoint) {
-            PythonStreamingSourceRunner runner =
-                PythonMicroBatchStream.createPythonStreamingSourceRunner(source, name, schema, options);
+            PythonFunction function = source.source().createPythonFunction(
+                source.getOrCreateDataSourceInPython(name, options, new Some(schema)).dataSource()
+            );
+            PythonStreamingSourceRunner runner = new PythonStreamingSourceRunner(
+                new SimplePythonFunction(
+                    function.command(),
+                    new HashMap(function.envVars()),
+                    function.pythonIncludes(),
+                    function.pythonExec(),
+                    function.pythonVer(),
+                    function.broadcastVars(),
+                    function.accumulator()
+                ),
+                schema
+            );
             runner.init();
-            return new ColumnarStream(source, name, schema, options, runner);
+            return inColumns
+                ? new ColumnarStream(source, name, schema, options, runner)
+                : new PythonMicroBatchStreamWithTriggerAvailableNow(source, name, schema, options, runner);
         }
     }
 

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 import lakelog
 from lakelog.spark.options.source_options import common_options
 from lakelog.spark.read_topics import ReadTopics
+from lakelog.spark.registering import _register_source
 from pipeline.ingest.ingesting import IngestError
 from pipeline.ingest.micro_batch import IngestResult
 from storage_engine.config import BrokerConfig
@@ -163,6 +164,25 @@ def test_sessions_of_one_process_do_not_share_their_root(spark: SparkSession, co
     finally:
         lakelog.register(without)
         lakelog.register(spark)
+
+
+def test_a_stream_that_starts_does_not_change_what_spark_sends_to_the_tasks_of_another(
+    spark: SparkSession, copying: Copying, tmp_path: Path
+) -> None:
+    append_values(copying.root, "one", "a", "b", partition=0)
+    _register_source(spark)  # no earlier stream has changed its variables
+    manager = spark._jsparkSession.sessionState().dataSourceManager()
+    before = dict(manager.lookupDataSource("lakelog").dataSourceCls().envVars())
+    stream = spark.readStream.format("lakelog").options(root=root_at(copying.root), subscribe="one")
+
+    for number in range(2):
+        options = {"checkpointLocation": str(tmp_path / f"checkpoint-{number}"), "path": str(tmp_path / f"{number}")}
+        rows = stream.option("startingOffsets", "earliest").load().select("value")
+        rows.writeStream.options(**options).trigger(availableNow=True).start().awaitTermination()
+
+    assert dict(manager.lookupDataSource("lakelog").dataSourceCls().envVars()) == before
+    for number in range(2):
+        assert sorted(row[0] for row in spark.read.parquet(str(tmp_path / f"{number}")).collect()) == [b"a", b"b"]
 
 
 def test_an_empty_topic_gives_an_empty_batch(spark: SparkSession, copying: Copying) -> None:
