@@ -33,6 +33,7 @@ from lakelog.terminal.progress_display import NoDisplay, ProgressDisplay, displa
 from lakelog.terminal.progress_file import ProgressFile
 from lakelog.terminal.text import new_console, shown_line
 from pipeline.settings import Settings, load_settings
+from pipeline.spark.jvm_process import error_of_ended_jvm
 from pipeline.spark.termination import TERMINATION, Terminated
 from storage_engine.clock import Clock
 from storage_engine.errors import ExitStatus, LogError
@@ -203,7 +204,10 @@ def run_job(
         lines.info(f"{ended}; nothing that was committed is lost")
         TERMINATION.await_endings()
         status = ended.exit_status
-    except LogError as error:
+    except Exception as raised:
+        error = error_of_ended_jvm(raised) or raised
+        if not isinstance(error, LogError):
+            raise
         lines.error(str(error))
         if arguments.json:
             print_json({"job": name, "exit_status": int(error.exit_status), "error": str(error)})

@@ -23,7 +23,7 @@ from pipeline.export.export_request import OPTIONS_OF_ONE_EXPORT
 from pipeline.export.one_export import export_topic
 from pipeline.job import JobContext, JobReport, Value
 from pipeline.settings.values import AVAILABLE_NOW, interval_ms
-from pipeline.spark.jvm_process import is_jvm_dead
+from pipeline.spark.jvm_process import error_of_ended_jvm
 from pipeline.stop_request import StopRequest
 from storage_engine.config import nearest
 from storage_engine.errors import ConflictError, LogError, UsageError
@@ -69,8 +69,8 @@ class ExportRuns:
         try:
             report = export_topic(self.context)
         except Exception as error:  # whatever it is, the other exports go on
-            if is_jvm_dead():
-                raise
+            if (ended := error_of_ended_jvm(error)) is not None:
+                raise ended from error
             self.failure = error
             self.failures += 1
         else:

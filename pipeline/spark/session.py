@@ -7,14 +7,14 @@ started directly (pytest, a notebook), `spark_session` sets the variable. So tes
 A process has one Spark context. The first call of `spark_session` creates this context. Later calls return the same
 context, with the application name of the first call. Each session can read topics with format("lakelog").
 
-At the end of the process, `stop_session` waits until all tasks have ended, and then stops Spark. If `stop_session` did
-not wait, a running task would fail and print an error about work that is no longer needed. After SIGTERM,
-`abandon_session` stops Spark immediately.
+At the end of the process, `_end_session` stops Spark, and the JVM ends. `stop_session` first waits until all tasks have
+ended. If it did not wait, a running task would fail and print an error about work that is no longer needed. After
+SIGTERM, `abandon_session` stops Spark immediately.
 
 Spark's messages on standard error should only be about real problems. So this module removes the causes of three
 needless messages. pipeline/spark/spark_jvm.sh starts the JVM without a Java module that causes a warning.
-`_LOCAL_SETTINGS` prevent heartbeat errors if the driver is also the only executor. Some loggers of PySpark print errors
-that PySpark also raises. This module silences these loggers.
+`_LOCAL_SETTINGS` prevent heartbeat errors if the driver is also the only executor. PySpark and py4j print some errors
+that they also raise. This module silences them.
 """
 
 import atexit
@@ -25,9 +25,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -37,7 +39,6 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from lakelog.spark.registering import register
 from pipeline.spark.failures import SPARK_ERRORS
 from pipeline.spark.spark_python import spark_python
 from pipeline.spark.store_settings import open_stores
@@ -92,15 +93,35 @@ def spark_session(app_name: str, root: str = "") -> SparkSession:
             for key, value in {**local_settings(given), **umask_setting(given)}.items():
                 builder = builder.config(key, value)
         session = builder.getOrCreate()
+        is_new = session not in _prepared
+        if is_new:  # before a signal can end this process
+            atexit.register(partial(_end_session, session))  # otherwise the JVM ends first, in the middle of its tasks
+            TERMINATION.when_asked(partial(abandon_session, session))
+            _silence_raised_errors(session.sparkContext)
     open_stores(session.sparkContext, root)
-    if session not in _prepared:
-        _prepared.add(session)
+    if is_new:
+        from lakelog.spark.registering import register  # its imports take longer than those of this module
+
         register(session)
-        atexit.register(partial(stop_session, session))  # otherwise the JVM ends first, in the middle of its tasks
-        TERMINATION.when_asked(partial(abandon_session, session))
-        for name in _CONTEXT_LOGGERS:
-            PySparkLogger.getLogger(name).handlers = [logging.NullHandler()]
+        _prepared.add(session)
     return session
+
+
+@contextmanager
+def importing(module: str) -> Iterator[None]:
+    """Import a module in a thread while the block runs. The block starts Spark, which is mostly a wait for the JVM. After
+    the block, the caller imports the module again, and gets its errors there."""
+
+    def load() -> None:
+        with suppress(Exception):
+            import_module(module)
+
+    thread = threading.Thread(target=load, name="imports")
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def local_settings(given: Mapping[str, str]) -> dict[str, str]:
@@ -147,7 +168,18 @@ def stop_session(spark: SparkSession) -> None:
         deadline = time.monotonic() + _REST_SECONDS
         while _has_running_tasks(context) and time.monotonic() < deadline:
             time.sleep(0.05)
-    spark.stop()
+    _stop(spark)
+
+
+def _end_session(spark: SparkSession) -> None:
+    """Stop Spark, and close the standard input of the JVM. Then the JVM ends while Python ends. Otherwise the JVM would end
+    after Python, and programs that read the job's output to its end would wait for the JVM."""
+    gateway = spark.sparkContext._gateway  # noqa: SLF001 - no public access to the process
+    stop_session(spark)
+    with suppress(*SPARK_ERRORS, OSError):  # the JVM has closed its connections already
+        gateway.shutdown()  # type: ignore[union-attr]  # a context that was started has a gateway
+        if gateway.proc is not None:  # type: ignore[union-attr]  # None: spark-submit has started this process
+            gateway.proc.stdin.close()  # type: ignore[union-attr]
 
 
 def abandon_session(spark: SparkSession) -> None:
@@ -162,7 +194,42 @@ def abandon_session(spark: SparkSession) -> None:
             context.setLogLevel("OFF")
             java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
             context.cancelAllJobs()
-            spark.stop()
+            _stop(spark)
+
+
+def _stop(spark: SparkSession) -> None:
+    """Stop Spark, but do not wait for PySpark's thread that receives the updates of accumulators. It checks only once a
+    second whether it should end. If the JVM has ended, there is nothing to stop."""
+    context = spark.sparkContext
+    receiver, context._accumulatorServer = context._accumulatorServer, None  # type: ignore[assignment]  # noqa: SLF001
+    with suppress(*SPARK_ERRORS, OSError):
+        spark.stop()
+    if receiver is not None:  # None: another thread stops Spark
+        receiver.server_shutdown = True
+        if isinstance(receiver.server_address, str):
+            Path(receiver.server_address).unlink(missing_ok=True)
+
+
+def _silence_raised_errors(context: SparkContext) -> None:
+    """Let PySpark and py4j not print errors that they also raise, and errors of a connection that the JVM has closed."""
+    for name in _CONTEXT_LOGGERS:
+        PySparkLogger.getLogger(name).handlers = [logging.NullHandler()]
+    py4j = logging.getLogger("py4j")
+    py4j.handlers, py4j.propagate = [logging.NullHandler()], False
+    logging.getLogger().addFilter(_is_not_of_py4j)
+    receiver = context._accumulatorServer  # noqa: SLF001 - no public access to the updates of accumulators
+    print_error = receiver.handle_error
+
+    def handle_error(request: Any, address: Any) -> None:
+        if not isinstance(sys.exception(), (EOFError, ConnectionError)):
+            print_error(request, address)
+
+    receiver.handle_error = handle_error  # type: ignore[assignment, method-assign]
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """A filter for the root logger, on which py4j prints errors of its connections."""
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def _await_daemon(context: SparkContext, starting: threading.Thread) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -13,6 +15,10 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.spark.session import local_settings, umask_setting
+from tests.java_options import JAVA_OPTIONS
+from tests.jobs.noise import printed
+
+PROJECT = Path(__file__).resolve().parents[3]
 
 ALONE = {"spark.executor.heartbeatInterval": "1d", "spark.network.timeout": "7d"}
 
@@ -61,6 +67,26 @@ def test_c2_compiles_later_than_by_default_and_c1_does_not(spark: SparkSession) 
 
     assert later == {name: str(20 * default) for name, default in defaults.items()}
     assert machine.getVMOption("Tier3InvocationThreshold").getValue() == "200"
+
+
+def test_python_that_works_on_after_the_end_of_the_jvm_prints_nothing() -> None:
+    program = """
+import time
+from pipeline.spark.session import _end_session, spark_session
+
+spark = spark_session("ending")
+counted = spark.range(10).mapInArrow(lambda batches: batches, "id bigint").count()
+gateway = spark.sparkContext._gateway
+_end_session(spark)
+print(counted, gateway.proc.wait())
+time.sleep(2)  # PySpark's threads notice the end of the JVM within a second
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=PROJECT,
+        env=os.environ | JAVA_OPTIONS,
+    )  # fmt: skip
+
+    assert (ended.returncode, ended.stdout, printed(ended.stderr)) == (0, "10 0\n", [])
 
 
 def test_java_has_no_module_that_it_warns_of(spark: SparkSession) -> None:
