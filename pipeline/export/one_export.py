@@ -257,10 +257,12 @@ def _without_spark(
     context: JobContext, state: TopicState, target: Export, plan: ExportPlan, register: Register
 ) -> ExportResult | None:
     """Export a small increment without a JVM; None if Spark must export."""
+    wanted = context.settings.required_export()
+    if _offsets_above_compaction(plan) >= wanted.spark_records:  # the imports below take a quarter of a second
+        return None
     from pipeline.delta.without_spark.small_export import export_without_spark
     from pipeline.delta.without_spark.topic_records import batch_reader
 
-    wanted = context.settings.required_export()
     with context.work("export", state.topic) as shown:
         return export_without_spark(
             target,
@@ -274,6 +276,12 @@ def _without_spark(
         )
 
 
+def _offsets_above_compaction(plan: ExportPlan) -> int:
+    """How many offsets the plan reads, without those where a compaction may have removed records."""
+    first, end = plan.to_read
+    return sum(max(end[each] - max(first[each], plan.ranges[each].compacted_end), 0) for each in first)
+
+
 def _with_spark(
     context: JobContext,
     state: TopicState,
@@ -282,9 +290,9 @@ def _with_spark(
     bounds: ExportBounds,
 ) -> ExportResult:
     """Export an increment of any size."""
-    from pipeline.delta.exporting import export_increment
+    with _reading_with_spark(context, state, "export", "pipeline.delta.exporting") as read:
+        from pipeline.delta.exporting import export_increment
 
-    with _reading_with_spark(context, state, "export") as read:
         return export_increment(
             context.spark,
             target,
@@ -299,20 +307,26 @@ def _with_spark(
 
 
 @contextmanager
-def _reading_with_spark(context: JobContext, state: TopicState, work: str) -> Iterator[Callable[..., DataFrame]]:
+def _reading_with_spark(
+    context: JobContext, state: TopicState, work: str, module: str = "lakelog.spark.splits"
+) -> Iterator[Callable[..., DataFrame]]:
     """A function that reads the topic with Spark: (first offsets, end offsets, required offsets) by partition. In the
     block, errors of Spark are errors of this work, and its progress is shown.
 
     Args:
-        work: export or replay.
+        work: export, replay or rebuild.
+        module: is imported while Spark starts. The block imports it again.
     """
+    from pipeline.spark.session import importing
+
+    with importing(module):
+        spark = context.spark
     from lakelog.spark.splits import RECORDS, read_topic
     from lakelog.spark.task_progress import progress_of_tasks
     from pipeline.delta.without_spark.topic_records import RUN_AGAIN
     from pipeline.spark.failures import spark_failures
     from pipeline.spark.store_settings import require_file_system
 
-    spark = context.spark
     require_file_system(spark, context.storage.uri)
     with (
         spark_failures(f"{work} of topic {state.topic}"),
@@ -331,10 +345,10 @@ def _replay(
     accepted: RecordedModel | None,
 ) -> JobReport:
     """Replay dead letters. accepted: the model to record, because the operator has accepted its changes; or None."""
-    from pipeline.delta.replaying import replay
-
     head = read_head(target.table)
-    with _reading_with_spark(context, state, "replay") as read:
+    with _reading_with_spark(context, state, "replay", "pipeline.delta.replaying") as read:
+        from pipeline.delta.replaying import replay
+
         result = replay(context.spark, target, offset_ranges(state), read, _newest(context, state), context.lines.info)
     warnings = []
     try:
@@ -356,13 +370,14 @@ def _rebuild(
     changed: RecordedModel | None,
 ) -> JobReport:
     """Make the table again. changed: the model to record; None if this model is recorded already."""
-    from pipeline.delta.rebuild.rebuilding import RebuildOptions, rebuild_table
-
     wanted = context.settings.required_export()
     lost: int | None = vars(context.arguments).get("accept_lost_rows")
     prepare_name(context, target.table)
-    options = RebuildOptions(lost or 0, bounds_of(context, state), wanted.max_dead_letter_share)
-    with _reading_with_spark(context, state, "rebuild") as read:
+    bounds = bounds_of(context, state)
+    with _reading_with_spark(context, state, "rebuild", "pipeline.delta.rebuild.rebuilding") as read:
+        from pipeline.delta.rebuild.rebuilding import RebuildOptions, rebuild_table
+
+        options = RebuildOptions(lost or 0, bounds, wanted.max_dead_letter_share)
         result = rebuild_table(
             context.spark, target, head, offset_ranges(state), read, _newest(context, state), register, options
         )

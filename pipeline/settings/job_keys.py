@@ -71,10 +71,11 @@ SPARK_RECORDS: Final = ConfigKey(
     unit="records",
     default=DEFAULT_SPARK_RECORDS,
     minimum=0,
-    doc="An export of at least this many records runs on Spark. An export of fewer records starts no JVM and takes"
-    " about two seconds. The table is the same with and without Spark. An export also runs on Spark if the records have"
-    " more than 64 MiB, if the table's columns or older rows must be changed, or if the table has a column that the model"
-    " and the settings no longer have. 0: every export runs on Spark.",
+    doc="An export of at least this many records runs on Spark. Offsets of aborted transactions and of markers can count,"
+    " too. An export of fewer records starts no JVM and takes about two seconds. The table is the same with and without"
+    " Spark. An export also runs on Spark if the records have more than 64 MiB, if the table's columns or older rows must"
+    " be changed, or if the table has a column that the model and the settings no longer have. 0: every export runs on"
+    " Spark.",
     cost="Existing records do not change. A large value takes more memory on the driver.",
 )
 

@@ -20,7 +20,9 @@ from pipeline.export.export_request import add_export_options
 from pipeline.job import run_job
 from storage_engine.errors import StorageError
 from storage_engine.storage import Storage
+from storage_engine.topic.clean.topic_compaction import compact_topic
 from tests.lakelog.cli.conftest import Lakelog, lakelog, line
+from tests.pipeline.ingest.ingest_runs import topics_of
 from tests.roots.delta_tables import open_table
 from tests.roots.duckdb_delta import rows_in_duckdb
 from tests.stores import files_below, root_at, storage_at
@@ -156,6 +158,23 @@ def test_an_append_from_its_first_run_to_one_with_nothing_new(
     status, result = without_spark(root)
     assert status == 1
     assert "the topic was deleted and created again. Export to another table" in result["error"]
+
+
+def test_offsets_whose_records_compaction_has_removed_do_not_make_spark_export(
+    tmp_path: Path, lakelog: Lakelog
+) -> None:
+    lakelog("topics", "create", "t", "--partitions", "1", "--config", "cleanup.policy=compact")
+    for distance in range(5):
+        append(lakelog, FLIGHT | {"distance": distance})
+    topics = topics_of(tmp_path / "root")
+    config = topics.config(topics.state("t"))
+    assert compact_topic(topics.storage, topics.chain("t"), config, topics.broker, topics.clock, force=True).cleaned
+
+    status, result = without_spark(tmp_path / "root", "--set", "export.spark.records=3")
+
+    assert (status, result["records"], result["rows"]) == (0, 2, [{"partition": 0, "from offset": 0, "to offset": 5}])
+    rows = open_table(storage_at(tmp_path / "root"), "tables/t").to_pyarrow_table().to_pylist()
+    assert [(row["_key"], row["_offset"], row["distance"]) for row in rows] == [(b"k0", 4, 4)]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ Both kinds of exports share the code for the plan, the guard, the limit of dead 
 
 In five cases, Spark must do the export. Then `export_without_spark` writes nothing and returns None:
 
-- the increment has `spark_records` offsets or more, or its records need more than 64 MiB in memory
+- the increment has `spark_records` records or more, or its records need more than 64 MiB in memory
 - the table's columns must be changed, or the table is not plain (`pipeline.delta.without_spark.plain_table`). An upsert also
   writes to a table with deletion vectors (`pipeline.delta.vectors.vector_table`)
 - a record cannot be decoded whose dead letter has an outcome, so the dead letter must be opened again
