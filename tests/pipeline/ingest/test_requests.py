@@ -40,7 +40,7 @@ ingest:
   source: {format: json, path: landing, schema: "v STRING"}
   value: v
 """
-LATENCY_SECONDS = 0.1
+LATENCY_SECONDS = 0.3
 """Longer than a busy machine needs to start the threads of requests at the same time."""
 
 
