@@ -22,7 +22,7 @@ from jobs.ingest import add_ingest_options, ingest
 from jobs.maintenance import add_maintenance_options, maintenance
 from pipeline.export.export_request import add_export_options
 from pipeline.job import run_job
-from pipeline.spark.session import spark_session, stop_session
+from pipeline.spark.session import end_session, spark_session
 
 PATIENCE = 300
 """The longest wait for the end of the JVM, in seconds."""
@@ -82,9 +82,7 @@ def end_jvm() -> None:
     """Stop the Spark of the jobs, and wait until its JVM has ended and written the archive."""
     spark = spark_session("archive-classes")
     gateway = spark.sparkContext._gateway  # noqa: SLF001 - no public access to the process
-    stop_session(spark)
-    gateway.shutdown()
-    gateway.proc.stdin.close()
+    end_session(spark)
     gateway.proc.wait(PATIENCE)
 
 

@@ -21,17 +21,14 @@ class JvmEndedError(LogError):
 
 
 def error_of_ended_jvm(error: BaseException) -> JvmEndedError | None:
-    """The error to show instead of an error of Spark, if Spark's JVM has ended; otherwise None.
-
-    PySpark does not start another JVM in this process.
-    """
+    """The error to show instead of the error of a lost connection, if Spark's JVM has ended; otherwise None. PySpark does not
+    start another JVM in this process."""
     process = _jvm_process()
-    if process is None or not _is_of_spark(error):
+    if process is None or not _has_lost_connection(error):
         return None
-    if _is_of_connection(error):
-        with suppress(TimeoutExpired):
-            process.wait(_END_SECONDS)
-    status = process.poll()
+    with suppress(TimeoutExpired):
+        process.wait(_END_SECONDS)
+    status = process.returncode
     if status is None:
         return None
     remedy = "Nothing that was committed is lost: start the job again."
@@ -52,26 +49,13 @@ def _jvm_process() -> Popen[bytes] | None:
     return getattr(gateway, "proc", None)
 
 
-def _is_of_spark(error: BaseException | None) -> bool:
-    """Whether the error, or one of the errors that led to it, comes from PySpark or from a closed connection."""
-    return any(
-        isinstance(each, ConnectionError) or type(each).__module__.startswith(("py4j.", "pyspark."))
-        for each in _chain(error)
-    )
-
-
-def _is_of_connection(error: BaseException | None) -> bool:
-    """Whether the JVM may have closed the connection. If Java has thrown an exception, the JVM has answered."""
-    return any(
-        isinstance(each, ConnectionError) or type(each).__name__ in {"Py4JNetworkError", "Py4JError"}
-        for each in _chain(error)
-    )
-
-
-def _chain(error: BaseException | None) -> list[BaseException]:
-    """The error, and the errors that led to it."""
-    found = []
-    while error is not None and error not in found:
-        found.append(error)
+def _has_lost_connection(error: BaseException | None) -> bool:
+    """Whether the error, or one of the errors that led to it, is about a lost connection. A Py4JError that is of no subclass
+    stands for such an error. If Java has thrown an exception, the JVM has answered."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        if isinstance(error, ConnectionError) or type(error).__name__ in {"Py4JNetworkError", "Py4JError"}:
+            return True
+        seen.append(error)
         error = error.__cause__ or error.__context__
-    return found
+    return False

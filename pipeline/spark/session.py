@@ -7,7 +7,7 @@ started directly (pytest, a notebook), `spark_session` sets the variable. So tes
 A process has one Spark context. The first call of `spark_session` creates this context. Later calls return the same
 context, with the application name of the first call. Each session can read topics with format("lakelog").
 
-At the end of the process, `_end_session` stops Spark, and the JVM ends. `stop_session` first waits until all tasks have
+At the end of the process, `end_session` stops Spark, and the JVM ends. `stop_session` first waits until all tasks have
 ended. If it did not wait, a running task would fail and print an error about work that is no longer needed. After
 SIGTERM, `abandon_session` stops Spark immediately.
 
@@ -95,7 +95,7 @@ def spark_session(app_name: str, root: str = "") -> SparkSession:
         session = builder.getOrCreate()
         is_new = session not in _prepared
         if is_new:  # before a signal can end this process
-            atexit.register(partial(_end_session, session))  # otherwise the JVM ends first, in the middle of its tasks
+            atexit.register(partial(end_session, session))  # otherwise the JVM ends first, in the middle of its tasks
             TERMINATION.when_asked(partial(abandon_session, session))
             _silence_raised_errors(session.sparkContext)
     open_stores(session.sparkContext, root)
@@ -171,7 +171,7 @@ def stop_session(spark: SparkSession) -> None:
     _stop(spark)
 
 
-def _end_session(spark: SparkSession) -> None:
+def end_session(spark: SparkSession) -> None:
     """Stop Spark, and close the standard input of the JVM. Then the JVM ends while Python ends. Otherwise the JVM would end
     after Python, and programs that read the job's output to its end would wait for the JVM."""
     gateway = spark.sparkContext._gateway  # noqa: SLF001 - no public access to the process

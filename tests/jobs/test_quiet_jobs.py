@@ -15,15 +15,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import lakelog
-from storage_engine.clock import SystemClock
-from storage_engine.config import BrokerConfig
 from storage_engine.errors import ExitStatus
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.broker_settings import read_broker_settings
-from storage_engine.topic.topics import Topics
 from tests.java_options import JAVA_OPTIONS
 from tests.jobs.noise import noise, printed
+from tests.pipeline.ingest.ingest_runs import records_of, topics_of
 from tests.storage_engine.record_tables import Row, to_table
 from tests.stores import root_at, storage_at
 
@@ -176,12 +173,11 @@ def test_the_end_of_the_jvm_of_an_ingest_is_one_line_also_after_tasks_have_ended
 
 
 def topic_exists(root: Path) -> bool:
-    return root.exists() and "orders" in lakelog.open(root_at(root)).topics()
+    return topics_of(root).find("orders") is not None
 
 
 def values(root: Path) -> list[bytes]:
-    found: list[bytes] = lakelog.open(root_at(root)).topic("orders").read().to_arrow()["value"].to_pylist()
-    return found
+    return [record["value"] for record in records_of(root, "orders")]
 
 
 def kill_jvm(job: subprocess.Popen[str]) -> None:
@@ -189,7 +185,7 @@ def kill_jvm(job: subprocess.Popen[str]) -> None:
 
 
 def append_orders(root: Path) -> None:
-    topics = Topics(storage_at(root), BrokerConfig(), SystemClock())
+    topics = topics_of(root)
     state = topics.create("orders", 2, {})
     rows = [Row(b"k%d" % number, b"v") for number in range(10)]
     append_records(topics.storage, topics.chain("orders"), topics.config(state), topics.clock, to_table(rows), None)

@@ -72,12 +72,12 @@ def test_c2_compiles_later_than_by_default_and_c1_does_not(spark: SparkSession) 
 def test_python_that_works_on_after_the_end_of_the_jvm_prints_nothing() -> None:
     program = """
 import time
-from pipeline.spark.session import _end_session, spark_session
+from pipeline.spark.session import end_session, spark_session
 
 spark = spark_session("ending")
 counted = spark.range(10).mapInArrow(lambda batches: batches, "id bigint").count()
 gateway = spark.sparkContext._gateway
-_end_session(spark)
+end_session(spark)
 print(counted, gateway.proc.wait())
 time.sleep(2)  # PySpark's threads notice the end of the JVM within a second
 """
