@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from importlib.util import find_spec
 from weakref import WeakKeyDictionary
 
 from py4j.java_gateway import JavaClass
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.udf import _wrap_function
 
 from lakelog.spark.data_source import LakelogSource
-from lakelog.spark.options.source_options import SESSION_ROOT, worker_environment
-from storage_engine.record.batch_limit import VARIABLE, most_batch_bytes
+from lakelog.spark.options.source_options import SESSION_ROOT
+from lakelog.spark.options.worker_variables import set_worker_environment, worker_variables
 
-_ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(128 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
-"""Environment variables for the C library of Spark's Python workers. A worker reads megabytes, frees them and reads the
-next ones. With these values, the worker uses the same memory again. With the C library's own values, the worker returns
-the memory to the operating system each time, and needs a fifth more processor time."""
 _registered: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
 """For each session that has the source, the environment variables with which the source was registered."""
-_variables: WeakKeyDictionary[SparkContext, Collection[str]] = WeakKeyDictionary()
-"""The names of the variables that the last registration put into the environment, which all sessions share."""
 
 
 def register(spark: SparkSession) -> None:
@@ -34,16 +26,10 @@ def register(spark: SparkSession) -> None:
     storage_engine.
     """
     session_root = spark.conf.get(SESSION_ROOT, None)
-    variables = {VARIABLE: str(most_batch_bytes()), **worker_environment(session_root)}
+    variables = worker_variables(session_root)
     if _registered.get(spark) == variables:
         return
-    environment = spark.sparkContext.environment  # of Spark's Python workers
-    for name in _variables.get(spark.sparkContext, ()):
-        environment.pop(name, None)
-    environment.update(variables)
-    _variables[spark.sparkContext] = variables.keys()
-    for name, value in _ALLOCATOR.items():
-        environment.setdefault(name, value)
+    set_worker_environment(spark.sparkContext, variables)
     # Spark itself finds the source of an installed wheel, and warns if a second source is registered. But Spark does
     # not pass session_root to the source that it has found.
     if find_spec("pyspark_lakelog") is None or session_root:

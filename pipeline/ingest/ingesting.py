@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from lakelog.spark.registering import register
 from pipeline.ingest.checkpoint_check import CheckpointFiles, checkpoint_files, look_at_checkpoint, query_id_of
 from pipeline.ingest.claim import Claim, ClaimRequest, decide_claim
 from pipeline.ingest.ingest_topic import PlannedTopic, make_topic, plan_topic, settle_lists, take_over_all
@@ -127,6 +128,7 @@ class Ingest:
                 choices.
             LogError: the ingest failed. The next run can commit the batch in which the ingest failed.
         """
+        register(self._spark)  # a source can be format("lakelog")
         start_python_daemon(self._spark)
         storage = self._topics.storage
         schemas = self._schemas_to_validate()

@@ -5,7 +5,8 @@ launcher reads both files, because SPARK_CONF_DIR points to conf/. spark-submit.
 started directly (pytest, a notebook), `spark_session` sets the variable. So tests run with the same settings as jobs.
 
 A process has one Spark context. The first call of `spark_session` creates this context. Later calls return the same
-context, with the application name of the first call. Each session can read topics with format("lakelog").
+context, with the application name of the first call. A session can read topics with format("lakelog"), unless only
+Lakelog's own code uses it.
 
 At the end of the process, `end_session` stops Spark, and the JVM ends. `stop_session` first waits until all tasks have
 ended. If it did not wait, a running task would fail and print an error about work that is no longer needed. After
@@ -25,7 +26,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -34,18 +35,21 @@ from weakref import WeakSet
 
 import pyarrow as pa
 import pyspark
+from py4j.java_gateway import JavaClass
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from lakelog.spark.options.source_options import SESSION_ROOT
+from lakelog.spark.options.worker_variables import set_worker_environment, worker_variables
 from pipeline.spark.failures import SPARK_ERRORS
 from pipeline.spark.spark_python import spark_python
 from pipeline.spark.store_settings import open_stores
 from pipeline.spark.termination import TERMINATION
 
 _prepared: WeakSet[SparkSession] = WeakSet()
-"""Sessions that `spark_session` has returned before; they are set up completely."""
+"""Sessions that `spark_session` has returned before."""
 _daemon_starts: dict[str, threading.Thread] = {}
 """By the id of a Spark application: the thread that starts its Python daemon."""
 
@@ -72,7 +76,7 @@ _CONTEXT_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """PySpark's loggers that print an error as kilobytes of JSON before PySpark raises it, if the error has a place in the code."""
 
 
-def spark_session(app_name: str, root: str = "") -> SparkSession:
+def spark_session(app_name: str, root: str = "", *, runs_only_lakelog: bool = False) -> SparkSession:
     """The session of this process; it is created if there is none.
 
     Cluster managers and Spark's UI show `app_name`, unless the user's spark-submit options name the application. The
@@ -81,30 +85,53 @@ def spark_session(app_name: str, root: str = "") -> SparkSession:
 
     Args:
         root: the URI of the job's root, for the credentials of object stores (`open_stores`).
+        runs_only_lakelog: no program of a user gets the session. A new session then starts sooner, but cannot read topics
+            with format("lakelog"), and has no functions of MLlib.
     """
     _prepare_environment()
     with TERMINATION.held_back():  # a JVM that starts prints an error if its Python ends meanwhile
-        builder = SparkSession.builder
-        if not _named_by_options():
-            builder = builder.appName(app_name)
         if SparkContext._active_spark_context is None:  # noqa: SLF001 - any public call would create one
             _start_jvm()
-            given = dict(SparkConf().getAll())
-            for key, value in {**local_settings(given), **umask_setting(given)}.items():
-                builder = builder.config(key, value)
-        session = builder.getOrCreate()
-        is_new = session not in _prepared
-        if is_new:  # before a signal can end this process
+        context = SparkContext.getOrCreate(_settings(app_name))
+        with _without_mllib(context) if runs_only_lakelog else nullcontext():
+            session = SparkSession.builder.getOrCreate()
+        if session not in _prepared:  # before a signal can end this process
             atexit.register(partial(end_session, session))  # otherwise the JVM ends first, in the middle of its tasks
             TERMINATION.when_asked(partial(abandon_session, session))
-            _silence_raised_errors(session.sparkContext)
-    open_stores(session.sparkContext, root)
-    if is_new:
+            _silence_raised_errors(context)
+            set_worker_environment(context, worker_variables(session.conf.get(SESSION_ROOT, None)))
+            _prepared.add(session)
+    open_stores(context, root)
+    if not runs_only_lakelog:
         from lakelog.spark.registering import register  # its imports take longer than those of this module
 
         register(session)
-        _prepared.add(session)
     return session
+
+
+def _settings(app_name: str) -> SparkConf:
+    """The settings of a new context."""
+    settings = SparkConf()
+    given = dict(settings.getAll())
+    if not _named_by_options():
+        settings.setAppName(app_name)
+    return settings.setAll([*local_settings(given).items(), *umask_setting(given).items()])
+
+
+@contextmanager
+def _without_mllib(context: SparkContext) -> Iterator[None]:
+    """A session that is created in this block does not register the functions of MLlib
+    (pipeline/spark/jvm/WithoutMllib.java)."""
+    jvm = context._jvm  # noqa: SLF001 - no public access to Java
+    assert jvm is not None, "a context that was not stopped has a JVM"
+    thread = jvm.java.lang.Thread.currentThread()
+    loader = thread.getContextClassLoader()
+    if isinstance(jvm.lakelog.WithoutMllib, JavaClass):  # not if the JVM has no jar of Lakelog
+        thread.setContextClassLoader(jvm.lakelog.WithoutMllib(loader))
+    try:
+        yield
+    finally:
+        thread.setContextClassLoader(loader)
 
 
 @contextmanager

@@ -67,8 +67,8 @@ def results_of(rows: DataFrame) -> Results:
     are too large, the driver does not load them: each list is null."""
     done = rows.where(F.col("_written").isNotNull())
     lists = F.col("_index")
-    size = done.agg(F.sum(F.length(lists).cast("long"))).collect()[0][0] or 0
-    if size > INDEX_BYTES:
+    sizes = done.select(F.length(lists)).collect()  # a sum in Python needs no shuffle
+    if sum(size or 0 for (size,) in sizes) > INDEX_BYTES:
         lists = F.lit(None).cast("binary")
     return [each.asDict() for each in done.select("_written", lists.alias("_index")).collect()]
 

@@ -115,3 +115,35 @@ def test_an_error_that_is_raised_is_not_printed_as_well(
         wrong(spark)
 
     assert capsys.readouterr().err == ""
+
+
+def test_only_the_session_of_a_job_lacks_what_programs_of_users_need() -> None:
+    program = """
+from pyspark.errors import AnalysisException
+from pyspark.ml.functions import array_to_vector
+from pyspark.sql import functions as F
+from pipeline.spark.session import spark_session
+
+def shown(show):
+    try:
+        print(show())
+    except AnalysisException as error:
+        print(error.getCondition())
+
+for runs_only_lakelog in (True, False):
+    spark = spark_session("sessions", runs_only_lakelog=runs_only_lakelog)
+    shown(lambda: spark.range(3).mapInArrow(lambda batches: batches, "id bigint").count())
+    shown(lambda: spark.range(1).select(array_to_vector(F.array(F.lit(1.5)))).first()[0])
+    shown(lambda: spark.read.format("lakelog").load(root="file:///nowhere", subscribe="t").columns[:3])
+    spark.stop()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=PROJECT,
+        env=os.environ | JAVA_OPTIONS,
+    )  # fmt: skip
+
+    assert (ended.returncode, printed(ended.stderr)) == (0, [])
+    assert ended.stdout.splitlines() == [
+        "3", "UNRESOLVED_ROUTINE", "DATA_SOURCE_NOT_EXIST",
+        "3", "[1.5]", "['key', 'value', 'topic']",
+    ]  # fmt: skip

@@ -1,0 +1,39 @@
+"""Sets the environment variables of Spark's Python workers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from weakref import WeakKeyDictionary
+
+from pyspark import SparkContext
+
+from lakelog.spark.options.source_options import worker_environment
+from storage_engine.record.batch_limit import VARIABLE, most_batch_bytes
+
+_ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(128 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
+"""Environment variables for the C library of Spark's Python workers. A worker reads megabytes, frees them and reads the
+next ones. With these values, the worker uses the same memory again. With the C library's own values, the worker returns
+the memory to the operating system each time, and needs a fifth more processor time."""
+_variables: WeakKeyDictionary[SparkContext, Collection[str]] = WeakKeyDictionary()
+"""The names of the variables that the last call put into the environment, which all sessions share."""
+
+
+def worker_variables(session_root: str | None) -> dict[str, str]:
+    """The variables of workers that read and write topics.
+
+    Args:
+        session_root: the session's spark.lakelog.root.
+    """
+    return {VARIABLE: str(most_batch_bytes()), **worker_environment(session_root)}
+
+
+def set_worker_environment(context: SparkContext, variables: dict[str, str]) -> None:
+    """Let the workers that start from now on have these variables, and the ones for their C library. The variables of
+    the last call are removed."""
+    environment = context.environment
+    for name in _variables.get(context, ()):
+        environment.pop(name, None)
+    environment.update(variables)
+    _variables[context] = variables.keys()
+    for name, value in _ALLOCATOR.items():
+        environment.setdefault(name, value)
