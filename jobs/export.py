@@ -40,6 +40,7 @@ import sys
 from pipeline.export.export_request import add_export_options
 from pipeline.export.several_exports import run_exports
 from pipeline.job import JobContext, JobReport, run_job
+from pipeline.without_pandas import let_arrow_work_without_pandas
 
 
 def export(context: JobContext) -> JobReport:
@@ -48,4 +49,5 @@ def export(context: JobContext) -> JobReport:
 
 
 if __name__ == "__main__":
+    let_arrow_work_without_pandas()
     sys.exit(run_job("export", __doc__, export, add_export_options))

@@ -44,7 +44,6 @@ from storage_engine.storage.storage_opening import open_storage
 from storage_engine.storage.storage_options import set_storage_options, storage_options
 from storage_engine.topic.broker_settings import read_broker_settings
 from storage_engine.topic.topics import Topics
-from storage_engine.without_pandas import let_arrow_work_without_pandas
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,7 +120,7 @@ class JobContext:
         from pipeline.spark.session import spark_session
 
         try:
-            return spark_session(f"lakelog {self.name}", self.storage.uri, runs_only_lakelog=True)
+            return spark_session(f"lakelog {self.name}", self.storage.uri, complete=False)
         except SPARK_ERRORS as error:
             remedy = "Check JAVA_HOME, the options after -- and spark-defaults.conf. Spark's own log has more details."
             raise SparkFailedError("Spark", f"did not start: {planning_reason(error)}", remedy) from error
@@ -176,14 +175,14 @@ def run_job(
         makes_topics: the job may create topics. If the root has no broker settings, the broker settings of the file are
             then stored in the root.
     """
-    parser = _parser(name, description, add_arguments)
+    parser = _parser(name, description)
+    if add_arguments:
+        add_arguments(parser)
     try:
         arguments = parser.parse_args(argv)
     except SystemExit as ended:  # argparse has printed its message; 0 after --help
         return ended.code if isinstance(ended.code, int) else ExitStatus.USAGE
     started, lines = time.monotonic(), _lines(name, arguments)
-    if argv is None:  # the process runs only this job
-        let_arrow_work_without_pandas()
     metrics: JobMetrics | None = None
     status: int = ExitStatus.ERROR
     try:
@@ -267,9 +266,7 @@ def _lines(name: str, arguments: argparse.Namespace) -> LogLines:
     return LogLines(name, LogFormat(vars(arguments).get("log_format", LogFormat.TEXT)))
 
 
-def _parser(
-    name: str, description: str, add_arguments: Callable[[argparse.ArgumentParser], None] | None
-) -> argparse.ArgumentParser:
+def _parser(name: str, description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"spark-submit.sh {name}",
         description=description,
@@ -317,8 +314,6 @@ def _parser(
         default=LogFormat.TEXT.value,
         help="how the job prints lines on standard error; json: each line is a JSON object",
     )
-    if add_arguments:
-        add_arguments(parser)
     return parser
 
 

@@ -60,6 +60,7 @@ def main() -> int:
 
 def run_jobs(folder: Path) -> int:
     """Run the jobs on a new root in the folder. Return the first exit status that is not 0, or 0."""
+    spark_session("archive-classes")  # the jobs themselves would create a session that loads fewer classes
     (folder / "source").mkdir()
     settings = folder / "settings.yaml"
     settings.write_text(SETTINGS.format(root=folder / "root", source=folder / "source"))

@@ -27,9 +27,9 @@ def register(spark: SparkSession) -> None:
     """
     session_root = spark.conf.get(SESSION_ROOT, None)
     variables = worker_variables(session_root)
+    set_worker_environment(spark.sparkContext, variables)
     if _registered.get(spark) == variables:
         return
-    set_worker_environment(spark.sparkContext, variables)
     # Spark itself finds the source of an installed wheel, and warns if a second source is registered. But Spark does
     # not pass session_root to the source that it has found.
     if find_spec("pyspark_lakelog") is None or session_root:

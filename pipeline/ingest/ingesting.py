@@ -25,7 +25,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from lakelog.spark.registering import register
 from pipeline.ingest.checkpoint_check import CheckpointFiles, checkpoint_files, look_at_checkpoint, query_id_of
 from pipeline.ingest.claim import Claim, ClaimRequest, decide_claim
 from pipeline.ingest.ingest_topic import PlannedTopic, make_topic, plan_topic, settle_lists, take_over_all
@@ -40,7 +39,7 @@ from pipeline.ingest.stream_watch import StreamWatch
 from pipeline.model_changes import NO_SCHEMAS, TopicSchemas
 from pipeline.settings import Settings
 from pipeline.spark.failures import SPARK_ERRORS, failure_reason, missing_python, stream_reason
-from pipeline.spark.session import start_python_daemon
+from pipeline.spark.session import complete_session, start_python_daemon
 from pipeline.stop_request import StopRequest
 from pipeline.topic_model import changed_model, record_model, topic_schemas
 from storage_engine.errors import ConfigError, LogError, StorageError, TopicExistsError
@@ -128,7 +127,7 @@ class Ingest:
                 choices.
             LogError: the ingest failed. The next run can commit the batch in which the ingest failed.
         """
-        register(self._spark)  # a source can be format("lakelog")
+        complete_session(self._spark)  # for sources that users have written, and for format("lakelog")
         start_python_daemon(self._spark)
         storage = self._topics.storage
         schemas = self._schemas_to_validate()

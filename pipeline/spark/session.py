@@ -5,8 +5,8 @@ launcher reads both files, because SPARK_CONF_DIR points to conf/. spark-submit.
 started directly (pytest, a notebook), `spark_session` sets the variable. So tests run with the same settings as jobs.
 
 A process has one Spark context. The first call of `spark_session` creates this context. Later calls return the same
-context, with the application name of the first call. A session can read topics with format("lakelog"), unless only
-Lakelog's own code uses it.
+context, with the application name of the first call. Sessions can read topics with format("lakelog"). For Lakelog's own
+jobs, a session can start sooner without it (`complete_session`).
 
 At the end of the process, `end_session` stops Spark, and the JVM ends. `stop_session` first waits until all tasks have
 ended. If it did not wait, a running task would fail and print an error about work that is no longer needed. After
@@ -49,7 +49,9 @@ from pipeline.spark.store_settings import open_stores
 from pipeline.spark.termination import TERMINATION
 
 _prepared: WeakSet[SparkSession] = WeakSet()
-"""Sessions that `spark_session` has returned before."""
+"""Sessions whose end is arranged, and whose workers have their environment."""
+_complete: WeakSet[SparkSession] = WeakSet()
+"""Sessions with everything that `complete_session` adds."""
 _daemon_starts: dict[str, threading.Thread] = {}
 """By the id of a Spark application: the thread that starts its Python daemon."""
 
@@ -62,7 +64,7 @@ _REST_SECONDS = 15.0
 
 CONF_DIR = Path(__file__).resolve().parents[2] / "conf"
 
-_JVM = Path(__file__).resolve().with_name("spark_jvm.sh")
+_JVM_PROGRAM = Path(__file__).resolve().with_name("spark_jvm.sh")
 
 _LOCAL_SETTINGS = {"spark.executor.heartbeatInterval": "1d", "spark.network.timeout": "7d"}
 """Settings for a driver that is its own executor, unless the user sets them. A driver uses heartbeats to detect that an
@@ -76,7 +78,7 @@ _CONTEXT_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """PySpark's loggers that print an error as kilobytes of JSON before PySpark raises it, if the error has a place in the code."""
 
 
-def spark_session(app_name: str, root: str = "", *, runs_only_lakelog: bool = False) -> SparkSession:
+def spark_session(app_name: str, root: str = "", *, complete: bool = True) -> SparkSession:
     """The session of this process; it is created if there is none.
 
     Cluster managers and Spark's UI show `app_name`, unless the user's spark-submit options name the application. The
@@ -85,16 +87,16 @@ def spark_session(app_name: str, root: str = "", *, runs_only_lakelog: bool = Fa
 
     Args:
         root: the URI of the job's root, for the credentials of object stores (`open_stores`).
-        runs_only_lakelog: no program of a user gets the session. A new session then starts sooner, but cannot read topics
-            with format("lakelog"), and has no functions of MLlib.
+        complete: False only for Lakelog's own jobs. A new session then starts sooner, but programs of users need what
+            `complete_session` adds.
     """
     _prepare_environment()
     with TERMINATION.held_back():  # a JVM that starts prints an error if its Python ends meanwhile
         if SparkContext._active_spark_context is None:  # noqa: SLF001 - any public call would create one
-            _start_jvm()
-        context = SparkContext.getOrCreate(_settings(app_name))
-        with _without_mllib(context) if runs_only_lakelog else nullcontext():
+            session = _new_session(app_name, complete=complete)
+        else:
             session = SparkSession.builder.getOrCreate()
+        context = session.sparkContext
         if session not in _prepared:  # before a signal can end this process
             atexit.register(partial(end_session, session))  # otherwise the JVM ends first, in the middle of its tasks
             TERMINATION.when_asked(partial(abandon_session, session))
@@ -102,36 +104,58 @@ def spark_session(app_name: str, root: str = "", *, runs_only_lakelog: bool = Fa
             set_worker_environment(context, worker_variables(session.conf.get(SESSION_ROOT, None)))
             _prepared.add(session)
     open_stores(context, root)
-    if not runs_only_lakelog:
-        from lakelog.spark.registering import register  # its imports take longer than those of this module
-
-        register(session)
+    if complete:
+        complete_session(session)
     return session
 
 
-def _settings(app_name: str) -> SparkConf:
-    """The settings of a new context."""
+def complete_session(session: SparkSession) -> None:
+    """Add what programs of users need: format("lakelog") and the functions of MLlib. A second call does nothing."""
+    if session in _complete:
+        return
+    from lakelog.spark.registering import register  # its imports take longer than those of this module
+
+    extension = _jvm(session.sparkContext).org.apache.spark.sql.ml.InternalFunctionRegistration
+    if isinstance(extension, JavaClass):  # the JVM has MLlib
+        extension().apply(None)
+    register(session)
+    _complete.add(session)
+
+
+def _new_session(app_name: str, *, complete: bool) -> SparkSession:
+    """The first session of a new context. complete: whether Spark looks for MLlib's functions."""
+    _start_jvm()
     settings = SparkConf()
     given = dict(settings.getAll())
     if not _named_by_options():
         settings.setAppName(app_name)
-    return settings.setAll([*local_settings(given).items(), *umask_setting(given).items()])
+    settings.setAll([*local_settings(given).items(), *umask_setting(given).items()])
+    context = SparkContext.getOrCreate(settings)
+    with nullcontext() if complete else _without_mllib(context):
+        return SparkSession.builder.getOrCreate()
 
 
 @contextmanager
 def _without_mllib(context: SparkContext) -> Iterator[None]:
     """A session that is created in this block does not register the functions of MLlib
     (pipeline/spark/jvm/WithoutMllib.java)."""
-    jvm = context._jvm  # noqa: SLF001 - no public access to Java
-    assert jvm is not None, "a context that was not stopped has a JVM"
+    jvm = _jvm(context)
     thread = jvm.java.lang.Thread.currentThread()
     loader = thread.getContextClassLoader()
-    if isinstance(jvm.lakelog.WithoutMllib, JavaClass):  # not if the JVM has no jar of Lakelog
+    if loader is not None and isinstance(jvm.lakelog.WithoutMllib, JavaClass):  # not if the JVM has no jar of Lakelog
         thread.setContextClassLoader(jvm.lakelog.WithoutMllib(loader))
     try:
         yield
     finally:
-        thread.setContextClassLoader(loader)
+        with suppress(*SPARK_ERRORS, OSError):  # the JVM has ended; the block has raised an error about it
+            thread.setContextClassLoader(loader)
+
+
+def _jvm(context: SparkContext) -> Any:
+    """Java's classes, by name."""
+    jvm = context._jvm  # noqa: SLF001 - no public access to Java
+    assert jvm is not None, "a context that was not stopped has a JVM"
+    return jvm
 
 
 @contextmanager
@@ -175,9 +199,9 @@ def umask_setting(given: Mapping[str, str]) -> dict[str, str]:
 
 def _start_jvm() -> None:
     """Let PySpark start its JVM with spark_jvm.sh. Does nothing if the JVM is running, or if there is no such program."""
-    if SparkContext._gateway is None and os.access(_JVM, os.X_OK):  # noqa: SLF001 - None until PySpark's first use of the JVM
+    if SparkContext._gateway is None and os.access(_JVM_PROGRAM, os.X_OK):  # noqa: SLF001 - None until PySpark's first use of the JVM
         os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
-        gateway = launch_gateway(popen_kwargs={"executable": str(_JVM)})  # type: ignore[no-untyped-call]
+        gateway = launch_gateway(popen_kwargs={"executable": str(_JVM_PROGRAM)})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - SparkSession.builder accepts no gateway
 
 

@@ -7,13 +7,15 @@ import java.util.Enumeration;
 import java.util.Vector;
 
 /**
- * Finds the extensions of a Spark session, except those of MLlib.
+ * Finds the extensions of a Spark session, except MLlib's.
  *
- * When Spark creates its first session, MLlib's extension registers four functions for vectors. For this, Spark analyses
- * the types of the functions with Scala's reflection, which takes about a second.
+ * When Spark creates a session, MLlib's extension registers functions for vectors. The first time in a JVM, this takes about
+ * a second, because Spark analyses the types of the functions with Scala's reflection.
  */
 public final class WithoutMllib extends ClassLoader {
     private static final String EXTENSIONS = "META-INF/services/org.apache.spark.sql.SparkSessionExtensionsProvider";
+
+    private static final String MLLIB = ".*/spark-mllib_[^/]*\\.jar!.*";
 
     public WithoutMllib(ClassLoader all) {
         super(all);
@@ -23,7 +25,7 @@ public final class WithoutMllib extends ClassLoader {
         Vector found = new Vector(Collections.list(super.getResources(name)));
         if (name.equals(EXTENSIONS)) {
             for (int number = found.size() - 1; number >= 0; number--) {
-                if (((URL) found.get(number)).getPath().contains("/spark-mllib_")) {
+                if (((URL) found.get(number)).getPath().matches(MLLIB)) {
                     found.remove(number);
                 }
             }

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -117,8 +118,9 @@ def test_an_error_that_is_raised_is_not_printed_as_well(
     assert capsys.readouterr().err == ""
 
 
-def test_only_the_session_of_a_job_lacks_what_programs_of_users_need() -> None:
+def test_the_session_of_a_job_lacks_what_programs_of_users_need_until_it_is_completed() -> None:
     program = """
+import os
 from pyspark.errors import AnalysisException
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions as F
@@ -130,20 +132,51 @@ def shown(show):
     except AnalysisException as error:
         print(error.getCondition())
 
-for runs_only_lakelog in (True, False):
-    spark = spark_session("sessions", runs_only_lakelog=runs_only_lakelog)
-    shown(lambda: spark.range(3).mapInArrow(lambda batches: batches, "id bigint").count())
+def variables(batches):
+    for batch in batches:
+        names = ("LAKELOG_ROOT", "MALLOC_TRIM_THRESHOLD_")
+        yield batch.from_pylist([{"value": os.environ.get(name)} for name in names])
+
+for complete in (False, True):
+    spark = spark_session("sessions", complete=complete)
+    shown(lambda: [value for value, in spark.range(0, 1, 1, 1).mapInArrow(variables, "value string").collect()])
     shown(lambda: spark.range(1).select(array_to_vector(F.array(F.lit(1.5)))).first()[0])
-    shown(lambda: spark.read.format("lakelog").load(root="file:///nowhere", subscribe="t").columns[:3])
-    spark.stop()
+    shown(lambda: spark.read.format("lakelog").load(subscribe="t").columns[:3])
+    print(spark._jvm.java.lang.Thread.currentThread().getContextClassLoader().getClass().getName())
 """
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=PROJECT,
-        env=os.environ | JAVA_OPTIONS,
+        env=os.environ | JAVA_OPTIONS | {"LAKELOG_ROOT": "file:///nowhere"},
     )  # fmt: skip
 
     assert (ended.returncode, printed(ended.stderr)) == (0, [])
+    workers, loader = "['file:///nowhere', '134217728']", "org.apache.spark.util.MutableURLClassLoader"
     assert ended.stdout.splitlines() == [
-        "3", "UNRESOLVED_ROUTINE", "DATA_SOURCE_NOT_EXIST",
-        "3", "[1.5]", "['key', 'value', 'topic']",
+        workers, "UNRESOLVED_ROUTINE", "DATA_SOURCE_NOT_EXIST", loader,
+        workers, "[1.5]", "['key', 'value', 'topic']", loader,
     ]  # fmt: skip
+
+
+def test_only_the_extension_of_mllib_is_hidden(spark: SparkSession, tmp_path: Path) -> None:
+    name = "META-INF/services/org.apache.spark.sql.SparkSessionExtensionsProvider"
+    for folder in ("spark-mllib_2.13-4.2.0.jar", "other"):
+        (tmp_path / folder / name).parent.mkdir(parents=True)
+        (tmp_path / folder / name).write_text("some.Extension")
+    assert spark.sparkContext._gateway
+    java = spark.sparkContext._gateway.jvm
+    urls = spark.sparkContext._gateway.new_array(java.java.net.URL, 2)
+    for number, folder in enumerate(("spark-mllib_2.13-4.2.0.jar", "other")):
+        urls[number] = java.java.io.File(str(tmp_path / folder)).toURI().toURL()
+    spark_loader = java.java.lang.Thread.currentThread().getContextClassLoader()
+    every = java.java.net.URLClassLoader(urls, spark_loader)
+
+    def found(loader: Any, resource: str) -> list[str]:
+        return [url.getPath() for url in java.java.util.Collections.list(loader.getResources(resource))]
+
+    (mllib,) = found(spark_loader, name)
+    assert "/spark-mllib_" in mllib
+    assert found(every, name) == [mllib, *found(java.lakelog.WithoutMllib(every), name)]
+    assert len(found(java.lakelog.WithoutMllib(every), name)) == 2
+    of_spark = "META-INF/services/org.apache.spark.sql.sources.DataSourceRegister"
+    assert found(java.lakelog.WithoutMllib(every), of_spark) == found(every, of_spark)
+    assert len(found(every, of_spark)) > 3

@@ -14,7 +14,7 @@ _PANDAS = "pandas"
 
 
 class _NotInstalled:
-    """Tells Python's import that pandas is not installed."""
+    """Tells Python's import that pandas is not installed. None in sys.modules would be a module for Arrow's compiled code."""
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
@@ -25,8 +25,9 @@ class _NotInstalled:
 def let_arrow_work_without_pandas() -> None:
     """Let Arrow look for pandas now, and not find it. Does nothing if this process has imported pandas.
 
-    Arrow looks again when it makes a pandas object. But it no longer recognizes the values of pandas in `pyarrow.array`, so
-    call this only in a process that runs no code of users.
+    Until this process makes a pandas object from Arrow, Arrow behaves as if pandas were not installed. `pyarrow.array` then
+    takes a Series for a list, so NaN does not become null. The Python values of timestamps are those of `datetime`. Lakelog's
+    own code needs neither, because it also works where pandas is not installed.
     """
     if _PANDAS in sys.modules:
         return
