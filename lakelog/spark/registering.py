@@ -11,7 +11,7 @@ from pyspark.sql.udf import _wrap_function
 
 from lakelog.spark.data_source import LakelogSource
 from lakelog.spark.options.source_options import SESSION_ROOT
-from lakelog.spark.options.worker_variables import set_worker_environment, worker_variables
+from lakelog.spark.options.worker_variables import set_worker_environment
 
 _registered: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
 """For each session that has the source, the environment variables with which the source was registered."""
@@ -25,14 +25,12 @@ def register(spark: SparkSession) -> None:
     replaced. If the default has not changed, a second call has no effect. Executors need the packages lakelog and
     storage_engine.
     """
-    session_root = spark.conf.get(SESSION_ROOT, None)
-    variables = worker_variables(session_root)
-    set_worker_environment(spark.sparkContext, variables)
+    variables = set_worker_environment(spark)
     if _registered.get(spark) == variables:
         return
     # Spark itself finds the source of an installed wheel, and warns if a second source is registered. But Spark does
-    # not pass session_root to the source that it has found.
-    if find_spec("pyspark_lakelog") is None or session_root:
+    # not pass spark.lakelog.root to the source that it has found.
+    if find_spec("pyspark_lakelog") is None or spark.conf.get(SESSION_ROOT, None):
         _register_source(spark)
     _registered[spark] = variables
 

@@ -26,7 +26,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -41,8 +41,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from lakelog.spark.options.source_options import SESSION_ROOT
-from lakelog.spark.options.worker_variables import set_worker_environment, worker_variables
+from lakelog.spark.options.worker_variables import set_worker_environment
 from pipeline.spark.failures import SPARK_ERRORS
 from pipeline.spark.spark_python import spark_python
 from pipeline.spark.store_settings import open_stores
@@ -87,13 +86,13 @@ def spark_session(app_name: str, root: str = "", *, complete: bool = True) -> Sp
 
     Args:
         root: the URI of the job's root, for the credentials of object stores (`open_stores`).
-        complete: False only for Lakelog's own jobs. A new session then starts sooner, but programs of users need what
-            `complete_session` adds.
+        complete: whether the session has what `complete_session` adds. Lakelog's own jobs do not need it, and start sooner
+            without it.
     """
     _prepare_environment()
     with TERMINATION.held_back():  # a JVM that starts prints an error if its Python ends meanwhile
         if SparkContext._active_spark_context is None:  # noqa: SLF001 - any public call would create one
-            session = _new_session(app_name, complete=complete)
+            session = _new_session(app_name)
         else:
             session = SparkSession.builder.getOrCreate()
         context = session.sparkContext
@@ -101,7 +100,7 @@ def spark_session(app_name: str, root: str = "", *, complete: bool = True) -> Sp
             atexit.register(partial(end_session, session))  # otherwise the JVM ends first, in the middle of its tasks
             TERMINATION.when_asked(partial(abandon_session, session))
             _silence_raised_errors(context)
-            set_worker_environment(context, worker_variables(session.conf.get(SESSION_ROOT, None)))
+            set_worker_environment(session)
             _prepared.add(session)
     open_stores(context, root)
     if complete:
@@ -122,16 +121,15 @@ def complete_session(session: SparkSession) -> None:
     _complete.add(session)
 
 
-def _new_session(app_name: str, *, complete: bool) -> SparkSession:
-    """The first session of a new context. complete: whether Spark looks for MLlib's functions."""
+def _new_session(app_name: str) -> SparkSession:
+    """The first session of a new context, without what `complete_session` adds."""
     _start_jvm()
     settings = SparkConf()
     given = dict(settings.getAll())
     if not _named_by_options():
         settings.setAppName(app_name)
     settings.setAll([*local_settings(given).items(), *umask_setting(given).items()])
-    context = SparkContext.getOrCreate(settings)
-    with nullcontext() if complete else _without_mllib(context):
+    with _without_mllib(SparkContext.getOrCreate(settings)):
         return SparkSession.builder.getOrCreate()
 
 

@@ -6,8 +6,9 @@ from collections.abc import Collection
 from weakref import WeakKeyDictionary
 
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
-from lakelog.spark.options.source_options import worker_environment
+from lakelog.spark.options.source_options import SESSION_ROOT, worker_environment
 from storage_engine.record.batch_limit import VARIABLE, most_batch_bytes
 
 _ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(128 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
@@ -18,22 +19,16 @@ _variables: WeakKeyDictionary[SparkContext, Collection[str]] = WeakKeyDictionary
 """The names of the variables that the last call put into the environment, which all sessions share."""
 
 
-def worker_variables(session_root: str | None) -> dict[str, str]:
-    """The variables of workers that read and write topics.
-
-    Args:
-        session_root: the session's spark.lakelog.root.
-    """
-    return {VARIABLE: str(most_batch_bytes()), **worker_environment(session_root)}
-
-
-def set_worker_environment(context: SparkContext, variables: dict[str, str]) -> None:
-    """Let the workers that start from now on have these variables, and the ones for their C library. The variables of
-    the last call are removed."""
+def set_worker_environment(spark: SparkSession) -> dict[str, str]:
+    """Let the Python workers that start from now on read and write topics. The variables of the last call that are no longer
+    needed are removed. Returns the variables, without those for the C library."""
+    variables = {VARIABLE: str(most_batch_bytes()), **worker_environment(spark.conf.get(SESSION_ROOT, None))}
+    context = spark.sparkContext
     environment = context.environment
-    for name in _variables.get(context, ()):
+    for name in set(_variables.get(context, ())) - variables.keys():
         environment.pop(name, None)
     environment.update(variables)
     _variables[context] = variables.keys()
     for name, value in _ALLOCATOR.items():
         environment.setdefault(name, value)
+    return variables

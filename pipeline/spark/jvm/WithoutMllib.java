@@ -2,7 +2,6 @@ package lakelog;
 
 import java.io.IOException;
 import java.net.URL;
-import java.util.Collections;
 import java.util.Enumeration;
 import java.util.Vector;
 
@@ -22,14 +21,17 @@ public final class WithoutMllib extends ClassLoader {
     }
 
     public Enumeration getResources(String name) throws IOException {
-        Vector found = new Vector(Collections.list(super.getResources(name)));
-        if (name.equals(EXTENSIONS)) {
-            for (int number = found.size() - 1; number >= 0; number--) {
-                if (((URL) found.get(number)).getPath().matches(MLLIB)) {
-                    found.remove(number);
-                }
+        Enumeration found = super.getResources(name);
+        if (!name.equals(EXTENSIONS)) {
+            return found;
+        }
+        Vector others = new Vector();
+        while (found.hasMoreElements()) {
+            URL extension = (URL) found.nextElement();
+            if (!extension.getPath().matches(MLLIB)) {
+                others.add(extension);
             }
         }
-        return found.elements();
+        return others.elements();
     }
 }
